@@ -1,0 +1,258 @@
+//! `Agent`: one a running agent. Made by its pool, or by hand; owns its pod.
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
+
+use crate::schema::never_falls;
+use crate::shared::LocalRef;
+
+/// One running agent.
+#[skip_serializing_none]
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
+#[kube(
+    group = "spillway.dev",
+    version = "v1alpha1",
+    kind = "Agent",
+    plural = "agents",
+    shortname = "ag",
+    category = "spillway",
+    namespaced,
+    status = "AgentStatus",
+    derive = "PartialEq",
+    doc = "One AI coding agent: made by its AgentPool or by hand, owner of its pod.",
+    selectable = ".status.phase",
+    selectable = ".spec.poolRef.name",
+    validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("metadata.name must be a DNS label of at most 63 characters: it is the name of the agent's pod"),
+    printcolumn(name = "Display", type_ = "string", json_path = ".spec.displayName"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef.name"),
+    printcolumn(name = "Type", type_ = "string", json_path = r#".metadata.labels.spillway\.dev/type"#),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Item", type_ = "string", json_path = ".status.currentItem.name"),
+    printcolumn(name = "Tokens", type_ = "integer", json_path = ".status.tokens.used"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Action", type_ = "string", json_path = ".status.currentAction", priority = 1),
+    printcolumn(name = "Pod", type_ = "string", json_path = ".status.podRef.name", priority = 1),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.node", priority = 1),
+    printcolumn(name = "Container", type_ = "string", json_path = ".status.containerID", priority = 1),
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.poolRef == oldSelf.poolRef").message("poolRef cannot be changed: make another Agent").field_path(".poolRef"),
+    validation = Rule::new("has(self.manual) == has(oldSelf.manual) && (!has(self.manual) || self.manual == oldSelf.manual)")
+        .message("manual cannot be changed"),
+)]
+pub struct AgentSpec {
+    /// The pool whose bulkhead, program and sandbox it has.
+    pub pool_ref: LocalRef,
+    /// A name for people.
+    #[schemars(length(min = 1, max = 63))]
+    pub display_name: Option<String>,
+    /// The agent that spawned it.
+    pub parent_ref: Option<LocalRef>,
+    /// Made by hand: outside min and max of its pool, never outside its bulkhead.
+    pub manual: Option<bool>,
+    /// Take no work and make no model calls.
+    pub paused: Option<bool>,
+    /// Resume the pause of this number (`status.pauses`).
+    #[schemars(range(min = 0))]
+    pub resume_pause: Option<i64>,
+    /// Compute, where it differs from the pool's.
+    #[serde(default)]
+    #[schemars(schema_with = "crate::schema::resources")]
+    pub resources: Option<ResourceRequirements>,
+}
+
+/// Where an agent is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+pub enum AgentPhase {
+    /// Its pod is being made.
+    Spawning,
+    /// Its pod runs.
+    Running,
+    /// It holds an item.
+    Active,
+    /// It is registered and holds none.
+    Idle,
+    /// It is held.
+    Paused,
+    /// Its pod was given back, its volume and identity are kept.
+    Hibernated,
+    /// It is leaving.
+    Goodbye,
+    /// It ended.
+    Stopped,
+    /// It is silent.
+    Stale,
+    /// It was ended by force.
+    ForceStopped,
+}
+
+impl AgentPhase {
+    /// Whether the life of the agent is over: it never comes back and never counts.
+    pub fn ended(self) -> bool {
+        match self {
+            Self::Stopped | Self::ForceStopped => true,
+            Self::Spawning | Self::Running | Self::Active | Self::Idle | Self::Paused | Self::Hibernated | Self::Goodbye | Self::Stale => false,
+        }
+    }
+}
+
+/// The pod an agent runs in: known only from our own create response.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRef {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its uid: the agent's identity.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+}
+
+/// A goodbye that was said.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Goodbye {
+    /// When.
+    pub time: Time,
+    /// Why.
+    #[schemars(length(max = 1024))]
+    pub reason: Option<String>,
+}
+
+/// The item an agent holds.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CurrentItem {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its uid.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+    /// The lease epoch it is held under.
+    pub epoch: i64,
+}
+
+/// Tokens of an agent's life.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentTokens {
+    /// Spent.
+    pub used: Option<i64>,
+    /// Held for calls in flight.
+    pub held: Option<i64>,
+    /// The limit, top-ups included.
+    pub limit: Option<i64>,
+    /// Top-ups taken.
+    pub top_ups: Option<i32>,
+}
+
+/// What became of an agent's items.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentItems {
+    /// Finished with success.
+    #[serde(default)]
+    pub succeeded: i32,
+    /// Finished with failure.
+    #[serde(default)]
+    pub failed: i32,
+}
+
+/// The sandbox in force, as the pod reported it.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxReport {
+    /// The tier in force.
+    #[schemars(length(max = 63))]
+    pub tier: String,
+    /// Guarantees that the node cannot give.
+    #[schemars(length(max = 16), inner(length(max = 128)))]
+    pub missing: Option<Vec<String>>,
+}
+
+/// Something the supervisor did.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InterventionRecord {
+    /// When.
+    pub time: Time,
+    /// On which signal.
+    #[schemars(length(max = 63))]
+    pub signal: String,
+    /// What.
+    #[schemars(length(max = 63))]
+    pub action: String,
+    /// Why, in words.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// What Spillway says of an agent.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = never_falls("governorEpoch")
+        .message("governorEpoch must not fall: the writer has lost its leadership"),
+)]
+pub struct AgentStatus {
+    /// The generation this status speaks of; -1 before the first look.
+    pub observed_generation: Option<i64>,
+    /// Where it is in its life.
+    pub phase: Option<AgentPhase>,
+    /// Its pod, from our own create response.
+    pub pod_ref: Option<PodRef>,
+    /// The node its pod is on.
+    #[schemars(length(max = 253))]
+    pub node: Option<String>,
+    /// Its container, as the runtime names it.
+    #[serde(rename = "containerID")]
+    #[schemars(length(max = 256))]
+    pub container_id: Option<String>,
+    /// When its program started.
+    pub start_time: Option<Time>,
+    /// Its last heartbeat, written only with other changes.
+    pub last_heartbeat_time: Option<Time>,
+    /// Its program's last activity, written only with other changes.
+    pub last_activity_time: Option<Time>,
+    /// The goodbye it said.
+    pub goodbye: Option<Goodbye>,
+    /// What it does now.
+    #[schemars(length(max = 256))]
+    pub current_action: Option<String>,
+    /// The item it holds.
+    pub current_item: Option<CurrentItem>,
+    /// Tokens of its life.
+    pub tokens: Option<AgentTokens>,
+    /// Time-outs so far.
+    pub timeouts: Option<i32>,
+    /// Pauses so far.
+    pub pauses: Option<i64>,
+    /// Agents it spawned that live.
+    pub children: Option<i32>,
+    /// What became of its items.
+    pub items: Option<AgentItems>,
+    /// The sandbox in force.
+    pub sandbox: Option<SandboxReport>,
+    /// What the supervisor did, the newest last, at most 5.
+    #[schemars(length(max = 5))]
+    pub interventions: Option<Vec<InterventionRecord>>,
+    /// When it ended.
+    pub stop_time: Option<Time>,
+    /// Owner epoch of the last writer.
+    pub governor_epoch: Option<i64>,
+    /// Ready, Heartbeating, GoodbyeRequested, SandboxEnforced, BudgetAvailable, Paused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::schema::conditions")]
+    pub conditions: Vec<Condition>,
+}

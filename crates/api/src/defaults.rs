@@ -1,0 +1,77 @@
+//! What a field means when it is unset, where that depends on other fields: computed here, not defaulted by the CRD, so
+//! that a later change of `type` takes its own defaults along.
+
+use crate::AgentPoolSpec;
+use crate::agent_pool::PoolMode;
+
+/// Seconds between being asked to stop and being killed.
+pub const GOODBYE_TIMEOUT_SECONDS: i32 = 15;
+/// Seconds a stopped Agent is kept for reading.
+pub const STOPPED_TTL_SECONDS: i32 = 3600;
+
+impl AgentPoolSpec {
+    /// At least so many agents: 0, for schedulers 1.
+    pub fn min(&self) -> u32 {
+        let by_type = u32::from(self.type_ == "scheduler");
+        self.scaling.as_ref().and_then(|scaling| scaling.min).map_or(by_type, at_least_zero)
+    }
+
+    /// At most so many agents: 1.
+    pub fn max(&self) -> u32 {
+        self.scaling.as_ref().and_then(|scaling| scaling.max).map_or(1, at_least_zero)
+    }
+
+    /// Whether the pool follows the work in its queues: workers and drones do. A Chat pool never does.
+    pub fn work_aware(&self) -> bool {
+        let by_type = matches!(self.type_.as_str(), "worker" | "drone");
+        self.mode == PoolMode::Perseverance && self.scaling.as_ref().and_then(|scaling| scaling.work_aware).unwrap_or(by_type)
+    }
+
+    /// Exactly so many agents, if a person or an autoscaler said so.
+    pub fn fixed_replicas(&self) -> Option<u32> {
+        self.replicas.map(at_least_zero)
+    }
+
+    /// Seconds between being asked to stop and being killed, at least 1.
+    pub fn goodbye_timeout_seconds(&self) -> u32 {
+        let set = self.supervision.as_ref().and_then(|supervision| supervision.goodbye_timeout_seconds);
+        at_least_zero(set.unwrap_or(GOODBYE_TIMEOUT_SECONDS)).max(1)
+    }
+
+    /// Seconds a stopped Agent is kept for reading.
+    pub fn stopped_ttl_seconds(&self) -> u32 {
+        let set = self.supervision.as_ref().and_then(|supervision| supervision.stopped_ttl_seconds);
+        at_least_zero(set.unwrap_or(STOPPED_TTL_SECONDS))
+    }
+}
+
+/// The CRD refuses negative numbers; an object stored before a rule was tightened may still carry one.
+fn at_least_zero(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_pool::Scaling;
+
+    fn pool(type_: &str) -> AgentPoolSpec {
+        serde_json::from_value(serde_json::json!({"type": type_, "agent": {"image": "x"}})).expect("a minimal pool")
+    }
+
+    #[test]
+    fn the_type_decides_what_is_unset() {
+        assert_eq!((pool("scheduler").min(), pool("worker").min(), pool("free").max()), (1, 0, 1));
+        assert!(pool("worker").work_aware() && pool("drone").work_aware());
+        assert!(!pool("free").work_aware() && !pool("scheduler").work_aware());
+    }
+
+    #[test]
+    fn what_is_set_wins_but_a_chat_pool_follows_no_work() {
+        let scaling = Some(Scaling { work_aware: Some(true), min: Some(2), max: Some(7), ..Scaling::default() });
+        let free = AgentPoolSpec { scaling, ..pool("free") };
+        assert!(free.work_aware() && free.min() == 2 && free.max() == 7);
+        assert!(!AgentPoolSpec { mode: PoolMode::Chat, ..free }.work_aware());
+        assert!(!AgentPoolSpec { mode: PoolMode::Chat, ..pool("worker") }.work_aware());
+    }
+}

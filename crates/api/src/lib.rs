@@ -1,0 +1,39 @@
+//! The custom resources of Spillway: what people write and what Spillway answers.
+//!
+//! Types, defaults, CEL rules, names. It must hold no client, no clock and no async code: everything
+//! here can be checked without a cluster. What always holds: every kind is in [`crds`], every field
+//! is bounded (so that CEL stays cheap), and `spec` is required (its absence would bypass the
+//! transition rules).
+
+pub mod agent;
+pub mod agent_pool;
+pub mod breaker;
+pub mod budget;
+pub mod cluster_budget;
+pub mod conditions;
+pub mod crds;
+pub mod defaults;
+pub mod grant;
+pub mod names;
+pub mod sandbox;
+mod schema;
+pub mod shared;
+pub mod supervision;
+pub mod toolset;
+pub mod work_item;
+pub mod work_queue;
+
+pub use agent::{Agent, AgentSpec, AgentStatus};
+pub use agent_pool::{AgentPool, AgentPoolSpec, AgentPoolStatus};
+pub use breaker::{Breaker, BreakerSpec, BreakerStatus};
+pub use budget::{Budget, BudgetSpec, BudgetStatus};
+pub use cluster_budget::{ClusterBudget, ClusterBudgetSpec, ClusterBudgetStatus};
+pub use grant::{Grant, GrantSpec, GrantStatus};
+pub use toolset::{Toolset, ToolsetSpec, ToolsetStatus};
+pub use work_item::{WorkItem, WorkItemSpec, WorkItemStatus};
+pub use work_queue::{WorkQueue, WorkQueueSpec, WorkQueueStatus};
+
+/// The API group of every kind here.
+pub const GROUP: &str = "spillway.dev";
+/// The only version served today.
+pub const VERSION: &str = "v1alpha1";

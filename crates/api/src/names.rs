@@ -1,0 +1,118 @@
+//! Names, labels, annotations, finalizers and field managers: every string that another machine matches on.
+
+use sha2::{Digest, Sha256};
+
+/// Value of `app.kubernetes.io/managed-by` on everything Spillway makes.
+pub const MANAGED_BY: &str = "spillway";
+/// The standard label that carries [`MANAGED_BY`].
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Name of the pool an Agent or pod belongs to.
+pub const POOL_LABEL: &str = "spillway.dev/pool";
+/// Uid of that pool: a pool made again under an old name owns nothing of its predecessor.
+pub const POOL_UID_LABEL: &str = "spillway.dev/pool-uid";
+/// Name of the Agent a pod belongs to.
+pub const AGENT_LABEL: &str = "spillway.dev/agent";
+/// Type of the agent, as its pool had it when the agent was made.
+pub const TYPE_LABEL: &str = "spillway.dev/type";
+/// Sequence number under which a pool made an Agent; absent on Agents made by hand.
+pub const SEQUENCE_LABEL: &str = "spillway.dev/sequence";
+/// Hash of the spec an object was made with.
+pub const SPEC_HASH_ANNOTATION: &str = "spillway.dev/spec-hash";
+/// Kept on an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
+pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
+
+/// Field managers of server-side apply, one a writer.
+pub mod managers {
+    /// The AgentPool controller.
+    pub const POOL: &str = "spillway-pool";
+    /// The Agent controller.
+    pub const AGENT: &str = "spillway-agent";
+    /// The kubectl plugin.
+    pub const PLUGIN: &str = "kubectl-spillway";
+}
+
+/// The longest name that is also a label value and a DNS label.
+const LABEL_MAX: usize = 63;
+/// Hexadecimal digits of the hash in an Agent's name: 40 bits.
+const HASH_DIGITS: usize = 10;
+
+/// The first `digits` hexadecimal digits of the SHA-256 of `parts`, each ended by a NUL so that they cannot run together.
+pub fn short_hash(parts: &[&str], digits: usize) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>()[..digits].to_owned()
+}
+
+/// The name of the Agent with sequence number `sequence` of a pool. The same inputs always give the same name: that is
+/// what turns a repeated create into a 409 instead of a second Agent.
+pub fn agent_name(pool: &str, pool_uid: &str, sequence: i64) -> String {
+    let hash = short_hash(&[pool_uid, &sequence.to_string()], HASH_DIGITS);
+    let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
+    format!("{}-{hash}", prefix.trim_end_matches('-'))
+}
+
+/// The sequence number in `label`, if an Agent called `name` really is that one of the pool: labels prove nothing alone.
+pub fn sequence_of(name: &str, label: Option<&str>, pool: &str, pool_uid: &str) -> Option<i64> {
+    let sequence: i64 = label?.parse().ok()?;
+    (sequence >= 0 && agent_name(pool, pool_uid, sequence) == name).then_some(sequence)
+}
+
+const MOODS: &[&str] = &[
+    "able", "amber", "brave", "brisk", "calm", "clear", "clever", "crisp", "deft", "eager", "early", "fair", "fleet", "frank",
+    "fresh", "gentle", "glad", "grand", "keen", "kind", "light", "lively", "lucid", "mellow", "merry", "mild", "neat", "noble",
+    "patient", "plain", "polite", "prime", "proud", "quick", "quiet", "ready", "sharp", "silver", "smart", "solid", "spry",
+    "steady", "still", "sturdy", "sunny", "swift", "tidy", "true", "vivid", "warm", "wise", "witty",
+];
+const BEINGS: &[&str] = &[
+    "badger", "beaver", "bison", "bittern", "carp", "cormorant", "crane", "curlew", "dipper", "dolphin", "duck", "egret", "eider",
+    "falcon", "finch", "gannet", "goose", "grebe", "gull", "heron", "ibis", "jackdaw", "kestrel", "kingfisher", "lapwing", "loon",
+    "marten", "mink", "moorhen", "newt", "osprey", "otter", "pelican", "perch", "pike", "plover", "puffin", "rail", "salmon",
+    "sandpiper", "seal", "shrew", "snipe", "stork", "sturgeon", "swan", "teal", "tern", "trout", "vole", "wagtail", "walrus",
+];
+
+/// A name for people, the same for the same Agent for ever. Not unique: the object's name is.
+pub fn display_name(agent: &str) -> String {
+    let hash = Sha256::digest(agent.as_bytes());
+    let pick = |words: &[&'static str], at: usize| words[usize::from(u16::from_be_bytes([hash[at], hash[at + 1]])) % words.len()];
+    format!("{}-{}", pick(MOODS, 0), pick(BEINGS, 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_name_is_stable_and_fits_a_label() {
+        let name = agent_name("coders", "3f0e", 7);
+        assert_eq!(name, agent_name("coders", "3f0e", 7));
+        assert!(name.starts_with("coders-") && name.len() == "coders-".len() + HASH_DIGITS, "{name}");
+        let long = "p".repeat(63);
+        assert_eq!(agent_name(&long, "3f0e", 7).len(), LABEL_MAX);
+    }
+
+    #[test]
+    fn different_pools_and_numbers_never_share_a_name() {
+        assert_ne!(agent_name("a", "uid-1", 1), agent_name("a", "uid-2", 1));
+        assert_ne!(agent_name("a", "uid-1", 1), agent_name("a", "uid-1", 2));
+        assert_ne!(short_hash(&["ab", "c"], 10), short_hash(&["a", "bc"], 10));
+    }
+
+    #[test]
+    fn a_sequence_label_counts_only_under_its_own_name() {
+        let name = agent_name("a", "uid", 4);
+        assert_eq!(sequence_of(&name, Some("4"), "a", "uid"), Some(4));
+        assert_eq!(sequence_of(&name, Some("5"), "a", "uid"), None);
+        assert_eq!(sequence_of("mine", Some("4"), "a", "uid"), None);
+        assert_eq!(sequence_of(&name, Some("-4"), "a", "uid"), None);
+        assert_eq!(sequence_of(&name, None, "a", "uid"), None);
+    }
+
+    #[test]
+    fn display_names_are_stable_words() {
+        assert_eq!(display_name("coders-0123456789"), display_name("coders-0123456789"));
+        assert!(display_name("x").split('-').count() == 2);
+    }
+}

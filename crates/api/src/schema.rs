@@ -1,0 +1,131 @@
+//! Schema fragments and rules that `schemars` cannot derive.
+
+use kube::core::Rule;
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// Fields that keep what they were created with, absence included. Written with `has` because the API server cannot
+/// bound the cost of comparing optionals (`self.?x == oldSelf.?x`) and refuses such a rule.
+pub(crate) fn unchanged(fields: &[&str]) -> Rule {
+    let parts: Vec<String> = fields
+        .iter()
+        .map(|field| format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"))
+        .collect();
+    Rule::new(parts.join(" && "))
+}
+
+/// A counter that only rises and is never taken away.
+pub(crate) fn never_falls(field: &str) -> Rule {
+    Rule::new(format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} >= oldSelf.{field})")).field_path(format!(".{field}"))
+}
+
+/// `status.conditions`: a list map by type, so that several writers can own one condition each.
+pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "description": "What holds now, each with a reason and the generation it speaks of.",
+        "maxItems": 16,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+            "properties": {
+                "type": {"type": "string", "maxLength": 64, "description": "Name of the condition."},
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "True, False or Unknown."},
+                "reason": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                           "description": "Why, as one word for machines."},
+                "message": {"type": "string", "maxLength": 32768, "description": "Why, in words for people."},
+                "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When the status last changed."},
+                "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0,
+                                       "description": "The metadata.generation this condition speaks of."}
+            }
+        }
+    })
+}
+
+/// A Kubernetes object of another API, checked by that API when Spillway creates it.
+pub(crate) fn free_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// A list of such objects, at most 16.
+pub(crate) fn free_objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array", "maxItems": 16,
+        "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+    })
+}
+
+/// Labels to match: at most 16 of them. A label's key and value are 63 characters at most, its prefix 253.
+pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object", "maxProperties": 16,
+        "additionalProperties": {"type": "string", "maxLength": 63}
+    })
+}
+
+/// A label selector as Kubernetes has it, bounded.
+pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "matchLabels": {
+                "type": "object", "maxProperties": 16, "description": "Labels that must have exactly these values.",
+                "additionalProperties": {"type": "string", "maxLength": 63}
+            },
+            "matchExpressions": {
+                "type": "array", "maxItems": 16, "description": "Further requirements; all must hold.",
+                "items": {
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": {"type": "string", "minLength": 1, "maxLength": 317, "description": "Key of the label."},
+                        "operator": {"type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"],
+                                     "description": "How the label's value relates to the values."},
+                        "values": {"type": "array", "maxItems": 32, "items": {"type": "string", "maxLength": 63},
+                                   "description": "Values for In and NotIn; none for the others."}
+                    },
+                    "x-kubernetes-validations": [{
+                        "rule": "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+                        "message": "values are needed for In and NotIn and must be absent for Exists and DoesNotExist",
+                        "fieldPath": ".values"
+                    }]
+                }
+            }
+        }
+    })
+}
+
+/// A quantity that is not negative. A number is taken as well, because `cpu: 2` is what people write.
+pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "maxLength": 32,
+        "x-kubernetes-validations": [{
+            "rule": "isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0'))",
+            "message": "must be a quantity of 0 or more, such as 500m, 2 or 4Gi"
+        }]
+    })
+}
+
+/// Quantities by the name of the resource, at most 16.
+pub(crate) fn quantities(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "maxProperties": 16, "additionalProperties": quantity(generator)})
+}
+
+/// `requests` and `limits` of a container. Claims of dynamic resources are not offered: nothing here could bound them.
+pub(crate) fn resources(generator: &mut SchemaGenerator) -> Schema {
+    let mut requests = quantities(generator);
+    requests.insert("description".to_owned(), "What a node must have free.".into());
+    let mut limits = quantities(generator);
+    limits.insert("description".to_owned(), "What may be used at most.".into());
+    json_schema!({
+        "type": "object",
+        "properties": {"requests": requests, "limits": limits},
+        "x-kubernetes-validations": [{
+            "rule": "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || !quantity(string(self.requests[name])).isGreaterThan(quantity(string(self.limits[name]))))",
+            "message": "requests must not be greater than limits",
+            "fieldPath": ".requests"
+        }]
+    })
+}

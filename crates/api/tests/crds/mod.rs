@@ -1,0 +1,195 @@
+//! What holds for every CustomResourceDefinition, and that each kind comes back as it was written.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::cel::{apply_defaults, compile_schema};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use crate::table;
+use spillway_api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkItem, WorkQueue, crds};
+
+fn schema(crd: &CustomResourceDefinition) -> Value {
+    let schema = crd.spec.versions[0].schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()).expect("a schema");
+    serde_json::to_value(schema).expect("JSON")
+}
+
+/// Calls `see` with each node of a schema and its path.
+fn nodes(schema: &Value, path: &str, see: &mut impl FnMut(&str, &Value)) {
+    see(path, schema);
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        nodes(inner, &format!("{path}.{name}"), see);
+    }
+    for (key, sign) in [("items", "[]"), ("additionalProperties", "{}")] {
+        if schema[key].is_object() {
+            nodes(&schema[key], &format!("{path}{sign}"), see);
+        }
+    }
+}
+
+#[test]
+fn there_are_nine_kinds_under_the_names_people_type() {
+    let kinds: Vec<_> = crds::all()
+        .into_iter()
+        .map(|crd| (crd.spec.names.kind, crd.spec.names.short_names.unwrap_or_default().join(","), crd.spec.scope))
+        .collect();
+    let kinds: Vec<_> = kinds.iter().map(|(kind, short, scope)| (kind.as_str(), short.as_str(), scope.as_str())).collect();
+    assert_eq!(
+        kinds,
+        [
+            ("AgentPool", "apool", "Namespaced"),
+            ("Agent", "ag", "Namespaced"),
+            ("Breaker", "brk", "Namespaced"),
+            ("Budget", "bud", "Namespaced"),
+            ("ClusterBudget", "cbud", "Cluster"),
+            ("Grant", "", "Namespaced"),
+            ("Toolset", "ts", "Namespaced"),
+            ("WorkItem", "wi", "Namespaced"),
+            ("WorkQueue", "wq", "Namespaced"),
+        ]
+    );
+}
+
+#[test]
+fn every_kind_keeps_the_conventions() {
+    for crd in crds::all() {
+        let kind = &crd.spec.names.kind;
+        let schema = schema(&crd);
+        assert_eq!(crd.spec.group, spillway_api::GROUP, "{kind}");
+        assert_eq!(crd.spec.names.categories, Some(vec!["spillway".to_owned()]), "{kind}");
+        let version = &crd.spec.versions[0];
+        assert!(version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()), "{kind}");
+        assert!(
+            version.additional_printer_columns.iter().flatten().any(|column| column.name == "Age"),
+            "{kind}"
+        );
+        assert_eq!(schema["required"], json!(["spec"]), "{kind}: without it the transition rules could be bypassed");
+        let status = &schema["properties"]["status"];
+        assert_eq!(status["default"], json!({"observedGeneration": -1}), "{kind}");
+        assert_eq!(status["properties"]["observedGeneration"]["type"], "integer", "{kind}");
+        let conditions = &status["properties"]["conditions"];
+        assert_eq!(conditions["x-kubernetes-list-type"], "map", "{kind}");
+        assert_eq!(conditions["x-kubernetes-list-map-keys"], json!(["type"]), "{kind}");
+    }
+}
+
+#[test]
+fn every_kind_that_a_governor_owns_is_fenced_by_its_epoch() {
+    for crd in crds::all() {
+        let kind = &crd.spec.names.kind;
+        let status = &schema(&crd)["properties"]["status"];
+        let fenced = status["x-kubernetes-validations"]
+            .as_array()
+            .is_some_and(|rules| rules.iter().any(|rule| rule["rule"].as_str().is_some_and(|rule| rule.contains("self.governorEpoch >= oldSelf.governorEpoch"))));
+        assert_eq!(fenced, status["properties"]["governorEpoch"].is_object(), "{kind}");
+        if ["WorkItem", "Agent", "AgentPool", "Budget", "ClusterBudget", "Breaker"].contains(&kind.as_str()) {
+            assert!(fenced, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn every_schema_is_structural_and_bounded() {
+    let mut wrong = Vec::new();
+    for crd in crds::all() {
+        nodes(&schema(&crd), &crd.spec.names.kind, &mut |path, node| {
+            let mut say = |what: &str| wrong.push(format!("{path}: {what}"));
+            let whole = node["x-kubernetes-int-or-string"] == true;
+            match node["type"].as_str() {
+                Some("array") if node["maxItems"].is_null() => say("an array without maxItems"),
+                Some("string") if node["maxLength"].is_null() && node["enum"].is_null() && node["format"] != "date-time" => {
+                    say("a string without maxLength");
+                }
+                Some("object") if node["additionalProperties"].is_object() && node["maxProperties"].is_null() => {
+                    say("a map without maxProperties");
+                }
+                Some("number") => say("a fraction"),
+                None if !whole => say("no type"),
+                None if node["maxLength"].is_null() => say("an int-or-string without maxLength"),
+                _ => {}
+            }
+            if node["format"].as_str().is_some_and(|format| !["int32", "int64", "date-time"].contains(&format)) {
+                say("a format that the API server does not know or would warn of");
+            }
+            for key in ["$ref", "allOf", "anyOf", "oneOf", "not", "definitions"] {
+                if !node[key].is_null() {
+                    say(key);
+                }
+            }
+            if node["nullable"] == true && node["enum"].is_array() {
+                say("an enum that may be null, which the API server refuses");
+            }
+            if node["description"].as_str().is_none_or(str::is_empty) && !path.ends_with("[]") && !path.ends_with("{}") && path.contains(".spec.") {
+                say("no description");
+            }
+        });
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_rule_compiles_and_says_what_is_wrong() {
+    for crd in crds::all() {
+        let schema = schema(&crd);
+        let compiled = compile_schema(&schema);
+        assert!(!compiled.has_errors(), "{}: {:?}", crd.spec.names.kind, compiled.compilation_errors());
+        nodes(&schema, &crd.spec.names.kind, &mut |path, node| {
+            for rule in node["x-kubernetes-validations"].as_array().into_iter().flatten() {
+                assert!(rule["message"].is_string(), "{path}: a rule without a message");
+                let text = rule["rule"].as_str().expect("a rule");
+                // Comparing optionals compiles here, but a real API server cannot bound its cost and refuses the CRD.
+                assert!(!text.contains(".?"), "{path}: {text}");
+            }
+        });
+    }
+}
+
+/// Every accepted case of the kind, decoded and encoded again, says what it said; what is added is a default of the schema.
+fn comes_back<K: DeserializeOwned + Serialize>(kind: &str) {
+    let crd = crds::all().into_iter().find(|crd| crd.spec.names.kind == kind).expect("a kind");
+    let schema = schema(&crd);
+    let mut seen = 0;
+    for case in table::cases().into_iter().filter(|case| case.kind == kind && case.error.is_none()) {
+        let written = without_nulls(&apply_defaults(&schema, &case.object));
+        let decoded: K = serde_json::from_value(written.clone()).unwrap_or_else(|error| panic!("{kind}: {}: {error}", case.name));
+        let encoded = serde_json::to_value(&decoded).expect("JSON");
+        assert_eq!(as_text(&encoded), as_text(&written), "{kind}: {}", case.name);
+        seen += 1;
+    }
+    assert!(seen >= 3, "{kind}: {seen} cases");
+}
+
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), without_nulls(value))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// The same value with the one difference evened out that a decoded quantity makes: a number comes back as a string.
+fn as_text(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| {
+                let quantity = ["cpu", "memory", "pods", "storage"].contains(&key.as_str()) && value.is_number();
+                (key.clone(), if quantity { Value::String(value.to_string()) } else { as_text(value) })
+            })
+            .collect(),
+        Value::Array(items) => items.iter().map(as_text).collect(),
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn every_kind_comes_back_as_it_was_written() {
+    comes_back::<Agent>("Agent");
+    comes_back::<AgentPool>("AgentPool");
+    comes_back::<Breaker>("Breaker");
+    comes_back::<Budget>("Budget");
+    comes_back::<ClusterBudget>("ClusterBudget");
+    comes_back::<Grant>("Grant");
+    comes_back::<Toolset>("Toolset");
+    comes_back::<WorkItem>("WorkItem");
+    comes_back::<WorkQueue>("WorkQueue");
+}

@@ -1,0 +1,12 @@
+//! The decisions of Spillway, pure: facts in, plans with their reasons out.
+//!
+//! No I/O, no clock, no randomness: time comes in as an argument, seeds too. Nothing here knows of Kubernetes types, so
+//! that every rule can be tested exhaustively and the record store can change without touching a decision.
+
+pub mod agent;
+pub mod backoff;
+pub mod lease;
+pub mod pool;
+pub mod presence;
+pub mod publish;
+pub mod scaling;

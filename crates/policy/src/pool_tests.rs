@@ -1,0 +1,173 @@
+//! Tables for single plans; a simulated world, with crashes, old looks and two controllers, for what must hold over time.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn agent(number: i64, standing: Standing) -> AgentFacts {
+    AgentFacts { name: format!("a{number}"), sequence: Some(number), standing, age: Duration::from_secs(u64::try_from(100 - number).unwrap_or(0)) }
+}
+fn facts(desired: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
+    Facts { desired, may_grow: true, spawned, collected_below: 0, agents, stopped_ttl: Duration::from_secs(3600) }
+}
+fn many(range: std::ops::Range<i64>, standing: Standing) -> Vec<AgentFacts> {
+    range.map(|number| agent(number, standing)).collect()
+}
+
+#[test]
+fn grows_in_doubling_batches() {
+    let created = |have: i64| plan(&facts(30, have, many(0..have, Standing::Idle))).create.len();
+    assert_eq!([created(0), created(1), created(2), created(4), created(16), created(30)], [1, 1, 2, 4, 14, 0]);
+}
+
+#[test]
+fn waits_for_pods_that_are_being_made_and_stops_at_a_refusal() {
+    let mut agents = many(0..4, Standing::Idle);
+    agents.extend(many(4..8, Standing::Spawning));
+    assert!(plan(&facts(30, 8, agents.clone())).create.is_empty());
+    agents[7].standing = Standing::Refused;
+    assert!(plan(&facts(30, 8, agents)).create.is_empty());
+}
+
+#[test]
+fn numbers_given_out_and_never_seen_come_first_under_the_same_numbers() {
+    let plan = plan(&facts(5, 4, vec![agent(0, Standing::Idle), agent(2, Standing::Idle)]));
+    assert_eq!((plan.create, plan.counters), (vec![1, 3], None));
+}
+
+#[test]
+fn a_missing_reference_stops_growth_only() {
+    let blocked = Facts { may_grow: false, ..facts(5, 1, many(0..1, Standing::Idle)) };
+    assert!(plan(&blocked).create.is_empty());
+    let shrinking = Facts { may_grow: false, ..facts(0, 1, many(0..1, Standing::Idle)) };
+    assert_eq!(plan(&shrinking).delete.len(), 1);
+}
+
+#[test]
+fn the_useless_leave_first_then_the_oldest_idle_and_never_a_busy_one() {
+    let agents = vec![agent(0, Standing::Busy), agent(1, Standing::Idle), agent(2, Standing::Idle), agent(3, Standing::Refused), agent(4, Standing::Busy)];
+    let names = |desired| plan(&facts(desired, 5, agents.clone())).delete.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(4), ["a3"]);
+    assert_eq!(names(3), ["a3", "a1"]);
+    assert_eq!(names(0), ["a3", "a1", "a2"]);
+}
+
+#[test]
+fn one_that_is_leaving_holds_its_place_and_counts_as_gone_for_the_surplus() {
+    let agents = vec![agent(0, Standing::Leaving), agent(1, Standing::Idle)];
+    assert!(plan(&facts(2, 2, agents.clone())).create.is_empty(), "its pod may still run");
+    assert!(plan(&facts(1, 2, agents)).delete.is_empty(), "one is leaving already");
+}
+
+#[test]
+fn the_counter_rises_before_a_numbered_agent_is_deleted() {
+    let plan = plan(&facts(1, 2, many(0..2, Standing::Idle)));
+    assert_eq!((plan.delete.len(), plan.counters), (1, Some((2, 2))));
+}
+
+#[test]
+fn ended_agents_are_kept_then_collected_and_never_count() {
+    let ended = |seconds| Standing::Ended(Duration::from_secs(seconds));
+    let fresh = plan(&facts(1, 2, vec![agent(0, ended(10)), agent(1, Standing::Idle)]));
+    assert_eq!((fresh.delete.len(), fresh.look_again), (0, Some(Duration::from_secs(3590))));
+    let old = plan(&facts(1, 2, vec![agent(0, ended(3600)), agent(1, Standing::Idle)]));
+    assert_eq!(old.delete, [("a0".to_owned(), Leaving::Collected)]);
+    let replaced = plan(&facts(1, 1, vec![agent(0, ended(10))]));
+    assert_eq!(replaced.create, [1]);
+}
+
+#[test]
+fn agents_made_by_hand_are_outside_min_and_max() {
+    let by_hand = AgentFacts { sequence: None, ..agent(9, Standing::Idle) };
+    let plan = plan(&facts(0, 0, vec![by_hand]));
+    assert_eq!(plan, Plan::default());
+}
+
+/// A world with an API server that keeps counters by compare-and-swap and names by uniqueness, and controllers that crash
+/// between any two of their steps and act on looks that may be old.
+#[derive(Default)]
+struct World {
+    version: u64,
+    spawned: i64,
+    collected_below: i64,
+    alive: BTreeMap<i64, Standing>,
+    ever_created: BTreeMap<i64, u32>,
+    most_alive: usize,
+}
+
+#[derive(Clone)]
+struct Look {
+    version: u64,
+    facts: Facts,
+}
+
+impl World {
+    fn look(&self, desired: u32) -> Look {
+        let agents = self.alive.iter().map(|(number, standing)| agent(*number, *standing)).collect();
+        Look { version: self.version, facts: Facts { collected_below: self.collected_below, ..facts(desired, self.spawned, agents) } }
+    }
+
+    /// Acts on a look, `steps` single writes at most (then it crashes).
+    fn act(&mut self, look: &Look, steps: usize) {
+        let plan = plan(&look.facts);
+        let mut left = steps;
+        let mut step = || { left = left.saturating_sub(1); left > 0 };
+        if let Some((spawned, collected_below)) = plan.counters {
+            if !step() || look.version != self.version { return }
+            (self.spawned, self.collected_below, self.version) = (spawned, collected_below, self.version + 1);
+        }
+        for number in plan.create {
+            if !step() { return }
+            if let std::collections::btree_map::Entry::Vacant(free) = self.alive.entry(number) {
+                free.insert(Standing::Spawning);
+                *self.ever_created.entry(number).or_default() += 1;
+            }
+        }
+        self.most_alive = self.most_alive.max(self.alive.len());
+        for (name, _) in plan.delete {
+            if !step() { return }
+            self.alive.retain(|number, _| format!("a{number}") != name);
+        }
+    }
+}
+
+proptest! {
+    /// Two controllers with looks of any age, crashing anywhere, never make one Agent too many, and settle at the target.
+    #[test]
+    fn never_one_too_many(target in 1u32..12, schedule in proptest::collection::vec((0usize..3, 0usize..6, 0usize..2), 1..60)) {
+        let mut world = World::default();
+        let mut looks = [world.look(target), world.look(target)];
+        for (what, steps, who) in schedule {
+            match what {
+                0 => looks[who] = world.look(target),
+                1 => { let look = looks[who].clone(); world.act(&look, steps); }
+                _ => for standing in world.alive.values_mut() { *standing = Standing::Idle },
+            }
+            prop_assert!(world.alive.len() <= target as usize);
+        }
+        for _ in 0..40 {
+            let look = world.look(target);
+            world.act(&look, usize::MAX);
+            for standing in world.alive.values_mut() { *standing = Standing::Idle }
+        }
+        prop_assert_eq!(world.alive.len(), target as usize);
+        prop_assert_eq!(world.ever_created.len(), target as usize);
+        prop_assert!(world.ever_created.values().all(|times| *times == 1));
+    }
+
+    /// Over changing targets: what a stale controller does never resurrects a number that was collected by a fresh one.
+    #[test]
+    fn settles_after_any_sequence_of_targets(targets in proptest::collection::vec(0u32..12, 1..8)) {
+        let mut world = World::default();
+        for target in &targets {
+            for _ in 0..30 {
+                let look = world.look(*target);
+                world.act(&look, usize::MAX);
+                for standing in world.alive.values_mut() { *standing = Standing::Idle }
+            }
+            prop_assert_eq!(world.alive.len(), *target as usize);
+            prop_assert!(settled(&world.look(*target).facts));
+        }
+        prop_assert!(world.ever_created.values().all(|times| *times == 1));
+    }
+}

@@ -1,0 +1,143 @@
+//! How many agents a pool wants, and why. It must not know which agents there are: that is `pool`.
+
+/// What decides the size of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// `spec.replicas`: set by a person or an autoscaler, it overrides all but `room`.
+    pub replicas: Option<u32>,
+    /// Lower bound of a pool that has something to do.
+    pub min: u32,
+    /// Upper bound.
+    pub max: u32,
+    /// The work, for pools that follow it.
+    pub work: Work,
+    /// Agents that budgets above still allow; `None`: no limit is known.
+    pub room: Option<u32>,
+}
+
+/// What is known of the work of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// The pool does not follow work.
+    Ignored,
+    /// The pool follows work, and nothing serves its queues.
+    NotServed,
+    /// Counted.
+    Known {
+        /// Items that an agent of the pool could take now.
+        ready: u64,
+        /// Items that its agents hold.
+        leased: u64,
+        /// Items one agent is wanted for; 0 counts as 1.
+        items_per_agent: u32,
+        /// Agents wanted beyond that.
+        idle_buffer: u32,
+    },
+}
+
+/// How many, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Desired {
+    /// Agents wanted.
+    pub count: u32,
+    /// What decided.
+    pub why: Why,
+}
+
+/// What decided the size of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// `spec.replicas`.
+    ReplicasSet,
+    /// The lower bound.
+    AtMinimum,
+    /// The work asks for it.
+    AgentsWanted,
+    /// The upper bound.
+    MaxReached,
+    /// The upper bound is 0.
+    Drained,
+    /// There is no work.
+    NoWork,
+    /// Nothing serves the queues.
+    WorkNotServed,
+    /// Budgets above leave no more room.
+    NoRoom,
+}
+
+/// The target size. Never above `max` (or `replicas`) and never above `room`.
+pub fn desired(facts: &Facts) -> Desired {
+    let Facts { replicas, min, max, work, room } = *facts;
+    let (count, why) = match (replicas, work) {
+        (Some(replicas), _) => (replicas, Why::ReplicasSet),
+        (None, _) if max == 0 => (0, Why::Drained),
+        (None, Work::Ignored) => (min.min(max), Why::AtMinimum),
+        (None, Work::NotServed) => (0, Why::WorkNotServed),
+        (None, Work::Known { ready: 0, leased: 0, .. }) => (0, Why::NoWork),
+        (None, Work::Known { ready, leased, items_per_agent, idle_buffer }) => {
+            let wanted = ready.saturating_add(leased).div_ceil(u64::from(items_per_agent.max(1))).saturating_add(u64::from(idle_buffer));
+            let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+            match wanted {
+                wanted if wanted >= max => (max, Why::MaxReached),
+                wanted if wanted <= min => (min.min(max), Why::AtMinimum),
+                wanted => (wanted, Why::AgentsWanted),
+            }
+        }
+    };
+    match room {
+        Some(room) if room < count => Desired { count: room, why: Why::NoRoom },
+        Some(_) | None => Desired { count, why },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn facts(work: Work) -> Facts {
+        Facts { replicas: None, min: 1, max: 5, work, room: None }
+    }
+    fn known(ready: u64, leased: u64) -> Work {
+        Work::Known { ready, leased, items_per_agent: 2, idle_buffer: 0 }
+    }
+
+    #[test]
+    fn the_table_of_the_design() {
+        let cases = [
+            (facts(Work::Ignored), 1, Why::AtMinimum),
+            (Facts { max: 0, ..facts(Work::Ignored) }, 0, Why::Drained),
+            (Facts { replicas: Some(9), ..facts(Work::Ignored) }, 9, Why::ReplicasSet),
+            (Facts { replicas: Some(0), ..facts(known(9, 0)) }, 0, Why::ReplicasSet),
+            (facts(Work::NotServed), 0, Why::WorkNotServed),
+            (facts(known(0, 0)), 0, Why::NoWork),
+            (facts(known(1, 0)), 1, Why::AtMinimum),
+            (facts(known(5, 0)), 3, Why::AgentsWanted),
+            (facts(known(3, 2)), 3, Why::AgentsWanted),
+            (facts(known(900, 0)), 5, Why::MaxReached),
+            (Facts { room: Some(2), ..facts(known(900, 0)) }, 2, Why::NoRoom),
+            (Facts { room: Some(2), replicas: Some(3), ..facts(Work::Ignored) }, 2, Why::NoRoom),
+        ];
+        for (facts, count, why) in cases {
+            assert_eq!(desired(&facts), Desired { count, why }, "{facts:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_above_the_bounds(replicas in proptest::option::of(0u32..20), min in 0u32..20, max in 0u32..20, room in proptest::option::of(0u32..20),
+                                  ready in 0u64..u64::MAX, leased in 0u64..u64::MAX, per in 0u32..5, buffer in 0u32..u32::MAX) {
+            let work = Work::Known { ready, leased, items_per_agent: per, idle_buffer: buffer };
+            let got = desired(&Facts { replicas, min, max, work, room }).count;
+            prop_assert!(got <= replicas.unwrap_or(max));
+            prop_assert!(room.is_none_or(|room| got <= room));
+        }
+
+        #[test]
+        fn more_work_never_wants_fewer(ready in 0u64..1000, more in 0u64..1000, per in 1u32..5) {
+            let at = |ready| desired(&Facts { replicas: None, min: 0, max: 100, room: None,
+                work: Work::Known { ready, leased: 0, items_per_agent: per, idle_buffer: 0 } }).count;
+            prop_assert!(at(ready) <= at(ready + more));
+        }
+    }
+}

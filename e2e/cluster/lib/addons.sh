@@ -1,0 +1,113 @@
+# shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
+# What sits on top of the node: NetworkPolicy, PersistentVolumes, CoreDNS (optional), KWOK's fake nodes (optional).
+
+role() { # NAME RULES : a ClusterRole for user e2e:NAME and its binding
+    cat <<Y
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: "e2e:$1"}
+rules:
+$2
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "e2e:$1"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "e2e:$1"}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "e2e:$1"}]
+---
+Y
+}
+
+start_netpol() {
+    local flags
+    # --pod-cidr: closed from a pod's first packet on. NETPOL_FLAGS= (empty) leaves the 20 to 40 ms that ordinary engines leave open.
+    read -ra flags <<< "${NETPOL_FLAGS---pod-cidr=$POD_CIDR}"
+    role netpol '- {apiGroups: [""], resources: [pods, namespaces], verbs: [list, watch]}
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [list, watch]}' |
+        kc apply --server-side -f - > "$L/netpol-objects.log" 2>&1 || { show_log netpol-objects; die "the API server refuses netpol's role"; }
+    start netpol env PATH="$PATH:/usr/sbin:/sbin" "$BIN/netpol" --kubeconfig="$K/netpol.conf" "${flags[@]}"
+    wait_for netpol 10 in_net nft list table ip netpol
+}
+
+# Folders under $D/volumes as PersistentVolumes. `standard` is the default class, as in most small clusters.
+start_volumes() {
+    mkdir -p "$D/volumes"
+    { role volumes '- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [list, watch]}
+- {apiGroups: [""], resources: [persistentvolumes], verbs: [list, watch, create, delete]}'
+        cat <<Y
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: standard, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
+provisioner: spillway.dev/e2e-local
+volumeBindingMode: WaitForFirstConsumer
+reclaimPolicy: Delete
+Y
+    } | kc apply --server-side -f - > "$L/volumes-objects.log" 2>&1 || { show_log volumes-objects; die "the API server refuses the volumes' objects"; }
+    start volumes "$BIN/volumes" --kubeconfig="$K/volumes.conf" --dir="$D/volumes"
+}
+
+start_dns() {
+    put "$D/conf/Corefile" <<C
+.:53 {
+    bind $IP
+    errors
+    health 127.0.0.1:9154
+    ready 127.0.0.1:8181
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        kubeconfig $K/coredns.conf
+        pods insecure
+    }
+    cache 5
+}
+C
+    { role coredns '- {apiGroups: [""], resources: [services, pods, namespaces], verbs: [list, watch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}'
+        cat <<Y
+apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system, labels: {k8s-app: kube-dns}}
+spec:
+  clusterIP: $DNS_SVC
+  ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-host, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv4
+ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+endpoints: [{addresses: ["$IP"], conditions: {ready: true}}]
+Y
+    } | kc apply --server-side -f - > "$L/dns-objects.log" 2>&1 || { show_log dns-objects; die "the API server refuses the DNS objects"; }
+    start coredns "$BIN/coredns" -conf "$D/conf/Corefile"
+    wait_for coredns 30 http_ok http://127.0.0.1:8181/ready
+}
+
+# Not `kubectl wait`: that asks for one node after the other, 10 s for a hundred.
+fake_nodes_ready() { [ "$(kc get nodes -l type=kwok --no-headers | awk '$2 ~ /^Ready/' | wc -l)" -ge "$1" ]; }
+
+# start_kwok NODES : KWOK, and so many fake nodes (missing ones are added, none is taken away)
+start_kwok() {
+    local flags have i
+    read -ra flags <<< "${KWOK_FLAGS:-}"
+    start kwok "$BIN/kwok" --kubeconfig="$K/admin.conf" --manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake \
+        --cidr=10.250.0.0/16 --node-ip="$IP" --node-lease-duration-seconds=40 --server-address=127.0.0.1:10247 \
+        --config="$BIN/kwok-stages.yaml" "${flags[@]}"
+    wait_for kwok 20 http_ok http://127.0.0.1:10247/healthz
+    [ "$1" -gt 0 ] || return 0
+    have=$(kc get nodes -l type=kwok -o name)
+    for ((i = 1; i <= $1; i++)); do
+        ! grep -qx "node/fake$i" <<< "$have" || continue
+        cat <<Y
+---
+apiVersion: v1
+kind: Node
+metadata: {name: fake$i, annotations: {kwok.x-k8s.io/node: fake}, labels: {type: kwok, kubernetes.io/hostname: fake$i}}
+spec: {taints: [{key: kwok.x-k8s.io/node, value: fake, effect: NoSchedule}]}
+status: {allocatable: {cpu: "32", memory: 256Gi, pods: "110"}, capacity: {cpu: "32", memory: 256Gi, pods: "110"}}
+Y
+    done > "$D/kwok-nodes.yaml"
+    if [ -s "$D/kwok-nodes.yaml" ]; then
+        kc create -f "$D/kwok-nodes.yaml" > "$L/kwok-nodes.log" 2>&1 || { show_log kwok-nodes; die "the fake nodes were refused"; }
+    fi
+    wait_for "kwok nodes ($1, label type=kwok, taint kwok.x-k8s.io/node)" 120 fake_nodes_ready "$1"
+}

@@ -1,0 +1,176 @@
+# shellcheck shell=bash disable=SC2034,SC2153  # the files of lib/ share their variables
+# Builds what the cluster runs, from the pinned Go modules in ../mods and the images in ../../images. Each result sits in
+# a folder of the cache named after everything that went into it, so nothing is built twice and two checkouts can share.
+
+KUBERNETES_VERSION=1.36.3
+DEFAULT_PARTS=(kubernetes etcd containerd runc netpol volumes helm images)
+
+# recipe PART : what to build; sets the R_ variables
+recipe() {
+    local c=k8s.io/component-base/version g=k8s.io/client-go/pkg/version v=$KUBERNETES_VERSION
+    R_MODULE=$1 R_TAGS='' R_CGO=0 R_LD='' R_COLD='' R_OUT=("$1") R_PKGS=()
+    case $1 in
+        kubernetes)
+            R_COLD='5 to 9 min' R_TAGS=selinux,notest,grpcnotrace
+            R_LD="-X $c.gitVersion=v$v -X $c.gitMajor=1 -X $c.gitMinor=36 -X $c.gitTreeState=clean -X $g.gitVersion=v$v -X $g.gitMajor=1 -X $g.gitMinor=36"
+            R_OUT=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl)
+            R_PKGS=("${R_OUT[@]/#/k8s.io/kubernetes/cmd/}")
+            ;;
+        etcd) R_COLD='30 s' R_MODULE=kubernetes R_PKGS=(go.etcd.io/etcd/server/v3) ;;
+        containerd)
+            R_COLD='1 min' R_LD="-X github.com/containerd/containerd/v2/version.Version=2.3.7"
+            R_OUT=(containerd containerd-shim-runc-v2 ctr)
+            R_PKGS=("${R_OUT[@]/#/github.com/containerd/containerd/v2/cmd/}")
+            ;;
+        runc) R_COLD='20 s' R_CGO=1 R_TAGS=seccomp R_LD="-X main.version=1.4.3" R_PKGS=(github.com/opencontainers/runc) ;;
+        coredns) R_COLD='2 min' R_PKGS=(github.com/coredns/coredns) ;;
+        kwok) R_COLD='1 min' R_PKGS=(sigs.k8s.io/kwok/cmd/kwok) ;;
+        helm) R_COLD='2 min' R_LD="-X helm.sh/helm/v4/internal/version.version=v4.3.1" R_PKGS=(helm.sh/helm/v4/cmd/helm) ;;
+        netpol) R_COLD='1 min' R_PKGS=(.) ;;
+        volumes) R_COLD='10 s' R_PKGS=(.) ;;
+        *) die "nothing named '$1' to build; --with knows: dns, kwok" ;;
+    esac
+}
+
+find_go() {
+    command -v go >/dev/null && return 0
+    if [ -x /usr/local/go/bin/go ]; then PATH=$PATH:/usr/local/go/bin; return 0; fi
+    die "'go' is not in PATH. Install Go 1.26.8 or newer (any Go since 1.21 fetches the version that mods/*/go.mod ask for by itself), then try again. Under sudo: sudo env \"PATH=\$PATH\" ..."
+}
+
+# part_dir PART : the folder of the cache that holds, or will hold, this very build of it
+part_dir() {
+    local key
+    if [ "$1" = images ]; then
+        key=$({ uname -m; sha256sum "$(command -v busybox || echo /dev/null)"; cat "$REPO"/e2e/images/{build.sh,demo-agent.sh,*.c}; } | sha256sum)
+    else
+        recipe "$1"
+        key=$({
+            cat "$HERE/mods/$R_MODULE"/go.{mod,sum}
+            cat "$HERE/mods/$R_MODULE"/*.go 2>/dev/null || true
+            (cd "$HERE/mods/$R_MODULE" && go env GOVERSION GOOS GOARCH)
+            echo "$R_TAGS|$R_CGO|$R_LD|${R_PKGS[*]}|stages-1"
+        } | sha256sum)
+    fi
+    echo "$CACHE/build/$1-${key:0:12}"
+}
+
+# --- Debian packages ---------------------------------------------------------------------------------------------------
+# Looked for by what is used of them, not by package name, so that other distributions pass too.
+missing_packages() {
+    local b
+    for b in /usr/lib/cni /opt/cni/bin; do [ -x "$b/bridge" ] && break; done
+    [ -x "$b/bridge" ] || echo containernetworking-plugins
+    while read -r b package; do command -v "$b" >/dev/null || echo "$package"; done <<'T'
+iptables iptables
+nft nftables
+conntrack conntrack
+ip iproute2
+musl-gcc musl-tools
+gcc gcc
+pkg-config pkg-config
+jq jq
+curl curl
+openssl openssl
+nsenter util-linux
+flock util-linux
+findmnt mount
+pgrep procps
+sysctl procps
+T
+    # Debian's `busybox` is linked dynamically: in an image of its own it would not start.
+    if ! b=$(command -v busybox) || ldd "$b" >/dev/null 2>&1; then echo busybox-static; fi
+    [ -e /usr/include/seccomp.h ] || echo libseccomp-dev
+}
+
+need_packages() {
+    local missing
+    missing=$(PATH=$PATH:/usr/sbin:/sbin missing_packages | sort -u | tr '\n' ' ')
+    [ -n "$missing" ] || return 0
+    say "missing Debian packages: $missing"
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        die "install them first: sudo apt-get update && sudo apt-get install -y $missing"
+    fi
+    # shellcheck disable=SC2086  # a list of words
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing; } >/dev/null 2>"$CACHE/apt.log" 9>&- ||
+        { tail -n 5 "$CACHE/apt.log" >&2; die "apt-get could not install: $missing"; }
+    missing=$(missing_packages | sort -u | tr '\n' ' ')
+    [ -z "$missing" ] || die "still missing after apt-get install: $missing"
+    say "installed them"
+}
+
+# --- the parts ---------------------------------------------------------------------------------------------------------
+build_go() { # PART DIR
+    local out=$2/
+    recipe "$1"
+    [ ${#R_OUT[@]} -gt 1 ] || out=$2/${R_OUT[0]}
+    (
+        cd "$HERE/mods/$R_MODULE" || exit 1
+        CGO_ENABLED=$R_CGO go build -trimpath ${R_TAGS:+-tags "$R_TAGS"} -ldflags "-s -w $R_LD" -o "$out" "${R_PKGS[@]}"
+        # KWOK ships its default stages as files of its module; kwok refuses to start without any.
+        if [ "$1" = kwok ]; then
+            stages=$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
+            for f in "$stages"/node/fast/*.yaml "$stages"/node/heartbeat-with-lease/*.yaml "$stages"/pod/fast/*.yaml; do
+                case $f in */kustomization.yaml) ;; *) echo '---'; cat "$f" ;; esac
+            done > "$2/kwok-stages.yaml"
+        fi
+    )
+}
+
+build_part() { # PART DIR : built beside and moved into place, so that a folder that exists is whole
+    local tmp=$2.tmp.$$ log=$CACHE/build/$1.log pid n=0
+    mkdir -p "$tmp"
+    if [ "$1" = images ]; then
+        "$REPO/e2e/images/build.sh" --out "$tmp" --tag dev pause testbox demo-agent > "$log" 2>&1 9>&- &
+    else
+        build_go "$1" "$tmp" > "$log" 2>&1 9>&- &
+    fi
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        sleep 0.2; n=$((n + 1))
+        [ $((n % 150)) != 0 ] || say "      $1: $((n / 5)) s so far, $(wc -l < "$log") lines in $log"
+    done
+    if ! wait $pid; then
+        rm -rf "$tmp"; tail -n 15 "$log" >&2
+        die "building $1 failed; the whole output is in $log. If modules could not be fetched, look at 'go env GOPROXY GOFLAGS' and the network; what was built stays, so simply try again"
+    fi
+    mv -T "$tmp" "$2" 2>/dev/null || rm -rf "$tmp"   # another checkout may have been faster
+}
+
+# build PART... : whatever of them is not in the cache
+build() {
+    local part dir todo=() started i=0
+    mkdir -p "$CACHE/build"
+    (
+        lock "$CACHE/build/.lock" build
+        need_packages
+        find_go
+        for part in "$@"; do [ -d "$(part_dir "$part")" ] || todo+=("$part"); done
+        for part in "${todo[@]}"; do
+            i=$((i + 1)); started=$SECONDS
+            dir=$(part_dir "$part")
+            R_COLD='5 s'; [ "$part" = images ] || recipe "$part"
+            say "[$i/${#todo[@]}] building $part (about $R_COLD cold) ..."
+            build_part "$part" "$dir"
+            say "[$i/${#todo[@]}] built $part in $((SECONDS - started)) s (total $(elapsed))"
+        done
+        [ ${#todo[@]} != 0 ] || say "nothing to build: $* are in $CACHE/build"
+    )
+}
+
+# link_parts PART... : build what is missing, then point $BIN at this checkout's builds
+link_parts() {
+    local part dir f dirs=()
+    find_go
+    # The packages are asked for even when all is built: a cache can outlive the machine's packages.
+    if [ -n "$(PATH=$PATH:/usr/sbin:/sbin missing_packages)" ]; then build "$@"; fi
+    for part in "$@"; do
+        dir=$(part_dir "$part")
+        [ -d "$dir" ] || build "$@"
+        dirs+=("$dir")
+    done
+    mkdir -p "$BIN"
+    for dir in "${dirs[@]}"; do
+        for f in "$dir"/*; do ln -sfn "$f" "$BIN/${f##*/}"; done
+    done
+}

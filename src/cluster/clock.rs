@@ -1,0 +1,28 @@
+//! Our own clock for leadership: it never jumps with the wall clock, and it goes on while the machine sleeps, so that a
+//! leader that was suspended knows that its lease is over.
+
+use std::time::Duration;
+
+/// Time since boot, suspended time included (CLOCK_BOOTTIME).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootTime(Duration);
+
+impl BootTime {
+    /// Now.
+    pub fn now() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Self(Duration::new(seconds, nanoseconds))
+    }
+
+    /// How long after `earlier` this is; zero if it is before.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// How long ago this was.
+    pub fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+}

@@ -1,0 +1,122 @@
+//! One client for the process: who we say we are, how long we wait, what we count.
+
+use std::time::Duration;
+
+use kube::client::ClientBuilder;
+use kube::{Client, Config};
+
+use crate::telemetry::Metrics;
+
+/// How long a request may take before it counts as unanswered. Watches are not bound by it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Connects as the environment says (in a pod: its ServiceAccount; else `KUBECONFIG` or `~/.kube/config`), and counts
+/// every request by verb, resource and answer.
+pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Client> {
+    let mut config = Config::infer().await?;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = None; // a quiet watch is not a broken one: the server ends it
+    config.write_timeout = Some(ANSWER_WITHIN);
+    config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
+    let builder = ClientBuilder::try_from(config)?;
+    Ok(builder.with_layer(&CountLayer(metrics)).build())
+}
+
+/// A layer that counts requests.
+#[derive(Clone)]
+struct CountLayer(Metrics);
+
+impl<S> tower::Layer<S> for CountLayer {
+    type Service = Count<S>;
+    fn layer(&self, inner: S) -> Count<S> {
+        Count { inner, metrics: self.0.clone() }
+    }
+}
+
+/// The counting service.
+#[derive(Clone)]
+struct Count<S> {
+    inner: S,
+    metrics: Metrics,
+}
+
+impl<S, B, R> tower::Service<http::Request<B>> for Count<S>
+where
+    S: tower::Service<http::Request<B>, Response = http::Response<R>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    R: 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = futures::future::BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let (verb, resource) = describe(request.method(), request.uri());
+        let metrics = self.metrics.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().map_or(0, |response| response.status().as_u16());
+            metrics.api_request(verb, &resource, code);
+            answer
+        })
+    }
+}
+
+/// The verb and the resource of a request, as the audit log names them.
+fn describe(method: &http::Method, uri: &http::Uri) -> (&'static str, String) {
+    let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    let rest = match parts.as_slice() {
+        ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+        _ => &[],
+    };
+    let (resource, named) = match rest {
+        ["namespaces", _, resource, rest @ ..] => (Some(*resource), rest),
+        [resource, rest @ ..] => (Some(*resource), rest),
+        [] => (None, rest),
+    };
+    let resource = match (resource, named) {
+        (Some(resource), [_, subresource, ..]) => format!("{resource}/{subresource}"),
+        (Some(resource), _) => resource.to_owned(),
+        (None, _) => "discovery".to_owned(),
+    };
+    let watching = uri.query().is_some_and(|query| query.contains("watch=true"));
+    let verb = match *method {
+        http::Method::GET if watching => "watch",
+        http::Method::GET if named.is_empty() => "list",
+        http::Method::GET => "get",
+        http::Method::POST => "create",
+        http::Method::PUT => "update",
+        http::Method::PATCH => "patch",
+        http::Method::DELETE => "delete",
+        _ => "other",
+    };
+    (verb, resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_named_as_the_audit_log_names_them() {
+        let cases = [
+            ("GET", "/api/v1/namespaces/a/pods?watch=true", ("watch", "pods")),
+            ("GET", "/api/v1/nodes", ("list", "nodes")),
+            ("GET", "/api/v1/nodes/n", ("get", "nodes")),
+            ("POST", "/api/v1/namespaces/a/pods", ("create", "pods")),
+            ("PATCH", "/apis/spillway.dev/v1alpha1/namespaces/a/agents/b/status", ("patch", "agents/status")),
+            ("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l", ("update", "leases")),
+            ("GET", "/apis", ("list", "discovery")),
+        ];
+        for (method, uri, expected) in cases {
+            let (verb, resource) = describe(&method.parse().expect("method"), &uri.parse().expect("uri"));
+            assert_eq!((verb, resource.as_str()), expected, "{method} {uri}");
+        }
+    }
+}

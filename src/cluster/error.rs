@@ -1,0 +1,161 @@
+//! What can go wrong between us and the API server, and what follows from it.
+
+use kube::core::Status;
+
+/// An error of a call, with the call's name and its source.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request failed.
+    #[error("{call}: {}", told(source))]
+    Api {
+        /// What we tried, in words.
+        call: &'static str,
+        /// What the client says.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// Another leader has written since: we must not write any more.
+    #[error("{call}: another leader with a higher owner epoch has written; this process has lost its leadership")]
+    Fenced {
+        /// What we tried.
+        call: &'static str,
+    },
+    /// Our lease is not renewed in time.
+    #[error("this process does not hold the leader lease any more")]
+    NotLeading,
+    /// An answer lacks what every answer has.
+    #[error("{call}: the answer lacks {what}")]
+    Malformed {
+        /// What we tried.
+        call: &'static str,
+        /// The missing field.
+        what: &'static str,
+    },
+}
+
+/// What follows from an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Somebody wrote before us: look again, decide again.
+    Conflict,
+    /// The object is there already.
+    AlreadyExists,
+    /// The object is not there.
+    NotFound,
+    /// The namespace's quota refuses.
+    QuotaExceeded,
+    /// The namespace is being deleted.
+    Terminating,
+    /// The server refuses for a reason that only a person can mend.
+    Refused,
+    /// We are not the leader any more.
+    LostLeadership,
+    /// The server did not answer, or asks to come back later.
+    Unavailable,
+}
+
+impl Class {
+    /// A word for metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::AlreadyExists => "already_exists",
+            Self::NotFound => "not_found",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::Terminating => "terminating",
+            Self::Refused => "refused",
+            Self::LostLeadership => "lost_leadership",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+impl Error {
+    /// Names the call that `source` came from.
+    pub fn of(call: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| {
+            let fenced = matches!(&source, kube::Error::Api(status) if is_fence(status));
+            if fenced { Self::Fenced { call } } else { Self::Api { call, source: Box::new(source) } }
+        }
+    }
+
+    /// What follows.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Fenced { .. } | Self::NotLeading => Class::LostLeadership,
+            Self::Malformed { .. } => Class::Unavailable,
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => class_of(status),
+                // Every other variant is about reaching the server or reading its answer: all of them are retried.
+                _ => Class::Unavailable,
+            },
+        }
+    }
+
+    /// The API server's own words, for conditions and events.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Api { source, .. } => told(source),
+            Self::Fenced { .. } | Self::NotLeading | Self::Malformed { .. } => self.to_string(),
+        }
+    }
+}
+
+fn told(source: &kube::Error) -> String {
+    match source {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The status rule of the CRDs that refuses a falling owner epoch.
+fn is_fence(status: &Status) -> bool {
+    status.code == 422 && status.message.contains("governorEpoch must not fall")
+}
+
+fn class_of(status: &Status) -> Class {
+    let has_cause = |reason: &str| status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == reason);
+    match status.code {
+        404 => Class::NotFound,
+        409 if status.reason == "AlreadyExists" => Class::AlreadyExists,
+        409 => Class::Conflict,
+        403 if has_cause("NamespaceTerminating") => Class::Terminating,
+        403 if status.message.contains("exceeded quota") || status.message.contains("must specify limits") || status.message.contains("failed quota") => Class::QuotaExceeded,
+        400 | 401 | 403 | 405 | 413 | 415 | 422 => Class::Refused,
+        _ => Class::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn api(code: u16, reason: &str, message: &str) -> Error {
+        let status = Status { status: None, code, message: message.into(), metadata: None, reason: reason.into(), details: None };
+        Error::of("test")(kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn each_answer_has_its_consequence() {
+        let cases = [
+            (api(409, "AlreadyExists", ""), Class::AlreadyExists),
+            (api(409, "Conflict", ""), Class::Conflict),
+            (api(404, "NotFound", ""), Class::NotFound),
+            (api(403, "Forbidden", r#"pods "x" is forbidden: exceeded quota: q, requested: pods=1"#), Class::QuotaExceeded),
+            (api(403, "Forbidden", r#"pods "x" is forbidden: violates PodSecurity"#), Class::Refused),
+            (api(422, "Invalid", "spec.image: Required value"), Class::Refused),
+            (api(422, "Invalid", "status: Invalid value: governorEpoch must not fall: the writer has lost"), Class::LostLeadership),
+            (api(429, "TooManyRequests", ""), Class::Unavailable),
+            (api(500, "InternalError", ""), Class::Unavailable),
+        ];
+        for (error, class) in cases {
+            assert_eq!(error.class(), class, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_servers_words_are_passed_on() {
+        assert_eq!(api(403, "Forbidden", "exceeded quota: q").message(), "exceeded quota: q");
+        assert_eq!(api(403, "Forbidden", "exceeded quota: q").to_string(), "test: exceeded quota: q");
+    }
+}

@@ -1,0 +1,90 @@
+//! Read your writes: an object is left alone until the cache has seen our own last write of it.
+//!
+//! A cache that lags would make us repeat what we just did. Children have deterministic names and every irreversible step
+//! looks live, so the gate is not what makes it safe; it is what keeps it quiet.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::clock::BootTime;
+
+/// After this long the gate opens whatever the cache shows: an object that was made and removed between two looks of the
+/// watch is never seen, and what follows looks live anyway.
+const OPENS_AFTER: Duration = Duration::from_secs(90);
+
+/// What the cache must show of an object.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    version: u64,
+    written: BootTime,
+}
+
+/// The last writes, by object.
+#[derive(Debug)]
+pub struct Gate<K> {
+    expected: Mutex<HashMap<K, Expected>>,
+}
+
+impl<K> Default for Gate<K> {
+    fn default() -> Self {
+        Self { expected: Mutex::default() }
+    }
+}
+
+impl<K: Eq + Hash> Gate<K> {
+    /// We wrote `key`, and the server answered with this resource version.
+    pub fn wrote(&self, key: K, resource_version: Option<&str>) {
+        let Some(version) = parse(resource_version) else { return };
+        let mut expected = self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        expected.insert(key, Expected { version, written: BootTime::now() });
+    }
+
+    /// Whether the cache, which shows `key` at this resource version (or not at all), has seen our last write.
+    pub fn open(&self, key: &K, cached: Option<&str>) -> bool {
+        let mut expected = self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(wanted) = expected.get(key) else { return true };
+        let seen = parse(cached).is_some_and(|version| version >= wanted.version);
+        if seen || wanted.written.elapsed() >= OPENS_AFTER {
+            expected.remove(key);
+            return true;
+        }
+        false
+    }
+
+    /// `key` is gone: nothing is expected of it.
+    pub fn forget(&self, key: &K) {
+        self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Resource versions of one resource are numbers that rise: Kubernetes guarantees it since 1.35, and etcd always did.
+fn parse(resource_version: Option<&str>) -> Option<u64> {
+    resource_version?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_until_the_cache_caught_up_with_our_write() {
+        let gate = Gate::default();
+        assert!(gate.open(&"a", Some("5")), "nothing was written");
+        gate.wrote("a", Some("10"));
+        assert!(!gate.open(&"a", Some("9")));
+        assert!(!gate.open(&"a", None), "made, and not seen yet");
+        assert!(gate.open(&"b", Some("1")), "another object");
+        assert!(gate.open(&"a", Some("10")));
+        assert!(gate.open(&"a", Some("9")), "once seen it is forgotten");
+    }
+
+    #[test]
+    fn what_is_gone_holds_nothing_back() {
+        let gate = Gate::default();
+        gate.wrote("a", Some("10"));
+        gate.forget(&"a");
+        assert!(gate.open(&"a", None));
+    }
+}

@@ -1,0 +1,15 @@
+//! All Kubernetes I/O. What it must not do: decide. Every call here is one request, or one long-lived watch; what to send,
+//! and whether, comes from `policy` through `controller`.
+
+pub mod backoff;
+pub mod calls;
+pub mod clock;
+pub mod connect;
+pub mod error;
+pub mod events;
+pub mod gate;
+pub mod lease;
+pub mod served;
+pub mod watch;
+
+pub use error::{Class, Error};

@@ -1,0 +1,23 @@
+//! Whether the API server serves our kinds: an operator without its CRDs is not ready, and says which are missing.
+
+use std::collections::BTreeSet;
+
+use kube::Client;
+
+use super::{Class, Error};
+
+/// Plural names of our kinds that the API server does not serve.
+pub async fn missing_kinds(client: &Client) -> Result<Vec<String>, Error> {
+    let served: BTreeSet<String> = match client.list_api_group_resources(&format!("{}/{}", crate::api::GROUP, crate::api::VERSION)).await {
+        Ok(list) => list.resources.into_iter().map(|resource| resource.name).collect(),
+        Err(source) => {
+            let error = Error::of("asking which kinds are served")(source);
+            if error.class() != Class::NotFound {
+                return Err(error);
+            }
+            BTreeSet::new()
+        }
+    };
+    let wanted = crate::api::crds::all().into_iter().map(|crd| crd.spec.names.plural);
+    Ok(wanted.filter(|plural| !served.contains(plural)).collect())
+}

@@ -1,0 +1,73 @@
+//! One watch a kind, kept in a store, with a tap that turns events into work.
+//!
+//! A malformed object must not stop the others, so custom resources are read through [`Tolerant`]. Objects are pruned
+//! before they are kept: memory grows with what is needed of an object, not with what others write on it.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use futures::{Stream, StreamExt};
+use kube::Resource;
+use kube::core::DeserializeGuard;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::{Lookup, Store, store};
+use kube::runtime::watcher::{self, Event};
+use tokio::task::JoinSet;
+
+/// An object that may not fit its type.
+pub type Tolerant<K> = DeserializeGuard<K>;
+
+/// What the tap sees.
+pub enum Change<'a, K>
+where
+    K: Lookup + 'static,
+    K::DynamicType: Hash + Eq,
+{
+    /// The object is there, new or changed.
+    Present(&'a K),
+    /// The object was deleted; this is its last state.
+    Deleted(&'a K),
+    /// The store holds everything there is: after the start, and after a gap in which deletions may have been missed.
+    Listed(&'a Store<K>),
+}
+
+/// Keeps `events` (of a `watcher`) in the returned store, by a task on `tasks`. `prune` drops what
+/// nobody reads; `tap` must not block.
+pub fn start<K>(
+    tasks: &mut JoinSet<()>,
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    prune: impl Fn(&mut K) + Send + 'static,
+    mut tap: impl FnMut(Change<'_, K>) + Send + 'static,
+) -> Store<K>
+where
+    K: Resource + Lookup + Clone + Debug + Send + Sync + 'static,
+    <K as Lookup>::DynamicType: Default + Eq + Hash + Clone + Debug + Unpin + Send + Sync,
+{
+    let (reader, mut writer) = store();
+    let listed = reader.clone();
+    tasks.spawn(async move {
+        let mut events = events
+            .default_backoff()
+            .modify(move |object| {
+                object.meta_mut().managed_fields = None;
+                prune(object);
+            })
+            .boxed();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    // The store first: whoever is told of an event must find it there.
+                    writer.apply_watcher_event(&event);
+                    match &event {
+                        Event::Apply(object) => tap(Change::Present(object)),
+                        Event::Delete(object) => tap(Change::Deleted(object)),
+                        Event::InitDone => tap(Change::Listed(&listed)),
+                        Event::Init | Event::InitApply(_) => {}
+                    }
+                }
+                Err(error) => tracing::warn!(object = std::any::type_name::<K>(), %error, "a watch broke; starting it again"),
+            }
+        }
+    });
+    reader
+}

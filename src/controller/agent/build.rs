@@ -1,0 +1,309 @@
+//! The pod of an Agent, and what makes a hand-made Agent ours. Pure.
+//!
+//! The pod meets Pod Security `restricted` whatever the pool says: no root, no capabilities, no privilege escalation, a
+//! read-only root, seccomp, no ServiceAccount token, limits, sized scratch volumes, and a resolver that refuses at once
+//! (silence would cost programs seconds at each start). No Secret is ever mounted or put into its environment.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference, ObjectFieldSelector,
+    PersistentVolumeClaimVolumeSource, Pod, PodDNSConfig, PodDNSConfigOption, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
+    SecurityContext, Toleration, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::agent_pool::{EnvVar as PoolEnv, PoolMode, ProgramFile};
+use crate::api::{Agent, AgentPool, names};
+
+/// Name of the agent's container.
+pub const CONTAINER: &str = "agent";
+/// The uid and gid agents run as.
+const AGENT_UID: i64 = 10_001;
+const HOME: &str = "/home/agent";
+const WORKSPACE: &str = "/workspace";
+const TMP: &str = "/tmp";
+/// Limits of an agent whose pool sets none: enough to build small projects, little enough for ten agents on a laptop.
+const DEFAULT_LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi")];
+/// What is reserved for it; without these Kubernetes would reserve the limits.
+const DEFAULT_REQUESTS: [(&str, &str); 3] = [("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "64Mi")];
+/// Scratch volumes with their sizes; the node evicts a pod that grows over them.
+const SCRATCH: [(&str, &str, &str); 2] = [("home", HOME, "1Gi"), ("tmp", TMP, "1Gi")];
+const WORKSPACE_SIZE: &str = "8Gi";
+const SHM_SIZE: &str = "64Mi";
+
+/// The pod of `agent` in `pool`.
+pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool) -> Pod {
+    let spec = &pool.spec;
+    let scheduling = spec.scheduling.clone().unwrap_or_default();
+    let files = spec.agent.files.clone().unwrap_or_default();
+    let chat = spec.mode == PoolMode::Chat;
+    let container = Container {
+        name: CONTAINER.into(),
+        image: Some(spec.agent.image.clone()),
+        command: spec.agent.command.clone().filter(|command| !command.is_empty()),
+        env: Some(environment(agent, pool)),
+        resources: Some(resources(agent.spec.resources.as_ref().or(spec.agent.resources.as_ref()))),
+        security_context: Some(container_walls()),
+        working_dir: Some(WORKSPACE.into()),
+        volume_mounts: Some(mounts(&files)),
+        stdin: chat.then_some(true),
+        tty: chat.then_some(true),
+        ..Container::default()
+    };
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(agent.name_any()),
+            namespace: agent.namespace(),
+            labels: Some(pod_labels(agent, pool)),
+            owner_references: Some(vec![owner::<Agent>(&agent.metadata)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: vec![container],
+            restart_policy: Some("Never".into()),
+            termination_grace_period_seconds: Some(spec.goodbye_timeout_seconds().into()),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            host_users: user_namespaces.then_some(false),
+            security_context: Some(pod_walls()),
+            dns_policy: Some("None".into()),
+            dns_config: Some(no_dns()),
+            volumes: Some(volumes(pool, &files)),
+            node_selector: scheduling.node_selector.filter(|selector| !selector.is_empty()),
+            // What does not fit the type of a toleration was refused before (`unsupported`).
+            tolerations: scheduling.tolerations.map(|list| list.into_iter().filter_map(|value| serde_json::from_value::<Toleration>(value).ok()).collect()),
+            priority_class_name: scheduling.priority_class_name,
+            runtime_class_name: scheduling.runtime_class_name,
+            service_account_name: scheduling.service_account_name,
+            image_pull_secrets: scheduling.image_pull_secrets.map(|list| list.into_iter().map(|secret| LocalObjectReference { name: secret.name }).collect()),
+            ..PodSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The change that makes an Agent made by hand ours.
+pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
+    let mut finalizers = agent.finalizers().to_vec();
+    finalizers.push(names::AGENT_FINALIZER.to_owned());
+    let mut metadata = json!({"uid": agent.metadata.uid, "resourceVersion": agent.metadata.resource_version, "finalizers": finalizers});
+    if let Some(pool) = pool.filter(|_| super::observe::owner_uid(agent).is_none()) {
+        let mut owners = agent.metadata.owner_references.clone().unwrap_or_default();
+        owners.push(owner::<AgentPool>(&pool.metadata));
+        metadata["ownerReferences"] = json!(owners);
+        metadata["labels"] = json!({
+            names::MANAGED_BY_LABEL: names::MANAGED_BY,
+            names::POOL_LABEL: pool.name_any(),
+            names::POOL_UID_LABEL: pool.metadata.uid,
+            names::TYPE_LABEL: pool.spec.type_,
+        });
+    }
+    json!({"metadata": metadata})
+}
+
+/// The owner reference of a controlled child of the object with this metadata.
+pub fn owner<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {
+    [
+        (names::MANAGED_BY_LABEL, names::MANAGED_BY.to_owned()),
+        ("app.kubernetes.io/name", "spillway-agent".to_owned()),
+        (names::POOL_LABEL, pool.name_any()),
+        (names::POOL_UID_LABEL, pool.metadata.uid.clone().unwrap_or_default()),
+        (names::AGENT_LABEL, agent.name_any()),
+        (names::TYPE_LABEL, pool.spec.type_.clone()),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect()
+}
+
+/// Nothing is inherited: what Spillway sets, and what the pool lists.
+fn environment(agent: &Agent, pool: &AgentPool) -> Vec<EnvVar> {
+    let plain = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), value_from: None };
+    let uid = ObjectFieldSelector { field_path: "metadata.uid".into(), ..ObjectFieldSelector::default() };
+    let uid = EnvVarSource { field_ref: Some(uid), ..EnvVarSource::default() };
+    let mut all = vec![
+        EnvVar { name: "SPILLWAY_AGENT_ID".into(), value: None, value_from: Some(uid) },
+        plain("SPILLWAY_AGENT_NAME", agent.name_any()),
+        plain("SPILLWAY_AGENT_TYPE", pool.spec.type_.clone()),
+        plain("SPILLWAY_POOL", pool.name_any()),
+        plain("SPILLWAY_CONTAINER_MODE", "true".into()),
+        plain("HOME", HOME.into()),
+        plain("TMPDIR", TMP.into()),
+    ];
+    let listed = pool.spec.agent.env.clone().unwrap_or_default();
+    all.extend(listed.into_iter().map(|PoolEnv { name, value }| EnvVar { name, value: Some(value.unwrap_or_default()), value_from: None }));
+    all
+}
+
+/// What is set, and for the rest the defaults: an agent without limits would have the node's.
+fn resources(set: Option<&ResourceRequirements>) -> ResourceRequirements {
+    let mut resources = set.cloned().unwrap_or_default();
+    let limits = resources.limits.get_or_insert_default();
+    for (name, value) in DEFAULT_LIMITS {
+        limits.entry(name.to_owned()).or_insert_with(|| Quantity(value.to_owned()));
+    }
+    let requests = resources.requests.get_or_insert_default();
+    for (name, value) in DEFAULT_REQUESTS {
+        let limited = set.is_some_and(|set| set.limits.as_ref().is_some_and(|limits| limits.contains_key(name)));
+        // A limit that was set may be below our default request, which the API server would refuse: then it is the request too.
+        if !limited {
+            requests.entry(name.to_owned()).or_insert_with(|| Quantity(value.to_owned()));
+        }
+    }
+    resources
+}
+
+fn container_walls() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+        ..SecurityContext::default()
+    }
+}
+
+fn pod_walls() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(AGENT_UID),
+        run_as_group: Some(AGENT_UID),
+        fs_group: Some(AGENT_UID),
+        fs_group_change_policy: Some("OnRootMismatch".into()),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
+        ..PodSecurityContext::default()
+    }
+}
+
+fn no_dns() -> PodDNSConfig {
+    let option = |name: &str| PodDNSConfigOption { name: Some(name.into()), value: Some("1".into()) };
+    PodDNSConfig { nameservers: Some(vec!["127.0.0.1".into()]), options: Some(vec![option("timeout"), option("attempts")]), searches: None }
+}
+
+fn scratch(name: &str, size: &str, medium: Option<&str>) -> Volume {
+    let volume = EmptyDirVolumeSource { size_limit: Some(Quantity(size.into())), medium: medium.map(str::to_owned) };
+    Volume { name: name.into(), empty_dir: Some(volume), ..Volume::default() }
+}
+
+fn volumes(pool: &AgentPool, files: &[ProgramFile]) -> Vec<Volume> {
+    let claim = pool.spec.workspace.as_ref().and_then(|workspace| workspace.claim_name.clone());
+    let workspace = match claim {
+        Some(claim_name) => Volume {
+            name: "workspace".into(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
+            ..Volume::default()
+        },
+        None => scratch("workspace", WORKSPACE_SIZE, None),
+    };
+    let mut all = vec![workspace, scratch("shm", SHM_SIZE, Some("Memory"))];
+    all.extend(SCRATCH.iter().map(|(name, _, size)| scratch(name, size, None)));
+    all.extend(files.iter().enumerate().map(|(at, file)| Volume {
+        name: format!("file-{at}"),
+        config_map: Some(ConfigMapVolumeSource {
+            name: file.config_map_key_ref.name.clone(),
+            items: Some(vec![KeyToPath { key: file.config_map_key_ref.key.clone(), path: "content".into(), mode: None }]),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }));
+    all
+}
+
+fn mounts(files: &[ProgramFile]) -> Vec<VolumeMount> {
+    let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
+    let mut all = vec![mount("workspace", WORKSPACE), mount("shm", "/dev/shm")];
+    all.extend(SCRATCH.iter().map(|(name, path, _)| mount(name, path)));
+    all.extend(files.iter().enumerate().map(|(at, file)| {
+        let path = match file.path.strip_prefix("workspace/") {
+            Some(rest) => format!("{WORKSPACE}/{rest}"),
+            None => format!("{HOME}/{}", file.path),
+        };
+        VolumeMount { sub_path: Some("content".into()), read_only: Some(true), ..mount(&format!("file-{at}"), &path) }
+    }));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::AgentSpec;
+
+    fn objects(extra: Value) -> (Agent, AgentPool) {
+        let mut spec = json!({"type": "free", "agent": {"image": "x"}});
+        if let (Some(spec), Value::Object(extra)) = (spec.as_object_mut(), extra) {
+            spec.extend(extra);
+        }
+        let mut pool: AgentPool = serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec})).expect("a pool");
+        pool.metadata.uid = Some("pool-uid".into());
+        let mut agent = Agent::new("p-1", AgentSpec { pool_ref: Default::default(), display_name: None, parent_ref: None, manual: None, paused: None, resume_pause: None, resources: None });
+        agent.metadata.uid = Some("agent-uid".into());
+        (agent, pool)
+    }
+
+    fn built(extra: Value) -> PodSpec {
+        let (agent, pool) = objects(extra);
+        pod(&agent, &pool, true).spec.expect("a spec")
+    }
+
+    #[test]
+    fn meets_pod_security_restricted_and_mounts_no_token() {
+        let spec = built(json!({}));
+        let walls = spec.security_context.expect("pod walls");
+        assert_eq!((walls.run_as_non_root, walls.seccomp_profile.map(|profile| profile.type_)), (Some(true), Some("RuntimeDefault".into())));
+        assert_eq!((spec.automount_service_account_token, spec.enable_service_links, spec.host_users), (Some(false), Some(false), Some(false)));
+        let container = &spec.containers[0];
+        let walls = container.security_context.as_ref().expect("container walls");
+        assert_eq!((walls.allow_privilege_escalation, walls.read_only_root_filesystem), (Some(false), Some(true)));
+        assert_eq!(walls.capabilities.as_ref().and_then(|all| all.drop.clone()), Some(vec!["ALL".into()]));
+        for volume in spec.volumes.expect("volumes") {
+            assert!(volume.empty_dir.expect("only scratch").size_limit.is_some(), "{} has a size", volume.name);
+        }
+    }
+
+    #[test]
+    fn limits_are_always_set_and_what_is_set_is_kept() {
+        let resources = built(json!({"agent": {"image": "x", "resources": {"limits": {"memory": "64Mi"}, "requests": {"cpu": "5m"}}}})).containers[0].resources.clone().expect("resources");
+        let (limits, requests) = (resources.limits.expect("limits"), resources.requests.expect("requests"));
+        assert_eq!((limits["memory"].0.as_str(), limits["cpu"].0.as_str(), requests["cpu"].0.as_str()), ("64Mi", "1", "5m"));
+        assert!(!requests.contains_key("memory"), "a default request of 128Mi would be above the limit that was set");
+    }
+
+    #[test]
+    fn files_land_below_home_or_the_workspace_read_only() {
+        let file = |path: &str| json!({"path": path, "configMapKeyRef": {"name": "c", "key": "k"}});
+        let spec = built(json!({"agent": {"image": "x", "files": [file(".codex/config.toml"), file("workspace/AGENTS.md")]}}));
+        let paths: Vec<_> = spec.containers[0].volume_mounts.iter().flatten().filter(|mount| mount.read_only == Some(true)).map(|mount| mount.mount_path.as_str()).collect();
+        assert_eq!(paths, ["/home/agent/.codex/config.toml", "/workspace/AGENTS.md"]);
+    }
+
+    #[test]
+    fn a_chat_agent_has_a_terminal() {
+        let container = &built(json!({"mode": "Chat"})).containers[0];
+        assert_eq!((container.stdin, container.tty), (Some(true), Some(true)));
+        assert_eq!(built(json!({})).containers[0].tty, None);
+    }
+
+    #[test]
+    fn an_agent_made_by_hand_gets_finalizer_owner_and_labels() {
+        let (agent, pool) = objects(json!({}));
+        let patch = adoption(&agent, Some(&pool));
+        assert_eq!(patch["metadata"]["finalizers"], json!([names::AGENT_FINALIZER]));
+        assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "pool-uid");
+        assert_eq!(patch["metadata"]["labels"][names::TYPE_LABEL], "free");
+    }
+}

@@ -1,0 +1,150 @@
+//! What is known of one Agent: from the caches, and live where its pod is missing.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, Resource, ResourceExt};
+
+use super::{ended, pod_view};
+use crate::api::agent::PodRef;
+use crate::api::sandbox::Requirement;
+use crate::api::{Agent, AgentPool, names};
+use crate::cluster::Error;
+use crate::controller::agent_pool::{missing_references, unsupported};
+use crate::controller::context::{Context, Key};
+use crate::policy::agent::{Facts, Hindrance, HindranceKind, Pod as PodFact, Spawn};
+use crate::policy::presence::{NodeState, Verdict, judge};
+
+/// Where the kubelets keep their leases.
+const NODE_LEASES: &str = "kube-node-lease";
+
+/// What is known.
+pub struct Observed {
+    /// What decides.
+    pub facts: Facts,
+    /// The recorded pod, if it is there.
+    pub pod: Option<Arc<Pod>>,
+    /// The Agent's pool.
+    pub pool: Option<Arc<AgentPool>>,
+    /// Seconds between being asked to stop and being killed.
+    pub goodbye_seconds: u32,
+    /// Whether the pod gets a user namespace of its own.
+    pub user_namespaces: bool,
+}
+
+/// Looks.
+pub async fn observe(agent: &Agent, key: &Key, pod: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
+    let stored = context.stores.pool(&key.namespace, &agent.spec.pool_ref.name);
+    let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|pool| owner_uid(agent).is_none_or(|uid| pool.metadata.uid.as_deref() == Some(uid)));
+    let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
+    let pod_fact = match (&pod, recorded) {
+        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
+            PodFact::Ours(pod_view::observed(pod, node.as_deref()))
+        }
+        (Some(_), _) => PodFact::Foreign,
+        (None, Some(_)) if ended(agent) && agent.metadata.deletion_timestamp.is_none() => PodFact::Absent(Verdict::Gone),
+        (None, Some(recorded)) => PodFact::Absent(look_for(agent, recorded, key, context).await?),
+        (None, None) => PodFact::Absent(Verdict::Unknown),
+    };
+    let facts = Facts {
+        deleting: agent.metadata.deletion_timestamp.is_some(),
+        finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
+        ended: ended(agent),
+        recorded: recorded.is_some(),
+        spawn: spawn(agent, stored.as_deref().map(|pool| pool.meta().uid.as_deref()), pool, context),
+        pod: pod_fact,
+    };
+    let pod = pod.filter(|_| matches!(facts.pod, PodFact::Ours(_)));
+    Ok(Observed {
+        facts,
+        pod,
+        goodbye_seconds: pool.map_or(crate::api::defaults::GOODBYE_TIMEOUT_SECONDS.unsigned_abs(), |pool| pool.spec.goodbye_timeout_seconds()),
+        user_namespaces: pool.is_some_and(|pool| user_namespaces(pool, context)),
+        pool: pool.cloned().map(Arc::new),
+    })
+}
+
+/// The uid of the pool that owns the Agent; an Agent made by hand may have none.
+pub fn owner_uid(agent: &Agent) -> Option<&str> {
+    let owners = agent.metadata.owner_references.iter().flatten();
+    owners.into_iter().find(|owner| owner.kind == AgentPool::kind(&()) && owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+/// Whether the pod can be made. `stored_uid` is that of the pool object under the name, even if it does not fit its type.
+fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPool>, context: &Context) -> Spawn {
+    let hindered = |kind, message| Spawn::Hindered(Hindrance { kind, message });
+    let name = &agent.spec.pool_ref.name;
+    let Some(pool) = pool else {
+        return match (owner_uid(agent), stored_uid) {
+            (Some(owner), Some(stored)) if stored == Some(owner) => hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type; see its events")),
+            (Some(_), _) => Spawn::PoolMissing,
+            // Made by hand, or by GitOps before its pool: it waits.
+            (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} does not exist")),
+        };
+    };
+    let namespace = pool.namespace().unwrap_or_default();
+    let missing = missing_references(&pool.spec, &namespace, &context.stores);
+    if !missing.is_empty() {
+        return hindered(HindranceKind::MissingReference, format!("{} not found in this namespace", missing.join(", ")));
+    }
+    match unsupported(&pool.spec) {
+        Some(message) => hindered(HindranceKind::Unsupported, message),
+        None => Spawn::Possible,
+    }
+}
+
+fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
+    let wanted = pool.spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref()?.user_namespace).unwrap_or(Requirement::Preferred);
+    let scheduling = pool.spec.scheduling.as_ref();
+    match wanted {
+        Requirement::Required => true,
+        Requirement::Off => false,
+        // What another runtime can do is not told by the node's default handler.
+        Requirement::Preferred if scheduling.is_some_and(|scheduling| scheduling.runtime_class_name.is_some()) => false,
+        Requirement::Preferred => {
+            let nodes = context.stores.nodes.state();
+            let selector = scheduling.and_then(|scheduling| scheduling.node_selector.clone()).unwrap_or_default();
+            pod_view::all_have_user_namespaces(nodes.iter().map(Arc::as_ref), &selector)
+        }
+    }
+}
+
+/// Where a recorded pod went that the cache does not show: a live read, then what was last seen of it, then its node.
+async fn look_for(agent: &Agent, recorded: &PodRef, key: &Key, context: &Context) -> Result<Verdict, Error> {
+    let live = context.api::<Pod>(&key.namespace).get_metadata_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
+    if live.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
+        // The cache is behind. Its event comes; until then nothing is known.
+        return Ok(Verdict::NotYet(std::time::Duration::from_secs(2)));
+    }
+    let last = context.disappearances.last_seen(&recorded.uid);
+    let node = match agent.status.as_ref().and_then(|status| status.node.as_deref()) {
+        None => NodeState::NeverAssigned,
+        Some(name) => node_state(name, &recorded.uid, context).await?,
+    };
+    Ok(judge(last, node))
+}
+
+async fn node_state(name: &str, pod_uid: &str, context: &Context) -> Result<NodeState, Error> {
+    let Some(node) = Api::<Node>::all(context.client.clone()).get_opt(name).await.map_err(Error::of("reading a node"))? else {
+        return Ok(NodeState::Deleted);
+    };
+    if pod_view::out_of_service(&node) {
+        return Ok(NodeState::OutOfService);
+    }
+    if !pod_view::healthy(&node) {
+        context.disappearances.node_unhealthy(pod_uid);
+        return Ok(NodeState::Unhealthy);
+    }
+    let lease = context.api::<Lease>(NODE_LEASES).get_opt(name).await.map_err(Error::of("reading a node's lease"))?;
+    let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0.to_string());
+    let missing = context.disappearances.missing_on_healthy_node(pod_uid, renewed.clone());
+    let time = missing.since.elapsed();
+    if time >= crate::policy::presence::NODE_PROVES_AFTER && renewed == missing.renewed {
+        // Ready, yet its lease stood still all that time: what its Ready condition says is old.
+        context.disappearances.node_unhealthy(pod_uid);
+        return Ok(NodeState::Unhealthy);
+    }
+    Ok(NodeState::HealthyFor(time))
+}

@@ -1,0 +1,183 @@
+//! A pod as the kubelet and the scheduler tell it, turned into the words of `policy`. Pure.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodStatus};
+
+use crate::policy::agent::{Hindrance, HindranceKind, Observed, Stage};
+
+/// Taint by which a person vouches that a node is off.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// What the pod shows; `node` is the one it is on, if that is known.
+pub fn observed(pod: &Pod, node: Option<&Node>) -> Observed {
+    Observed { stage: stage(pod), deleting: pod.metadata.deletion_timestamp.is_some(), node_unreachable: node.is_some_and(|node| !reachable(node)) }
+}
+
+fn stage(pod: &Pod) -> Stage {
+    let Some(status) = pod.status.as_ref() else { return Stage::Pending(None) };
+    match status.phase.as_deref() {
+        Some("Succeeded") => Stage::Succeeded,
+        Some("Failed") => Stage::Failed(failure(status)),
+        Some("Running") => Stage::Running { ready: condition(status, "Ready").is_some_and(|(state, ..)| state == "True") },
+        // Pending, Unknown (the node is not heard of; that is told apart), and what later versions may add.
+        _ => Stage::Pending(hindrance(status)),
+    }
+}
+
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let found = status.conditions.iter().flatten().find(|condition| condition.type_ == type_)?;
+    Some((&found.status, found.reason.as_deref().unwrap_or_default(), found.message.as_deref().unwrap_or_default()))
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
+}
+
+/// Why a pod does not start, in the words of who knows.
+fn hindrance(status: &PodStatus) -> Option<Hindrance> {
+    if let Some(("False", "Unschedulable", message)) = condition(status, "PodScheduled") {
+        return Some(Hindrance { kind: HindranceKind::Unschedulable, message: message.to_owned() });
+    }
+    containers(status).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        let kind = match reason {
+            "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError" | "RegistryUnavailable" => HindranceKind::ImagePull,
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" | "CrashLoopBackOff" | "StartError" => HindranceKind::ContainerStart,
+            _ => return None,
+        };
+        let message = waiting.message.as_deref().filter(|message| !message.is_empty()).unwrap_or(reason);
+        Some(Hindrance { kind, message: format!("{reason}: {message}") })
+    })
+}
+
+/// Why a pod failed, in the words of the kubelet.
+fn failure(status: &PodStatus) -> String {
+    let whole = [status.reason.as_deref(), status.message.as_deref()].into_iter().flatten().filter(|words| !words.is_empty()).collect::<Vec<_>>();
+    if !whole.is_empty() {
+        return whole.join(": ");
+    }
+    let ended = containers(status).find_map(|container| {
+        let terminated = container.state.as_ref()?.terminated.as_ref()?;
+        (terminated.exit_code != 0).then(|| {
+            let reason = terminated.reason.as_deref().unwrap_or("Error");
+            let message = terminated.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+            format!("container {} ended with exit code {} ({reason}){message}", container.name, terminated.exit_code)
+        })
+    });
+    ended.unwrap_or_else(|| "the pod failed without a reason".to_owned())
+}
+
+/// Whether nothing of the pod runs any more, as the kubelet reported it, or nothing of it ever ran.
+pub fn all_ended(pod: &Pod) -> bool {
+    if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
+        return true;
+    }
+    let Some(status) = pod.status.as_ref() else { return false };
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return true;
+    }
+    let mut reported = false;
+    let all = containers(status).all(|container| {
+        reported = true;
+        container.state.as_ref().is_some_and(|state| state.terminated.is_some())
+    });
+    reported && all
+}
+
+/// Whether a node is heard of: its Ready condition is not Unknown.
+pub fn reachable(node: &Node) -> bool {
+    let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == "Ready");
+    ready.is_none_or(|condition| condition.status != "Unknown")
+}
+
+/// Whether a node is heard of and says that it works.
+pub fn healthy(node: &Node) -> bool {
+    let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == "Ready");
+    ready.is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether a person vouches that a node is off.
+pub fn out_of_service(node: &Node) -> bool {
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+/// Whether every node that can take a pod with this selector runs pods in user namespaces of their own.
+pub fn all_have_user_namespaces<'a>(nodes: impl IntoIterator<Item = &'a Node>, selector: &std::collections::BTreeMap<String, String>) -> bool {
+    let mut any = false;
+    let all = nodes.into_iter().filter(|node| selects(selector, node)).all(|node| {
+        any = true;
+        let handlers = node.status.iter().flat_map(|status| status.runtime_handlers.iter().flatten());
+        let default = handlers.into_iter().find(|handler| handler.name.as_deref().unwrap_or_default().is_empty());
+        default.and_then(|handler| handler.features.as_ref()?.user_namespaces).unwrap_or(false)
+    });
+    any && all
+}
+
+fn selects(selector: &std::collections::BTreeMap<String, String>, node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value(value).expect("a pod")
+    }
+
+    #[test]
+    fn trouble_is_told_in_the_words_of_who_knows() {
+        let unschedulable = pod(json!({"metadata": {}, "status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available: 1 Insufficient cpu."}]}}));
+        let expected = Hindrance { kind: HindranceKind::Unschedulable, message: "0/1 nodes are available: 1 Insufficient cpu.".into() };
+        assert_eq!(stage(&unschedulable), Stage::Pending(Some(expected)));
+
+        let pull = pod(json!({"metadata": {}, "status": {"phase": "Pending", "containerStatuses": [{"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}}}]}}));
+        let Stage::Pending(Some(hindrance)) = stage(&pull) else { panic!("{:?}", stage(&pull)) };
+        assert_eq!((hindrance.kind, hindrance.message.as_str()), (HindranceKind::ImagePull, "ImagePullBackOff: Back-off pulling image \"x\""));
+    }
+
+    #[test]
+    fn a_gated_or_starting_pod_is_only_pending() {
+        let gated = pod(json!({"metadata": {}, "status": {"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}]}}));
+        assert_eq!(stage(&gated), Stage::Pending(None));
+        assert_eq!(stage(&pod(json!({"metadata": {}}))), Stage::Pending(None));
+    }
+
+    #[test]
+    fn a_failure_names_the_container_and_the_reason() {
+        let oom = pod(json!({"metadata": {}, "status": {"phase": "Failed", "containerStatuses": [{"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}}));
+        assert_eq!(stage(&oom), Stage::Failed("container agent ended with exit code 137 (OOMKilled)".into()));
+        let evicted = pod(json!({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}));
+        assert_eq!(stage(&evicted), Stage::Failed("Evicted: low on memory".into()));
+    }
+
+    #[test]
+    fn ended_means_reported_by_the_kubelet_or_never_on_a_node() {
+        assert!(all_ended(&pod(json!({"metadata": {}}))));
+        let on_node = |status: serde_json::Value| pod(json!({"metadata": {}, "spec": {"containers": [], "nodeName": "n"}, "status": status}));
+        let container = |state: serde_json::Value| json!({"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state});
+        assert!(!all_ended(&on_node(json!({"phase": "Running", "containerStatuses": [container(json!({"running": {}}))]}))));
+        assert!(!all_ended(&on_node(json!({"phase": "Pending"}))), "assigned: the kubelet may be starting it");
+        assert!(all_ended(&on_node(json!({"phase": "Running", "containerStatuses": [container(json!({"terminated": {"exitCode": 0}}))]}))));
+        assert!(all_ended(&on_node(json!({"phase": "Failed"}))));
+    }
+
+    #[test]
+    fn user_namespaces_only_where_every_fitting_node_has_them() {
+        let node = |zone: &str, has: bool| -> Node {
+            serde_json::from_value(json!({"metadata": {"labels": {"zone": zone}}, "status": {"runtimeHandlers": [{"name": "", "features": {"userNamespaces": has}}]}})).expect("a node")
+        };
+        let (with, without) = (node("a", true), node("b", false));
+        let zone_a = [("zone".to_owned(), "a".to_owned())].into();
+        assert!(all_have_user_namespaces([&with], &Default::default()));
+        assert!(!all_have_user_namespaces([&with, &without], &Default::default()));
+        assert!(all_have_user_namespaces([&with, &without], &zone_a));
+        assert!(!all_have_user_namespaces([], &Default::default()), "no node: nothing is promised");
+    }
+}

@@ -1,0 +1,99 @@
+//! What a pool says, for each thing that can be known of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::super::observe::Blocked;
+use super::*;
+use crate::policy::pool::{AgentFacts, Facts};
+use crate::policy::scaling::Desired;
+
+fn pool(extra: serde_json::Value) -> AgentPool {
+    let mut spec = json!({"type": "free", "agent": {"image": "x"}});
+    spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+    serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p", "uid": "u", "generation": 2}, "spec": spec})).expect("a pool")
+}
+
+fn observed(desired: u32, ready: u32) -> Observed {
+    let agents = (0..ready).map(|number| AgentFacts { name: format!("a{number}"), sequence: Some(number.into()), standing: Standing::Idle, age: Duration::ZERO }).collect();
+    Observed {
+        facts: Facts { desired, may_grow: true, spawned: desired.into(), collected_below: 0, agents, stopped_ttl: Duration::ZERO },
+        desired: Desired { count: desired, why: Why::AtMinimum },
+        missing: vec![],
+        unsupported: None,
+        blocked: None,
+        ready,
+        uids: BTreeMap::new(),
+    }
+}
+
+fn says(status: &AgentPoolStatus, type_: &str) -> (String, String) {
+    let condition = find(&status.conditions, type_).expect("every condition is always there");
+    (condition.status.clone(), condition.reason.clone())
+}
+fn told(status: &str, reason: &str) -> (String, String) {
+    (status.into(), reason.into())
+}
+
+#[test]
+fn not_ready_until_the_generation_was_made_real_once() {
+    let mut pool = pool(json!({}));
+    let (status, change) = next(&pool, &observed(3, 2), None, 7).expect("news");
+    assert_eq!((says(&status, "Ready"), says(&status, "Reconciling"), change), (told("False", "Scaling"), told("True", "Scaling"), Change::State));
+    let (status, _) = next(&pool, &observed(3, 3), None, 7).expect("news");
+    assert_eq!((says(&status, "Ready"), says(&status, "Reconciling")), (told("True", "AsDesired"), told("False", "Observed")));
+
+    pool.status = Some(status);
+    let (replacing, change) = next(&pool, &observed(3, 2), None, 7).expect("news");
+    assert_eq!((says(&replacing, "Ready"), change), (told("True", "AsDesired"), Change::Counts), "one agent is replaced: that is no new generation");
+
+    pool.metadata.generation = Some(3);
+    let (changed, _) = next(&pool, &observed(5, 3), None, 7).expect("news");
+    assert_eq!(says(&changed, "Ready"), told("False", "Scaling"), "a changed spec is not ready early");
+}
+
+#[test]
+fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
+    let mut pool = pool(json!({}));
+    pool.status = next(&pool, &observed(1, 1), None, 7).map(|(status, _)| status);
+    assert!(next(&pool, &observed(1, 1), None, 99).is_none());
+}
+
+#[test]
+fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
+    let at_zero = Observed { desired: Desired { count: 0, why: Why::WorkNotServed }, ..observed(0, 0) };
+    let (status, _) = next(&pool(json!({"type": "worker"})), &at_zero, None, 7).expect("news");
+    assert_eq!((says(&status, "Ready"), says(&status, "ScaledToZero")), (told("True", "AsDesired"), told("True", "NoWork")));
+    assert_eq!(status.reason.as_deref(), Some("NoWork"));
+}
+
+#[test]
+fn what_is_in_the_way_is_blocked_and_never_stalled() {
+    let blocked = Some(Blocked { reason: "QuotaExceeded".into(), message: "a1: exceeded quota: q".into() });
+    let (status, _) = next(&pool(json!({})), &Observed { blocked, ..observed(3, 1) }, None, 7).expect("news");
+    assert_eq!((says(&status, "Blocked"), says(&status, "Ready"), says(&status, "Stalled")), (told("True", "QuotaExceeded"), told("False", "QuotaExceeded"), told("False", "Observed")));
+    assert_eq!(status.reason.as_deref(), Some("QuotaExceeded"));
+
+    let (status, _) = next(&pool(json!({})), &Observed { missing: vec!["Budget/b".into()], ..observed(0, 0) }, None, 7).expect("news");
+    assert_eq!((says(&status, "Blocked"), says(&status, "Ready")), (told("True", "MissingReference"), told("False", "MissingReference")));
+}
+
+#[test]
+fn what_needs_a_person_is_stalled() {
+    let (status, _) = next(&pool(json!({})), &Observed { unsupported: Some("spec.x".into()), ..observed(1, 0) }, None, 7).expect("news");
+    assert_eq!((says(&status, "Stalled"), says(&status, "Ready"), says(&status, "Reconciling").0), (told("True", "Unsupported"), told("False", "Unsupported"), "False".into()));
+}
+
+#[test]
+fn people_are_told_of_changes_of_size_and_of_new_trouble_once() {
+    let (first, _) = next(&pool(json!({})), &observed(3, 0), None, 7).expect("news");
+    let told = news(None, Some(&first));
+    assert_eq!((told.len(), told[0].note.as_str()), (1, "from 0 to 3 agents: scaling.min asks for 3"));
+    let blocked = Some(Blocked { reason: "ImagePull".into(), message: "m".into() });
+    let (second, _) = next(&pool(json!({})), &Observed { blocked, ..observed(3, 0) }, None, 7).expect("news");
+    let told = news(Some(&first), Some(&second));
+    assert_eq!((told.len(), told[0].warning, told[0].reason.as_str()), (1, true, "ImagePull"));
+    assert!(news(Some(&second), Some(&second)).is_empty());
+}

@@ -1,0 +1,162 @@
+//! What every reconcile is given.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::runtime::controller::Action;
+use kube::{Api, Client, Resource, ResourceExt};
+
+use super::agent::Disappearances;
+use super::stores::Stores;
+use crate::cluster::backoff::Backoff;
+use crate::cluster::clock::BootTime;
+use crate::cluster::events::Events;
+use crate::cluster::gate::Gate;
+use crate::cluster::lease::Leadership;
+use crate::cluster::{Class, Error};
+use crate::policy::publish;
+use crate::telemetry::Metrics;
+
+/// First and longest bound of the delay between retries of one object.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// An object of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of `object`.
+    pub fn of(object: &impl ResourceExt) -> Self {
+        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
+
+/// What every reconcile is given.
+pub struct Context {
+    /// The client.
+    pub client: Client,
+    /// The right to act.
+    pub leadership: Leadership,
+    /// Our owner epoch, written with every durable status.
+    pub epoch: i64,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What is told.
+    pub events: Events,
+    /// What was watched.
+    pub stores: Stores,
+    /// What is known of pods that disappeared.
+    pub disappearances: Disappearances,
+    /// Our last writes of pools.
+    pub pool_gate: Gate<Key>,
+    /// Our last writes of agents.
+    pub agent_gate: Gate<Key>,
+    /// Our last writes of pods.
+    pub pod_gate: Gate<Key>,
+    backoff: Backoff<(&'static str, Key)>,
+    counts_written: Mutex<HashMap<(&'static str, Key), BootTime>>,
+    invalid_told: Mutex<HashMap<(&'static str, Key), String>>,
+}
+
+impl Context {
+    /// A context for one leadership.
+    pub fn new(client: Client, leadership: Leadership, epoch: i64, metrics: Metrics, events: Events, stores: Stores, disappearances: Disappearances) -> Self {
+        Self {
+            client,
+            leadership,
+            epoch,
+            metrics,
+            events,
+            stores,
+            disappearances,
+            pool_gate: Gate::default(),
+            agent_gate: Gate::default(),
+            pod_gate: Gate::default(),
+            backoff: Backoff::new(RETRY.0, RETRY.1),
+            counts_written: Mutex::default(),
+            invalid_told: Mutex::default(),
+        }
+    }
+
+    /// The API of a kind in a namespace.
+    pub fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Runs one reconcile: counts it, times it, and forgets earlier failures of the object when it succeeds.
+    pub async fn reconcile(&self, controller: &'static str, key: Key, work: impl Future<Output = Result<Action, Error>>) -> Result<Action, Error> {
+        let started = Instant::now();
+        let result = work.await;
+        let outcome = result.as_ref().map_or_else(|error| error.class().label(), |_| "ok");
+        self.metrics.reconciled(controller, outcome, started.elapsed());
+        if result.is_ok() {
+            self.backoff.succeeded(&(controller, key));
+        }
+        result
+    }
+
+    /// How long to wait before a failed try of this object is made again.
+    pub fn retry_after(&self, controller: &'static str, key: Key) -> Duration {
+        self.backoff.failed((controller, key))
+    }
+
+    /// What follows from a failed reconcile.
+    pub fn after_error(&self, controller: &'static str, key: Key, error: &Error) -> Action {
+        match error.class() {
+            Class::LostLeadership => {
+                self.leadership.abdicate();
+                Action::await_change()
+            }
+            // The change that we collided with is on its way to the cache: no noise.
+            Class::Conflict | Class::AlreadyExists | Class::NotFound => {
+                tracing::debug!(controller, object = %key.name, namespace = %key.namespace, %error, "somebody wrote before us; looking again");
+                Action::requeue(self.retry_after(controller, key))
+            }
+            class @ (Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable) => {
+                let delay = self.retry_after(controller, key.clone());
+                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "a reconcile failed");
+                Action::requeue(delay)
+            }
+        }
+    }
+
+    /// Decides whether a changed status is written now, and remembers it.
+    pub fn publish_now(&self, controller: &'static str, key: &Key, change: publish::Change) -> publish::When {
+        let mut written = self.counts_written.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = (controller, key.clone());
+        let when = publish::decide(change, written.get(&slot).map(|last| last.elapsed()));
+        if when == publish::When::Now {
+            written.insert(slot, BootTime::now());
+        }
+        when
+    }
+
+    /// Whether this trouble with an object that does not fit its type is news.
+    pub fn invalid_is_news(&self, controller: &'static str, key: Key, trouble: &str) -> bool {
+        let mut told = self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.insert((controller, key), trouble.to_owned()).as_deref() != Some(trouble)
+    }
+
+    /// An object is gone: nothing is remembered of it.
+    pub fn forget(&self, controller: &'static str, key: &Key) {
+        let slot = (controller, key.clone());
+        self.backoff.succeeded(&slot);
+        self.counts_written.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+    }
+}
+
+/// `base`, give or take a fifth, so that objects made together are not looked at together for ever.
+pub fn jittered(base: Duration) -> Duration {
+    base.mul_f64(0.8 + 0.4 * rand::random::<f64>())
+}

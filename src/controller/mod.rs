@@ -1,0 +1,16 @@
+//! The controllers: one folder a kind. A reconcile reads as observe, validate, plan, apply, status.
+//!
+//! What they must not do: keep state that a crash may not lose. What is kept in memory here (gates, backoffs, what was
+//! last seen of a pod) only makes them quieter or quicker; everything that decides is in the API server.
+
+pub mod agent;
+pub mod agent_pool;
+mod conditions;
+mod context;
+mod publish;
+mod run;
+mod stores;
+
+pub use context::{Context, Key};
+pub use run::{Settings, run};
+pub use stores::{AgentObject, PoolObject, Stores};

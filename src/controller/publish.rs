@@ -1,0 +1,46 @@
+//! Writing a status by compare-and-swap, and noticing on a conflict that another leader has written.
+
+use std::fmt::Debug;
+
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Context;
+use crate::api::{Agent, AgentPool};
+use crate::cluster::{Class, Error, calls};
+
+/// A kind whose status carries the owner epoch of its last writer.
+pub trait Owned: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug {
+    /// That epoch.
+    fn epoch(&self) -> Option<i64>;
+}
+
+impl Owned for AgentPool {
+    fn epoch(&self) -> Option<i64> {
+        self.status.as_ref()?.governor_epoch
+    }
+}
+
+impl Owned for Agent {
+    fn epoch(&self) -> Option<i64> {
+        self.status.as_ref()?.governor_epoch
+    }
+}
+
+/// Writes `status` over the version of `object` that it was decided on. On a conflict the object is read live: a higher
+/// epoch there means that we do not lead any more; else the conflict is returned, to look and decide again.
+pub async fn publish<K: Owned>(context: &Context, api: &Api<K>, object: &K, manager: &str, status: &impl Serialize) -> Result<K, Error> {
+    context.leadership.check()?;
+    let name = object.name_any();
+    let result = calls::apply_status(api, &name, manager, object.meta().resource_version.as_deref(), status).await;
+    if let Err(error) = &result
+        && error.class() == Class::Conflict
+    {
+        let live = api.get_opt(&name).await.map_err(Error::of("reading an object after a conflict"))?;
+        if live.as_ref().and_then(Owned::epoch).is_some_and(|epoch| epoch > context.epoch) {
+            return Err(Error::Fenced { call: "applying a status" });
+        }
+    }
+    result
+}
