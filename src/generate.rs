@@ -16,9 +16,12 @@ pub fn files() -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     for crd in crds::all() {
         let name = crd.metadata.name.clone().context("a CRD has a name")?;
-        files.push((format!("crds/{name}.yaml"), header("#") + &yaml(&crd)?));
+        files.push((format!("crds/{name}.yaml"), header() + &yaml(&crd)?));
         files.push((format!("charts/spillway/templates/crds/{name}.yaml"), in_chart(&crd)?));
     }
+    let listed: String = crds::all().into_iter().filter_map(|crd| crd.metadata.name).map(|name| format!("- {name}.yaml\n")).collect();
+    let kustomization = format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{listed}");
+    files.push(("crds/kustomization.yaml".to_owned(), header() + &kustomization));
     Ok(files)
 }
 
@@ -27,8 +30,8 @@ pub fn crd_stream() -> anyhow::Result<String> {
     crds::all().iter().map(|crd| Ok(format!("---\n{}", yaml(crd)?))).collect()
 }
 
-fn header(comment: &str) -> String {
-    format!("{comment} Generated from crates/api by `make generate`. Do not edit.\n")
+fn header() -> String {
+    "# Generated from crates/api by `make generate`. Do not edit.\n".to_owned()
 }
 
 fn yaml(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
@@ -44,7 +47,7 @@ fn in_chart(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
     if body.contains("{{") {
         bail!("the CRD {} holds `{{{{`, which Helm would take for a template", crd.metadata.name.unwrap_or_default());
     }
-    Ok(format!("{{{{- if .Values.crds.install }}}}\n{}{body}{{{{- end }}}}\n", header("#")))
+    Ok(format!("{{{{- if .Values.crds.install }}}}\n{}{body}{{{{- end }}}}\n", header()))
 }
 
 /// Writes every generated file below `root`.

@@ -14,7 +14,13 @@ use super::{Class, Error};
 
 /// Applies `status` as `manager`. With `resource_version` it is a compare-and-swap: anybody's write in between is a
 /// conflict. What `manager` applied before and leaves out now is removed.
-pub async fn apply_status<K>(api: &Api<K>, name: &str, manager: &str, resource_version: Option<&str>, status: &impl Serialize) -> Result<K, Error>
+pub async fn apply_status<K>(
+    api: &Api<K>,
+    name: &str,
+    manager: &str,
+    resource_version: Option<&str>,
+    status: &impl Serialize,
+) -> Result<K, Error>
 where
     K: Resource + DeserializeOwned,
     K::DynamicType: Default,
@@ -54,7 +60,12 @@ where
         Ok(Either::Right(_)) => Ok(None),
         Err(error) => match error.class() {
             Class::NotFound | Class::Conflict => Ok(None),
-            Class::AlreadyExists | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::LostLeadership | Class::Unavailable => Err(error),
+            Class::AlreadyExists
+            | Class::QuotaExceeded
+            | Class::Terminating
+            | Class::Refused
+            | Class::LostLeadership
+            | Class::Unavailable => Err(error),
         },
     }
 }
@@ -70,7 +81,13 @@ where
         Ok(object) => Ok(Some(object.metadata)),
         Err(error) => match error.class() {
             Class::NotFound => Ok(None),
-            Class::AlreadyExists | Class::Conflict | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::LostLeadership | Class::Unavailable => Err(error),
+            Class::AlreadyExists
+            | Class::Conflict
+            | Class::QuotaExceeded
+            | Class::Terminating
+            | Class::Refused
+            | Class::LostLeadership
+            | Class::Unavailable => Err(error),
         },
     }
 }

@@ -120,7 +120,12 @@ fn class_of(status: &Status) -> Class {
         409 if status.reason == "AlreadyExists" => Class::AlreadyExists,
         409 => Class::Conflict,
         403 if has_cause("NamespaceTerminating") => Class::Terminating,
-        403 if status.message.contains("exceeded quota") || status.message.contains("must specify limits") || status.message.contains("failed quota") => Class::QuotaExceeded,
+        403 if status.message.contains("exceeded quota")
+            || status.message.contains("must specify limits")
+            || status.message.contains("failed quota") =>
+        {
+            Class::QuotaExceeded
+        }
         400 | 401 | 403 | 405 | 413 | 415 | 422 => Class::Refused,
         _ => Class::Unavailable,
     }

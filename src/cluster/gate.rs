@@ -18,6 +18,8 @@ const OPENS_AFTER: Duration = Duration::from_secs(90);
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     version: u64,
+    /// Absence is what we wrote, or may be: it satisfies too.
+    or_absent: bool,
     written: BootTime,
 }
 
@@ -34,18 +36,30 @@ impl<K> Default for Gate<K> {
 }
 
 impl<K: Eq + Hash> Gate<K> {
-    /// We wrote `key`, and the server answered with this resource version.
+    /// We created or changed `key`, and the server answered with this resource version.
     pub fn wrote(&self, key: K, resource_version: Option<&str>) {
+        self.expect(key, resource_version, false);
+    }
+
+    /// We deleted `key`, and the server answered with this resource version: it is being deleted, or gone already.
+    pub fn deleted(&self, key: K, resource_version: Option<&str>) {
+        self.expect(key, resource_version, true);
+    }
+
+    fn expect(&self, key: K, resource_version: Option<&str>, or_absent: bool) {
         let Some(version) = parse(resource_version) else { return };
         let mut expected = self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        expected.insert(key, Expected { version, written: BootTime::now() });
+        expected.insert(key, Expected { version, or_absent, written: BootTime::now() });
     }
 
     /// Whether the cache, which shows `key` at this resource version (or not at all), has seen our last write.
     pub fn open(&self, key: &K, cached: Option<&str>) -> bool {
         let mut expected = self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(wanted) = expected.get(key) else { return true };
-        let seen = parse(cached).is_some_and(|version| version >= wanted.version);
+        let seen = match parse(cached) {
+            Some(version) => version >= wanted.version,
+            None => wanted.or_absent,
+        };
         if seen || wanted.written.elapsed() >= OPENS_AFTER {
             expected.remove(key);
             return true;
@@ -78,6 +92,16 @@ mod tests {
         assert!(gate.open(&"b", Some("1")), "another object");
         assert!(gate.open(&"a", Some("10")));
         assert!(gate.open(&"a", Some("9")), "once seen it is forgotten");
+    }
+
+    #[test]
+    fn a_deletion_is_seen_as_a_newer_version_or_as_absence() {
+        let gate = Gate::default();
+        gate.deleted("a", Some("10"));
+        assert!(!gate.open(&"a", Some("9")));
+        assert!(gate.open(&"a", None), "an object that never ran is gone at once");
+        gate.deleted("a", Some("10"));
+        assert!(gate.open(&"a", Some("10")), "one that runs is only marked");
     }
 
     #[test]

@@ -232,7 +232,12 @@ impl Keeper {
                         tracing::warn!(%error, "the leader lease was not renewed; retrying");
                         tokio::time::sleep(Duration::from_millis(500).min(left)).await;
                     }
-                    Class::AlreadyExists | Class::NotFound | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::LostLeadership => return Err(error),
+                    Class::AlreadyExists
+                    | Class::NotFound
+                    | Class::QuotaExceeded
+                    | Class::Terminating
+                    | Class::Refused
+                    | Class::LostLeadership => return Err(error),
                 },
                 Err(_) => return Err(Error::NotLeading),
             }

@@ -66,7 +66,15 @@ pub struct Context {
 
 impl Context {
     /// A context for one leadership.
-    pub fn new(client: Client, leadership: Leadership, epoch: i64, metrics: Metrics, events: Events, stores: Stores, disappearances: Disappearances) -> Self {
+    pub fn new(
+        client: Client,
+        leadership: Leadership,
+        epoch: i64,
+        metrics: Metrics,
+        events: Events,
+        stores: Stores,
+        disappearances: Disappearances,
+    ) -> Self {
         Self {
             client,
             leadership,
@@ -94,7 +102,12 @@ impl Context {
     }
 
     /// Runs one reconcile: counts it, times it, and forgets earlier failures of the object when it succeeds.
-    pub async fn reconcile(&self, controller: &'static str, key: Key, work: impl Future<Output = Result<Action, Error>>) -> Result<Action, Error> {
+    pub async fn reconcile(
+        &self,
+        controller: &'static str,
+        key: Key,
+        work: impl Future<Output = Result<Action, Error>>,
+    ) -> Result<Action, Error> {
         let started = Instant::now();
         let result = work.await;
         let outcome = result.as_ref().map_or_else(|error| error.class().label(), |_| "ok");

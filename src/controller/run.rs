@@ -50,15 +50,22 @@ pub struct Settings {
 pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
     let (health, metrics) = (Health::default(), Metrics::default());
     let mut side = JoinSet::new();
-    let serving = serve(settings.listen, health.clone(), metrics.clone(), stop.clone());
+    // Its own token: health is served until everything that acts has ended, or its end would cut them off.
+    let served = CancellationToken::new();
+    let serving = serve(settings.listen, health.clone(), metrics.clone(), served.clone());
     side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--listen)") });
     let user_agent = format!("spillway-controller/{} ({})", crate::VERSION, settings.lease.holder);
-    let client = connect::connect(&user_agent, metrics.clone()).await.context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
+    let client = connect::connect(&user_agent, metrics.clone())
+        .await
+        .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
     side.spawn(watch_kinds(client.clone(), health.clone()));
     tokio::select! {
-        // A task beside that ends early has failed, or `stop` came.
+        // A task beside never ends by itself: it has failed.
         Some(ended) = side.join_next() => ended.context("a task panicked")?,
-        result = stand_and_lead(settings, client, health, metrics, stop) => result,
+        result = stand_and_lead(settings, client, health, metrics, stop) => {
+            served.cancel();
+            result
+        }
     }
 }
 
@@ -75,7 +82,13 @@ async fn watch_kinds(client: Client, health: Health) -> anyhow::Result<()> {
     }
 }
 
-async fn stand_and_lead(settings: Settings, client: Client, health: Health, metrics: Metrics, stop: CancellationToken) -> anyhow::Result<()> {
+async fn stand_and_lead(
+    settings: Settings,
+    client: Client,
+    health: Health,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     // The lease is given back only when everything that acts under it has ended.
     let release = CancellationToken::new();
     let standing = win(client.clone(), settings.lease.clone(), Timing::DEFAULT, release.clone());

@@ -98,32 +98,46 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
 
     let agents = {
         let wake = wake.clone();
-        start(tasks, watcher(scoped::<AgentObject>(client, namespace), all.clone()), |_| (), move |change| match change {
-            Change::Present(agent) | Change::Deleted(agent) => {
-                wake.agent(&Key::of(agent));
-                if let Ok(agent) = &agent.0 {
-                    wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
+        start(
+            tasks,
+            watcher(scoped::<AgentObject>(client, namespace), all.clone()),
+            |_| (),
+            move |change| match change {
+                Change::Present(agent) | Change::Deleted(agent) => {
+                    wake.agent(&Key::of(agent));
+                    if let Ok(agent) = &agent.0 {
+                        wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
+                    }
                 }
-            }
-            Change::Listed(agents) => wake.agents_where(agents, |_| true),
-        })
+                Change::Listed(agents) => wake.agents_where(agents, |_| true),
+            },
+        )
     };
     let pools = {
         let (wake, agents) = (wake.clone(), agents.clone());
-        start(tasks, watcher(scoped::<PoolObject>(client, namespace), all.clone()), |_| (), move |change| match change {
-            Change::Present(pool) => {
-                let key = Key::of(pool);
-                wake.pool(&key.namespace, &key.name);
-                // What keeps an Agent from getting its pod may be mended by this change.
-                wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && without_pod(agent));
-            }
-            Change::Deleted(pool) => {
-                let key = Key::of(pool);
-                wake.pool(&key.namespace, &key.name);
-                wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
-            }
-            Change::Listed(pools) => pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name)),
-        })
+        start(
+            tasks,
+            watcher(scoped::<PoolObject>(client, namespace), all.clone()),
+            |_| (),
+            move |change| match change {
+                Change::Present(pool) => {
+                    let key = Key::of(pool);
+                    wake.pool(&key.namespace, &key.name);
+                    // What keeps an Agent from getting its pod may be mended by this change.
+                    wake.agents_where(&agents, |agent| {
+                        agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && without_pod(agent)
+                    });
+                }
+                Change::Deleted(pool) => {
+                    let key = Key::of(pool);
+                    wake.pool(&key.namespace, &key.name);
+                    wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
+                }
+                Change::Listed(pools) => {
+                    pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name))
+                }
+            },
+        )
     };
     let pods = {
         let (wake, agents, disappearances) = (wake.clone(), agents.clone(), disappearances.clone());
@@ -166,15 +180,31 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
 }
 
 /// Watches a kind that pools name, by metadata only: all that matters is whether an object exists.
-fn references<K>(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, wake: &Wake, pools: &Store<PoolObject>) -> Store<PartialObjectMeta<K>>
+fn references<K>(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    namespace: Option<&str>,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+) -> Store<PartialObjectMeta<K>>
 where
-    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
 {
     let (wake, pools) = (wake.clone(), pools.clone());
     let drop_annotations = |object: &mut PartialObjectMeta<K>| object.metadata.annotations = None;
-    start(tasks, watcher(scoped::<PartialObjectMeta<K>>(client, namespace), watcher::Config::default()), drop_annotations, move |change| match change {
-        Change::Present(object) | Change::Deleted(object) => wake.pools_in(&pools, object.metadata.namespace.as_deref().unwrap_or_default()),
-        Change::Listed(_) => {}
+    start(tasks, watcher(scoped::<PartialObjectMeta<K>>(client, namespace), watcher::Config::default()), drop_annotations, move |change| {
+        match change {
+            Change::Present(object) | Change::Deleted(object) => {
+                wake.pools_in(&pools, object.metadata.namespace.as_deref().unwrap_or_default())
+            }
+            Change::Listed(_) => {}
+        }
     })
 }
 

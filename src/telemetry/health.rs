@@ -31,7 +31,11 @@ impl Health {
         let ready = !checks.is_empty() && checks.values().all(Vec::is_empty);
         let mut text: String = checks
             .iter()
-            .map(|(name, missing)| if missing.is_empty() { format!("[+] {name} ok\n") } else { format!("[-] {name} missing: {}\n", missing.join(", ")) })
+            .map(
+                |(name, missing)| {
+                    if missing.is_empty() { format!("[+] {name} ok\n") } else { format!("[-] {name} missing: {}\n", missing.join(", ")) }
+                },
+            )
             .collect();
         text.push_str(if ready { "ready\n" } else { "not ready\n" });
         (ready, text)

@@ -11,10 +11,15 @@ pub enum LogFormat {
     Text,
 }
 
-/// Starts logging to standard error. `RUST_LOG` chooses what; without it: ours at info, others at warn.
+/// What is written when `RUST_LOG` says nothing. The client's builder calls every first connection that fails an error; what
+/// follows from it is told by whoever made the call.
+const DEFAULT: &str = "warn,spillway=info,kube_client::client::builder=off";
+
+/// Starts logging to standard error. `RUST_LOG` chooses what.
 pub fn start_logs(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,spillway=info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT));
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     match format {
         LogFormat::Json => logs.json().flatten_event(true).init(),
         LogFormat::Text => logs.init(),

@@ -97,7 +97,9 @@ impl AgentPhase {
     pub fn ended(self) -> bool {
         match self {
             Self::Stopped | Self::ForceStopped => true,
-            Self::Spawning | Self::Running | Self::Active | Self::Idle | Self::Paused | Self::Hibernated | Self::Goodbye | Self::Stale => false,
+            Self::Spawning | Self::Running | Self::Active | Self::Idle | Self::Paused | Self::Hibernated | Self::Goodbye | Self::Stale => {
+                false
+            }
         }
     }
 }

@@ -66,7 +66,7 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
     validation = Rule::new("!has(self.models) || !has(self.sandbox) || !has(self.sandbox.outputs) || !has(self.sandbox.outputs.allow) || !self.models.exists(model, self.sandbox.outputs.allow.exists(entry, entry.startsWith(model.origin.lowerAscii().substring(8))))")
         .message("sandbox.outputs.allow must not hold the host of a model: calls beside the gateway would not be counted")
         .field_path(".sandbox.outputs"),
-    validation = Rule::new("self.type != 'scheduler' || !has(self.supervision) || !has(self.supervision.rules) || !self.supervision.rules.exists(rule, rule.on in ['TokenBudgetExceeded', 'BudgetNearLimit'] && rule.do == 'Reap')")
+    validation = Rule::new("self.type != 'scheduler' || !has(self.supervision) || !has(self.supervision.rules) || !self.supervision.rules.exists(rule, rule.signal in ['TokenBudgetExceeded', 'BudgetNearLimit'] && rule.do == 'Reap')")
         .message("supervision.rules must not reap on budget signals in a pool of type scheduler: schedulers are paused")
         .field_path(".supervision.rules"),
 )]
@@ -131,7 +131,7 @@ pub enum PoolMode {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.min) || self.min <= (has(self.max) ? self.max : 1)")
-        .message("min must not be greater than max (max is 1 when unset)")
+        .message("min must not be greater than max (an unset max is 1)")
         .field_path(".min"),
 )]
 pub struct Scaling {

@@ -29,7 +29,7 @@ use crate::shared::Mode;
     printcolumn(name = "Opens", type_ = "integer", json_path = ".status.summary.opens"),
     printcolumn(name = "Until", type_ = "string", json_path = ".status.summary.openUntil"),
     printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Tripped")].reason"#),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerSpec {

@@ -9,9 +9,7 @@ use serde_with::skip_serializing_none;
 
 use crate::agent_pool::Bulkhead;
 use crate::breaker::{CommandsGuard, ModelsGuard, WorkGuard};
-use crate::budget::{
-    AgentLimits, AgentUsage, Ledger, RequestLimits, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits,
-};
+use crate::budget::{AgentLimits, AgentUsage, Ledger, RequestLimits, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits};
 use crate::schema::never_falls;
 
 /// Limits over all projects it selects.
@@ -34,7 +32,7 @@ use crate::schema::never_falls;
     printcolumn(name = "Left", type_ = "integer", json_path = ".status.tightest.left"),
     printcolumn(name = "Resets", type_ = "string", json_path = ".status.tightest.resetTime"),
     printcolumn(name = "Blocked", type_ = "string", json_path = r#".status.conditions[?(@.type=="Blocked")].status"#),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -25,7 +25,7 @@ use crate::schema::unchanged;
     printcolumn(name = "Tokens", type_ = "integer", json_path = ".spec.tokens"),
     printcolumn(name = "Until", type_ = "string", json_path = ".spec.untilTime"),
     printcolumn(name = "Applied", type_ = "string", json_path = r#".status.conditions[?(@.type=="Applied")].status"#),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

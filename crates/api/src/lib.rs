@@ -4,6 +4,7 @@
 //! here can be checked without a cluster. What always holds: every kind is in [`crds`], every field
 //! is bounded (so that CEL stays cheap), and `spec` is required (its absence would bypass the
 //! transition rules).
+#![expect(clippy::duplicated_attributes, reason = "a CRD has many columns, each an attribute of the same names")]
 
 pub mod agent;
 pub mod agent_pool;

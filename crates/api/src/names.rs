@@ -1,5 +1,7 @@
 //! Names, labels, annotations, finalizers and field managers: every string that another machine matches on.
 
+use std::collections::BTreeMap;
+
 use sha2::{Digest, Sha256};
 
 /// Value of `app.kubernetes.io/managed-by` on everything Spillway makes.
@@ -29,6 +31,14 @@ pub mod managers {
     pub const AGENT: &str = "spillway-agent";
     /// The kubectl plugin.
     pub const PLUGIN: &str = "kubectl-spillway";
+}
+
+/// The labels by which everything of a pool is found.
+pub fn pool_labels(pool: &str, pool_uid: &str, type_: &str) -> BTreeMap<String, String> {
+    [(MANAGED_BY_LABEL, MANAGED_BY), (POOL_LABEL, pool), (POOL_UID_LABEL, pool_uid), (TYPE_LABEL, type_)]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The longest name that is also a label value and a DNS label.
@@ -61,16 +71,64 @@ pub fn sequence_of(name: &str, label: Option<&str>, pool: &str, pool_uid: &str) 
 }
 
 const MOODS: &[&str] = &[
-    "able", "amber", "brave", "brisk", "calm", "clear", "clever", "crisp", "deft", "eager", "early", "fair", "fleet", "frank",
-    "fresh", "gentle", "glad", "grand", "keen", "kind", "light", "lively", "lucid", "mellow", "merry", "mild", "neat", "noble",
-    "patient", "plain", "polite", "prime", "proud", "quick", "quiet", "ready", "sharp", "silver", "smart", "solid", "spry",
-    "steady", "still", "sturdy", "sunny", "swift", "tidy", "true", "vivid", "warm", "wise", "witty",
+    "able", "amber", "brave", "brisk", "calm", "clear", "clever", "crisp", "deft", "eager", "early", "fair", "fleet", "frank", "fresh",
+    "gentle", "glad", "grand", "keen", "kind", "light", "lively", "lucid", "mellow", "merry", "mild", "neat", "noble", "patient", "plain",
+    "polite", "prime", "proud", "quick", "quiet", "ready", "sharp", "silver", "smart", "solid", "spry", "steady", "still", "sturdy",
+    "sunny", "swift", "tidy", "true", "vivid", "warm", "wise", "witty",
 ];
 const BEINGS: &[&str] = &[
-    "badger", "beaver", "bison", "bittern", "carp", "cormorant", "crane", "curlew", "dipper", "dolphin", "duck", "egret", "eider",
-    "falcon", "finch", "gannet", "goose", "grebe", "gull", "heron", "ibis", "jackdaw", "kestrel", "kingfisher", "lapwing", "loon",
-    "marten", "mink", "moorhen", "newt", "osprey", "otter", "pelican", "perch", "pike", "plover", "puffin", "rail", "salmon",
-    "sandpiper", "seal", "shrew", "snipe", "stork", "sturgeon", "swan", "teal", "tern", "trout", "vole", "wagtail", "walrus",
+    "badger",
+    "beaver",
+    "bison",
+    "bittern",
+    "carp",
+    "cormorant",
+    "crane",
+    "curlew",
+    "dipper",
+    "dolphin",
+    "duck",
+    "egret",
+    "eider",
+    "falcon",
+    "finch",
+    "gannet",
+    "goose",
+    "grebe",
+    "gull",
+    "heron",
+    "ibis",
+    "jackdaw",
+    "kestrel",
+    "kingfisher",
+    "lapwing",
+    "loon",
+    "marten",
+    "mink",
+    "moorhen",
+    "newt",
+    "osprey",
+    "otter",
+    "pelican",
+    "perch",
+    "pike",
+    "plover",
+    "puffin",
+    "rail",
+    "salmon",
+    "sandpiper",
+    "seal",
+    "shrew",
+    "snipe",
+    "stork",
+    "sturgeon",
+    "swan",
+    "teal",
+    "tern",
+    "trout",
+    "vole",
+    "wagtail",
+    "walrus",
 ];
 
 /// A name for people, the same for the same Agent for ever. Not unique: the object's name is.

@@ -72,7 +72,7 @@ pub enum Requirement {
     /// Taken where it can be had.
     Preferred,
     /// Not taken.
-    Off,
+    Disabled,
 }
 
 /// A seccomp profile.

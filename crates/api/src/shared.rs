@@ -21,5 +21,5 @@ pub enum Mode {
     /// Decide, publish and count what would have been done, act never.
     Observe,
     /// Do nothing.
-    Off,
+    Disabled,
 }

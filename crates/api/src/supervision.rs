@@ -64,8 +64,8 @@ pub struct Gang {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("(self.on == 'RuleViolated') == has(self.rule)")
-        .message("rule must be set with on: RuleViolated, and only with it")
+    validation = Rule::new("(self.signal == 'RuleViolated') == has(self.rule)")
+        .message("rule must be set with signal: RuleViolated, and only with it")
         .field_path(".rule"),
     validation = Rule::new("has(self.count) == has(self.windowSeconds)")
         .message("count and windowSeconds must be set together: so many times within so many seconds")
@@ -73,8 +73,8 @@ pub struct Gang {
 )]
 pub struct SupervisionRule {
     /// The signal.
-    pub on: Signal,
-    /// Which rule was violated, with `on: RuleViolated`.
+    pub signal: Signal,
+    /// Which rule was violated, with `signal: RuleViolated`.
     pub rule: Option<ViolatedRule>,
     /// How many times, within `windowSeconds`.
     #[schemars(range(min = 1, max = 100_000))]

@@ -31,7 +31,7 @@ pub const MAX_PAYLOAD_BYTES: i32 = 16_384;
     printcolumn(name = "Dead", type_ = "integer", json_path = ".status.counts.deadLettered"),
     printcolumn(name = "Oldest", type_ = "date", json_path = ".status.oldestReadyTime"),
     printcolumn(name = "Accepting", type_ = "string", json_path = r#".status.conditions[?(@.type=="Accepting")].status"#),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkQueueSpec {

@@ -8,7 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kube::core::cel::{CompiledSchema, ValidationErrors, Validator, apply_defaults, compile_schema};
 use serde_json::Value;
-use table::cases;
+use table::Case;
+
+/// All cases of the table.
+fn cases() -> Vec<Case> {
+    table::cases(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases")))
+}
 
 /// The schema of a kind, with its rules compiled once.
 struct Kind {

@@ -209,6 +209,8 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
 fn alive(observed: &Observed) -> State {
     let Observed { stage, deleting, node_unreachable } = observed;
     match stage {
+        // Asked to end by somebody, it ended: how its program took that says nothing.
+        Stage::Succeeded | Stage::Failed(_) if *deleting => State::Ended(End::PodGone),
         Stage::Succeeded => State::Ended(End::Succeeded),
         Stage::Failed(message) => State::Ended(End::Failed(message.clone())),
         Stage::Pending(_) | Stage::Running { .. } if *node_unreachable => State::Unreachable,
@@ -285,6 +287,14 @@ mod tests {
     fn an_orphan_without_a_pool_is_collected() {
         for pod in [ABSENT, ours(Stage::Running { ready: true })] {
             assert_eq!(plan(&Facts { spawn: Spawn::PoolMissing, ..facts(true, pod) }).0, Step::DeleteAgent);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_was_deleted_is_told_as_that_however_its_program_ended() {
+        for stage in [Stage::Succeeded, Stage::Failed("exit code 143".into())] {
+            let pod = Pod::Ours(Observed { stage, deleting: true, node_unreachable: false });
+            assert_eq!(plan(&facts(true, pod)).1, State::Ended(End::PodGone));
         }
     }
 

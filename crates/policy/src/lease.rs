@@ -27,7 +27,8 @@ pub struct Timing {
 
 impl Timing {
     /// 15 s, 10 s, 2 s: the customary values of Kubernetes' own controllers.
-    pub const DEFAULT: Self = Self { duration: Duration::from_secs(15), renew_deadline: Duration::from_secs(10), retry: Duration::from_secs(2) };
+    pub const DEFAULT: Self =
+        Self { duration: Duration::from_secs(15), renew_deadline: Duration::from_secs(10), retry: Duration::from_secs(2) };
 }
 
 /// Decide about a Lease whose record has not changed for `unchanged_for` on our own clock.

@@ -142,8 +142,9 @@ pub fn plan(facts: &Facts) -> Plan {
             plan.look_again = Some(plan.look_again.map_or(left, |soonest| soonest.min(left)));
         }
     }
-    let deletes_numbered = agents.iter().any(|agent| agent.sequence.is_some_and(|number| number >= *collected_below)
-        && plan.delete.iter().any(|(name, _)| *name == agent.name));
+    let deletes_numbered = agents.iter().any(|agent| {
+        agent.sequence.is_some_and(|number| number >= *collected_below) && plan.delete.iter().any(|(name, _)| *name == agent.name)
+    });
     let next_collected = if deletes_numbered || next_spawned != *spawned { seen_below } else { *collected_below };
     if (next_spawned, next_collected) != (*spawned, *collected_below) {
         plan.counters = Some((next_spawned, next_collected));
@@ -151,7 +152,7 @@ pub fn plan(facts: &Facts) -> Plan {
     plan
 }
 
-/// How many Agents may be made at once: 1, then as many as got their pods (1, 2, 4, 8 ...), and none while one is refused:
+/// How many Agents may be made at once: one more than have got their pods (1, 2, 4, 8 ...), and none while one is refused:
 /// a thousand Agents that wait for quota help nobody.
 fn batch(agents: &[AgentFacts]) -> u32 {
     let numbered = || agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
@@ -160,7 +161,7 @@ fn batch(agents: &[AgentFacts]) -> u32 {
     }
     let with_pod = numbered().filter(|standing| standing.has_pod()).count();
     let waiting = numbered().filter(|standing| *standing == Standing::Spawning).count();
-    u32::try_from(with_pod.max(1).saturating_sub(waiting)).unwrap_or(u32::MAX)
+    u32::try_from((with_pod + 1).saturating_sub(waiting)).unwrap_or(u32::MAX)
 }
 
 /// Whom to end: those that do nothing yet first, then idle ones, the oldest first. Busy ones never; those already leaving

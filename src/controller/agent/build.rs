@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, Pod, PodDNSConfig, PodDNSConfigOption, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
-    SecurityContext, Toleration, Volume, VolumeMount,
+    Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference,
+    ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod, PodDNSConfig, PodDNSConfigOption, PodSecurityContext, PodSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -75,11 +75,15 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool) -> Pod {
             volumes: Some(volumes(pool, &files)),
             node_selector: scheduling.node_selector.filter(|selector| !selector.is_empty()),
             // What does not fit the type of a toleration was refused before (`unsupported`).
-            tolerations: scheduling.tolerations.map(|list| list.into_iter().filter_map(|value| serde_json::from_value::<Toleration>(value).ok()).collect()),
+            tolerations: scheduling
+                .tolerations
+                .map(|list| list.into_iter().filter_map(|value| serde_json::from_value::<Toleration>(value).ok()).collect()),
             priority_class_name: scheduling.priority_class_name,
             runtime_class_name: scheduling.runtime_class_name,
             service_account_name: scheduling.service_account_name,
-            image_pull_secrets: scheduling.image_pull_secrets.map(|list| list.into_iter().map(|secret| LocalObjectReference { name: secret.name }).collect()),
+            image_pull_secrets: scheduling
+                .image_pull_secrets
+                .map(|list| list.into_iter().map(|secret| LocalObjectReference { name: secret.name }).collect()),
             ..PodSpec::default()
         }),
         status: None,
@@ -95,12 +99,8 @@ pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
         let mut owners = agent.metadata.owner_references.clone().unwrap_or_default();
         owners.push(owner::<AgentPool>(&pool.metadata));
         metadata["ownerReferences"] = json!(owners);
-        metadata["labels"] = json!({
-            names::MANAGED_BY_LABEL: names::MANAGED_BY,
-            names::POOL_LABEL: pool.name_any(),
-            names::POOL_UID_LABEL: pool.metadata.uid,
-            names::TYPE_LABEL: pool.spec.type_,
-        });
+        metadata["labels"] =
+            json!(names::pool_labels(&pool.name_any(), pool.metadata.uid.as_deref().unwrap_or_default(), &pool.spec.type_));
     }
     json!({"metadata": metadata})
 }
@@ -118,17 +118,10 @@ pub fn owner<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> OwnerReference
 }
 
 fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {
-    [
-        (names::MANAGED_BY_LABEL, names::MANAGED_BY.to_owned()),
-        ("app.kubernetes.io/name", "spillway-agent".to_owned()),
-        (names::POOL_LABEL, pool.name_any()),
-        (names::POOL_UID_LABEL, pool.metadata.uid.clone().unwrap_or_default()),
-        (names::AGENT_LABEL, agent.name_any()),
-        (names::TYPE_LABEL, pool.spec.type_.clone()),
-    ]
-    .into_iter()
-    .map(|(key, value)| (key.to_owned(), value))
-    .collect()
+    let mut labels = names::pool_labels(&pool.name_any(), pool.metadata.uid.as_deref().unwrap_or_default(), &pool.spec.type_);
+    labels.insert("app.kubernetes.io/name".to_owned(), "spillway-agent".to_owned());
+    labels.insert(names::AGENT_LABEL.to_owned(), agent.name_any());
+    labels
 }
 
 /// Nothing is inherited: what Spillway sets, and what the pool lists.
@@ -248,9 +241,23 @@ mod tests {
         if let (Some(spec), Value::Object(extra)) = (spec.as_object_mut(), extra) {
             spec.extend(extra);
         }
-        let mut pool: AgentPool = serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec})).expect("a pool");
+        let mut pool: AgentPool = serde_json::from_value(
+            json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec}),
+        )
+        .expect("a pool");
         pool.metadata.uid = Some("pool-uid".into());
-        let mut agent = Agent::new("p-1", AgentSpec { pool_ref: Default::default(), display_name: None, parent_ref: None, manual: None, paused: None, resume_pause: None, resources: None });
+        let mut agent = Agent::new(
+            "p-1",
+            AgentSpec {
+                pool_ref: Default::default(),
+                display_name: None,
+                parent_ref: None,
+                manual: None,
+                paused: None,
+                resume_pause: None,
+                resources: None,
+            },
+        );
         agent.metadata.uid = Some("agent-uid".into());
         (agent, pool)
     }
@@ -264,8 +271,14 @@ mod tests {
     fn meets_pod_security_restricted_and_mounts_no_token() {
         let spec = built(json!({}));
         let walls = spec.security_context.expect("pod walls");
-        assert_eq!((walls.run_as_non_root, walls.seccomp_profile.map(|profile| profile.type_)), (Some(true), Some("RuntimeDefault".into())));
-        assert_eq!((spec.automount_service_account_token, spec.enable_service_links, spec.host_users), (Some(false), Some(false), Some(false)));
+        assert_eq!(
+            (walls.run_as_non_root, walls.seccomp_profile.map(|profile| profile.type_)),
+            (Some(true), Some("RuntimeDefault".into()))
+        );
+        assert_eq!(
+            (spec.automount_service_account_token, spec.enable_service_links, spec.host_users),
+            (Some(false), Some(false), Some(false))
+        );
         let container = &spec.containers[0];
         let walls = container.security_context.as_ref().expect("container walls");
         assert_eq!((walls.allow_privilege_escalation, walls.read_only_root_filesystem), (Some(false), Some(true)));
@@ -277,7 +290,11 @@ mod tests {
 
     #[test]
     fn limits_are_always_set_and_what_is_set_is_kept() {
-        let resources = built(json!({"agent": {"image": "x", "resources": {"limits": {"memory": "64Mi"}, "requests": {"cpu": "5m"}}}})).containers[0].resources.clone().expect("resources");
+        let resources = built(json!({"agent": {"image": "x", "resources": {"limits": {"memory": "64Mi"}, "requests": {"cpu": "5m"}}}}))
+            .containers[0]
+            .resources
+            .clone()
+            .expect("resources");
         let (limits, requests) = (resources.limits.expect("limits"), resources.requests.expect("requests"));
         assert_eq!((limits["memory"].0.as_str(), limits["cpu"].0.as_str(), requests["cpu"].0.as_str()), ("64Mi", "1", "5m"));
         assert!(!requests.contains_key("memory"), "a default request of 128Mi would be above the limit that was set");
@@ -287,7 +304,13 @@ mod tests {
     fn files_land_below_home_or_the_workspace_read_only() {
         let file = |path: &str| json!({"path": path, "configMapKeyRef": {"name": "c", "key": "k"}});
         let spec = built(json!({"agent": {"image": "x", "files": [file(".codex/config.toml"), file("workspace/AGENTS.md")]}}));
-        let paths: Vec<_> = spec.containers[0].volume_mounts.iter().flatten().filter(|mount| mount.read_only == Some(true)).map(|mount| mount.mount_path.as_str()).collect();
+        let paths: Vec<_> = spec.containers[0]
+            .volume_mounts
+            .iter()
+            .flatten()
+            .filter(|mount| mount.read_only == Some(true))
+            .map(|mount| mount.mount_path.as_str())
+            .collect();
         assert_eq!(paths, ["/home/agent/.codex/config.toml", "/workspace/AGENTS.md"]);
     }
 

@@ -59,7 +59,8 @@ pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context
 async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Action, Error> {
     let pod = context.stores.pod(key);
     let pod_version = pod.as_ref().and_then(|pod| pod.resource_version());
-    let seen = context.agent_gate.open(key, agent.metadata.resource_version.as_deref()) && context.pod_gate.open(key, pod_version.as_deref());
+    let seen =
+        context.agent_gate.open(key, agent.metadata.resource_version.as_deref()) && context.pod_gate.open(key, pod_version.as_deref());
     if !seen {
         context.metrics.gated(CONTROLLER);
         return Ok(Action::requeue(GATE_RETRY));
@@ -83,7 +84,14 @@ enum Written {
     Gone,
 }
 
-async fn apply(agent: &Agent, key: &Key, context: &Context, observed: &Observed, step: Step, state: State) -> Result<(State, Written), Error> {
+async fn apply(
+    agent: &Agent,
+    key: &Key,
+    context: &Context,
+    observed: &Observed,
+    step: Step,
+    state: State,
+) -> Result<(State, Written), Error> {
     match step {
         Step::None => Ok((state, Written::Nothing)),
         Step::AddFinalizer => {
@@ -157,7 +165,7 @@ async fn delete_pod(key: &Key, context: &Context, observed: &Observed, uid: &str
     context.leadership.confirm().await?;
     let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, Some(observed.goodbye_seconds)).await?;
     if let Some(meta) = deleted {
-        context.pod_gate.wrote(key.clone(), meta.resource_version.as_deref());
+        context.pod_gate.deleted(key.clone(), meta.resource_version.as_deref());
     }
     Ok(())
 }
@@ -181,7 +189,8 @@ async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context, observe
 
 /// Deletes an Agent whose pool is gone, after reading that live.
 async fn delete_orphan(agent: &Agent, key: &Key, context: &Context) -> Result<(), Error> {
-    let pool = context.api::<AgentPool>(&key.namespace).get_metadata_opt(&agent.spec.pool_ref.name).await.map_err(Error::of("reading a pool"))?;
+    let pool =
+        context.api::<AgentPool>(&key.namespace).get_metadata_opt(&agent.spec.pool_ref.name).await.map_err(Error::of("reading a pool"))?;
     let owner = observe::owner_uid(agent);
     if pool.is_some_and(|pool| pool.metadata.uid.as_deref() == owner) {
         return Ok(());
@@ -236,10 +245,19 @@ async fn record(agent: &Agent, key: &Key, context: &Context, next: &AgentStatus)
 
 fn next_look(key: &Key, context: &Context, state: &State) -> Action {
     match state {
-        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => Action::requeue(context.retry_after(CONTROLLER, key.clone())),
+        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => {
+            Action::requeue(context.retry_after(CONTROLLER, key.clone()))
+        }
         State::Missing(Verdict::NotYet(wait)) => Action::requeue(*wait),
-        State::Keep | State::Creating | State::PoolMissing | State::Pending(_) | State::Running { .. } | State::Unreachable | State::Stopping
-        | State::Ended(_) | State::Missing(Verdict::Gone) => Action::requeue(jittered(LOOK_AGAIN)),
+        State::Keep
+        | State::Creating
+        | State::PoolMissing
+        | State::Pending(_)
+        | State::Running { .. }
+        | State::Unreachable
+        | State::Stopping
+        | State::Ended(_)
+        | State::Missing(Verdict::Gone) => Action::requeue(jittered(LOOK_AGAIN)),
     }
 }
 

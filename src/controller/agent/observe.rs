@@ -36,7 +36,10 @@ pub struct Observed {
 /// Looks.
 pub async fn observe(agent: &Agent, key: &Key, pod: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
     let stored = context.stores.pool(&key.namespace, &agent.spec.pool_ref.name);
-    let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|pool| owner_uid(agent).is_none_or(|uid| pool.metadata.uid.as_deref() == Some(uid)));
+    let pool = stored
+        .as_ref()
+        .and_then(|pool| pool.0.as_ref().ok())
+        .filter(|pool| owner_uid(agent).is_none_or(|uid| pool.metadata.uid.as_deref() == Some(uid)));
     let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
     let pod_fact = match (&pod, recorded) {
         (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => {
@@ -60,7 +63,8 @@ pub async fn observe(agent: &Agent, key: &Key, pod: Option<Arc<Pod>>, context: &
     Ok(Observed {
         facts,
         pod,
-        goodbye_seconds: pool.map_or(crate::api::defaults::GOODBYE_TIMEOUT_SECONDS.unsigned_abs(), |pool| pool.spec.goodbye_timeout_seconds()),
+        goodbye_seconds: pool
+            .map_or(crate::api::defaults::GOODBYE_TIMEOUT_SECONDS.unsigned_abs(), |pool| pool.spec.goodbye_timeout_seconds()),
         user_namespaces: pool.is_some_and(|pool| user_namespaces(pool, context)),
         pool: pool.cloned().map(Arc::new),
     })
@@ -78,7 +82,9 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     let name = &agent.spec.pool_ref.name;
     let Some(pool) = pool else {
         return match (owner_uid(agent), stored_uid) {
-            (Some(owner), Some(stored)) if stored == Some(owner) => hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type; see its events")),
+            (Some(owner), Some(stored)) if stored == Some(owner) => {
+                hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type; see its events"))
+            }
             (Some(_), _) => Spawn::PoolMissing,
             // Made by hand, or by GitOps before its pool: it waits.
             (None, _) => hindered(HindranceKind::MissingReference, format!("AgentPool/{name} does not exist")),
@@ -96,11 +102,12 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
 }
 
 fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
-    let wanted = pool.spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref()?.user_namespace).unwrap_or(Requirement::Preferred);
+    let wanted =
+        pool.spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref()?.user_namespace).unwrap_or(Requirement::Preferred);
     let scheduling = pool.spec.scheduling.as_ref();
     match wanted {
         Requirement::Required => true,
-        Requirement::Off => false,
+        Requirement::Disabled => false,
         // What another runtime can do is not told by the node's default handler.
         Requirement::Preferred if scheduling.is_some_and(|scheduling| scheduling.runtime_class_name.is_some()) => false,
         Requirement::Preferred => {

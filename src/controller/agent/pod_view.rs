@@ -9,7 +9,11 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What the pod shows; `node` is the one it is on, if that is known.
 pub fn observed(pod: &Pod, node: Option<&Node>) -> Observed {
-    Observed { stage: stage(pod), deleting: pod.metadata.deletion_timestamp.is_some(), node_unreachable: node.is_some_and(|node| !reachable(node)) }
+    Observed {
+        stage: stage(pod),
+        deleting: pod.metadata.deletion_timestamp.is_some(),
+        node_unreachable: node.is_some_and(|node| !reachable(node)),
+    }
 }
 
 fn stage(pod: &Pod) -> Stage {
@@ -41,8 +45,15 @@ fn hindrance(status: &PodStatus) -> Option<Hindrance> {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
         let reason = waiting.reason.as_deref()?;
         let kind = match reason {
-            "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError" | "RegistryUnavailable" => HindranceKind::ImagePull,
-            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" | "CrashLoopBackOff" | "StartError" => HindranceKind::ContainerStart,
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable" => HindranceKind::ImagePull,
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" | "CrashLoopBackOff" | "StartError" => {
+                HindranceKind::ContainerStart
+            }
             _ => return None,
         };
         let message = waiting.message.as_deref().filter(|message| !message.is_empty()).unwrap_or(reason);
@@ -52,7 +63,8 @@ fn hindrance(status: &PodStatus) -> Option<Hindrance> {
 
 /// Why a pod failed, in the words of the kubelet.
 fn failure(status: &PodStatus) -> String {
-    let whole = [status.reason.as_deref(), status.message.as_deref()].into_iter().flatten().filter(|words| !words.is_empty()).collect::<Vec<_>>();
+    let whole =
+        [status.reason.as_deref(), status.message.as_deref()].into_iter().flatten().filter(|words| !words.is_empty()).collect::<Vec<_>>();
     if !whole.is_empty() {
         return whole.join(": ");
     }
@@ -102,7 +114,10 @@ pub fn out_of_service(node: &Node) -> bool {
 }
 
 /// Whether every node that can take a pod with this selector runs pods in user namespaces of their own.
-pub fn all_have_user_namespaces<'a>(nodes: impl IntoIterator<Item = &'a Node>, selector: &std::collections::BTreeMap<String, String>) -> bool {
+pub fn all_have_user_namespaces<'a>(
+    nodes: impl IntoIterator<Item = &'a Node>,
+    selector: &std::collections::BTreeMap<String, String>,
+) -> bool {
     let mut any = false;
     let all = nodes.into_iter().filter(|node| selects(selector, node)).all(|node| {
         any = true;
@@ -134,10 +149,15 @@ mod tests {
         let expected = Hindrance { kind: HindranceKind::Unschedulable, message: "0/1 nodes are available: 1 Insufficient cpu.".into() };
         assert_eq!(stage(&unschedulable), Stage::Pending(Some(expected)));
 
-        let pull = pod(json!({"metadata": {}, "status": {"phase": "Pending", "containerStatuses": [{"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}}}]}}));
+        let pull = pod(
+            json!({"metadata": {}, "status": {"phase": "Pending", "containerStatuses": [{"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}}}]}}),
+        );
         let Stage::Pending(Some(hindrance)) = stage(&pull) else { panic!("{:?}", stage(&pull)) };
-        assert_eq!((hindrance.kind, hindrance.message.as_str()), (HindranceKind::ImagePull, "ImagePullBackOff: Back-off pulling image \"x\""));
+        assert_eq!(
+            (hindrance.kind, hindrance.message.as_str()),
+            (HindranceKind::ImagePull, "ImagePullBackOff: Back-off pulling image \"x\"")
+        );
     }
 
     #[test]
@@ -150,8 +170,10 @@ mod tests {
 
     #[test]
     fn a_failure_names_the_container_and_the_reason() {
-        let oom = pod(json!({"metadata": {}, "status": {"phase": "Failed", "containerStatuses": [{"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}}));
+        let oom = pod(
+            json!({"metadata": {}, "status": {"phase": "Failed", "containerStatuses": [{"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}}),
+        );
         assert_eq!(stage(&oom), Stage::Failed("container agent ended with exit code 137 (OOMKilled)".into()));
         let evicted = pod(json!({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}}));
         assert_eq!(stage(&evicted), Stage::Failed("Evicted: low on memory".into()));
@@ -160,7 +182,8 @@ mod tests {
     #[test]
     fn ended_means_reported_by_the_kubelet_or_never_on_a_node() {
         assert!(all_ended(&pod(json!({"metadata": {}}))));
-        let on_node = |status: serde_json::Value| pod(json!({"metadata": {}, "spec": {"containers": [], "nodeName": "n"}, "status": status}));
+        let on_node =
+            |status: serde_json::Value| pod(json!({"metadata": {}, "spec": {"containers": [], "nodeName": "n"}, "status": status}));
         let container = |state: serde_json::Value| json!({"name": "agent", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state});
         assert!(!all_ended(&on_node(json!({"phase": "Running", "containerStatuses": [container(json!({"running": {}}))]}))));
         assert!(!all_ended(&on_node(json!({"phase": "Pending"}))), "assigned: the kubelet may be starting it");

@@ -36,16 +36,24 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<AgentStatus> {
         pod_ref: told.made.cloned().or_else(|| stored.pod_ref.clone()),
         conditions: vec![
             conditions.build(types::READY, ready, reason, message),
-            conditions.with_status(types::SANDBOX_ENFORCED, "Unknown", reasons::NOT_REPORTED, "the pod does not report its sandbox in this version"),
+            conditions.with_status(
+                types::SANDBOX_ENFORCED,
+                "Unknown",
+                reasons::NOT_REPORTED,
+                "the pod does not report its sandbox in this version",
+            ),
         ],
         ..stored.clone()
     };
     if let Some(pod) = told.pod {
         let status = pod.status.as_ref();
-        let container = status.and_then(|status| status.container_statuses.as_ref()?.iter().find(|container| container.name == super::build::CONTAINER));
+        let container = status
+            .and_then(|status| status.container_statuses.as_ref()?.iter().find(|container| container.name == super::build::CONTAINER));
         next.node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).or(next.node);
-        next.container_id = container.and_then(|container| container.container_id.clone()).filter(|id| !id.is_empty()).or(next.container_id);
-        next.start_time = container.and_then(|container| container.state.as_ref()?.running.as_ref()?.started_at.clone()).or(next.start_time);
+        next.container_id =
+            container.and_then(|container| container.container_id.clone()).filter(|id| !id.is_empty()).or(next.container_id);
+        next.start_time =
+            container.and_then(|container| container.state.as_ref()?.running.as_ref()?.started_at.clone()).or(next.start_time);
     }
     if phase.ended() && next.stop_time.is_none() {
         next.stop_time = Some(Time(told.now));
@@ -62,19 +70,32 @@ fn describe(state: &State) -> Option<(AgentPhase, bool, &'static str, String)> {
     let told = match state {
         State::Keep => return None,
         State::Creating => (AgentPhase::Spawning, false, reasons::POD_CREATING, "the pod is about to be made".to_owned()),
-        State::Replacing => (AgentPhase::Spawning, false, reasons::FOREIGN_POD, "a pod of this name that we have no record of is being removed first".to_owned()),
-        State::Hindered(hindrance) | State::Pending(Some(hindrance)) => (AgentPhase::Spawning, false, hindrance_reason(hindrance.kind), hindrance.message.clone()),
+        State::Replacing => (
+            AgentPhase::Spawning,
+            false,
+            reasons::FOREIGN_POD,
+            "a pod of this name that we have no record of is being removed first".to_owned(),
+        ),
+        State::Hindered(hindrance) | State::Pending(Some(hindrance)) => {
+            (AgentPhase::Spawning, false, hindrance_reason(hindrance.kind), hindrance.message.clone())
+        }
         State::PoolMissing => (AgentPhase::Spawning, false, reasons::POOL_MISSING, "its pool does not exist any more".to_owned()),
         State::Pending(None) => (AgentPhase::Spawning, false, reasons::POD_PENDING, "the pod has not started yet".to_owned()),
         State::Running { ready: true } => (AgentPhase::Running, true, reasons::POD_RUNNING, "the pod runs and is ready".to_owned()),
         State::Running { ready: false } => (AgentPhase::Running, false, reasons::POD_NOT_READY, "the pod runs and is not ready".to_owned()),
-        State::Unreachable | State::Missing(Verdict::Unknown) => {
-            (AgentPhase::Stale, false, reasons::NODE_UNREACHABLE, "its node is not heard of: whether its processes run is not known".to_owned())
-        }
+        State::Unreachable | State::Missing(Verdict::Unknown) => (
+            AgentPhase::Stale,
+            false,
+            reasons::NODE_UNREACHABLE,
+            "its node is not heard of: whether its processes run is not known".to_owned(),
+        ),
         State::Stopping => (AgentPhase::Goodbye, false, reasons::POD_STOPPING, "the pod is being ended".to_owned()),
-        State::Missing(Verdict::NotYet(_) | Verdict::Gone) => {
-            (AgentPhase::Goodbye, false, reasons::POD_MISSING, "the pod's object disappeared without a report that its processes ended; its healthy node proves that in a minute".to_owned())
-        }
+        State::Missing(Verdict::NotYet(_) | Verdict::Gone) => (
+            AgentPhase::Goodbye,
+            false,
+            reasons::POD_MISSING,
+            "the pod's object disappeared without a report that its processes ended; its healthy node proves that in a minute".to_owned(),
+        ),
         State::Ended(End::Succeeded) => (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with success".to_owned()),
         State::Ended(End::Failed(message)) => (AgentPhase::Stopped, false, reasons::POD_FAILED, message.clone()),
         State::Ended(End::PodGone) => (AgentPhase::Stopped, false, reasons::POD_GONE, "the pod was deleted".to_owned()),
@@ -121,7 +142,18 @@ mod tests {
     use crate::policy::agent::Hindrance;
 
     fn agent() -> Agent {
-        let mut agent = Agent::new("a", AgentSpec { pool_ref: Default::default(), display_name: None, parent_ref: None, manual: None, paused: None, resume_pause: None, resources: None });
+        let mut agent = Agent::new(
+            "a",
+            AgentSpec {
+                pool_ref: Default::default(),
+                display_name: None,
+                parent_ref: None,
+                manual: None,
+                paused: None,
+                resume_pause: None,
+                resources: None,
+            },
+        );
         agent.metadata.generation = Some(3);
         agent
     }

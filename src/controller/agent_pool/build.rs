@@ -20,18 +20,13 @@ pub fn agent(pool: &AgentPool, number: i64) -> Agent {
         resume_pause: None,
         resources: None,
     };
-    let labels = [
-        (names::MANAGED_BY_LABEL, names::MANAGED_BY.to_owned()),
-        (names::POOL_LABEL, pool.name_any()),
-        (names::POOL_UID_LABEL, uid),
-        (names::TYPE_LABEL, pool.spec.type_.clone()),
-        (names::SEQUENCE_LABEL, number.to_string()),
-    ];
+    let mut labels = names::pool_labels(&pool.name_any(), &uid, &pool.spec.type_);
+    labels.insert(names::SEQUENCE_LABEL.to_owned(), number.to_string());
     Agent {
         metadata: ObjectMeta {
             name: Some(name),
             namespace: pool.namespace(),
-            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            labels: Some(labels),
             owner_references: Some(vec![owner::<AgentPool>(&pool.metadata)]),
             finalizers: Some(vec![names::AGENT_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
@@ -49,7 +44,8 @@ mod tests {
     #[test]
     fn the_same_number_gives_the_same_agent_and_its_number_can_be_proved() {
         let mut pool: AgentPool = serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool",
-            "metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"type": "free", "agent": {"image": "x"}}})).expect("a pool");
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"type": "free", "agent": {"image": "x"}}}))
+        .expect("a pool");
         let made = agent(&pool, 3);
         assert_eq!(made, agent(&pool, 3));
         let label = made.labels().get(names::SEQUENCE_LABEL).map(String::as_str);

@@ -82,7 +82,14 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a Agent>, contex
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
     };
     Observed {
-        ready: u32::try_from(facts.agents.iter().filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy)).count()).unwrap_or(u32::MAX),
+        ready: u32::try_from(
+            facts
+                .agents
+                .iter()
+                .filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy))
+                .count(),
+        )
+        .unwrap_or(u32::MAX),
         facts,
         desired,
         missing,
@@ -116,7 +123,9 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration) -> Stand
         return Standing::Leaving;
     }
     match phase {
-        Some(AgentPhase::Stopped | AgentPhase::ForceStopped) => Standing::Ended(status.and_then(|status| status.stop_time.as_ref()).map(|time| since(time.0)).unwrap_or_default()),
+        Some(AgentPhase::Stopped | AgentPhase::ForceStopped) => {
+            Standing::Ended(status.and_then(|status| status.stop_time.as_ref()).map(|time| since(time.0)).unwrap_or_default())
+        }
         Some(AgentPhase::Goodbye | AgentPhase::Stale) => Standing::Leaving,
         Some(AgentPhase::Active) => Standing::Busy,
         Some(AgentPhase::Running | AgentPhase::Idle | AgentPhase::Paused | AgentPhase::Hibernated) => {
@@ -130,7 +139,8 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration) -> Stand
 
 /// Reasons under which the API server, or we, refuse a pod.
 fn refused(reason: Option<&str>) -> bool {
-    let refusals = [reasons::QUOTA_EXCEEDED, reasons::POD_REFUSED, reasons::NAMESPACE_TERMINATING, reasons::MISSING_REFERENCE, reasons::UNSUPPORTED];
+    let refusals =
+        [reasons::QUOTA_EXCEEDED, reasons::POD_REFUSED, reasons::NAMESPACE_TERMINATING, reasons::MISSING_REFERENCE, reasons::UNSUPPORTED];
     reason.is_some_and(|reason| refusals.contains(&reason))
 }
 
@@ -231,7 +241,10 @@ mod tests {
         assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("True", "PodRunning")})), Standing::Idle);
         assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "PodNotReady")})), Standing::Starting);
         assert_eq!(stands(json!({"phase": "Goodbye", "podRef": pod})), Standing::Leaving);
-        assert_eq!(stands(json!({"phase": "Stale", "podRef": pod, "conditions": ready("False", "NodeUnreachable")})), Standing::Unreachable);
+        assert_eq!(
+            stands(json!({"phase": "Stale", "podRef": pod, "conditions": ready("False", "NodeUnreachable")})),
+            Standing::Unreachable
+        );
         assert_eq!(stands(json!({"phase": "Stopped", "podRef": pod})), Standing::Ended(Duration::ZERO));
     }
 
@@ -244,7 +257,8 @@ mod tests {
 
     #[test]
     fn the_gravest_hindrance_is_told_with_its_count() {
-        let (quota, image) = (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
+        let (quota, image) =
+            (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
         let got = blocked(&[&image, &quota, &quota]).expect("blocked");
         assert_eq!((got.reason.as_str(), got.message.as_str()), ("QuotaExceeded", "a: m (and 1 more)"));
         assert_eq!(blocked(&[&agent(json!({"conditions": ready("True", "PodRunning")}))]), None);

@@ -74,7 +74,12 @@ fn conditions(pool: &AgentPool, observed: &Observed, agents: i32, now: jiff::Tim
     let at_max = pool.spec.replicas.is_none() && desired > 0 && desired >= pool.spec.max();
     vec![
         to.build(types::READY, ready, why, words),
-        to.build(types::RECONCILING, !real && !stuck, if real { reasons::OBSERVED } else { reasons::SCALING }, if real { String::new() } else { progress }),
+        to.build(
+            types::RECONCILING,
+            !real && !stuck,
+            if real { reasons::OBSERVED } else { reasons::SCALING },
+            if real { String::new() } else { progress },
+        ),
         to.build(types::STALLED, stuck, if stuck { reasons::UNSUPPORTED } else { reasons::OBSERVED }, stuck_message),
         to.build(types::SCALED_TO_ZERO, desired == 0, desired_reason(observed.desired.why), why_desired(observed)),
         to.build(types::AT_MAX, at_max, if at_max { reasons::MAX_REACHED } else { reasons::BELOW_MAX }, String::new()),
@@ -88,9 +93,16 @@ fn blocked(observed: &Observed) -> Option<(&'static str, String)> {
         return Some((reasons::MISSING_REFERENCE, format!("{} not found in this namespace", observed.missing.join(", "))));
     }
     let blocked = observed.blocked.as_ref()?;
-    let reason = [reasons::QUOTA_EXCEEDED, reasons::NAMESPACE_TERMINATING, reasons::POD_REFUSED, reasons::IMAGE_PULL, reasons::CONTAINER_START, reasons::UNSCHEDULABLE]
-        .into_iter()
-        .find(|reason| *reason == blocked.reason)?;
+    let reason = [
+        reasons::QUOTA_EXCEEDED,
+        reasons::NAMESPACE_TERMINATING,
+        reasons::POD_REFUSED,
+        reasons::IMAGE_PULL,
+        reasons::CONTAINER_START,
+        reasons::UNSCHEDULABLE,
+    ]
+    .into_iter()
+    .find(|reason| *reason == blocked.reason)?;
     Some((reason, blocked.message.clone()))
 }
 
@@ -123,7 +135,8 @@ fn why_desired(observed: &Observed) -> String {
 
 /// The word in the Reason column: what is in the way, or why the size is what it is.
 fn headline(conditions: &[Condition], observed: &Observed) -> String {
-    let reason = |type_: &str| find(conditions, type_).filter(|condition| condition.status == "True").map(|condition| condition.reason.clone());
+    let reason =
+        |type_: &str| find(conditions, type_).filter(|condition| condition.status == "True").map(|condition| condition.reason.clone());
     reason(types::STALLED)
         .or_else(|| reason(types::BLOCKED))
         .or_else(|| reason(types::RECONCILING))
@@ -149,7 +162,11 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
     if before.and_then(|before| before.desired) != after.desired {
         let from = before.and_then(|before| before.desired).unwrap_or(0);
         let why = find(&after.conditions, types::SCALED_TO_ZERO).map(|condition| condition.message.clone()).unwrap_or_default();
-        all.push(News { warning: false, reason: "DesiredChanged".into(), note: format!("from {from} to {} agents: {why}", after.desired.unwrap_or(0)) });
+        all.push(News {
+            warning: false,
+            reason: "DesiredChanged".into(),
+            note: format!("from {from} to {} agents: {why}", after.desired.unwrap_or(0)),
+        });
     }
     for type_ in [types::BLOCKED, types::STALLED] {
         let Some(now) = find(&after.conditions, type_).filter(|now| now.status == "True") else { continue };

@@ -17,7 +17,14 @@ fn pool(extra: serde_json::Value) -> AgentPool {
 }
 
 fn observed(desired: u32, ready: u32) -> Observed {
-    let agents = (0..ready).map(|number| AgentFacts { name: format!("a{number}"), sequence: Some(number.into()), standing: Standing::Idle, age: Duration::ZERO }).collect();
+    let agents = (0..ready)
+        .map(|number| AgentFacts {
+            name: format!("a{number}"),
+            sequence: Some(number.into()),
+            standing: Standing::Idle,
+            age: Duration::ZERO,
+        })
+        .collect();
     Observed {
         facts: Facts { desired, may_grow: true, spawned: desired.into(), collected_below: 0, agents, stopped_ttl: Duration::ZERO },
         desired: Desired { count: desired, why: Why::AtMinimum },
@@ -41,13 +48,20 @@ fn told(status: &str, reason: &str) -> (String, String) {
 fn not_ready_until_the_generation_was_made_real_once() {
     let mut pool = pool(json!({}));
     let (status, change) = next(&pool, &observed(3, 2), None, 7).expect("news");
-    assert_eq!((says(&status, "Ready"), says(&status, "Reconciling"), change), (told("False", "Scaling"), told("True", "Scaling"), Change::State));
+    assert_eq!(
+        (says(&status, "Ready"), says(&status, "Reconciling"), change),
+        (told("False", "Scaling"), told("True", "Scaling"), Change::State)
+    );
     let (status, _) = next(&pool, &observed(3, 3), None, 7).expect("news");
     assert_eq!((says(&status, "Ready"), says(&status, "Reconciling")), (told("True", "AsDesired"), told("False", "Observed")));
 
     pool.status = Some(status);
     let (replacing, change) = next(&pool, &observed(3, 2), None, 7).expect("news");
-    assert_eq!((says(&replacing, "Ready"), change), (told("True", "AsDesired"), Change::Counts), "one agent is replaced: that is no new generation");
+    assert_eq!(
+        (says(&replacing, "Ready"), change),
+        (told("True", "AsDesired"), Change::Counts),
+        "one agent is replaced: that is no new generation"
+    );
 
     pool.metadata.generation = Some(3);
     let (changed, _) = next(&pool, &observed(5, 3), None, 7).expect("news");
@@ -73,7 +87,10 @@ fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
 fn what_is_in_the_way_is_blocked_and_never_stalled() {
     let blocked = Some(Blocked { reason: "QuotaExceeded".into(), message: "a1: exceeded quota: q".into() });
     let (status, _) = next(&pool(json!({})), &Observed { blocked, ..observed(3, 1) }, None, 7).expect("news");
-    assert_eq!((says(&status, "Blocked"), says(&status, "Ready"), says(&status, "Stalled")), (told("True", "QuotaExceeded"), told("False", "QuotaExceeded"), told("False", "Observed")));
+    assert_eq!(
+        (says(&status, "Blocked"), says(&status, "Ready"), says(&status, "Stalled")),
+        (told("True", "QuotaExceeded"), told("False", "QuotaExceeded"), told("False", "Observed"))
+    );
     assert_eq!(status.reason.as_deref(), Some("QuotaExceeded"));
 
     let (status, _) = next(&pool(json!({})), &Observed { missing: vec!["Budget/b".into()], ..observed(0, 0) }, None, 7).expect("news");
@@ -83,7 +100,10 @@ fn what_is_in_the_way_is_blocked_and_never_stalled() {
 #[test]
 fn what_needs_a_person_is_stalled() {
     let (status, _) = next(&pool(json!({})), &Observed { unsupported: Some("spec.x".into()), ..observed(1, 0) }, None, 7).expect("news");
-    assert_eq!((says(&status, "Stalled"), says(&status, "Ready"), says(&status, "Reconciling").0), (told("True", "Unsupported"), told("False", "Unsupported"), "False".into()));
+    assert_eq!(
+        (says(&status, "Stalled"), says(&status, "Ready"), says(&status, "Reconciling").0),
+        (told("True", "Unsupported"), told("False", "Unsupported"), "False".into())
+    );
 }
 
 #[test]

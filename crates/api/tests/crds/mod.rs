@@ -1,11 +1,14 @@
 //! What holds for every CustomResourceDefinition, and that each kind comes back as it was written.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
 use kube::core::cel::{apply_defaults, compile_schema};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use crate::table;
 use spillway_api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkItem, WorkQueue, crds};
+
+use crate::cases;
+use crate::table::Case;
 
 fn schema(crd: &CustomResourceDefinition) -> Value {
     let schema = crd.spec.versions[0].schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()).expect("a schema");
@@ -57,10 +60,7 @@ fn every_kind_keeps_the_conventions() {
         assert_eq!(crd.spec.names.categories, Some(vec!["spillway".to_owned()]), "{kind}");
         let version = &crd.spec.versions[0];
         assert!(version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()), "{kind}");
-        assert!(
-            version.additional_printer_columns.iter().flatten().any(|column| column.name == "Age"),
-            "{kind}"
-        );
+        assert!(version.additional_printer_columns.iter().flatten().any(|column| column.name == "Age"), "{kind}");
         assert_eq!(schema["required"], json!(["spec"]), "{kind}: without it the transition rules could be bypassed");
         let status = &schema["properties"]["status"];
         assert_eq!(status["default"], json!({"observedGeneration": -1}), "{kind}");
@@ -76,9 +76,9 @@ fn every_kind_that_a_governor_owns_is_fenced_by_its_epoch() {
     for crd in crds::all() {
         let kind = &crd.spec.names.kind;
         let status = &schema(&crd)["properties"]["status"];
-        let fenced = status["x-kubernetes-validations"]
-            .as_array()
-            .is_some_and(|rules| rules.iter().any(|rule| rule["rule"].as_str().is_some_and(|rule| rule.contains("self.governorEpoch >= oldSelf.governorEpoch"))));
+        let fenced = status["x-kubernetes-validations"].as_array().is_some_and(|rules| {
+            rules.iter().any(|rule| rule["rule"].as_str().is_some_and(|rule| rule.contains("self.governorEpoch >= oldSelf.governorEpoch")))
+        });
         assert_eq!(fenced, status["properties"]["governorEpoch"].is_object(), "{kind}");
         if ["WorkItem", "Agent", "AgentPool", "Budget", "ClusterBudget", "Breaker"].contains(&kind.as_str()) {
             assert!(fenced, "{kind}");
@@ -117,7 +117,11 @@ fn every_schema_is_structural_and_bounded() {
             if node["nullable"] == true && node["enum"].is_array() {
                 say("an enum that may be null, which the API server refuses");
             }
-            if node["description"].as_str().is_none_or(str::is_empty) && !path.ends_with("[]") && !path.ends_with("{}") && path.contains(".spec.") {
+            if node["description"].as_str().is_none_or(str::is_empty)
+                && !path.ends_with("[]")
+                && !path.ends_with("{}")
+                && path.contains(".spec.")
+            {
                 say("no description");
             }
         });
@@ -143,11 +147,11 @@ fn every_rule_compiles_and_says_what_is_wrong() {
 }
 
 /// Every accepted case of the kind, decoded and encoded again, says what it said; what is added is a default of the schema.
-fn comes_back<K: DeserializeOwned + Serialize>(kind: &str) {
-    let crd = crds::all().into_iter().find(|crd| crd.spec.names.kind == kind).expect("a kind");
-    let schema = schema(&crd);
+fn comes_back<K: CustomResourceExt + DeserializeOwned + Serialize>(cases: &[Case]) {
+    let crd = K::crd();
+    let (kind, schema) = (&crd.spec.names.kind, schema(&crd));
     let mut seen = 0;
-    for case in table::cases().into_iter().filter(|case| case.kind == kind && case.error.is_none()) {
+    for case in cases.iter().filter(|case| case.kind == *kind && case.error.is_none()) {
         let written = without_nulls(&apply_defaults(&schema, &case.object));
         let decoded: K = serde_json::from_value(written.clone()).unwrap_or_else(|error| panic!("{kind}: {}: {error}", case.name));
         let encoded = serde_json::to_value(&decoded).expect("JSON");
@@ -183,13 +187,14 @@ fn as_text(value: &Value) -> Value {
 
 #[test]
 fn every_kind_comes_back_as_it_was_written() {
-    comes_back::<Agent>("Agent");
-    comes_back::<AgentPool>("AgentPool");
-    comes_back::<Breaker>("Breaker");
-    comes_back::<Budget>("Budget");
-    comes_back::<ClusterBudget>("ClusterBudget");
-    comes_back::<Grant>("Grant");
-    comes_back::<Toolset>("Toolset");
-    comes_back::<WorkItem>("WorkItem");
-    comes_back::<WorkQueue>("WorkQueue");
+    let cases = cases();
+    comes_back::<Agent>(&cases);
+    comes_back::<AgentPool>(&cases);
+    comes_back::<Breaker>(&cases);
+    comes_back::<Budget>(&cases);
+    comes_back::<ClusterBudget>(&cases);
+    comes_back::<Grant>(&cases);
+    comes_back::<Toolset>(&cases);
+    comes_back::<WorkItem>(&cases);
+    comes_back::<WorkQueue>(&cases);
 }

@@ -1,6 +1,6 @@
 //! What an API server checks of an object before the CEL rules run, for the part of OpenAPI that our schemas use.
-//! It speaks of create and replace; server-side
-//! apply refuses more nulls. Not in it: formats but date-time, and the schemas of other APIs.
+//! It speaks of create and replace; server-side apply refuses more nulls. Not in it: formats but date-time, and the
+//! schemas of other APIs.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,9 @@ fn walk(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
         Value::String(text) => string(schema, text, &mut say),
         Value::Number(number) => {
             let number = number.as_f64().expect("a number");
-            if schema["minimum"].as_f64().is_some_and(|least| number < least) || schema["maximum"].as_f64().is_some_and(|most| number > most) {
+            if schema["minimum"].as_f64().is_some_and(|least| number < least)
+                || schema["maximum"].as_f64().is_some_and(|most| number > most)
+            {
                 say("out of range".to_owned());
             }
         }
@@ -106,10 +108,13 @@ fn repeated(schema: &Value, items: &[Value]) -> Option<String> {
     if keys.is_none() && schema["x-kubernetes-list-type"] != "set" {
         return None;
     }
-    items.iter().map(|item| match keys {
-        Some(keys) => keys.iter().filter_map(Value::as_str).map(|key| item[key].to_string()).collect::<Vec<_>>().join(","),
-        None => item.to_string(),
-    }).find(|key| !seen.insert(key.clone()))
+    items
+        .iter()
+        .map(|item| match keys {
+            Some(keys) => keys.iter().filter_map(Value::as_str).map(|key| item[key].to_string()).collect::<Vec<_>>().join(","),
+            None => item.to_string(),
+        })
+        .find(|key| !seen.insert(key.clone()))
 }
 
 fn join(path: &str, name: &str) -> String {

@@ -2,8 +2,6 @@
 //!
 //! It is data, so that the unit test and a test against a real API server use the same one.
 
-
-
 use std::path::Path;
 
 use serde::Deserialize;
@@ -41,10 +39,9 @@ pub struct Case {
     pub error: Option<String>,
 }
 
-/// All cases, in the order of files and lines.
-pub fn cases() -> Vec<Case> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let mut paths: Vec<_> = std::fs::read_dir(&folder).expect("tests/cases").map(|entry| entry.expect("entry").path()).collect();
+/// All cases of a folder, in the order of files and lines.
+pub fn cases(folder: &Path) -> Vec<Case> {
+    let mut paths: Vec<_> = std::fs::read_dir(folder).expect("tests/cases").map(|entry| entry.expect("entry").path()).collect();
     paths.sort();
     let mut all = Vec::new();
     for path in paths {

@@ -1,0 +1,70 @@
+# Spillway's commands. `make` lists them. The two that matter: `make demo` and `make test`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+include e2e/cluster/make.mk
+
+HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+RELEASE := target/$(HOST)/release
+IMAGES := target/images
+# Static, so that the image holds nothing but the program. --target keeps the flag away from build scripts.
+STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target $(HOST)
+# cargo-deny is built here when it is not on PATH.
+TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
+CARGO_DENY_VERSION := 0.20.2
+
+.PHONY: help demo demo-down test build images load generate generated fmt lint deny unit chart e2e bench
+
+help: ## list the commands
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
+
+demo: toolchain ## the main job: a cluster, the operator, agents running (25 min the first time, then 3)
+	@CLUSTER='$(CLUSTER)' e2e/demo.sh up
+
+demo-down: ## remove what `make demo` made
+	@CLUSTER='$(CLUSTER)' e2e/demo.sh down
+
+test: toolchain fmt generated lint deny unit e2e ## everything: format, lint, licences, unit, property, fake API server, chart, real cluster
+	@echo "all tests passed"
+
+toolchain:
+	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust with rustup (stable toolchain, 1.95 or newer)' >&2; exit 1; }
+.PHONY: toolchain
+
+build: toolchain ## the static release binaries
+	$(STATIC) --bins
+
+# Debian's static busybox, which the demo agent is made of, is among the packages that the cluster's build checks for.
+images: build cluster-build ## the operator's image and the demo agent's, as archives in target/images
+	e2e/images/build.sh --out $(IMAGES) --binary $(RELEASE)/spillway spillway demo-agent
+
+load: images ## bring the images into the local cluster's node
+	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
+
+generate: ## write the generated files (CRDs, the chart's CRDs)
+	cargo run --quiet --locked --bin spillway -- crds --write .
+
+generated: ## fail if a generated file is missing or stale
+	cargo run --quiet --locked --bin spillway -- crds --check .
+
+fmt: ## fail if the code is not formatted
+	cargo fmt --all --check
+
+lint: ## clippy, warnings are errors
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+
+deny: $(TOOLS)/bin/cargo-deny ## licences, sources and duplicate dependencies
+	PATH="$(TOOLS)/bin:$$PATH" cargo deny --all-features check bans licenses sources
+
+$(TOOLS)/bin/cargo-deny:
+	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"
+	cargo install --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
+
+unit: ## unit, property, CEL and fake-API-server tests
+	cargo test --workspace --locked
+
+e2e: images ## the chart and the whole system on a real cluster of its own, which is removed afterwards if all passed
+	@CLUSTER='$(CLUSTER)' e2e/test.sh
+
+bench: images ## the benchmarks of docs/benchmarks.md, on a cluster of their own
+	@CLUSTER='$(CLUSTER)' e2e/bench/run.sh

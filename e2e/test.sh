@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The chart and the whole system, on a real cluster. Called by `make e2e`. The cluster is removed when all passed, and
+# kept for a look when something failed.
+# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster anyway.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# A checkout's own cluster may be in use: tests have another one.
+export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-test}
+read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
+started=$(date +%s)
+step() { printf '\n== [%4ds] %s\n' $(($(date +%s) - started)) "$*"; }
+
+finish() {
+    local status=$?
+    if [ "$status" = 0 ] && [ "${E2E_KEEP:-}" != 1 ]; then
+        "${cluster[@]}" down
+    else
+        echo "The cluster is kept: SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER e2e/cluster/cluster run kubectl get all -A; logs of operators: target/tmp/e2e-logs" >&2
+    fi
+    exit "$status"
+}
+trap finish EXIT
+
+step "building the tests"
+cargo test --locked --features e2e --test e2e --no-run
+
+step "starting the cluster $SPILLWAY_CLUSTER"
+"${cluster[@]}" up
+"${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar
+
+step "the chart: lint, schema, rendering, accepted by the API server"
+"${cluster[@]}" run tests/chart.sh
+
+step "the whole system: operators as processes, each with a namespace of its own"
+"${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
+SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test --locked --features e2e --test e2e -- --test-threads 6
+
+step "the demo, twice: the chart with its default values, the samples as they are shipped"
+e2e/demo.sh up
+e2e/demo.sh up > target/demo-second.log
+tail -n 3 target/demo-second.log
+
+step "what the installed operator said"
+if "${cluster[@]}" run kubectl -n spillway-system logs -l app.kubernetes.io/name=spillway --tail=-1 | grep -i forbidden; then
+    echo "the chart's RBAC lacks something that the operator needs" >&2
+    exit 1
+fi
+"${cluster[@]}" run kubectl delete -k config/samples --timeout=2m
+left=$("${cluster[@]}" run kubectl get agents,pods -n demo -o name 2>/dev/null || true)
+[ -z "$left" ] || { echo "left behind: $left" >&2; exit 1; }
+echo "e2e passed"

@@ -1,0 +1,165 @@
+//! Exactly as many agents as wanted, whatever breaks: a killed leader, a cache that is half a minute old, two leaders.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use rustix::process::Signal;
+use serde_json::json;
+use spillway::api::Agent;
+
+use crate::support::proxy::Proxy;
+use crate::support::{Operator, Room, audit, eventually, seen, track, within};
+
+const AGENTS: usize = 30;
+
+/// What was created in the room, from the API server's own log.
+struct Created {
+    agents: usize,
+    pods: usize,
+    /// Pods that a controller made and did not live to record: their create's answer was lost with it.
+    unrecorded: usize,
+}
+
+fn created(room: &Room) -> Created {
+    let writes = audit::writes(&room.namespace, jiff::Timestamp::MIN);
+    let pods: Vec<_> = writes.iter().filter(|write| write.is("create", "pods")).collect();
+    let recorded = |pod: &audit::Write| {
+        writes.iter().any(|write| {
+            write.is("patch", "agents/status")
+                && write.object_ref.name == pod.object_ref.name
+                && write.holder() == pod.holder()
+                && write.stage_timestamp >= pod.stage_timestamp
+        })
+    };
+    Created {
+        agents: writes.iter().filter(|write| write.is("create", "agents")).count(),
+        unrecorded: pods.iter().filter(|pod| !recorded(pod)).count(),
+        pods: pods.len(),
+    }
+}
+
+async fn some_pods(room: &Room, least: usize) {
+    eventually(&format!("{least} agents have pods"), async || {
+        let with_pods =
+            room.list::<Agent>().await.iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())).count();
+        seen(with_pods >= least, || format!("{with_pods}"))
+    })
+    .await;
+}
+
+/// All are there, none too many ever was, and it stays so.
+async fn exactly(room: &Room, pods: &track::Pods) {
+    room.pool_says("many", "Ready", "True").await;
+    room.pods_ready(AGENTS).await;
+    let made = created(room);
+    assert_eq!(made.agents, AGENTS, "Agents ever created");
+    let names: BTreeSet<_> = room.list::<Agent>().await.into_iter().filter_map(|agent| agent.metadata.name).collect();
+    assert_eq!(names.len(), AGENTS);
+    assert!(pods.most() <= AGENTS, "{} pods lived at once", pods.most());
+    assert!(made.pods <= AGENTS + made.unrecorded, "{} pods ever, {} of them by creates whose answer was lost", made.pods, made.unrecorded);
+    assert_eq!(pods.ever(), made.pods, "the watch saw every pod that the log shows");
+}
+
+#[tokio::test]
+async fn the_leader_is_killed_while_thirty_scale() {
+    let room = Room::open("kill").await;
+    let mut first = room.operator("first");
+    first.leads(&room).await;
+    let second = room.operator("second");
+    let pods = track::Pods::start(&room);
+    room.apply_pool("many", json!({"replicas": AGENTS})).await;
+    some_pods(&room, 5).await;
+    first.signal(Signal::KILL);
+    assert!(!first.ended().await.success());
+    second.leads(&room).await;
+    exactly(&room, &pods).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn the_leader_stops_cleanly_while_thirty_scale() {
+    let room = Room::open("term").await;
+    let mut first = room.operator("first");
+    first.leads(&room).await;
+    let second = room.operator("second");
+    let pods = track::Pods::start(&room);
+    room.apply_pool("many", json!({"replicas": AGENTS})).await;
+    some_pods(&room, 5).await;
+    first.signal(Signal::TERM);
+    assert!(first.ended().await.success(), "a clean stop is a success");
+    let lease = room.api::<Lease>().get("spillway-controller").await.expect("the lease");
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    assert!(!first.is_holder(&holder), "the lease was given back before the process ended: nobody waits for it to expire");
+    second.leads(&room).await;
+    exactly(&room, &pods).await;
+    let made = created(&room);
+    assert_eq!((made.pods, made.unrecorded), (AGENTS, 0), "a clean stop loses no answer");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn two_leaders_at_once_make_thirty() {
+    let room = Room::open("two").await;
+    let mut first = room.operator("first");
+    first.leads(&room).await;
+    let second = room.operator("second");
+    let pods = track::Pods::start(&room);
+    room.apply_pool("many", json!({"replicas": AGENTS})).await;
+    some_pods(&room, 5).await;
+    first.signal(Signal::STOP);
+    second.leads(&room).await; // the first's lease has expired
+    some_pods(&room, 8).await; // and the second is at work
+    first.signal(Signal::CONT);
+    assert!(!first.ended().await.success(), "it finds that it does not lead, and ends");
+    exactly(&room, &pods).await;
+    let late: Vec<_> = audit::writes(&room.namespace, jiff::Timestamp::MIN)
+        .into_iter()
+        .filter(|write| write.is("delete", "pods") || write.is("delete", "agents"))
+        .filter(|write| write.holder().is_some_and(|holder| first.is_holder(holder)))
+        .collect();
+    assert!(late.is_empty(), "the one that was stopped deletes nothing: {late:#?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn watches_half_a_minute_late_make_thirty() {
+    let room = Room::open("late").await;
+    let proxy = Proxy::with_late_watches(room.client.clone(), &room.namespace, Duration::from_secs(30)).await;
+    let operator = Operator::start(&room.namespace, "late", Some(&proxy.kubeconfig));
+    operator.leads(&room).await;
+    let pods = track::Pods::start(&room);
+    room.apply_pool("many", json!({"replicas": AGENTS})).await;
+    // Each doubling takes two delays: one to see the Agents, one to see that they have their pods.
+    within(Duration::from_secs(900), "thirty agents have pods", async || {
+        let with_pods =
+            room.list::<Agent>().await.iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())).count();
+        seen(with_pods == AGENTS, || format!("{with_pods}"))
+    })
+    .await;
+    exactly(&room, &pods).await;
+    let made = created(&room);
+    assert_eq!((made.pods, made.unrecorded), (AGENTS, 0));
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_nobody_recorded_is_replaced_and_never_adopted() {
+    let room = Room::open("foreign").await;
+    // Somebody takes the name that the first agent's pod will have, before there is an operator.
+    let pool = room.apply_pool("many", json!({"replicas": 1})).await;
+    let uid = pool.metadata.uid.expect("a uid");
+    let name = spillway::api::names::agent_name("many", &uid, 0);
+    let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
+    let squatter = serde_json::from_value(json!({"metadata": {"name": name},
+        "spec": {"containers": [{"name": "agent", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls}]}}))
+    .expect("a pod");
+    let squatter: k8s_openapi::api::core::v1::Pod = room.api().create(&Default::default(), &squatter).await.expect("a pod of our own");
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.pool_says("many", "Ready", "True").await;
+    let agent = room.api::<Agent>().get(&name).await.expect("the Agent");
+    let recorded = agent.status.and_then(|status| status.pod_ref).expect("a pod");
+    assert_ne!(Some(recorded.uid), squatter.metadata.uid, "it was not adopted");
+    room.close().await;
+}

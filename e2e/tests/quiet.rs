@@ -1,0 +1,29 @@
+//! Reconciling an unchanged cluster writes nothing.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::support::{Room, audit};
+
+#[tokio::test]
+async fn an_unchanged_namespace_is_written_to_by_nobody_for_a_minute() {
+    let room = Room::open("quiet").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.apply_pool("free", json!({"replicas": 5})).await;
+    room.apply_pool("work", json!({"type": "worker"})).await;
+    room.apply_pool("refs", json!({"budgetRef": {"name": "gold"}})).await;
+    room.pool_says("free", "Ready", "True").await;
+    room.pool_says("work", "Ready", "True").await;
+    room.pool_says("refs", "Blocked", "True").await;
+    // Counts may be written once more within five seconds.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let since = jiff::Timestamp::now();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let writes: Vec<_> = audit::writes(&room.namespace, since).into_iter().filter(|write| write.holder().is_some()).collect();
+    let (leases, others): (Vec<_>, Vec<_>) = writes.into_iter().partition(|write| write.object_ref.resource == "leases");
+    assert!(!leases.is_empty(), "the audit log shows the renewals of the lease, so it would show other writes");
+    assert!(others.is_empty(), "{others:#?}");
+    room.close().await;
+}

@@ -1,0 +1,65 @@
+//! What was written to the API server, by whom: read from its audit log.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Write {
+    pub verb: String,
+    #[serde(default)]
+    pub user_agent: String,
+    #[serde(default)]
+    pub object_ref: Object,
+    #[serde(default)]
+    pub response_status: Status,
+    pub stage_timestamp: jiff::Timestamp,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Object {
+    #[serde(default)]
+    pub resource: String,
+    #[serde(default)]
+    pub subresource: String,
+    #[serde(default)]
+    pub namespace: String,
+    #[serde(default)]
+    pub name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Status {
+    #[serde(default)]
+    pub code: u16,
+}
+
+impl Write {
+    /// Whether it succeeded and is this verb on this resource (`agents/status` for a subresource).
+    pub fn is(&self, verb: &str, resource: &str) -> bool {
+        let full = if self.object_ref.subresource.is_empty() {
+            self.object_ref.resource.clone()
+        } else {
+            format!("{}/{}", self.object_ref.resource, self.object_ref.subresource)
+        };
+        self.verb == verb && full == resource && (200..300).contains(&self.response_status.code)
+    }
+
+    /// The holder identity in a controller's User-Agent.
+    pub fn holder(&self) -> Option<&str> {
+        self.user_agent.strip_prefix("spillway-controller/")?.split_once('(')?.1.strip_suffix(')')
+    }
+}
+
+/// Every write in a namespace since `since`.
+pub fn writes(namespace: &str, since: jiff::Timestamp) -> Vec<Write> {
+    let path =
+        std::env::var_os("SPILLWAY_AUDIT_LOG").map(PathBuf::from).expect("SPILLWAY_AUDIT_LOG names the audit log: run this by `make e2e`");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let needle = format!("\"namespace\":\"{namespace}\"");
+    // The last line may still be being written.
+    let parsed = text.lines().filter(|line| line.contains(&needle)).filter_map(|line| serde_json::from_str::<Write>(line).ok());
+    parsed.filter(|write| write.object_ref.namespace == namespace && write.stage_timestamp >= since).collect()
+}

@@ -1,0 +1,44 @@
+//! What the tests stand on.
+
+pub mod audit;
+pub mod operator;
+pub mod proxy;
+pub mod room;
+pub mod track;
+
+use std::time::Duration;
+
+pub use operator::Operator;
+pub use room::Room;
+
+/// Longer than anything here takes on a loaded machine.
+pub const GENEROUS: Duration = Duration::from_secs(180);
+
+/// Waits until `look` gives something; fails with `what` and the last look after `limit`.
+pub async fn within<T, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let started = std::time::Instant::now();
+    loop {
+        let last = match look().await {
+            Ok(found) => return found,
+            Err(last) => last,
+        };
+        assert!(started.elapsed() < limit, "after {} s still waiting until {what}; last seen: {last}", limit.as_secs());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// As [`within`], with a generous limit.
+pub async fn eventually<T, F>(what: &str, look: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, String>>,
+{
+    within(GENEROUS, what, look).await
+}
+
+/// `Ok` if `holds`, else what was seen instead.
+pub fn seen(holds: bool, instead: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(instead()) }
+}

@@ -1,0 +1,320 @@
+//! `rm`: ends agents. It looks first, deletes exactly what it saw (by uid), and says what the pool will do about it.
+//!
+//! Deleting an Agent asks its pod to leave, with the time that the pool gives for a goodbye. `--force` shortens that to
+//! one second, never to none: the pod's object would vanish before its processes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::core::DeserializeGuard;
+use serde::Serialize;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::connect::Cluster;
+use super::console::Output;
+use super::error::Error;
+use super::input;
+use super::scale::agents;
+use super::spawn::LOOK_AGAIN;
+use crate::api::agent::PodRef;
+use crate::api::names;
+use crate::api::{Agent, AgentPool, GROUP};
+
+/// Seconds that a forced pod has.
+const FORCED_GRACE: u32 = 1;
+/// Deletes in flight at once: a pool of thousands ends in seconds, and the API server stays free for others.
+const AT_ONCE: usize = 8;
+
+/// Arguments of `rm`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(after_help = "Examples:
+  kubectl spillway rm coders-1f2e3d4c5b
+  kubectl spillway rm coders-1f2e3d4c5b --force       # a second instead of the pool's goodbye time
+  kubectl spillway rm --pool coders --all --wait
+  kubectl spillway ls coders -o name | xargs kubectl spillway rm
+
+The pool replaces what it still wants. To run fewer agents: kubectl spillway scale POOL --replicas N")]
+pub struct Arguments {
+    /// The agents
+    #[arg(value_name = "AGENT", required_unless_present = "pool", value_parser = input::agent)]
+    pub agents: Vec<String>,
+    /// Of this pool, with --all
+    #[arg(long, value_name = "POOL", conflicts_with = "agents", requires = "all", value_parser = input::pool)]
+    pub pool: Option<String>,
+    /// All agents of the pool, those made by hand and those that ended too
+    #[arg(long, requires = "pool")]
+    pub all: bool,
+    /// End their pods within a second
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Wait until they are gone
+    #[arg(long)]
+    pub wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "DURATION", requires = "wait", default_value = "60s", value_parser = input::duration)]
+    pub timeout: Duration,
+}
+
+/// An Agent to be deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Its uid: no other object of its name is deleted.
+    pub uid: String,
+    /// Its pool.
+    pub pool: String,
+    /// Made by its pool, which may replace it.
+    pub pools_own: bool,
+    /// Its pod, where the operator recorded one.
+    pub pod: Option<PodRef>,
+}
+
+/// What is to be deleted, before anybody is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// The namespace.
+    pub namespace: String,
+    /// The Agents, by name.
+    pub targets: Vec<Target>,
+    /// What was asked for and cannot be deleted, in words.
+    pub failures: Vec<String>,
+}
+
+/// What was deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The namespace.
+    pub namespace: String,
+    /// The Agents that are leaving.
+    pub removed: Vec<Target>,
+    /// Their pods were ended by force.
+    pub forced: bool,
+    /// What failed, in words.
+    pub failures: Vec<String>,
+}
+
+/// What came of waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waited {
+    /// The namespace.
+    pub namespace: String,
+    /// The Agents that are still there.
+    pub left: Vec<String>,
+}
+
+/// Looks at what is to be deleted.
+pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Error> {
+    let mut plan = Plan { namespace: cluster.namespace.clone(), targets: Vec::new(), failures: Vec::new() };
+    if let Some(pool) = &arguments.pool {
+        plan.targets = of_pool(cluster, pool).await?;
+        return Ok(plan);
+    }
+    for name in arguments.agents.iter().collect::<BTreeSet<_>>() {
+        match cluster.api::<DeserializeGuard<Agent>>().get(name).await.map_err(Error::of::<Agent>(&cluster.namespace, name)) {
+            Ok(agent) => plan.targets.push(target(&agent)),
+            Err(error @ Error::NotFound { .. }) => plan.failures.push(error.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(plan)
+}
+
+/// The agents of a pool, those that leave already too: to wait for them, or to hurry them.
+async fn of_pool(cluster: &Cluster, pool: &str) -> Result<Vec<Target>, Error> {
+    let params = ListParams::default().fields(&format!("spec.poolRef.name={pool}"));
+    let found = cluster.api::<DeserializeGuard<Agent>>().list(&params).await.map_err(Error::of::<Agent>(&cluster.namespace, ""))?;
+    if found.items.is_empty() {
+        cluster.api::<AgentPool>().get_metadata(pool).await.map_err(Error::of::<AgentPool>(&cluster.namespace, pool))?;
+    }
+    let mut targets: Vec<Target> = found.items.iter().map(|agent| Target { pool: pool.to_owned(), ..target(agent) }).collect();
+    targets.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(targets)
+}
+
+/// What is known of an Agent, even of one whose stored object does not fit its type.
+fn target(agent: &DeserializeGuard<Agent>) -> Target {
+    let fits = agent.0.as_ref().ok();
+    let labelled = agent.labels().get(names::POOL_LABEL).cloned().unwrap_or_default();
+    Target {
+        name: agent.name_any(),
+        uid: agent.uid().unwrap_or_default(),
+        pool: fits.map_or(labelled, |agent| agent.spec.pool_ref.name.clone()),
+        pools_own: agent.labels().contains_key(names::SEQUENCE_LABEL),
+        pod: fits.and_then(|agent| agent.status.as_ref()).and_then(|status| status.pod_ref.clone()),
+    }
+}
+
+/// What to ask before deleting; none where nothing needs to be asked.
+pub fn question(plan: &Plan, arguments: &Arguments) -> Option<String> {
+    let pool = arguments.pool.as_ref().filter(|_| !arguments.yes && !plan.targets.is_empty())?;
+    let many = agents(plan.targets.len() as u64);
+    Some(format!("Delete {many} of pool {pool} in namespace {}? The pool replaces what it still wants.", plan.namespace))
+}
+
+/// Deletes. Every Agent is tried; failures are in the report.
+pub async fn run(cluster: &Cluster, plan: Plan, force: bool) -> Report {
+    let Plan { namespace, targets, failures } = plan;
+    let mut report = Report { namespace, removed: Vec::new(), forced: force, failures };
+    let deletes = targets.into_iter().map(|target| async move {
+        let mut failures = Vec::new();
+        let deleted = match delete_agent(cluster, &target).await {
+            Ok(()) => true,
+            Err(words) => {
+                failures.push(words);
+                false
+            }
+        };
+        if deleted
+            && force
+            && let Some(pod) = &target.pod
+            && let Err(error) = end_pod(cluster, pod).await
+        {
+            failures.push(format!("the pod of agent \"{}\" was not ended by force, it leaves in its own time: {error}", target.name));
+        }
+        (deleted.then_some(target), failures)
+    });
+    let mut done = futures::stream::iter(deletes).buffered(AT_ONCE);
+    while let Some((removed, failures)) = done.next().await {
+        report.removed.extend(removed);
+        report.failures.extend(failures);
+    }
+    report
+}
+
+async fn delete_agent(cluster: &Cluster, target: &Target) -> Result<(), String> {
+    let params = DeleteParams { preconditions: only(&target.uid), ..DeleteParams::default() };
+    match cluster.api::<DeserializeGuard<Agent>>().delete(&target.name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()), // it is gone, as was asked for
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            Err(format!("agent \"{}\" was replaced by another of its name since we looked; that one was not deleted", target.name))
+        }
+        Err(error) => Err(Error::of::<Agent>(&cluster.namespace, &target.name)(error).to_string()),
+    }
+}
+
+async fn end_pod(cluster: &Cluster, pod: &PodRef) -> Result<(), Error> {
+    let params = DeleteParams { grace_period_seconds: Some(FORCED_GRACE), preconditions: only(&pod.uid), ..DeleteParams::default() };
+    match cluster.api::<Pod>().delete(&pod.name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()), // that pod is gone
+        Err(error) => Err(Error::of::<Pod>(&cluster.namespace, &pod.name)(error)),
+    }
+}
+
+fn only(uid: &str) -> Option<Preconditions> {
+    Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None })
+}
+
+/// Waits until the deleted Agents are gone, at most `timeout` for all of them.
+pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Result<Waited, Error> {
+    let deadline = Instant::now() + timeout;
+    let api = cluster.api::<Agent>();
+    let mut left: Vec<&Target> = report.removed.iter().collect();
+    while let Some(target) = left.last() {
+        let Ok(answer) = timeout_at(deadline, api.get_metadata_opt(&target.name)).await else { break };
+        let found = answer.map_err(Error::of::<Agent>(&cluster.namespace, &target.name))?;
+        if found.is_none_or(|found| found.metadata.uid.as_deref() != Some(&target.uid)) {
+            left.pop();
+        } else if timeout_at(deadline, sleep(LOOK_AGAIN)).await.is_err() {
+            break;
+        }
+    }
+    Ok(Waited { namespace: report.namespace.clone(), left: left.iter().map(|target| target.name.clone()).collect() })
+}
+
+/// What was deleted, in words.
+pub fn render(report: &Report) -> Output {
+    let Report { namespace, removed, forced, failures } = report;
+    let mut output = Output::default();
+    for target in removed {
+        let how = if *forced { "force deleted" } else { "deleted" };
+        output.line(format!("agent.{GROUP}/{} {how}", target.name));
+    }
+    let pools: BTreeSet<&str> = removed.iter().filter(|target| target.pools_own).map(|target| target.pool.as_str()).collect();
+    for pool in pools {
+        output.note(format!(
+            "note: pool {pool} replaces what it still wants; for fewer agents: kubectl spillway scale {pool} --replicas N -n {namespace}"
+        ));
+    }
+    for words in failures {
+        output.failure(words);
+    }
+    if removed.is_empty() && failures.is_empty() {
+        output.note(format!("No agents found in namespace {namespace}."));
+    }
+    output
+}
+
+/// What came of waiting, in words.
+pub fn render_waited(waited: &Waited) -> Output {
+    let Waited { namespace, left } = waited;
+    let mut output = Output::default();
+    if !left.is_empty() {
+        let names: Vec<&str> = left.iter().take(5).map(String::as_str).collect();
+        let more = if left.len() > names.len() { format!(" and {} more", left.len() - names.len()) } else { String::new() };
+        output.failure(format!(
+            "not gone in time: {}{more}; `kubectl spillway ls --all -o wide -n {namespace}` says what they wait for",
+            names.join(", ")
+        ));
+    }
+    output
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(name: &str, pools_own: bool) -> Target {
+        Target { name: name.into(), uid: "u".into(), pool: "p".into(), pools_own, pod: None }
+    }
+    fn report(removed: Vec<Target>, failures: Vec<String>) -> Report {
+        Report { namespace: "n".into(), removed, forced: false, failures }
+    }
+
+    #[test]
+    fn a_whole_pool_is_asked_for_and_single_agents_are_not() {
+        let plan = Plan { namespace: "n".into(), targets: vec![target("a", true), target("b", false)], failures: Vec::new() };
+        let pool = Arguments { pool: Some("p".into()), all: true, ..Arguments::default() };
+        assert_eq!(
+            question(&plan, &pool).as_deref(),
+            Some("Delete 2 agents of pool p in namespace n? The pool replaces what it still wants.")
+        );
+        assert_eq!(question(&plan, &Arguments { yes: true, ..pool.clone() }), None);
+        assert_eq!(question(&Plan { targets: Vec::new(), ..plan.clone() }, &pool), None);
+        assert_eq!(question(&plan, &Arguments { agents: vec!["a".into()], ..Arguments::default() }), None);
+    }
+
+    #[test]
+    fn the_replacement_is_told_only_of_agents_that_the_pool_made() {
+        let own = render(&report(vec![target("a", true), target("b", true)], Vec::new()));
+        assert_eq!(own.out, "agent.spillway.dev/a deleted\nagent.spillway.dev/b deleted\n");
+        assert_eq!(own.err, "note: pool p replaces what it still wants; for fewer agents: kubectl spillway scale p --replicas N -n n\n");
+        assert!(render(&report(vec![target("a", false)], Vec::new())).err.is_empty());
+    }
+
+    #[test]
+    fn failures_fail_and_nothing_is_said_so() {
+        let failed = render(&report(Vec::new(), vec!["w".into()]));
+        assert_eq!((failed.err.as_str(), failed.failed), ("error: w\n", true));
+        assert_eq!(
+            render(&report(Vec::new(), Vec::new())),
+            Output { err: "No agents found in namespace n.\n".into(), ..Output::default() }
+        );
+        let left = Waited { namespace: "n".into(), left: (0..7).map(|number| format!("a{number}")).collect() };
+        assert!(render_waited(&left).failed && render_waited(&left).err.contains("a0, a1, a2, a3, a4 and 2 more"));
+        assert_eq!(render_waited(&Waited { left: Vec::new(), ..left }), Output::default());
+    }
+}

@@ -1,0 +1,87 @@
+//! Columns, ages, and text that is safe to print. Pure; it must not know a kind.
+
+use comfy_table::{Table, presets};
+use jiff::Timestamp;
+
+/// What stands in a column that has nothing to say.
+pub const NOTHING: &str = "-";
+
+/// Rows under a header, as kubectl sets them: three spaces between the columns, no lines, no spaces at the end.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row.iter().map(|cell| if cell.is_empty() { NOTHING.to_owned() } else { printable(cell) }));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}
+
+/// `text` without what would move a cursor or break a row: much of what is listed was written by agents.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+}
+
+/// The text, or nothing.
+pub fn or_nothing(text: Option<impl ToString>) -> String {
+    text.map_or_else(String::new, |text| text.to_string())
+}
+
+/// How long ago `from` was, as kubectl writes it: the two largest units, the smaller one only while it matters.
+pub fn age(from: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(from) = from else { return String::new() };
+    let seconds = now.duration_since(from).as_secs().max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let both = |large: i64, unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{large}{unit}"),
+        _ => format!("{large}{unit}{small}{small_unit}"),
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => both(minutes, "m", seconds % 60, "s"),
+        () if hours < 3 => format!("{minutes}m"),
+        () if hours < 8 => both(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if days < 8 => both(days, "d", hours % 24, "h"),
+        () if days < 730 => format!("{days}d"),
+        () if days < 2920 => both(days / 365, "y", days % 365, "d"),
+        () => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_those_of_kubectl() {
+        let from = Timestamp::UNIX_EPOCH;
+        let cases = [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (150, "2m30s"),
+            (3599, "59m"),
+            (3 * 3600 + 60, "3h1m"),
+            (8 * 3600 + 60, "8h"),
+            (49 * 3600, "2d1h"),
+            (9 * 86_400 + 1, "9d"),
+            (800 * 86_400, "2y70d"),
+            (3000 * 86_400, "8y"),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(age(Some(from), from + jiff::SignedDuration::from_secs(seconds)), expected);
+        }
+        assert_eq!(age(Some(from + jiff::SignedDuration::from_secs(5)), from), "0s", "another machine's clock may be ahead");
+    }
+
+    #[test]
+    fn rows_line_up_and_control_characters_never_reach_the_terminal() {
+        let rows = vec![vec!["a".into(), "\u{1b}[2J".into()], vec!["longer".into(), String::new()]];
+        assert_eq!(table(&["NAME", "X"], rows), "NAME     X\na        \u{fffd}[2J\nlonger   -\n");
+    }
+}
