@@ -34,28 +34,40 @@ fn resource(kind: &str) -> ApiResource {
     all.into_iter().find(|resource| resource.kind == kind).unwrap_or_else(|| panic!("{kind} is no kind of ours"))
 }
 
-/// Writes `object` as a person (or, for the status, a controller) would. `stored` is what it replaces; nothing is kept
-/// when `dry_run`.
-async fn write(
-    api: &Api<DynamicObject>,
-    object: &Value,
-    stored: Option<&DynamicObject>,
-    dry_run: bool,
-) -> Result<DynamicObject, kube::Error> {
-    let params = PostParams { dry_run, field_manager: None };
-    let mut object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
-    let Some(stored) = stored else { return api.create(&params, &object).await };
-    object.metadata.resource_version = stored.metadata.resource_version.clone();
-    object.metadata.uid = stored.metadata.uid.clone();
-    let name = stored.metadata.name.clone().expect("a name");
-    let written = api.replace(&name, &params, &object).await?;
-    if object.data.get("status").is_none() {
-        return Ok(written);
+/// Where the objects of a case are written.
+struct Place {
+    client: kube::Client,
+    api: Api<DynamicObject>,
+}
+
+impl Place {
+    /// Writes `object` as a person (or, for the status, a controller) would. `stored` is what it replaces; nothing is kept
+    /// when `dry_run`.
+    async fn write(&self, object: &Value, stored: Option<&DynamicObject>, dry_run: bool) -> Result<DynamicObject, kube::Error> {
+        let params = PostParams { dry_run, field_manager: None };
+        let mut object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
+        let Some(stored) = stored else { return self.create(&object, &params).await };
+        object.metadata.resource_version = stored.metadata.resource_version.clone();
+        object.metadata.uid = stored.metadata.uid.clone();
+        let name = stored.metadata.name.clone().expect("a name");
+        let written = self.api.replace(&name, &params, &object).await?;
+        if object.data.get("status").is_none() {
+            return Ok(written);
+        }
+        if !dry_run {
+            object.metadata.resource_version = written.metadata.resource_version;
+        }
+        self.api.replace_status(&name, &params, &object).await
     }
-    if !dry_run {
-        object.metadata.resource_version = written.metadata.resource_version;
+
+    /// As kubectl does it: an unknown field is an error, not dropped.
+    async fn create(&self, object: &DynamicObject, params: &PostParams) -> Result<DynamicObject, kube::Error> {
+        let body = serde_json::to_vec(object).expect("JSON");
+        let mut request = kube::core::Request::new(self.api.resource_url()).create(params, body).expect("a request");
+        let strict = format!("{}&fieldValidation=Strict", request.uri());
+        *request.uri_mut() = strict.parse().expect("an URI");
+        self.client.request(request).await
     }
-    api.replace_status(&name, &params, &object).await
 }
 
 /// What the API server says of a case.
@@ -65,23 +77,24 @@ async fn judge(room: &Room, case: &Case) -> Result<(), String> {
         "ClusterBudget" => Api::all_with(room.client.clone(), &resource),
         _ => Api::namespaced_with(room.client.clone(), &room.namespace, &resource),
     };
+    let place = Place { client: room.client.clone(), api };
     let with_status = case.object.get("status").is_some();
     let before = match &case.old {
         Some(old) => {
-            let made = write(&api, old, None, false).await.map_err(|error| format!("the old object was refused: {error}"))?;
-            let stored = if old.get("status").is_some() { write(&api, old, Some(&made), false).await } else { Ok(made) };
+            let made = place.write(old, None, false).await.map_err(|error| format!("the old object was refused: {error}"))?;
+            let stored = if old.get("status").is_some() { place.write(old, Some(&made), false).await } else { Ok(made) };
             Some(stored.map_err(|error| format!("the old status was refused: {error}"))?)
         }
-        None if with_status => match write(&api, &case.object, None, false).await {
+        None if with_status => match place.write(&case.object, None, false).await {
             Ok(made) => Some(made),
             Err(error) => return Err(error.to_string()),
         },
         None => None,
     };
-    let result = write(&api, &case.object, before.as_ref(), true).await;
+    let result = place.write(&case.object, before.as_ref(), true).await;
     if let Some(before) = before {
         let name = before.metadata.name.expect("a name");
-        api.delete(&name, &DeleteParams::default()).await.expect("the case's object is deleted");
+        place.api.delete(&name, &DeleteParams::default()).await.expect("the case's object is deleted");
     }
     result.map(|_| ()).map_err(|error| error.to_string())
 }
@@ -117,10 +130,10 @@ async fn one_malformed_stored_object_never_stops_the_others() {
         "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
     crds.patch("agentpools.spillway.dev", &PatchParams::default(), &Patch::Merge(loose)).await.expect("a looser CRD");
     let bad = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "bad"}, "spec": {"type": 7, "agent": "none"}});
-    let pools: Api<DynamicObject> = Api::namespaced_with(room.client.clone(), &room.namespace, &AgentPool::api_resource());
+    let api: Api<DynamicObject> = Api::namespaced_with(room.client.clone(), &room.namespace, &AgentPool::api_resource());
+    let pools = Place { client: room.client.clone(), api };
     let stored =
-        eventually("the looser schema is in force", async || write(&pools, &bad, None, false).await.map_err(|error| error.to_string()))
-            .await;
+        eventually("the looser schema is in force", async || pools.write(&bad, None, false).await.map_err(|error| error.to_string())).await;
     let restore = json!({"spec": {"versions": strict.spec.versions}});
     crds.patch("agentpools.spillway.dev", &PatchParams::default(), &Patch::Merge(restore)).await.expect("the CRD as it was");
     drop(schemas);
@@ -138,7 +151,7 @@ async fn one_malformed_stored_object_never_stops_the_others() {
     })
     .await;
     // And it can be removed like any other.
-    pools.delete("bad", &DeleteParams::default()).await.expect("deleted");
+    pools.api.delete("bad", &DeleteParams::default()).await.expect("deleted");
     assert_ne!(stored.metadata.uid, good.metadata.uid);
     room.close().await;
 }
