@@ -41,7 +41,7 @@ images: build cluster-build ## the operator's image and the demo agent's, as arc
 load: images ## bring the images into the local cluster's node
 	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
 
-generate: ## write the generated files (CRDs, the chart's CRDs)
+generate: ## write the generated files (CRDs, the chart's CRDs, their reference)
 	cargo run --quiet --locked --bin spillway -- crds --write .
 
 generated: ## fail if a generated file is missing or stale

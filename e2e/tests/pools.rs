@@ -7,7 +7,7 @@ use serde_json::json;
 use spillway::api::agent::AgentPhase;
 use spillway::api::{Agent, AgentPool, names};
 
-use crate::support::{Room, eventually, seen};
+use crate::support::{Room, audit, eventually, seen};
 
 #[tokio::test]
 async fn a_pool_runs_its_minimum_takes_scale_and_leaves_nothing_behind() {
@@ -91,31 +91,39 @@ async fn a_pod_deleted_by_hand_brings_one_replacement() {
 }
 
 #[tokio::test]
-async fn an_agent_whose_program_ends_is_kept_for_reading_then_collected() {
-    let room = Room::open("ttl").await;
+async fn programs_that_end_at_once_are_replaced_later_and_later_and_the_pool_says_so() {
+    let room = Room::open("crash").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let program = json!({"command": ["/bin/sh", "-c", "exit 7"]});
-    room.apply_pool("fails", json!({"replicas": 1, "agent": program, "supervision": {"stoppedTTLSeconds": 0}})).await;
-    eventually("an ended agent was collected and replaced", async || {
-        let spawned = room.pool("fails").await.status.and_then(|status| status.spawned).unwrap_or(0);
-        let agents = room.list::<Agent>().await.len();
-        seen(spawned >= 3 && agents <= 2, || format!("{spawned} spawned, {agents} there"))
+    room.apply_pool("fails", json!({"replicas": 1, "agent": program})).await;
+    let (reason, message) = room.pool_says("fails", "Blocked", "True").await;
+    assert!(reason == "CrashLoop" && message.contains("exit code 7"), "{reason}: {message}");
+    let (reason, _) = room.pool_says("fails", "Stalled", "True").await;
+    assert_eq!(reason, "CrashLoop");
+    let crashed = room.list::<Agent>().await.len();
+    assert!((5..=7).contains(&crashed), "{crashed} agents: each came later than the one before");
+
+    // Mended, it goes on by itself.
+    room.apply_pool("fails", json!({"replicas": 1, "agent": {"command": ["/bin/demo-agent"]}})).await;
+    room.pool_says("fails", "Ready", "True").await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn ended_agents_are_collected_after_their_time() {
+    let room = Room::open("ttl").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.apply_pool("free", json!({"replicas": 1, "supervision": {"stoppedTTLSeconds": 0}})).await;
+    let victim = room.pods_ready(1).await[0].name_any();
+    room.api::<Pod>().delete(&victim, &DeleteParams::default()).await.expect("deleted");
+    eventually("it is replaced and gone", async || {
+        let left = room.api::<Agent>().get_opt(&victim).await.map_err(|error| error.to_string())?;
+        seen(left.is_none(), || "it is there".into())
     })
     .await;
-    let program = json!({"command": ["/bin/sh", "-c", "exit 7"]});
-    room.apply_pool("kept", json!({"replicas": 1, "agent": program})).await;
-    eventually("the agent tells how its program ended", async || {
-        let agents = room.list::<Agent>().await;
-        let told = agents
-            .iter()
-            .filter(|agent| agent.spec.pool_ref.name == "kept")
-            .filter_map(|agent| agent.status.as_ref())
-            .flat_map(|status| &status.conditions)
-            .any(|condition| condition.reason == "PodFailed" && condition.message.contains("exit code 7"));
-        seen(told, || format!("{} agents", agents.len()))
-    })
-    .await;
+    room.pods_ready(1).await;
     room.close().await;
 }
 
@@ -139,6 +147,12 @@ async fn a_full_quota_blocks_in_the_servers_words_and_goes_on_when_it_frees() {
     let (reason, _) = room.pool_says("free", "Ready", "False").await;
     assert_eq!(reason, "QuotaExceeded");
     assert!(room.list::<Agent>().await.len() <= 4, "agents that only wait for quota are not heaped up");
+    // Twenty seconds of a full quota: tries come later and later.
+    let since = jiff::Timestamp::now();
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    let tries =
+        audit::writes(&room.namespace, since).iter().filter(|write| write.verb == "create" && write.object_ref.resource == "pods").count();
+    assert!(tries <= 30, "{tries} refused creates in 20 s");
 
     room.api::<ResourceQuota>().delete("q", &DeleteParams::default()).await.expect("deleted");
     room.pool_says("free", "Ready", "True").await;
@@ -229,8 +243,40 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
     room.pods_ready(1).await;
     room.api::<Agent>().create(&PostParams::default(), &object).await.expect("accepted again once it is gone");
     room.pods_ready(2).await;
+    // One that was there before its pool is the pool's all the same, and labels and owners that somebody takes off come back.
+    let off = json!({"metadata": {"ownerReferences": null, "labels": null}});
+    room.api::<Agent>().patch("mine", &PatchParams::default(), &Patch::Merge(off.clone())).await.expect("changed");
+    eventually("it is adopted again", async || {
+        let agent = room.api::<Agent>().get("mine").await.map_err(|error| error.to_string())?;
+        seen(agent.metadata.owner_references.is_some(), || "no owner".into())
+    })
+    .await;
     room.api::<AgentPool>().delete("free", &DeleteParams::default()).await.expect("deleted");
     room.empty().await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn labels_and_owners_that_somebody_takes_off_change_no_number() {
+    let room = Room::open("labels").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.apply_pool("free", json!({"replicas": 3})).await;
+    let pods = room.pods_ready(3).await;
+    let off = json!({"metadata": {"ownerReferences": null, "labels": null}});
+    let name = pods[0].name_any();
+    room.api::<Agent>().patch(&name, &PatchParams::default(), &Patch::Merge(off)).await.expect("changed");
+    let unlabelled = json!({"metadata": {"labels": null}});
+    room.api::<Pod>().patch(&pods[1].name_any(), &PatchParams::default(), &Patch::Merge(unlabelled)).await.expect("changed");
+    eventually("the Agent is adopted again", async || {
+        let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
+        seen(agent.metadata.owner_references.is_some(), || "no owner".into())
+    })
+    .await;
+    room.apply_pool("free", json!({"replicas": 4})).await;
+    room.pool_says("free", "Ready", "True").await;
+    room.pods_ready(4).await;
+    assert_eq!(room.list::<Agent>().await.len(), 4, "none was taken for lost");
     room.close().await;
 }
 

@@ -151,7 +151,7 @@ fn target(agent: &DeserializeGuard<Agent>) -> Target {
         name: agent.name_any(),
         uid: agent.uid().unwrap_or_default(),
         pool: fits.map_or(labelled, |agent| agent.spec.pool_ref.name.clone()),
-        pools_own: agent.labels().contains_key(names::SEQUENCE_LABEL),
+        pools_own: fits.is_some_and(|agent| agent.spec.sequence.is_some()),
         pod: fits.and_then(|agent| agent.status.as_ref()).and_then(|status| status.pod_ref.clone()),
     }
 }

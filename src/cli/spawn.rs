@@ -128,6 +128,7 @@ fn agent(pool: &AgentPool, arguments: &Arguments, seed: u64) -> Agent {
         spec: AgentSpec {
             pool_ref: LocalRef { name: pool.name_any() },
             display_name: Some(arguments.display_name.clone().unwrap_or_else(words)),
+            sequence: None,
             parent_ref: None,
             manual: Some(true),
             paused: None,

@@ -32,7 +32,7 @@ where
     }
     let object = json!({"apiVersion": K::api_version(&kind), "kind": K::kind(&kind), "metadata": metadata, "status": status});
     let params = PatchParams::apply(manager).force();
-    api.patch_status(name, &params, &Patch::Apply(object)).await.map_err(Error::of("applying a status"))
+    api.patch_status(name, &params, &Patch::Apply(object)).await.map_err(Error::of_status_write("applying a status"))
 }
 
 /// Creates `object`.

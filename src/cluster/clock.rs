@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// Time since boot, suspended time included (CLOCK_BOOTTIME).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootTime(Duration);
 
 impl BootTime {

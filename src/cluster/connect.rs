@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use kube::client::ClientBuilder;
 use kube::{Client, Config};
+use tower::timeout::TimeoutLayer;
 
 use crate::telemetry::Metrics;
 
-/// How long a request may take before it counts as unanswered. Watches are not bound by it.
+/// How long the beginning of an answer may take before the request counts as unanswered. What streams after it, as a watch
+/// does, is not bound by it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Connects as the environment says (in a pod: its ServiceAccount; else `KUBECONFIG` or `~/.kube/config`), and counts
@@ -16,10 +18,10 @@ pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Clien
     let mut config = Config::infer().await?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = None; // a quiet watch is not a broken one: the server ends it
-    config.write_timeout = Some(ANSWER_WITHIN);
+    config.default_retry = false; // retries are ours: backed off by object, counted, and ended by a stop
     config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
     let builder = ClientBuilder::try_from(config)?;
-    Ok(builder.with_layer(&CountLayer(metrics)).build())
+    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics)).build())
 }
 
 /// A layer that counts requests.

@@ -73,6 +73,12 @@ impl Class {
 impl Error {
     /// Names the call that `source` came from.
     pub fn of(call: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { call, source: Box::new(source) }
+    }
+
+    /// As [`of`](Self::of), for a write of a status that carries our owner epoch: only there a refusal can mean that
+    /// another leader has written. Anywhere else the same words could come from what a person put into an object.
+    pub fn of_status_write(call: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| {
             let fenced = matches!(&source, kube::Error::Api(status) if is_fence(status));
             if fenced { Self::Fenced { call } } else { Self::Api { call, source: Box::new(source) } }
@@ -108,9 +114,10 @@ fn told(source: &kube::Error) -> String {
     }
 }
 
-/// The status rule of the CRDs that refuses a falling owner epoch.
+/// The rule of the CRDs that refuses a falling owner epoch in a status.
 fn is_fence(status: &Status) -> bool {
-    status.code == 422 && status.message.contains("governorEpoch must not fall")
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 422 && causes.into_iter().any(|cause| cause.field == "status.governorEpoch" && cause.message.contains("must not fall"))
 }
 
 fn class_of(status: &Status) -> Class {
@@ -120,6 +127,9 @@ fn class_of(status: &Status) -> Class {
         409 if status.reason == "AlreadyExists" => Class::AlreadyExists,
         409 => Class::Conflict,
         403 if has_cause("NamespaceTerminating") => Class::Terminating,
+        // An admission webhook that is down, for example: the server answered, and says why.
+        500 => Class::Refused,
+        403 if status.message.contains("status unknown for quota") => Class::QuotaExceeded,
         403 if status.message.contains("exceeded quota")
             || status.message.contains("must specify limits")
             || status.message.contains("failed quota") =>
@@ -149,13 +159,42 @@ mod tests {
             (api(403, "Forbidden", r#"pods "x" is forbidden: exceeded quota: q, requested: pods=1"#), Class::QuotaExceeded),
             (api(403, "Forbidden", r#"pods "x" is forbidden: violates PodSecurity"#), Class::Refused),
             (api(422, "Invalid", "spec.image: Required value"), Class::Refused),
-            (api(422, "Invalid", "status: Invalid value: governorEpoch must not fall: the writer has lost"), Class::LostLeadership),
+            (api(422, "Invalid", "spec.nodeSelector: Invalid value: \"governorEpoch must not fall\""), Class::Refused),
             (api(429, "TooManyRequests", ""), Class::Unavailable),
-            (api(500, "InternalError", ""), Class::Unavailable),
+            (api(500, "InternalError", "failed calling webhook"), Class::Refused),
+            (api(503, "ServiceUnavailable", ""), Class::Unavailable),
         ];
         for (error, class) in cases {
             assert_eq!(error.class(), class, "{error}");
         }
+    }
+
+    #[test]
+    fn only_a_refused_status_write_can_say_that_leadership_is_lost() {
+        use kube::core::response::{StatusCause, StatusDetails};
+        let refused = |field: &str| {
+            let cause =
+                StatusCause { reason: "FieldValueInvalid".into(), message: "governorEpoch must not fall: ...".into(), field: field.into() };
+            let details = StatusDetails {
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                causes: vec![cause],
+                retry_after_seconds: 0,
+            };
+            kube::Error::Api(Box::new(Status {
+                status: None,
+                code: 422,
+                message: String::new(),
+                metadata: None,
+                reason: "Invalid".into(),
+                details: Some(details),
+            }))
+        };
+        assert_eq!(Error::of_status_write("test")(refused("status.governorEpoch")).class(), Class::LostLeadership);
+        assert_eq!(Error::of_status_write("test")(refused("spec.nodeSelector")).class(), Class::Refused);
+        assert_eq!(Error::of("test")(refused("status.governorEpoch")).class(), Class::Refused);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use super::clock::BootTime;
 use super::{Class, Error};
 use crate::policy::lease::{Step, Timing, decide};
 
+/// Between two tries to renew when the API server does not answer.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Which Lease, and who we are.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -87,7 +90,9 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
     let mut seen = Seen { lease: None, version: None, unchanged_since: BootTime::now() };
     let mut told = None;
     loop {
-        let wait = match look(&api, &identity, &mut seen).await {
+        // A look that hangs must not keep a standby from ever taking over.
+        let looked = tokio::time::timeout(timing.renew_deadline, look(&api, &identity, &mut seen)).await.unwrap_or(Err(Error::NotLeading));
+        let wait = match looked {
             Err(error) => {
                 tracing::warn!(%error, "cannot read the leader lease; retrying");
                 timing.retry
@@ -106,7 +111,8 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
                     // A Lease that carries our own name before we took it can only be a clash of names: taken as free.
                     Step::Acquire | Step::Renew => {
                         let began = BootTime::now();
-                        match write(&api, &identity, &timing, seen.lease.take(), true).await {
+                        let writing = write(&api, &identity, &timing, seen.lease.take(), true);
+                        match tokio::time::timeout(timing.renew_deadline, writing).await.unwrap_or(Err(Error::NotLeading)) {
                             Ok(lease) => return keep(api, identity, timing, lease, began, stop),
                             Err(error) => {
                                 tracing::debug!(%error, "the leader lease was not to be had");
@@ -227,10 +233,15 @@ impl Keeper {
                 }
                 Ok(Err(error)) => match error.class() {
                     // Our own write whose answer was lost looks like this too: the record tells.
-                    Class::Conflict => self.reread().await?,
+                    Class::Conflict => match tokio::time::timeout(left, self.reread()).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) if error.class() == Class::Unavailable => tokio::time::sleep(PAUSE.min(left)).await,
+                        Ok(Err(error)) => return Err(error),
+                        Err(_) => return Err(Error::NotLeading),
+                    },
                     Class::Unavailable => {
                         tracing::warn!(%error, "the leader lease was not renewed; retrying");
-                        tokio::time::sleep(Duration::from_millis(500).min(left)).await;
+                        tokio::time::sleep(PAUSE.min(left)).await;
                     }
                     Class::AlreadyExists
                     | Class::NotFound

@@ -37,6 +37,18 @@ impl Builder<'_> {
     }
 }
 
+/// `next` with the messages of `stored` where type, status and reason are the same: equal to it when only words changed.
+pub fn with_old_words(next: &[Condition], stored: &[Condition]) -> Vec<Condition> {
+    let old = |condition: &Condition| {
+        find(stored, &condition.type_)
+            .filter(|old| old.status == condition.status && old.reason == condition.reason)
+            .map(|old| old.message.clone())
+    };
+    next.iter()
+        .map(|condition| Condition { message: old(condition).unwrap_or_else(|| condition.message.clone()), ..condition.clone() })
+        .collect()
+}
+
 /// The condition `type_` among `conditions`.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)

@@ -21,6 +21,17 @@ use crate::telemetry::Metrics;
 /// First and longest bound of the delay between retries of one object.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
+/// When a reconcile in which nothing failed wants to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// After this long; earlier failures of the object are forgotten.
+    After(Duration),
+    /// Later each time, as after a failure: what is wanted cannot be had now.
+    Later,
+    /// When something changes.
+    OnChange,
+}
+
 /// An object of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -101,25 +112,36 @@ impl Context {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Runs one reconcile: counts it, times it, and forgets earlier failures of the object when it succeeds.
+    /// Runs one reconcile: counts it, times it, and forgets earlier failures of the object when it got what it wanted.
     pub async fn reconcile(
         &self,
         controller: &'static str,
         key: Key,
-        work: impl Future<Output = Result<Action, Error>>,
+        work: impl Future<Output = Result<Look, Error>>,
     ) -> Result<Action, Error> {
         let started = Instant::now();
         let result = work.await;
-        let outcome = result.as_ref().map_or_else(|error| error.class().label(), |_| "ok");
+        let outcome = match &result {
+            Ok(Look::After(_) | Look::OnChange) => "ok",
+            Ok(Look::Later) => "waiting",
+            Err(error) => error.class().label(),
+        };
         self.metrics.reconciled(controller, outcome, started.elapsed());
-        if result.is_ok() {
-            self.backoff.succeeded(&(controller, key));
-        }
-        result
+        Ok(match result? {
+            Look::After(wait) => {
+                self.backoff.succeeded(&(controller, key));
+                Action::requeue(wait)
+            }
+            Look::OnChange => {
+                self.backoff.succeeded(&(controller, key));
+                Action::await_change()
+            }
+            Look::Later => Action::requeue(self.retry_after(controller, key)),
+        })
     }
 
     /// How long to wait before a failed try of this object is made again.
-    pub fn retry_after(&self, controller: &'static str, key: Key) -> Duration {
+    fn retry_after(&self, controller: &'static str, key: Key) -> Duration {
         self.backoff.failed((controller, key))
     }
 
@@ -164,6 +186,9 @@ impl Context {
     pub fn forget(&self, controller: &'static str, key: &Key) {
         let slot = (controller, key.clone());
         self.backoff.succeeded(&slot);
+        if controller == super::agent_pool::CONTROLLER {
+            self.pool_gate.forget(key);
+        }
         self.counts_written.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
     }

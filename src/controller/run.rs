@@ -12,12 +12,12 @@ use anyhow::{Context as _, bail};
 use futures::StreamExt;
 use kube::Client;
 use kube::runtime::Controller;
-use kube::runtime::controller::Config;
+use kube::runtime::controller::{self, Config};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::{self, Disappearances};
-use super::context::Context;
+use super::context::{Context, Key};
 use super::stores::{Stores, Triggers, watch_all};
 use super::{agent_pool, publish::Owned};
 use crate::cluster::events::Events;
@@ -30,8 +30,6 @@ use crate::telemetry::{Health, Metrics, serve};
 const KINDS_PERIOD: Duration = Duration::from_secs(10);
 /// Between them while some are missing.
 const KINDS_RETRY: Duration = Duration::from_secs(1);
-/// How long a pool waits for more events before it is looked at: a batch of Agents brings many at once.
-const POOL_DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// What the process is told.
 #[derive(Clone, Debug)]
@@ -102,7 +100,10 @@ async fn stand_and_lead(
     let disappearances = Disappearances::default();
     let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances);
     let leading = async {
-        stores.filled(|missing| health.set("caches", missing)).await;
+        tokio::select! {
+            () = stores.filled(|missing| health.set("caches", missing)) => {}
+            () = stop.cancelled() => return,
+        }
         let epoch = owner_epoch(resource_version, highest_epoch(&stores));
         metrics.leading(epoch);
         tracing::info!(epoch, holder = %settings.lease.holder, "leading");
@@ -131,15 +132,28 @@ async fn drive(context: Arc<Context>, triggers: Triggers, concurrency: u16, stop
     let Triggers { pools, agents } = triggers;
     let pools = Controller::for_stream(futures::stream::pending(), context.stores.pools.clone())
         .reconcile_on(pools)
-        .with_config(Config::default().concurrency(concurrency).debounce(POOL_DEBOUNCE))
+        .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(agent_pool::reconcile, agent_pool::after_error, context.clone())
-        .for_each(|_| std::future::ready(()));
+        .for_each(|ended| forget_if_gone(ended, agent_pool::CONTROLLER, &context));
     let agents = Controller::for_stream(futures::stream::pending(), context.stores.agents.clone())
         .reconcile_on(agents)
         .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(agent::reconcile, agent::after_error, context)
-        .for_each(|_| std::future::ready(()));
+        .run(agent::reconcile, agent::after_error, context.clone())
+        .for_each(|ended| forget_if_gone(ended, agent::CONTROLLER, &context));
     futures::join!(pools, agents);
+}
+
+/// A trigger for an object that is not in the store comes after its deletion: nothing is remembered of it.
+fn forget_if_gone<T, K, Q>(ended: Result<T, controller::Error<K, Q>>, controller: &'static str, context: &Context) -> std::future::Ready<()>
+where
+    K: std::error::Error + 'static,
+    Q: std::error::Error + 'static,
+{
+    if let Err(controller::Error::ObjectNotFound(object)) = ended {
+        let key = Key { namespace: object.namespace.unwrap_or_default(), name: object.name };
+        context.forget(controller, &key);
+    }
+    std::future::ready(())
 }

@@ -1,5 +1,6 @@
 //! What is watched, how it is pruned, and which event makes whom look again.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
@@ -109,7 +110,7 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
                         wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
                     }
                 }
-                Change::Listed(agents) => wake.agents_where(agents, |_| true),
+                Change::Listed(agents) => agents.state().iter().for_each(|agent| wake.agent(&Key::of(agent.as_ref()))),
             },
         )
     };
@@ -141,7 +142,7 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     };
     let pods = {
         let (wake, agents, disappearances) = (wake.clone(), agents.clone(), disappearances.clone());
-        let ours = all.clone().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
+        let ours = all.clone().labels(names::AGENT_LABEL);
         start(tasks, watcher(scoped::<Pod>(client, namespace), ours), prune_pod, move |change| match change {
             Change::Present(pod) => wake.agent(&Key::of(pod)),
             Change::Deleted(pod) => {
@@ -156,20 +157,23 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     };
     let nodes = {
         let (wake, pods) = (wake.clone(), pods.clone());
-        let mut last = std::collections::HashMap::new();
+        // Nodes are written for every heartbeat; only what changes an answer wakes anybody.
+        let mut last = HashMap::new();
+        let mut changed = move |node: &Node, now: Option<bool>| {
+            let before = match now {
+                Some(now) => last.insert(node.name_any(), now),
+                None => last.remove(&node.name_any()),
+            };
+            before != now
+        };
         start(tasks, watcher(Api::<Node>::all(client.clone()), all), prune_node, move |change| match change {
-            Change::Present(node) => {
-                // Nodes are written for every heartbeat; only what changes an answer wakes anybody.
-                let now = super::agent::reachable(node);
-                if last.insert(node.name_any(), now) != Some(now) {
-                    wake.agents_on(&pods, &node.name_any());
-                }
+            Change::Present(node) if changed(node, Some(super::agent::reachable(node))) => wake.agents_on(&pods, &node.name_any()),
+            Change::Deleted(node) if changed(node, None) => wake.agents_on(&pods, &node.name_any()),
+            Change::Listed(nodes) => {
+                let news = nodes.state().into_iter().filter(|node| changed(node, Some(super::agent::reachable(node))));
+                news.for_each(|node| wake.agents_on(&pods, &node.name_any()));
             }
-            Change::Deleted(node) => {
-                last.remove(&node.name_any());
-                wake.agents_on(&pods, &node.name_any());
-            }
-            Change::Listed(_) => {}
+            Change::Present(_) | Change::Deleted(_) => {}
         })
     };
     let budgets = references::<Budget>(tasks, client, namespace, &wake, &pools);

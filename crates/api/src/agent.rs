@@ -43,6 +43,8 @@ use crate::shared::LocalRef;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.poolRef == oldSelf.poolRef").message("poolRef cannot be changed: make another Agent").field_path(".poolRef"),
+    validation = Rule::new("has(self.sequence) == has(oldSelf.sequence) && (!has(self.sequence) || self.sequence == oldSelf.sequence)")
+        .message("sequence cannot be changed").field_path(".sequence"),
     validation = Rule::new("has(self.manual) == has(oldSelf.manual) && (!has(self.manual) || self.manual == oldSelf.manual)")
         .message("manual cannot be changed"),
 )]
@@ -52,6 +54,10 @@ pub struct AgentSpec {
     /// A name for people.
     #[schemars(length(min = 1, max = 63))]
     pub display_name: Option<String>,
+    /// The number under which its pool made it: with the pool's uid it gives the name, which proves that it is the pool's
+    /// own. Unset: made by hand.
+    #[schemars(range(min = 0))]
+    pub sequence: Option<i64>,
     /// The agent that spawned it.
     pub parent_ref: Option<LocalRef>,
     /// Made by hand: outside min and max of its pool, never outside its bulkhead.

@@ -58,6 +58,10 @@ pub mod reasons {
     pub const IMAGE_PULL: &str = "ImagePull";
     /// The container cannot be made or started.
     pub const CONTAINER_START: &str = "ContainerStart";
+    /// The API server refuses an Agent of the pool.
+    pub const AGENT_REFUSED: &str = "AgentRefused";
+    /// Agents end again and again soon after their start; the next is made later and later.
+    pub const CRASH_LOOP: &str = "CrashLoop";
     /// The namespace is being deleted.
     pub const NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
     /// The spec asks for what this version of Spillway cannot do.

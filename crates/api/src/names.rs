@@ -16,10 +16,6 @@ pub const POOL_UID_LABEL: &str = "spillway.dev/pool-uid";
 pub const AGENT_LABEL: &str = "spillway.dev/agent";
 /// Type of the agent, as its pool had it when the agent was made.
 pub const TYPE_LABEL: &str = "spillway.dev/type";
-/// Sequence number under which a pool made an Agent; absent on Agents made by hand.
-pub const SEQUENCE_LABEL: &str = "spillway.dev/sequence";
-/// Hash of the spec an object was made with.
-pub const SPEC_HASH_ANNOTATION: &str = "spillway.dev/spec-hash";
 /// Kept on an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
 pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
 
@@ -64,10 +60,10 @@ pub fn agent_name(pool: &str, pool_uid: &str, sequence: i64) -> String {
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
-/// The sequence number in `label`, if an Agent called `name` really is that one of the pool: labels prove nothing alone.
-pub fn sequence_of(name: &str, label: Option<&str>, pool: &str, pool_uid: &str) -> Option<i64> {
-    let sequence: i64 = label?.parse().ok()?;
-    (sequence >= 0 && agent_name(pool, pool_uid, sequence) == name).then_some(sequence)
+/// Whether an Agent called `name` really is number `sequence` of the pool: the name holds a hash of both, so this needs no
+/// label and no owner reference, which anybody may change.
+pub fn is_agent_of(name: &str, sequence: i64, pool: &str, pool_uid: &str) -> bool {
+    sequence >= 0 && agent_name(pool, pool_uid, sequence) == name
 }
 
 const MOODS: &[&str] = &[
@@ -159,13 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_label_counts_only_under_its_own_name() {
+    fn a_number_counts_only_under_its_own_name() {
         let name = agent_name("a", "uid", 4);
-        assert_eq!(sequence_of(&name, Some("4"), "a", "uid"), Some(4));
-        assert_eq!(sequence_of(&name, Some("5"), "a", "uid"), None);
-        assert_eq!(sequence_of("mine", Some("4"), "a", "uid"), None);
-        assert_eq!(sequence_of(&name, Some("-4"), "a", "uid"), None);
-        assert_eq!(sequence_of(&name, None, "a", "uid"), None);
+        assert!(is_agent_of(&name, 4, "a", "uid"));
+        assert!(!is_agent_of(&name, 5, "a", "uid") && !is_agent_of("mine", 4, "a", "uid") && !is_agent_of(&name, 4, "a", "other"));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub struct Facts {
     pub deleting: bool,
     /// Our finalizer is on it.
     pub finalizer: bool,
+    /// It is its pool's by owner reference, or its pool is not known.
+    pub owned: bool,
     /// Its stored phase is final.
     pub ended: bool,
     /// It has a recorded pod.
@@ -28,7 +30,7 @@ pub struct Facts {
 pub enum Pod {
     /// None; with a recorded pod, the judgement on where it went.
     Absent(Verdict),
-    /// One whose uid is not the recorded one.
+    /// One, and none is recorded: it is nobody's.
     Foreign,
     /// The recorded one.
     Ours(Observed),
@@ -107,8 +109,8 @@ pub enum Spawn {
 pub enum Step {
     /// Nothing to do but to tell the state.
     None,
-    /// Put our finalizer on, before anything else exists that it guards.
-    AddFinalizer,
+    /// Put our finalizer on, before anything exists that it guards, and make it its pool's.
+    Adopt,
     /// Make the pod, and record it.
     CreatePod,
     /// Delete our pod, with its grace.
@@ -164,9 +166,11 @@ pub enum End {
 
 /// Decide.
 pub fn plan(facts: &Facts) -> (Step, State) {
-    let Facts { deleting, finalizer, ended, recorded, pod, spawn } = facts;
+    let Facts { deleting, finalizer, owned, ended, recorded, pod, spawn } = facts;
     if *deleting {
-        return leave(*finalizer, *recorded, pod);
+        let (step, state) = leave(*finalizer, *recorded, pod);
+        // An ended Agent stays ended while it goes.
+        return (step, if *ended { State::Keep } else { state });
     }
     if *spawn == Spawn::PoolMissing {
         return (Step::DeleteAgent, State::PoolMissing);
@@ -174,15 +178,14 @@ pub fn plan(facts: &Facts) -> (Step, State) {
     if *ended {
         return (Step::None, State::Keep);
     }
-    if !*finalizer {
-        return (Step::AddFinalizer, State::Creating);
+    if !*finalizer || !*owned {
+        return (Step::Adopt, State::Keep);
     }
     match (pod, recorded) {
         (Pod::Ours(observed), _) => (Step::None, alive(observed)),
         (Pod::Absent(Verdict::Gone), true) => (Step::None, State::Ended(End::PodGone)),
         (Pod::Absent(verdict @ (Verdict::NotYet(_) | Verdict::Unknown)), true) => (Step::None, State::Missing(*verdict)),
-        (Pod::Foreign, true) => (Step::DeleteForeignPod, State::Ended(End::PodGone)),
-        (Pod::Foreign, false) => (Step::DeleteForeignPod, State::Replacing),
+        (Pod::Foreign, _) => (Step::DeleteForeignPod, State::Replacing),
         (Pod::Absent(_), false) => match spawn {
             Spawn::Possible => (Step::CreatePod, State::Creating),
             Spawn::PoolMissing => (Step::DeleteAgent, State::PoolMissing), // answered above; the match stays exhaustive
@@ -197,6 +200,7 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
         return (Step::None, State::Keep);
     }
     match pod {
+        Pod::Ours(Observed { deleting: true, node_unreachable: true, .. }) => (Step::None, State::Unreachable),
         Pod::Ours(Observed { deleting: true, .. }) => (Step::None, State::Stopping),
         Pod::Ours(Observed { deleting: false, .. }) => (Step::DeletePod, State::Stopping),
         Pod::Foreign => (Step::DeleteForeignPod, State::Stopping),
@@ -225,7 +229,7 @@ mod tests {
     use super::*;
 
     fn facts(recorded: bool, pod: Pod) -> Facts {
-        Facts { deleting: false, finalizer: true, ended: false, recorded, pod, spawn: Spawn::Possible }
+        Facts { deleting: false, finalizer: true, owned: true, ended: false, recorded, pod, spawn: Spawn::Possible }
     }
     fn ours(stage: Stage) -> Pod {
         Pod::Ours(Observed { stage, deleting: false, node_unreachable: false })
@@ -233,8 +237,13 @@ mod tests {
     const ABSENT: Pod = Pod::Absent(Verdict::Gone);
 
     #[test]
-    fn a_new_agent_gets_its_finalizer_then_its_pod() {
-        assert_eq!(plan(&Facts { finalizer: false, ..facts(false, ABSENT) }).0, Step::AddFinalizer);
+    fn an_agent_is_adopted_before_it_gets_its_pod() {
+        assert_eq!(plan(&Facts { finalizer: false, ..facts(false, ABSENT) }).0, Step::Adopt);
+        assert_eq!(
+            plan(&Facts { owned: false, ..facts(true, ours(Stage::Running { ready: true })) }).0,
+            Step::Adopt,
+            "its pool came later, or its owner was taken off"
+        );
         assert_eq!(plan(&facts(false, ABSENT)).0, Step::CreatePod);
     }
 
@@ -248,7 +257,6 @@ mod tests {
         for verdict in [Verdict::Gone, Verdict::Unknown, Verdict::NotYet(std::time::Duration::from_secs(1))] {
             assert_ne!(plan(&facts(true, Pod::Absent(verdict))).0, Step::CreatePod, "{verdict:?}");
         }
-        assert_ne!(plan(&facts(true, Pod::Foreign)).0, Step::CreatePod);
     }
 
     #[test]
@@ -270,9 +278,13 @@ mod tests {
         assert_eq!(plan(&deleting(true, ours(Stage::Running { ready: true }))).0, Step::DeletePod);
         let stopping = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: false });
         assert_eq!(plan(&deleting(true, stopping)).0, Step::None);
+        let unreachable = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: true });
+        assert_eq!(plan(&deleting(true, unreachable)).1, State::Unreachable, "it does not hold its place for ever");
         assert_eq!(plan(&deleting(true, Pod::Absent(Verdict::Unknown))).0, Step::None);
         assert_eq!(plan(&deleting(true, ABSENT)).0, Step::RemoveFinalizer);
         assert_eq!(plan(&deleting(true, ours(Stage::Succeeded))).0, Step::DeletePod);
+        let ended = Facts { ended: true, ..deleting(true, ours(Stage::Succeeded)) };
+        assert_eq!(plan(&ended), (Step::DeletePod, State::Keep));
         assert_eq!(plan(&deleting(false, Pod::Foreign)).0, Step::DeleteForeignPod);
         assert_eq!(plan(&deleting(false, Pod::Absent(Verdict::Unknown))).0, Step::RemoveFinalizer);
     }

@@ -5,7 +5,8 @@
 //! reused once `collected_below` passed it. What always holds, whatever crashed where:
 //! * at most `desired` Agents that count exist, unless a person lowered `desired`;
 //! * a number below `spawned` that was never seen is made, under the same name, before a new one is given out;
-//! * no Agent is deleted before `collected_below` is above its number, durably.
+//! * no Agent is deleted before `collected_below` is above its number, durably;
+//! * Agents that crash are replaced later and later, and not heaped up.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -40,8 +41,15 @@ pub enum Standing {
     Leaving,
     /// Its node is unreachable: it does not count, and its replacement may come.
     Unreachable,
-    /// It ended this long ago; it is kept for reading.
-    Ended(Duration),
+    /// It ended; it is kept for reading.
+    Ended {
+        /// This long ago.
+        ago: Duration,
+        /// By itself, within [`SHORT_LIFE`] of its start.
+        crashed: bool,
+    },
+    /// Somebody else's object has its name: its number is used up.
+    Foreign,
 }
 
 impl Standing {
@@ -50,7 +58,7 @@ impl Standing {
     pub fn counts(self) -> bool {
         match self {
             Self::Spawning | Self::Refused | Self::Starting | Self::Idle | Self::Busy | Self::Leaving => true,
-            Self::Unreachable | Self::Ended(_) => false,
+            Self::Unreachable | Self::Ended { .. } | Self::Foreign => false,
         }
     }
 
@@ -58,7 +66,7 @@ impl Standing {
     fn has_pod(self) -> bool {
         match self {
             Self::Starting | Self::Idle | Self::Busy => true,
-            Self::Spawning | Self::Refused | Self::Leaving | Self::Unreachable | Self::Ended(_) => false,
+            Self::Spawning | Self::Refused | Self::Leaving | Self::Unreachable | Self::Ended { .. } | Self::Foreign => false,
         }
     }
 }
@@ -80,17 +88,28 @@ pub struct Facts {
     pub stopped_ttl: Duration,
 }
 
-/// What to do, in the order of the fields. A plan with nothing in it is the sign of a settled pool.
+/// What to do, in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The new `(spawned, collected_below)`, to be written by compare-and-swap before anything else is done.
-    pub counters: Option<(i64, i64)>,
+    /// `spawned` and `collected_below` as they should be stored.
+    pub counters: Counters,
+    /// They must be stored, by compare-and-swap, before anything else is done; else they may wait for the next write.
+    pub counters_first: bool,
     /// Numbers whose Agents are made now.
     pub create: Vec<i64>,
     /// Agents to delete, with why.
     pub delete: Vec<(String, Leaving)>,
     /// When to look again although nothing happens.
     pub look_again: Option<Duration>,
+}
+
+/// The two counters of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Numbers given out so far.
+    pub spawned: i64,
+    /// Every number below was seen to exist once.
+    pub collected_below: i64,
 }
 
 /// Why an Agent is deleted by its pool.
@@ -102,54 +121,116 @@ pub enum Leaving {
     Collected,
 }
 
-/// Whether a plan made from a cache would do anything: only then is a live look worth its cost.
-pub fn settled(facts: &Facts) -> bool {
-    let plan = plan(facts);
-    plan.create.is_empty() && plan.delete.is_empty()
+/// An Agent that ends by itself sooner than this after its start has crashed, however it ended.
+pub const SHORT_LIFE: Duration = Duration::from_secs(600);
+/// Crashes are remembered this long.
+const CRASHES_REMEMBERED: Duration = Duration::from_secs(600);
+/// The longest pause before the next Agent is made.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+impl Plan {
+    /// Nothing is to be made or deleted.
+    pub fn settled(&self) -> bool {
+        self.create.is_empty() && self.delete.is_empty()
+    }
 }
 
 /// Decide.
 pub fn plan(facts: &Facts) -> Plan {
-    let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl } = facts;
+    let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _ } = facts;
     let existing: BTreeSet<i64> = agents.iter().filter_map(|agent| agent.sequence).collect();
     let unseen: Vec<i64> = (*collected_below..*spawned).filter(|number| !existing.contains(number)).collect();
-    let seen_below = unseen.first().copied().unwrap_or(*spawned);
+    let seen_below = unseen.first().copied().unwrap_or(*spawned).max(*collected_below);
 
     let counted = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count();
     let counted = u32::try_from(counted + unseen.len()).unwrap_or(u32::MAX);
 
-    let mut plan = Plan::default();
+    let mut plan = Plan { counters: Counters { spawned: *spawned, collected_below: seen_below }, ..Plan::default() };
     if !unseen.is_empty() {
-        // Given out by us or by a leader before us, and lost: made first, under the same names.
+        // Given out by us or by a leader before us, and lost: made before a new number is, under the same names.
         plan.create = unseen;
-        return plan;
-    }
-    let mut next_spawned = *spawned;
-    if counted < *desired && *may_grow {
-        let grow = (*desired - counted).min(batch(agents));
-        plan.create = (*spawned..*spawned + i64::from(grow)).collect();
-        next_spawned += i64::from(grow);
-    }
-    if counted > *desired {
-        plan.delete = leavers(agents, counted - *desired);
-    }
-    for agent in agents {
-        let Standing::Ended(since) = agent.standing else { continue };
-        if since >= *stopped_ttl {
-            plan.delete.push((agent.name.clone(), Leaving::Collected));
-        } else {
-            let left = *stopped_ttl - since;
-            plan.look_again = Some(plan.look_again.map_or(left, |soonest| soonest.min(left)));
+    } else if counted < *desired && *may_grow {
+        match crash_pause(*desired, agents) {
+            Some(pause) => plan.look_again = Some(pause),
+            None => {
+                let grow = (*desired - counted).min(batch(agents));
+                plan.counters.spawned += i64::from(grow);
+                plan.create = (*spawned..plan.counters.spawned).collect();
+            }
         }
     }
-    let deletes_numbered = agents.iter().any(|agent| {
-        agent.sequence.is_some_and(|number| number >= *collected_below) && plan.delete.iter().any(|(name, _)| *name == agent.name)
-    });
-    let next_collected = if deletes_numbered || next_spawned != *spawned { seen_below } else { *collected_below };
-    if (next_spawned, next_collected) != (*spawned, *collected_below) {
-        plan.counters = Some((next_spawned, next_collected));
+    // Only those whose number `collected_below` can pass: else they would be taken for never made.
+    let known = |agent: &&AgentFacts| agent.sequence.is_none_or(|number| number < seen_below);
+    if counted > *desired {
+        plan.delete = leavers(agents.iter().filter(known), counted - *desired);
     }
+    let (collected, next) = collect(facts, agents.iter().filter(known));
+    plan.delete.extend(collected);
+    plan.look_again = plan.look_again.into_iter().chain(next).min();
+    let below =
+        |name: &str| agents.iter().any(|agent| agent.name == name && agent.sequence.is_some_and(|number| number >= *collected_below));
+    plan.counters_first = plan.counters.spawned != *spawned || plan.delete.iter().any(|(name, _)| below(name));
     plan
+}
+
+/// Ended Agents that were kept long enough, and when the next one will have been. The newest that crashed are kept while
+/// they are remembered, whatever the time to keep says; more than a few beyond the size of the pool are kept for nobody.
+fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (Vec<(String, Leaving)>, Option<Duration>) {
+    let mut ended: Vec<_> = agents
+        .filter_map(|agent| match agent.standing {
+            Standing::Ended { ago, crashed } => {
+                Some((agent, if crashed { facts.stopped_ttl.max(CRASHES_REMEMBERED) } else { facts.stopped_ttl }, ago))
+            }
+            Standing::Spawning
+            | Standing::Refused
+            | Standing::Starting
+            | Standing::Idle
+            | Standing::Busy
+            | Standing::Leaving
+            | Standing::Unreachable
+            | Standing::Foreign => None,
+        })
+        .collect();
+    ended.sort_by_key(|(agent, _, ago)| (*ago, std::cmp::Reverse(agent.sequence)));
+    let most = usize::try_from(facts.desired).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(10);
+    let (mut collected, mut next) = (Vec::new(), None::<Duration>);
+    for (place, (agent, keep, ago)) in ended.into_iter().enumerate() {
+        if ago >= keep || place >= most {
+            collected.push((agent.name.clone(), Leaving::Collected));
+        } else {
+            next = Some(next.map_or(keep - ago, |soonest| soonest.min(keep - ago)));
+        }
+    }
+    (collected, next)
+}
+
+/// How many Agents crashed lately.
+pub fn crashes(agents: &[AgentFacts]) -> u32 {
+    u32::try_from(ages_of_crashes(agents).count()).unwrap_or(u32::MAX)
+}
+
+fn ages_of_crashes(agents: &[AgentFacts]) -> impl Iterator<Item = Duration> {
+    agents.iter().filter(|agent| agent.sequence.is_some()).filter_map(|agent| match agent.standing {
+        Standing::Ended { ago, crashed: true } if ago < CRASHES_REMEMBERED => Some(ago),
+        Standing::Ended { .. }
+        | Standing::Spawning
+        | Standing::Refused
+        | Standing::Starting
+        | Standing::Idle
+        | Standing::Busy
+        | Standing::Leaving
+        | Standing::Unreachable
+        | Standing::Foreign => None,
+    })
+}
+
+/// How long a pool whose Agents crash still waits before it makes the next: 2 s, doubled for each time that as many crashed
+/// as the pool wants.
+fn crash_pause(desired: u32, agents: &[AgentFacts]) -> Option<Duration> {
+    let last = ages_of_crashes(agents).min()?;
+    let rounds = crashes(agents).div_ceil(desired.max(1)).min(16);
+    let pause = Duration::from_secs(1 << rounds).min(LONGEST_PAUSE);
+    pause.checked_sub(last).filter(|left| !left.is_zero())
 }
 
 /// How many Agents may be made at once: one more than have got their pods (1, 2, 4, 8 ...), and none while one is refused:
@@ -166,20 +247,18 @@ fn batch(agents: &[AgentFacts]) -> u32 {
 
 /// Whom to end: those that do nothing yet first, then idle ones, the oldest first. Busy ones never; those already leaving
 /// count as done.
-fn leavers(agents: &[AgentFacts], surplus: u32) -> Vec<(String, Leaving)> {
+fn leavers<'a>(agents: impl Iterator<Item = &'a AgentFacts>, surplus: u32) -> Vec<(String, Leaving)> {
+    let agents: Vec<_> = agents.filter(|agent| agent.sequence.is_some()).collect();
     let rank = |standing: Standing| match standing {
         Standing::Refused => Some(0),
         Standing::Spawning => Some(1),
         Standing::Starting => Some(2),
         Standing::Idle => Some(3),
-        Standing::Busy | Standing::Leaving | Standing::Unreachable | Standing::Ended(_) => None,
+        Standing::Busy | Standing::Leaving | Standing::Unreachable | Standing::Ended { .. } | Standing::Foreign => None,
     };
-    let leaving = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing == Standing::Leaving).count();
-    let mut candidates: Vec<_> = agents
-        .iter()
-        .filter(|agent| agent.sequence.is_some())
-        .filter_map(|agent| rank(agent.standing).map(|rank| (rank, std::cmp::Reverse(agent.age), &agent.name)))
-        .collect();
+    let leaving = agents.iter().filter(|agent| agent.standing == Standing::Leaving).count();
+    let mut candidates: Vec<_> =
+        agents.iter().filter_map(|agent| rank(agent.standing).map(|rank| (rank, std::cmp::Reverse(agent.age), &agent.name))).collect();
     candidates.sort();
     let wanted = usize::try_from(surplus).unwrap_or(usize::MAX).saturating_sub(leaving);
     candidates.into_iter().take(wanted).map(|(_, _, name)| (name.clone(), Leaving::ScaledDown)).collect()

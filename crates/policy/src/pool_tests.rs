@@ -37,7 +37,22 @@ fn waits_for_pods_that_are_being_made_and_stops_at_a_refusal() {
 #[test]
 fn numbers_given_out_and_never_seen_come_first_under_the_same_numbers() {
     let plan = plan(&facts(5, 4, vec![agent(0, Standing::Idle), agent(2, Standing::Idle)]));
-    assert_eq!((plan.create, plan.counters), (vec![1, 3], None));
+    assert_eq!((plan.create, plan.counters_first), (vec![1, 3], false));
+}
+
+#[test]
+fn what_cannot_be_made_does_not_keep_a_pool_from_shrinking() {
+    let agents = vec![agent(0, Standing::Idle), agent(1, Standing::Idle), agent(3, Standing::Idle)];
+    let plan = plan(&facts(1, 4, agents));
+    assert_eq!(plan.create, [2], "tried again");
+    assert_eq!(plan.delete.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a0", "a1"], "and those below it leave meanwhile");
+    assert_eq!(plan.counters.collected_below, 2, "number 3 stays: without it 2 and 3 would look alike");
+}
+
+#[test]
+fn a_number_whose_name_somebody_took_is_used_up_and_not_counted() {
+    let plan = plan(&facts(2, 2, vec![agent(0, Standing::Idle), agent(1, Standing::Foreign)]));
+    assert_eq!((plan.create, plan.counters), (vec![2], Counters { spawned: 3, collected_below: 2 }));
 }
 
 #[test]
@@ -73,25 +88,48 @@ fn one_that_is_leaving_holds_its_place_and_counts_as_gone_for_the_surplus() {
 #[test]
 fn the_counter_rises_before_a_numbered_agent_is_deleted() {
     let plan = plan(&facts(1, 2, many(0..2, Standing::Idle)));
-    assert_eq!((plan.delete.len(), plan.counters), (1, Some((2, 2))));
+    assert_eq!((plan.delete.len(), plan.counters_first, plan.counters), (1, true, Counters { spawned: 2, collected_below: 2 }));
+}
+
+fn ended(seconds: u64, crashed: bool) -> Standing {
+    Standing::Ended { ago: Duration::from_secs(seconds), crashed }
 }
 
 #[test]
 fn ended_agents_are_kept_then_collected_and_never_count() {
-    let ended = |seconds| Standing::Ended(Duration::from_secs(seconds));
-    let fresh = plan(&facts(1, 2, vec![agent(0, ended(10)), agent(1, Standing::Idle)]));
+    let fresh = plan(&facts(1, 2, vec![agent(0, ended(10, false)), agent(1, Standing::Idle)]));
     assert_eq!((fresh.delete.len(), fresh.look_again), (0, Some(Duration::from_secs(3590))));
-    let old = plan(&facts(1, 2, vec![agent(0, ended(3600)), agent(1, Standing::Idle)]));
+    let old = plan(&facts(1, 2, vec![agent(0, ended(3600, false)), agent(1, Standing::Idle)]));
     assert_eq!(old.delete, [("a0".to_owned(), Leaving::Collected)]);
-    let replaced = plan(&facts(1, 1, vec![agent(0, ended(10))]));
+    let replaced = plan(&facts(1, 1, vec![agent(0, ended(10, false))]));
     assert_eq!(replaced.create, [1]);
+}
+
+#[test]
+fn agents_that_crash_are_replaced_later_and_later() {
+    let after = |crashes: i64, ago: u64| plan(&facts(1, crashes, (0..crashes).map(|number| agent(number, ended(ago, true))).collect()));
+    let waits: Vec<_> = (1..=4).map(|crashes| after(crashes, 0).look_again.map(|wait| wait.as_secs())).collect();
+    assert_eq!(waits, [Some(2), Some(4), Some(8), Some(16)]);
+    assert_eq!(after(12, 1).look_again.map(|wait| wait.as_secs()), Some(299), "never longer than five minutes");
+    assert!(after(3, 7).create.is_empty());
+    assert_eq!(after(3, 8).create, [3], "the pause is over");
+    let quick_once = plan(&facts(30, 1, vec![agent(0, ended(2, true))]));
+    assert_eq!(quick_once.create.len(), 1, "one of thirty: two seconds");
+}
+
+#[test]
+fn agents_that_end_are_not_heaped_up_and_crashes_are_remembered_whatever_the_ttl() {
+    let many = plan(&facts(1, 40, (0..40).map(|number| agent(number, ended(u64::try_from(40 - number).unwrap_or(0), true))).collect()));
+    assert_eq!(many.delete.len(), 28, "all but the newest 12");
+    let at_once = Facts { stopped_ttl: Duration::ZERO, ..facts(1, 2, vec![agent(0, ended(1, true)), agent(1, ended(1, false))]) };
+    assert_eq!(plan(&at_once).delete, [("a1".to_owned(), Leaving::Collected)]);
 }
 
 #[test]
 fn agents_made_by_hand_are_outside_min_and_max() {
     let by_hand = AgentFacts { sequence: None, ..agent(9, Standing::Idle) };
     let plan = plan(&facts(0, 0, vec![by_hand]));
-    assert_eq!(plan, Plan::default());
+    assert!(plan.settled() && !plan.counters_first);
 }
 
 /// A world with an API server that keeps counters by compare-and-swap and names by uniqueness, and controllers that crash
@@ -126,11 +164,11 @@ impl World {
             left = left.saturating_sub(1);
             left > 0
         };
-        if let Some((spawned, collected_below)) = plan.counters {
+        if plan.counters_first {
             if !step() || look.version != self.version {
                 return;
             }
-            (self.spawned, self.collected_below, self.version) = (spawned, collected_below, self.version + 1);
+            (self.spawned, self.collected_below, self.version) = (plan.counters.spawned, plan.counters.collected_below, self.version + 1);
         }
         for number in plan.create {
             if !step() {
@@ -186,7 +224,7 @@ proptest! {
                 for standing in world.alive.values_mut() { *standing = Standing::Idle }
             }
             prop_assert_eq!(world.alive.len(), *target as usize);
-            prop_assert!(settled(&world.look(*target).facts));
+            prop_assert!(plan(&world.look(*target).facts).settled());
         }
         prop_assert!(world.ever_created.values().all(|times| *times == 1));
     }

@@ -20,8 +20,8 @@ pub enum LastSeen {
 /// What the node of a missing pod says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// The Agent was never known to be on a node.
-    NeverAssigned,
+    /// Nobody knows on which node it was, for this long now: no node can prove anything.
+    NotKnown(Duration),
     /// The Node object is gone.
     Deleted,
     /// The Node carries the taint `node.kubernetes.io/out-of-service`: a person vouches that it is off.
@@ -47,9 +47,9 @@ pub enum Verdict {
 pub fn judge(last: LastSeen, node: NodeState) -> Verdict {
     match (last, node) {
         (LastSeen::Ended, _) => Verdict::Gone,
-        (_, NodeState::NeverAssigned | NodeState::Deleted | NodeState::OutOfService) => Verdict::Gone,
-        (_, NodeState::HealthyFor(time)) if time >= NODE_PROVES_AFTER => Verdict::Gone,
-        (_, NodeState::HealthyFor(time)) => Verdict::NotYet(NODE_PROVES_AFTER - time),
+        (_, NodeState::Deleted | NodeState::OutOfService) => Verdict::Gone,
+        (_, NodeState::HealthyFor(time) | NodeState::NotKnown(time)) if time >= NODE_PROVES_AFTER => Verdict::Gone,
+        (_, NodeState::HealthyFor(time) | NodeState::NotKnown(time)) => Verdict::NotYet(NODE_PROVES_AFTER - time),
         (_, NodeState::Unhealthy) => Verdict::Unknown,
     }
 }
@@ -68,7 +68,10 @@ mod tests {
     #[test]
     fn what_proves_it() {
         assert_eq!(judge(LastSeen::Ended, NodeState::Unhealthy), Verdict::Gone);
-        for node in [NodeState::NeverAssigned, NodeState::Deleted, NodeState::OutOfService, NodeState::HealthyFor(NODE_PROVES_AFTER)] {
+        assert_eq!(judge(LastSeen::Unknown, NodeState::NotKnown(Duration::ZERO)), Verdict::NotYet(NODE_PROVES_AFTER), "never at once");
+        for node in
+            [NodeState::NotKnown(NODE_PROVES_AFTER), NodeState::Deleted, NodeState::OutOfService, NodeState::HealthyFor(NODE_PROVES_AFTER)]
+        {
             assert_eq!(judge(LastSeen::Running, node), Verdict::Gone, "{node:?}");
         }
     }

@@ -90,10 +90,12 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool) -> Pod {
     }
 }
 
-/// The change that makes an Agent made by hand ours.
+/// The change that makes an Agent that a person made, or changed, ours: what it lacks of finalizer, owner and labels.
 pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
     let mut finalizers = agent.finalizers().to_vec();
-    finalizers.push(names::AGENT_FINALIZER.to_owned());
+    if !finalizers.iter().any(|finalizer| finalizer == names::AGENT_FINALIZER) {
+        finalizers.push(names::AGENT_FINALIZER.to_owned());
+    }
     let mut metadata = json!({"uid": agent.metadata.uid, "resourceVersion": agent.metadata.resource_version, "finalizers": finalizers});
     if let Some(pool) = pool.filter(|_| super::observe::owner_uid(agent).is_none()) {
         let mut owners = agent.metadata.owner_references.clone().unwrap_or_default();
@@ -251,6 +253,7 @@ mod tests {
             AgentSpec {
                 pool_ref: Default::default(),
                 display_name: None,
+                sequence: None,
                 parent_ref: None,
                 manual: None,
                 paused: None,
@@ -328,5 +331,8 @@ mod tests {
         assert_eq!(patch["metadata"]["finalizers"], json!([names::AGENT_FINALIZER]));
         assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "pool-uid");
         assert_eq!(patch["metadata"]["labels"][names::TYPE_LABEL], "free");
+        let mut half = agent.clone();
+        half.metadata.finalizers = Some(vec![names::AGENT_FINALIZER.into()]);
+        assert_eq!(adoption(&half, Some(&pool))["metadata"]["finalizers"], json!([names::AGENT_FINALIZER]), "once");
     }
 }

@@ -2,15 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::pod_view::all_ended;
 use crate::cluster::clock::BootTime;
-use crate::policy::presence::LastSeen;
+use crate::policy::presence::{LastSeen, NODE_PROVES_AFTER};
 
-/// More than any fleet loses between two looks; beyond it the oldest knowledge is given up, which only makes us slower.
+/// More than any fleet loses between two looks; beyond it what is known is given up, which only makes us slower.
 const KEPT: usize = 10_000;
+/// How far from proof the time stays while a node's Lease does not move.
+const STILL: Duration = Duration::from_secs(5);
 
 /// What is known of pods whose object is gone, by pod uid.
 #[derive(Clone, Default)]
@@ -18,50 +21,89 @@ pub struct Disappearances(Arc<Mutex<Known>>);
 
 #[derive(Default)]
 struct Known {
-    last: HashMap<String, LastSeen>,
+    last: HashMap<String, (LastSeen, Option<String>)>,
     missing: HashMap<String, Missing>,
 }
 
-/// Since when a pod is missing while its node was healthy, and what the node's lease said at first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// The first healthy look.
-    pub since: BootTime,
-    /// The node's renew time then, as it stands in its Lease: compared with itself only, never with our clock.
-    pub renewed: Option<String>,
+/// Since when a pod is missing while nothing speaks against its end.
+#[derive(Clone, Debug)]
+struct Missing {
+    since: BootTime,
+    /// The renew time in its node's Lease at first: compared with itself only, never with our clock.
+    renewed: Option<String>,
 }
 
 impl Disappearances {
     /// The watch saw `pod` deleted; this was its last state.
     pub fn saw_deletion(&self, pod: &Pod) {
         let Some(uid) = pod.metadata.uid.clone() else { return };
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let mut known = self.lock();
         if known.last.len() >= KEPT {
             known.last.clear();
         }
-        known.last.insert(uid, if all_ended(pod) { LastSeen::Ended } else { LastSeen::Running });
+        known.last.insert(uid, (if all_ended(pod) { LastSeen::Ended } else { LastSeen::Running }, node));
     }
 
-    /// What was last seen of it.
-    pub fn last_seen(&self, uid: &str) -> LastSeen {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).last.get(uid).copied().unwrap_or(LastSeen::Unknown)
+    /// What was last seen of it, and on which node.
+    pub fn last_seen(&self, uid: &str) -> (LastSeen, Option<String>) {
+        self.lock().last.get(uid).cloned().unwrap_or((LastSeen::Unknown, None))
     }
 
-    /// It is missing and its node is healthy, with this renew time: since when, and what the renew time was at first.
-    pub fn missing_on_healthy_node(&self, uid: &str, renewed: Option<String>) -> Missing {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.missing.entry(uid.to_owned()).or_insert_with(|| Missing { since: BootTime::now(), renewed }).clone()
+    /// It is missing, and its node is healthy (or not known): for how long, as far as that proves anything. `renewed` is the
+    /// renew time in the node's Lease now; as long as it does not move, time does not count.
+    pub fn missing_for(&self, uid: &str, renewed: Option<String>, node_known: bool) -> Duration {
+        let mut known = self.lock();
+        let missing = known.missing.entry(uid.to_owned()).or_insert_with(|| Missing { since: BootTime::now(), renewed: renewed.clone() });
+        let time = missing.since.elapsed();
+        if node_known && renewed == missing.renewed { time.min(NODE_PROVES_AFTER - STILL) } else { time }
     }
 
     /// Its node is not healthy: what was observed before does not count.
     pub fn node_unhealthy(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).missing.remove(uid);
+        self.lock().missing.remove(uid);
     }
 
     /// Nobody asks for it any more.
     pub fn forget(&self, uid: &str) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         known.last.remove(uid);
         known.missing.remove(uid);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_last_state_and_the_node_are_kept_until_nobody_asks() {
+        let known = Disappearances::default();
+        let pod = |status: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [], "nodeName": "n"}, "status": status}))
+                .expect("a pod")
+        };
+        assert_eq!(known.last_seen("u"), (LastSeen::Unknown, None));
+        known.saw_deletion(&pod(json!({"phase": "Running"})));
+        assert_eq!(known.last_seen("u"), (LastSeen::Running, Some("n".into())));
+        known.saw_deletion(&pod(json!({"phase": "Failed"})));
+        assert_eq!(known.last_seen("u").0, LastSeen::Ended);
+        known.forget("u");
+        assert_eq!(known.last_seen("u").0, LastSeen::Unknown);
+    }
+
+    #[test]
+    fn a_node_whose_lease_stands_still_proves_nothing() {
+        let known = Disappearances::default();
+        let long_ago = Missing { since: BootTime::default(), renewed: Some("t1".into()) };
+        known.lock().missing.insert("u".into(), long_ago);
+        assert!(known.missing_for("u", Some("t1".into()), true) < NODE_PROVES_AFTER);
+        assert!(known.missing_for("u", Some("t2".into()), true) >= NODE_PROVES_AFTER);
+        assert!(known.missing_for("u", None, false) >= NODE_PROVES_AFTER, "no node is known: only time is left");
     }
 }

@@ -10,24 +10,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::controller::Action;
+use kube::{Resource, ResourceExt};
 
-use super::context::{Context, Key, jittered};
+use super::context::{Context, Key, Look, jittered};
 use super::publish::publish;
 use super::stores::AgentObject;
 use crate::api::agent::{AgentPhase, PodRef};
+use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Agent, AgentPool, AgentStatus};
 use crate::cluster::{Class, Error, calls};
 use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
 use crate::policy::presence::Verdict;
+use crate::policy::publish::When;
 
 pub use build::owner;
 pub use disappear::Disappearances;
 pub use observe::Observed;
 pub use pod_view::reachable;
-pub use status::hindrance_reason;
+pub use status::{hindrance_of, hindrance_reason};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "agent";
@@ -35,18 +38,15 @@ pub const CONTROLLER: &str = "agent";
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// When the cache has not seen our own last write, its event comes; this is for when it does not.
 const GATE_RETRY: Duration = Duration::from_secs(5);
+/// While a pod is missing its node is looked at this often: what proves its end is that the node stayed healthy all along.
+const MISSING_PERIOD: Duration = Duration::from_secs(5);
 
 /// Observe, plan, apply, status.
 pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Result<Action, Error> {
     let key = Key::of(object.as_ref());
     let agent = match &object.0 {
         Ok(agent) => agent,
-        Err(invalid) => {
-            if context.invalid_is_news(CONTROLLER, key.clone(), &invalid.error) {
-                tracing::error!(namespace = %key.namespace, agent = %key.name, error = %invalid.error, "a stored Agent does not fit its type; it is left alone");
-            }
-            return Ok(Action::await_change());
-        }
+        Err(invalid) => return malformed(object.as_ref(), &invalid.error, &key, &context).await,
     };
     context.reconcile(CONTROLLER, key.clone(), one(agent, &key, &context)).await
 }
@@ -56,22 +56,55 @@ pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context
     context.after_error(CONTROLLER, Key::of(object.as_ref()), error)
 }
 
-async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Action, Error> {
+/// An Agent that does not fit its type is left alone, and told of once. If it is being deleted it must not hang for ever:
+/// its pod, told by owner, and its finalizer go by metadata alone.
+async fn malformed(object: &AgentObject, trouble: &str, key: &Key, context: &Context) -> Result<Action, Error> {
+    if context.invalid_is_news(CONTROLLER, key.clone(), trouble) {
+        tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
+        let note = format!("the stored object does not fit its type and is left alone: {trouble}");
+        context.events.warning(object, reasons::INVALID_OBJECT, "Validate", note).await;
+    }
+    let meta = object.meta();
+    if meta.deletion_timestamp.is_none() || !object.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    let pod = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
+    let pod = pod.filter(|pod| pod.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == meta.uid.as_ref()));
+    match pod {
+        Some(pod) if pod.metadata.deletion_timestamp.is_none() => delete_pod(key, context, &pod.uid().unwrap_or_default()).await?,
+        Some(_) => {}
+        None => remove_finalizer(meta, key, context).await?,
+    }
+    Ok(Action::requeue(GATE_RETRY))
+}
+
+async fn remove_finalizer(meta: &ObjectMeta, key: &Key, context: &Context) -> Result<(), Error> {
+    context.leadership.confirm().await?;
+    let left = meta.finalizers.iter().flatten().filter(|finalizer| *finalizer != names::AGENT_FINALIZER).cloned().collect();
+    calls::set_finalizers(&context.api::<Agent>(&key.namespace), meta, left).await?;
+    Ok(())
+}
+
+async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Look, Error> {
     let pod = context.stores.pod(key);
     let pod_version = pod.as_ref().and_then(|pod| pod.resource_version());
     let seen =
         context.agent_gate.open(key, agent.metadata.resource_version.as_deref()) && context.pod_gate.open(key, pod_version.as_deref());
     if !seen {
         context.metrics.gated(CONTROLLER);
-        return Ok(Action::requeue(GATE_RETRY));
+        return Ok(Look::After(GATE_RETRY));
     }
     let observed = observe::observe(agent, key, pod, context).await?;
     let (step, state) = plan(&observed.facts);
     let (state, written) = apply(agent, key, context, &observed, step, state).await?;
-    if !matches!(written, Written::Gone) {
-        tell(agent, key, context, &observed, &state, written).await?;
-    }
-    Ok(next_look(key, context, &state))
+    let wait = match written {
+        Written::Gone => None,
+        Written::Nothing | Written::Pod(_) => tell(agent, key, context, &observed, &state, written).await?,
+    };
+    Ok(match (wait, next_look(&state)) {
+        (Some(wait), Look::After(later)) => Look::After(wait.min(later)),
+        (_, look) => look,
+    })
 }
 
 /// What a step left to be written.
@@ -94,26 +127,23 @@ async fn apply(
 ) -> Result<(State, Written), Error> {
     match step {
         Step::None => Ok((state, Written::Nothing)),
-        Step::AddFinalizer => {
+        Step::Adopt => {
             adopt(agent, key, context, observed).await?;
             Ok((state, Written::Gone))
         }
         Step::CreatePod => create_pod(agent, key, context, observed).await,
         Step::DeletePod => {
-            let uid = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone());
-            if let Some(uid) = uid {
-                delete_pod(key, context, observed, &uid).await?;
+            if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
+                delete_pod(key, context, &pod.uid).await?;
             }
             Ok((state, Written::Nothing))
         }
         Step::DeleteForeignPod => {
-            delete_foreign_pod(agent, key, context, observed).await?;
+            delete_foreign_pod(agent, key, context).await?;
             Ok((state, Written::Nothing))
         }
         Step::RemoveFinalizer => {
-            context.leadership.confirm().await?;
-            let left = agent.finalizers().iter().filter(|finalizer| *finalizer != names::AGENT_FINALIZER).cloned().collect();
-            calls::set_finalizers(&context.api::<Agent>(&key.namespace), &agent.metadata, left).await?;
+            remove_finalizer(&agent.metadata, key, context).await?;
             forget(agent, key, context);
             Ok((state, Written::Gone))
         }
@@ -124,10 +154,10 @@ async fn apply(
     }
 }
 
-/// Makes an Agent made by hand ours: its finalizer, its pool as owner, its labels.
+/// Makes an Agent that a person made, or changed, ours: its finalizer, its pool as owner, its labels.
 async fn adopt(agent: &Agent, key: &Key, context: &Context, observed: &Observed) -> Result<(), Error> {
     context.leadership.check()?;
-    let patch = build::adoption(agent, observed.pool.as_deref());
+    let patch = build::adoption(agent, observed.pool());
     let params = kube::api::PatchParams { field_manager: Some(managers::AGENT.into()), ..Default::default() };
     let api = context.api::<Agent>(&key.namespace);
     let adopted = api.patch_metadata(&key.name, &params, &kube::api::Patch::Merge(patch)).await.map_err(Error::of("adopting an Agent"))?;
@@ -136,9 +166,9 @@ async fn adopt(agent: &Agent, key: &Key, context: &Context, observed: &Observed)
 }
 
 async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Observed) -> Result<(State, Written), Error> {
-    let Some(pool) = observed.pool.as_deref() else { return Ok((State::PoolMissing, Written::Nothing)) };
+    let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, Written::Nothing)) };
     context.leadership.check()?;
-    let pod = build::pod(agent, pool, observed.user_namespaces);
+    let pod = build::pod(agent, pool, observe::user_namespaces(pool, context));
     match calls::create(&context.api::<Pod>(&key.namespace), &pod, managers::AGENT).await {
         Ok(made) => {
             context.pod_gate.wrote(key.clone(), made.metadata.resource_version.as_deref());
@@ -148,7 +178,7 @@ async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Obse
             let kind = match error.class() {
                 Class::AlreadyExists => {
                     // An answer was lost, or somebody took the name: the pod is nobody's.
-                    delete_foreign_pod(agent, key, context, observed).await?;
+                    delete_foreign_pod(agent, key, context).await?;
                     return Ok((State::Replacing, Written::Nothing));
                 }
                 Class::QuotaExceeded => HindranceKind::QuotaExceeded,
@@ -161,9 +191,10 @@ async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Obse
     }
 }
 
-async fn delete_pod(key: &Key, context: &Context, observed: &Observed, uid: &str) -> Result<(), Error> {
+/// Deletes our pod with the grace that it carries.
+async fn delete_pod(key: &Key, context: &Context, uid: &str) -> Result<(), Error> {
     context.leadership.confirm().await?;
-    let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, Some(observed.goodbye_seconds)).await?;
+    let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, None).await?;
     if let Some(meta) = deleted {
         context.pod_gate.deleted(key.clone(), meta.resource_version.as_deref());
     }
@@ -172,7 +203,7 @@ async fn delete_pod(key: &Key, context: &Context, observed: &Observed, uid: &str
 
 /// Removes the pod under our name that the Agent does not record, after reading both live: a cache that lags must not cost
 /// a good pod its life.
-async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context, observed: &Observed) -> Result<(), Error> {
+async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context) -> Result<(), Error> {
     let live = context.api::<Agent>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading an Agent"))?;
     let Some(live) = live.filter(|live| live.metadata.uid == agent.metadata.uid) else { return Ok(()) };
     let recorded = live.status.as_ref().and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone());
@@ -181,9 +212,9 @@ async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context, observe
     if recorded.as_deref() == Some(uid.as_str()) || pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
-    delete_pod(key, context, observed, &uid).await?;
+    delete_pod(key, context, &uid).await?;
     let note = format!("Pod {} (uid {uid}) was not made by a create that we saw answered; it is replaced", key.name);
-    context.events.warning(agent, crate::api::conditions::reasons::FOREIGN_POD, "DeletePod", note).await;
+    context.events.warning(agent, reasons::FOREIGN_POD, "DeletePod", note).await;
     Ok(())
 }
 
@@ -202,24 +233,36 @@ async fn delete_orphan(agent: &Agent, key: &Key, context: &Context) -> Result<()
     Ok(())
 }
 
-/// Writes the status if it says something new, and tells transitions as events.
-async fn tell(agent: &Agent, key: &Key, context: &Context, observed: &Observed, state: &State, written: Written) -> Result<(), Error> {
+/// Writes the status if it says something new, and tells transitions as events. Gives back how long a change that may
+/// wait is put off.
+async fn tell(
+    agent: &Agent,
+    key: &Key,
+    context: &Context,
+    observed: &Observed,
+    state: &State,
+    written: Written,
+) -> Result<Option<Duration>, Error> {
     let made = match &written {
         Written::Pod(pod) => pod.metadata.uid.as_ref().map(|uid| PodRef { name: key.name.clone(), uid: uid.clone() }),
         Written::Nothing | Written::Gone => None,
     };
     let told = status::Told { state, pod: observed.pod.as_deref(), made: made.as_ref(), epoch: context.epoch, now: jiff::Timestamp::now() };
-    let Some(next) = status::next(agent, &told) else { return Ok(()) };
-    let api = context.api::<Agent>(&key.namespace);
+    let Some((next, change)) = status::next(agent, &told) else { return Ok(None) };
+    match context.publish_now(CONTROLLER, key, change) {
+        When::Never => return Ok(None),
+        When::After(wait) => return Ok(Some(wait)),
+        When::Now => {}
+    }
     let stored = match made {
         Some(_) => record(agent, key, context, &next).await?,
-        None => publish(context, &api, agent, managers::AGENT, &next).await?,
+        None => publish(context, &context.api::<Agent>(&key.namespace), agent, managers::AGENT, &next).await?,
     };
     context.agent_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
     if let Some((reason, note)) = status::news(agent.status.as_ref(), &next) {
-        context.events.warning(agent, reason, "Supervise", note).await;
+        context.events.warning(agent, &reason, "Supervise", note).await;
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Records the pod that was just made. Until this is stored the pod is nobody's, so a conflict with somebody's harmless
@@ -243,12 +286,10 @@ async fn record(agent: &Agent, key: &Key, context: &Context, next: &AgentStatus)
     publish(context, &api, &current, managers::AGENT, next).await
 }
 
-fn next_look(key: &Key, context: &Context, state: &State) -> Action {
+fn next_look(state: &State) -> Look {
     match state {
-        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => {
-            Action::requeue(context.retry_after(CONTROLLER, key.clone()))
-        }
-        State::Missing(Verdict::NotYet(wait)) => Action::requeue(*wait),
+        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => Look::Later,
+        State::Missing(Verdict::NotYet(wait)) => Look::After(MISSING_PERIOD.min(*wait)),
         State::Keep
         | State::Creating
         | State::PoolMissing
@@ -257,7 +298,7 @@ fn next_look(key: &Key, context: &Context, state: &State) -> Action {
         | State::Unreachable
         | State::Stopping
         | State::Ended(_)
-        | State::Missing(Verdict::Gone) => Action::requeue(jittered(LOOK_AGAIN)),
+        | State::Missing(Verdict::Gone) => Look::After(jittered(LOOK_AGAIN)),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::api::{Agent, AgentPool, names};
 use crate::cluster::Error;
 use crate::controller::agent_pool::{missing_references, unsupported};
 use crate::controller::context::{Context, Key};
+use crate::controller::stores::PoolObject;
 use crate::policy::agent::{Facts, Hindrance, HindranceKind, Pod as PodFact, Spawn};
 use crate::policy::presence::{NodeState, Verdict, judge};
 
@@ -25,49 +26,52 @@ pub struct Observed {
     pub facts: Facts,
     /// The recorded pod, if it is there.
     pub pod: Option<Arc<Pod>>,
+    /// The Agent's pool as stored, if it fits its type and is the one that owns the Agent.
+    pool: Option<Arc<PoolObject>>,
+}
+
+impl Observed {
     /// The Agent's pool.
-    pub pool: Option<Arc<AgentPool>>,
-    /// Seconds between being asked to stop and being killed.
-    pub goodbye_seconds: u32,
-    /// Whether the pod gets a user namespace of its own.
-    pub user_namespaces: bool,
+    pub fn pool(&self) -> Option<&AgentPool> {
+        self.pool.as_ref().and_then(|pool| pool.0.as_ref().ok())
+    }
 }
 
 /// Looks.
-pub async fn observe(agent: &Agent, key: &Key, pod: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
+pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
     let stored = context.stores.pool(&key.namespace, &agent.spec.pool_ref.name);
-    let pool = stored
-        .as_ref()
-        .and_then(|pool| pool.0.as_ref().ok())
-        .filter(|pool| owner_uid(agent).is_none_or(|uid| pool.metadata.uid.as_deref() == Some(uid)));
+    let owner = owner_uid(agent);
+    let fits = |pool: &Arc<PoolObject>| pool.0.is_ok() && owner.is_none_or(|uid| pool.meta().uid.as_deref() == Some(uid));
+    let pool = stored.clone().filter(fits);
     let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
-    let pod_fact = match (&pod, recorded) {
-        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
-            PodFact::Ours(pod_view::observed(pod, node.as_deref()))
-        }
-        (Some(_), _) => PodFact::Foreign,
-        (None, Some(_)) if ended(agent) && agent.metadata.deletion_timestamp.is_none() => PodFact::Absent(Verdict::Gone),
-        (None, Some(recorded)) => PodFact::Absent(look_for(agent, recorded, key, context).await?),
-        (None, None) => PodFact::Absent(Verdict::Unknown),
+    let (fact, pod) = match (cached, recorded) {
+        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(&pod, context), Some(pod)),
+        (Some(_), None) => (PodFact::Foreign, None),
+        (None, None) => (PodFact::Absent(Verdict::Unknown), None),
+        // That an Agent ended was told only when its pod was proved to have.
+        (_, Some(_)) if ended(agent) => (PodFact::Absent(Verdict::Gone), None),
+        (_, Some(recorded)) => look_for(agent, recorded, key, context).await?,
     };
     let facts = Facts {
         deleting: agent.metadata.deletion_timestamp.is_some(),
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
+        owned: owner.is_some() || pool.is_none(),
         ended: ended(agent),
         recorded: recorded.is_some(),
-        spawn: spawn(agent, stored.as_deref().map(|pool| pool.meta().uid.as_deref()), pool, context),
-        pod: pod_fact,
+        spawn: spawn(
+            agent,
+            stored.as_ref().map(|pool| pool.meta().uid.as_deref()),
+            pool.as_ref().and_then(|pool| pool.0.as_ref().ok()),
+            context,
+        ),
+        pod: fact,
     };
-    let pod = pod.filter(|_| matches!(facts.pod, PodFact::Ours(_)));
-    Ok(Observed {
-        facts,
-        pod,
-        goodbye_seconds: pool
-            .map_or(crate::api::defaults::GOODBYE_TIMEOUT_SECONDS.unsigned_abs(), |pool| pool.spec.goodbye_timeout_seconds()),
-        user_namespaces: pool.is_some_and(|pool| user_namespaces(pool, context)),
-        pool: pool.cloned().map(Arc::new),
-    })
+    Ok(Observed { facts, pod, pool })
+}
+
+fn ours(pod: &Pod, context: &Context) -> PodFact {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
+    PodFact::Ours(pod_view::observed(pod, node.as_deref()))
 }
 
 /// The uid of the pool that owns the Agent; an Agent made by hand may have none.
@@ -101,7 +105,8 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     }
 }
 
-fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
+/// Whether a pod of this pool gets a user namespace of its own.
+pub fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
     let wanted =
         pool.spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref()?.user_namespace).unwrap_or(Requirement::Preferred);
     let scheduling = pool.spec.scheduling.as_ref();
@@ -118,19 +123,20 @@ fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
     }
 }
 
-/// Where a recorded pod went that the cache does not show: a live read, then what was last seen of it, then its node.
-async fn look_for(agent: &Agent, recorded: &PodRef, key: &Key, context: &Context) -> Result<Verdict, Error> {
-    let live = context.api::<Pod>(&key.namespace).get_metadata_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
-    if live.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
-        // The cache is behind. Its event comes; until then nothing is known.
-        return Ok(Verdict::NotYet(std::time::Duration::from_secs(2)));
+/// Where a recorded pod is that the cache does not show: a live read, then what was last seen of it, then its node.
+async fn look_for(agent: &Agent, recorded: &PodRef, key: &Key, context: &Context) -> Result<(PodFact, Option<Arc<Pod>>), Error> {
+    let live = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
+    if let Some(pod) = live.filter(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
+        // The cache is behind, or somebody took the pod's labels off and it left our watch: it is ours all the same.
+        return Ok((ours(&pod, context), Some(Arc::new(pod))));
     }
-    let last = context.disappearances.last_seen(&recorded.uid);
-    let node = match agent.status.as_ref().and_then(|status| status.node.as_deref()) {
-        None => NodeState::NeverAssigned,
-        Some(name) => node_state(name, &recorded.uid, context).await?,
+    let (last, seen_on) = context.disappearances.last_seen(&recorded.uid);
+    let node = seen_on.or_else(|| agent.status.as_ref().and_then(|status| status.node.clone()));
+    let node = match node {
+        None => NodeState::NotKnown(context.disappearances.missing_for(&recorded.uid, None, false)),
+        Some(name) => node_state(&name, &recorded.uid, context).await?,
     };
-    Ok(judge(last, node))
+    Ok((PodFact::Absent(judge(last, node)), None))
 }
 
 async fn node_state(name: &str, pod_uid: &str, context: &Context) -> Result<NodeState, Error> {
@@ -146,12 +152,5 @@ async fn node_state(name: &str, pod_uid: &str, context: &Context) -> Result<Node
     }
     let lease = context.api::<Lease>(NODE_LEASES).get_opt(name).await.map_err(Error::of("reading a node's lease"))?;
     let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0.to_string());
-    let missing = context.disappearances.missing_on_healthy_node(pod_uid, renewed.clone());
-    let time = missing.since.elapsed();
-    if time >= crate::policy::presence::NODE_PROVES_AFTER && renewed == missing.renewed {
-        // Ready, yet its lease stood still all that time: what its Ready condition says is old.
-        context.disappearances.node_unhealthy(pod_uid);
-        return Ok(NodeState::Unhealthy);
-    }
-    Ok(NodeState::HealthyFor(time))
+    Ok(NodeState::HealthyFor(context.disappearances.missing_for(pod_uid, renewed, true)))
 }

@@ -14,19 +14,18 @@ pub fn agent(pool: &AgentPool, number: i64) -> Agent {
     let spec = AgentSpec {
         pool_ref: LocalRef { name: pool.name_any() },
         display_name: Some(names::display_name(&name)),
+        sequence: Some(number),
         parent_ref: None,
         manual: None,
         paused: None,
         resume_pause: None,
         resources: None,
     };
-    let mut labels = names::pool_labels(&pool.name_any(), &uid, &pool.spec.type_);
-    labels.insert(names::SEQUENCE_LABEL.to_owned(), number.to_string());
     Agent {
         metadata: ObjectMeta {
             name: Some(name),
             namespace: pool.namespace(),
-            labels: Some(labels),
+            labels: Some(names::pool_labels(&pool.name_any(), &uid, &pool.spec.type_)),
             owner_references: Some(vec![owner::<AgentPool>(&pool.metadata)]),
             finalizers: Some(vec![names::AGENT_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
@@ -48,8 +47,8 @@ mod tests {
         .expect("a pool");
         let made = agent(&pool, 3);
         assert_eq!(made, agent(&pool, 3));
-        let label = made.labels().get(names::SEQUENCE_LABEL).map(String::as_str);
-        assert_eq!(names::sequence_of(&made.name_any(), label, "p", "u"), Some(3));
+        assert_eq!(made.spec.sequence, Some(3));
+        assert!(names::is_agent_of(&made.name_any(), 3, "p", "u"));
         pool.metadata.uid = Some("other".into());
         assert_ne!(agent(&pool, 3).name_any(), made.name_any(), "a pool made again under its name has other agents");
     }

@@ -14,14 +14,16 @@ use futures::{StreamExt, TryStreamExt};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
-use super::context::{Context, Key, jittered};
+use super::context::{Context, Key, Look, jittered};
 use super::publish::publish;
 use super::stores::PoolObject;
+use crate::api::conditions::reasons;
 use crate::api::names::managers;
-use crate::api::{Agent, AgentPool};
+use crate::api::{Agent, AgentPool, AgentPoolStatus};
 use crate::cluster::{Class, Error, calls};
-use crate::policy::pool::{Leaving, Plan, plan, settled};
+use crate::policy::pool::{AgentFacts, Facts, Leaving, Plan, Standing, plan};
 use crate::policy::publish::When;
+use observe::{Blocked, Observed};
 
 pub use observe::{missing_references, unsupported};
 
@@ -43,7 +45,7 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
             if context.invalid_is_news(CONTROLLER, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, pool = %key.name, error = %invalid.error, "a stored AgentPool does not fit its type; it is left alone");
                 let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
-                context.events.warning(object.as_ref(), crate::api::conditions::reasons::INVALID_OBJECT, "Validate", note).await;
+                context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
             }
             return Ok(Action::await_change());
         }
@@ -59,76 +61,128 @@ pub fn after_error(object: Arc<PoolObject>, error: &Error, context: Arc<Context>
     context.after_error(CONTROLLER, Key::of(object.as_ref()), error)
 }
 
-async fn one(pool: &AgentPool, key: &Key, context: &Context) -> Result<Action, Error> {
+async fn one(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Error> {
     if !context.pool_gate.open(key, pool.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER);
-        return Ok(Action::requeue(GATE_RETRY));
+        return Ok(Look::After(GATE_RETRY));
     }
     let cached = observe::from_cache(pool, key, context);
-    if !settled(&cached.facts) {
+    let plan = plan(&cached.facts);
+    if !plan.settled() {
         return act(pool, key, context).await;
     }
-    let plan = plan(&cached.facts);
-    let wait = match status::next(pool, &cached, None, context.epoch) {
-        None => None,
-        Some((next, change)) => match context.publish_now(CONTROLLER, key, change) {
-            When::Never => None,
-            When::After(wait) => Some(wait),
-            When::Now => {
-                let stored = publish(context, &context.api::<AgentPool>(&key.namespace), pool, managers::POOL, &next).await?;
-                context.pool_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
-                tell(pool, &stored, context).await;
-                None
-            }
-        },
-    };
+    let wait = store(pool, &cached, &plan, key, context).await?;
     let soonest = [Some(jittered(LOOK_AGAIN)), wait, plan.look_again].into_iter().flatten().min().unwrap_or(LOOK_AGAIN);
-    Ok(Action::requeue(soonest))
+    Ok(Look::After(soonest))
+}
+
+/// Stores the status if it says something new. Gives back how long a change that may wait is put off.
+async fn store(pool: &AgentPool, observed: &Observed, plan: &Plan, key: &Key, context: &Context) -> Result<Option<Duration>, Error> {
+    let (next, change) = status::next(pool, observed, plan.counters, context.epoch);
+    match context.publish_now(CONTROLLER, key, change) {
+        When::Never => Ok(None),
+        When::After(wait) => Ok(Some(wait)),
+        When::Now => write(pool, &next, key, context).await.map(|_| None),
+    }
+}
+
+async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &Key, context: &Context) -> Result<AgentPool, Error> {
+    let stored = publish(context, &context.api::<AgentPool>(&key.namespace), pool, managers::POOL, next).await?;
+    context.pool_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
+    tell(pool, &stored, context).await;
+    Ok(stored)
 }
 
 /// Makes and deletes Agents, on a live look.
-async fn act(pool: &AgentPool, key: &Key, context: &Context) -> Result<Action, Error> {
+async fn act(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Error> {
     let pools = context.api::<AgentPool>(&key.namespace);
-    let Some(live) = pools.get_opt(&key.name).await.map_err(Error::of("reading a pool"))? else {
-        return Ok(Action::await_change());
+    let Some(mut live) = pools.get_opt(&key.name).await.map_err(Error::of("reading a pool"))? else {
+        return Ok(Look::OnChange);
     };
     if live.metadata.uid != pool.metadata.uid || live.metadata.deletion_timestamp.is_some() {
-        return Ok(Action::await_change());
+        return Ok(Look::OnChange);
     }
-    let observed = observe::live(&live, key, context).await?;
+    let mut observed = observe::live(&live, key, context).await?;
     let plan = plan(&observed.facts);
-    if let Some(counters) = plan.counters {
-        let Some((next, _)) = status::next(&live, &observed, Some(counters), context.epoch) else { return Ok(Action::requeue(GATE_RETRY)) };
-        let stored = publish(context, &pools, &live, managers::POOL, &next).await?;
-        context.pool_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
-        tell(&live, &stored, context).await;
+    if plan.counters_first {
+        let (next, _) = status::next(&live, &observed, plan.counters, context.epoch);
+        live = write(&live, &next, key, context).await?;
     }
-    create(&live, key, context, &plan).await?;
+    let made = create(&live, key, context, &plan).await?;
     delete(key, context, &observed, &plan).await?;
-    // The watch shows what was done, and wakes us; should nothing come, we look again.
-    Ok(Action::requeue(jittered(LOOK_AGAIN).min(GATE_RETRY)))
+    match made {
+        // The watch shows what was done, and wakes us; should nothing come, we look again.
+        Made::All => Ok(Look::After(GATE_RETRY)),
+        Made::NamesTaken(numbers) => {
+            // Those numbers are used up: stored as such, they are never tried again.
+            let used_up =
+                |number: i64| AgentFacts { name: String::new(), sequence: Some(number), standing: Standing::Foreign, age: Duration::ZERO };
+            observed.facts.agents.extend(numbers.into_iter().map(used_up));
+            observed.facts.spawned = plan.counters.spawned;
+            let counters = crate::policy::pool::plan(&Facts { desired: 0, ..observed.facts.clone() }).counters;
+            let (next, _) = status::next(&live, &observed, counters, context.epoch);
+            write(&live, &next, key, context).await?;
+            Ok(Look::After(GATE_RETRY))
+        }
+        Made::Refused(refusal) => {
+            // Nothing else will tell of it: there is no Agent that could.
+            observed.blocked = Some(refusal);
+            store(&live, &observed, &plan, key, context).await?;
+            Ok(Look::Later)
+        }
+    }
 }
 
-/// Makes the planned Agents. One that is there already was made by an earlier try of ours, or by a leader before us.
-async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> Result<(), Error> {
+/// What became of the Agents that were to be made.
+enum Made {
+    /// They are there.
+    All,
+    /// Other people's objects have the names of these numbers.
+    NamesTaken(Vec<i64>),
+    /// The API server refuses, until a person changes something.
+    Refused(Blocked),
+}
+
+/// Makes the planned Agents. One that is there already was made by an earlier try of ours, or by a leader before us, if
+/// its name is proved by its number; else somebody else has the name.
+async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> Result<Made, Error> {
     let api = context.api::<Agent>(&key.namespace);
     let making = plan.create.iter().map(|number| {
         let (api, agent) = (&api, build::agent(pool, *number));
         async move {
             context.leadership.check()?;
             match calls::create(api, &agent, managers::POOL).await {
-                Ok(_) => Ok(()),
-                Err(error) if error.class() == Class::AlreadyExists => Ok(()),
-                Err(error) => Err(error),
+                Ok(_) => Ok(Made::All),
+                Err(error) => match error.class() {
+                    Class::AlreadyExists => {
+                        let there = api.get_opt(&agent.name_any()).await.map_err(Error::of("reading an Agent"));
+                        // One that cannot be read does not fit its type: it is told of where Agents are.
+                        let ours = !matches!(there, Ok(Some(there)) if there.spec.sequence != Some(*number) || there.spec.pool_ref != agent.spec.pool_ref);
+                        Ok(if ours { Made::All } else { Made::NamesTaken(vec![*number]) })
+                    }
+                    Class::QuotaExceeded => Ok(Made::Refused(Blocked { reason: reasons::QUOTA_EXCEEDED, message: error.message() })),
+                    Class::Terminating => Ok(Made::Refused(Blocked { reason: reasons::NAMESPACE_TERMINATING, message: error.message() })),
+                    Class::Refused => Ok(Made::Refused(Blocked { reason: reasons::AGENT_REFUSED, message: error.message() })),
+                    Class::Conflict | Class::NotFound | Class::LostLeadership | Class::Unavailable => Err(error),
+                },
             }
         }
     });
     let making: Vec<_> = making.collect();
-    futures::stream::iter(making).buffer_unordered(AT_ONCE).try_collect().await
+    let all: Vec<Made> = futures::stream::iter(making).buffer_unordered(AT_ONCE).try_collect().await?;
+    Ok(all.into_iter().fold(Made::All, |so_far, next| match (so_far, next) {
+        (Made::Refused(refusal), _) | (_, Made::Refused(refusal)) => Made::Refused(refusal),
+        (Made::NamesTaken(mut numbers), Made::NamesTaken(more)) => {
+            numbers.extend(more);
+            Made::NamesTaken(numbers)
+        }
+        (Made::NamesTaken(numbers), Made::All) | (Made::All, Made::NamesTaken(numbers)) => Made::NamesTaken(numbers),
+        (Made::All, Made::All) => Made::All,
+    }))
 }
 
 /// Deletes the planned Agents, after a renewal of our lease that began after the decision.
-async fn delete(key: &Key, context: &Context, observed: &observe::Observed, plan: &Plan) -> Result<(), Error> {
+async fn delete(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
     if plan.delete.is_empty() {
         return Ok(());
     }
@@ -156,9 +210,9 @@ async fn tell(before: &AgentPool, after: &AgentPool, context: &Context) {
     for news in status::news(before.status.as_ref(), after.status.as_ref()) {
         tracing::info!(namespace = %after.namespace().unwrap_or_default(), pool = %after.name_any(), reason = news.reason, "{}", news.note);
         if news.warning {
-            context.events.warning(after, &news.reason, "Scale", news.note).await;
+            context.events.warning(after, &news.reason, &news.action, news.note).await;
         } else {
-            context.events.normal(after, &news.reason, "Scale", news.note).await;
+            context.events.normal(after, &news.reason, &news.action, news.note).await;
         }
     }
 }

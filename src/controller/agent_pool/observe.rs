@@ -1,6 +1,7 @@
 //! What is known of a pool and its Agents: from the caches, to see whether anything is to be done; live, to do it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::ListParams;
@@ -9,13 +10,14 @@ use kube::{Resource, ResourceExt};
 
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
-use crate::api::sandbox::SeccompProfile;
+use crate::api::sandbox::{ChangesetDriver, Requirement, SeccompProfile};
 use crate::api::{Agent, AgentPool, AgentPoolSpec, names};
 use crate::cluster::Error;
+use crate::controller::agent::{hindrance_of, hindrance_reason};
 use crate::controller::conditions::find;
 use crate::controller::context::{Context, Key};
 use crate::controller::stores::{AgentObject, Stores};
-use crate::policy::pool::{AgentFacts, Facts, Standing};
+use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes};
 use crate::policy::scaling::{self, Desired, Work};
 
 /// What is known.
@@ -28,10 +30,12 @@ pub struct Observed {
     pub missing: Vec<String>,
     /// What the spec asks for and this version cannot do.
     pub unsupported: Option<String>,
-    /// What keeps Agents from running: reason, words and how many of them.
+    /// What keeps Agents from running.
     pub blocked: Option<Blocked>,
     /// Agents whose pod is Ready.
     pub ready: u32,
+    /// Agents that ended soon after their start, lately; with what the last of them said.
+    pub crashes: Option<(u32, String)>,
     /// The uid of each Agent, by name.
     pub uids: BTreeMap<String, String>,
 }
@@ -39,8 +43,8 @@ pub struct Observed {
 /// What keeps Agents from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The reason that most of them share, or the gravest.
-    pub reason: String,
+    /// The gravest reason among them.
+    pub reason: &'static str,
     /// Whose words, and which.
     pub message: String,
 }
@@ -48,21 +52,22 @@ pub struct Blocked {
 /// What the caches show.
 pub fn from_cache(pool: &AgentPool, key: &Key, context: &Context) -> Observed {
     let agents = context.stores.agents_of(&key.namespace, &key.name);
-    observe(pool, agents.iter().filter_map(|agent| agent.0.as_ref().ok()), context)
+    observe(pool, agents.iter().map(Arc::as_ref), context)
 }
 
 /// What the API server shows: the Agents as they are after `pool` was read.
 pub async fn live(pool: &AgentPool, key: &Key, context: &Context) -> Result<Observed, Error> {
     let params = ListParams::default().fields(&format!("spec.poolRef.name={}", key.name));
     let agents = context.api::<AgentObject>(&key.namespace).list(&params).await.map_err(Error::of("listing a pool's Agents"))?;
-    Ok(observe(pool, agents.items.iter().filter_map(|agent| agent.0.as_ref().ok()), context))
+    Ok(observe(pool, agents.items.iter(), context))
 }
 
-fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a Agent>, context: &Context) -> Observed {
+fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, context: &Context) -> Observed {
     let spec = &pool.spec;
-    let uid = pool.metadata.uid.as_deref().unwrap_or_default();
-    let now = jiff::Timestamp::now();
-    let mine: Vec<&Agent> = agents.filter(|agent| agent.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid)).collect();
+    let id = PoolId { name: pool.name_any(), uid: pool.metadata.uid.clone().unwrap_or_default() };
+    let status = pool.status.as_ref();
+    let spawned = status.and_then(|status| status.spawned).unwrap_or(0);
+    let mine: Vec<(&AgentObject, Option<i64>)> = agents.filter_map(|agent| id.own(agent, spawned).map(|number| (agent, number))).collect();
     let desired = scaling::desired(&scaling::Facts {
         replicas: spec.fixed_replicas(),
         min: spec.min(),
@@ -72,50 +77,70 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a Agent>, contex
     });
     let missing = missing_references(spec, &pool.namespace().unwrap_or_default(), &context.stores);
     let unsupported = unsupported(spec);
-    let status = pool.status.as_ref();
+    let now = jiff::Timestamp::now();
     let facts = Facts {
         desired: desired.count,
         may_grow: missing.is_empty() && unsupported.is_none(),
-        spawned: status.and_then(|status| status.spawned).unwrap_or(0),
+        spawned,
         collected_below: status.and_then(|status| status.collected_below).unwrap_or(0),
-        agents: mine.iter().map(|agent| agent_facts(agent, &pool.name_any(), uid, now)).collect(),
+        agents: mine.iter().map(|(agent, number)| agent_facts(agent, *number, now)).collect(),
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
     };
+    let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
+    let ready = facts.agents.iter().filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy));
     Observed {
-        ready: u32::try_from(
-            facts
-                .agents
-                .iter()
-                .filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy))
-                .count(),
-        )
-        .unwrap_or(u32::MAX),
+        ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
+        crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_words(&numbered))),
+        blocked: blocked(&numbered),
         facts,
         desired,
         missing,
         unsupported,
-        blocked: blocked(&mine),
-        uids: mine.iter().map(|agent| (agent.name_any(), agent.uid().unwrap_or_default())).collect(),
+        uids: mine.iter().map(|(agent, _)| (agent.name_any(), agent.uid().unwrap_or_default())).collect(),
     }
 }
 
-fn agent_facts(agent: &Agent, pool: &str, pool_uid: &str, now: jiff::Timestamp) -> AgentFacts {
-    let name = agent.name_any();
-    let label = agent.labels().get(names::SEQUENCE_LABEL).map(String::as_str);
+/// Which pool it is.
+struct PoolId {
+    name: String,
+    uid: String,
+}
+
+impl PoolId {
+    /// Whether an Agent is the pool's: `Some(Some(number))` for one that the pool made, `Some(None)` for one made by hand.
+    /// The name proves the first; labels and owner references prove nothing. Of an object that does not fit its type only
+    /// the name is left: then all numbers given out are tried.
+    fn own(&self, agent: &AgentObject, spawned: i64) -> Option<Option<i64>> {
+        let name = agent.name_any();
+        let number = match &agent.0 {
+            Ok(agent) => agent.spec.sequence.filter(|number| names::is_agent_of(&name, *number, &self.name, &self.uid)),
+            Err(_) => (0..spawned).find(|number| names::is_agent_of(&name, *number, &self.name, &self.uid)),
+        };
+        let owned = || agent.meta().owner_references.iter().flatten().any(|owner| owner.uid == self.uid);
+        if number.is_some() { Some(number) } else { owned().then_some(None) }
+    }
+}
+
+fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp) -> AgentFacts {
     let since = |time: jiff::Timestamp| Duration::try_from(now.duration_since(time)).unwrap_or_default();
     AgentFacts {
-        sequence: names::sequence_of(&name, label, pool, pool_uid),
-        standing: standing(agent, since),
+        name: agent.name_any(),
+        sequence,
+        // What does not fit its type holds its place, and is not touched.
+        standing: agent.0.as_ref().map_or(Standing::Leaving, |agent| standing(agent, since)),
         age: agent.creation_timestamp().map(|time| since(time.0)).unwrap_or_default(),
-        name,
     }
 }
 
 fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration) -> Standing {
     let status = agent.status.as_ref();
-    let reason = status.and_then(|status| find(&status.conditions, types::READY)).map(|ready| ready.reason.as_str());
+    let reason = reason_of(agent);
     let with_pod = status.is_some_and(|status| status.pod_ref.is_some());
     let phase = status.and_then(|status| status.phase);
+    if let Some(AgentPhase::Stopped | AgentPhase::ForceStopped) = phase {
+        let ago = status.and_then(|status| status.stop_time.as_ref()).map(|time| since(time.0)).unwrap_or_default();
+        return Standing::Ended { ago, crashed: crashed(agent) };
+    }
     if reason == Some(reasons::NODE_UNREACHABLE) {
         return Standing::Unreachable;
     }
@@ -123,57 +148,57 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration) -> Stand
         return Standing::Leaving;
     }
     match phase {
-        Some(AgentPhase::Stopped | AgentPhase::ForceStopped) => {
-            Standing::Ended(status.and_then(|status| status.stop_time.as_ref()).map(|time| since(time.0)).unwrap_or_default())
-        }
-        Some(AgentPhase::Goodbye | AgentPhase::Stale) => Standing::Leaving,
+        Some(AgentPhase::Goodbye | AgentPhase::Stale | AgentPhase::Stopped | AgentPhase::ForceStopped) => Standing::Leaving,
         Some(AgentPhase::Active) => Standing::Busy,
         Some(AgentPhase::Running | AgentPhase::Idle | AgentPhase::Paused | AgentPhase::Hibernated) => {
             if reason == Some(reasons::POD_RUNNING) { Standing::Idle } else { Standing::Starting }
         }
         None | Some(AgentPhase::Spawning) if with_pod => Standing::Starting,
-        None | Some(AgentPhase::Spawning) if refused(reason) => Standing::Refused,
+        None | Some(AgentPhase::Spawning) if reason.is_some_and(|reason| hindrance_of(reason).is_some()) => Standing::Refused,
         None | Some(AgentPhase::Spawning) => Standing::Spawning,
     }
 }
 
-/// Reasons under which the API server, or we, refuse a pod.
-fn refused(reason: Option<&str>) -> bool {
-    let refusals =
-        [reasons::QUOTA_EXCEEDED, reasons::POD_REFUSED, reasons::NAMESPACE_TERMINATING, reasons::MISSING_REFERENCE, reasons::UNSUPPORTED];
-    reason.is_some_and(|reason| refusals.contains(&reason))
+fn reason_of(agent: &Agent) -> Option<&str> {
+    agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY)).map(|ready| ready.reason.as_str())
 }
 
-/// The gravest hindrance among the pool's own Agents, and how many share it.
+/// Whether an ended Agent ended by itself, and soon after its program started (or its pod was made, if it never did).
+fn crashed(agent: &Agent) -> bool {
+    let by_itself = matches!(reason_of(agent), Some(reasons::POD_FAILED | reasons::POD_SUCCEEDED));
+    let status = agent.status.as_ref();
+    let started =
+        status.and_then(|status| status.start_time.as_ref()).map(|time| time.0).or_else(|| agent.creation_timestamp().map(|time| time.0));
+    let stopped = status.and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
+    let lived = started.zip(stopped).and_then(|(started, stopped)| Duration::try_from(stopped.duration_since(started)).ok());
+    by_itself && lived.is_none_or(|lived| lived < SHORT_LIFE)
+}
+
+/// What the Agent that crashed last said.
+fn last_words(agents: &[&Agent]) -> String {
+    let stop = |agent: &&&Agent| agent.status.as_ref().and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
+    let last = agents.iter().filter(|agent| crashed(agent)).max_by_key(stop);
+    let ready = last.and_then(|agent| find(&agent.status.as_ref()?.conditions, types::READY));
+    last.zip(ready).map(|(agent, ready)| format!("{}: {}", agent.name_any(), ready.message)).unwrap_or_default()
+}
+
+/// The gravest hindrance among Agents, in the words of one of them, and how many more share it.
 fn blocked(agents: &[&Agent]) -> Option<Blocked> {
-    let order = [
-        reasons::QUOTA_EXCEEDED,
-        reasons::NAMESPACE_TERMINATING,
-        reasons::POD_REFUSED,
-        reasons::IMAGE_PULL,
-        reasons::CONTAINER_START,
-        reasons::UNSCHEDULABLE,
-    ];
-    let waiting = |reason: &str| {
-        let mut found: Vec<_> = agents
-            .iter()
-            .filter(|agent| agent.metadata.deletion_timestamp.is_none())
-            .filter_map(|agent| Some((agent.name_any(), find(&agent.status.as_ref()?.conditions, types::READY)?)))
-            .filter(|(_, ready)| ready.reason == reason)
-            .map(|(name, ready)| (name, ready.message.clone()))
-            .collect();
-        found.sort();
-        found
+    let mut waiting: Vec<_> = agents
+        .iter()
+        .filter(|agent| agent.metadata.deletion_timestamp.is_none())
+        .filter_map(|agent| {
+            let ready = find(&agent.status.as_ref()?.conditions, types::READY)?;
+            Some((hindrance_of(&ready.reason)?, agent.name_any(), &ready.message))
+        })
+        .collect();
+    waiting.sort();
+    let (kind, name, message) = waiting.first()?;
+    let others = match waiting.iter().filter(|(other, ..)| other == kind).count() - 1 {
+        0 => String::new(),
+        others => format!(" (and {others} more)"),
     };
-    order.into_iter().find_map(|reason| {
-        let found = waiting(reason);
-        let (name, message) = found.first()?;
-        let others = match found.len() - 1 {
-            0 => String::new(),
-            others => format!(" (and {others} more)"),
-        };
-        Some(Blocked { reason: reason.to_owned(), message: format!("{name}: {message}{others}") })
-    })
+    Some(Blocked { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
 }
 
 /// Objects that the spec names and that the namespace does not have, as `Kind/name`.
@@ -200,15 +225,25 @@ pub fn missing_references(spec: &AgentPoolSpec, namespace: &str, stores: &Stores
 /// What the spec asks for and this version cannot give: said, and not done half.
 pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
     let workspace = spec.workspace.as_ref();
-    let isolation = spec.sandbox.as_ref().and_then(|sandbox| sandbox.isolation.as_ref());
     if workspace.is_some_and(|workspace| workspace.git.is_some()) {
         return Some("spec.workspace.git is not supported by this version: use empty or claimName".into());
     }
     if workspace.is_some_and(|workspace| workspace.volume_claim_template.is_some()) {
         return Some("spec.workspace.volumeClaimTemplate is not supported by this version: use empty or claimName".into());
     }
-    if isolation.is_some_and(|isolation| isolation.seccomp == Some(SeccompProfile::Localhost)) {
-        return Some("spec.sandbox.isolation.seccomp: Localhost is not supported by this version: leave it unset".into());
+    // A wall that somebody asked for by name and that is not there is worse than none: it is refused, not left out.
+    let sandbox = spec.sandbox.clone().unwrap_or_default();
+    let isolation = sandbox.isolation.unwrap_or_default();
+    let changeset = sandbox.changeset.and_then(|changeset| changeset.driver);
+    let walls = [
+        (isolation.landlock == Some(Requirement::Required), "isolation.landlock: Required"),
+        (isolation.seccomp == Some(SeccompProfile::Localhost), "isolation.seccomp: Localhost"),
+        (isolation.seccomp == Some(SeccompProfile::AgentStrict), "isolation.seccomp: AgentStrict"),
+        (sandbox.outputs.is_some(), "outputs"),
+        (matches!(changeset, Some(ChangesetDriver::Git | ChangesetDriver::Copy)), "changeset.driver"),
+    ];
+    if let Some((_, wall)) = walls.into_iter().find(|(asked, _)| *asked) {
+        return Some(format!("spec.sandbox.{wall} is not enforced by this version: leave it unset"));
     }
     let tolerations = spec.scheduling.as_ref().and_then(|scheduling| scheduling.tolerations.as_ref());
     tolerations.into_iter().flatten().enumerate().find_map(|(at, value)| {
@@ -245,7 +280,7 @@ mod tests {
             stands(json!({"phase": "Stale", "podRef": pod, "conditions": ready("False", "NodeUnreachable")})),
             Standing::Unreachable
         );
-        assert_eq!(stands(json!({"phase": "Stopped", "podRef": pod})), Standing::Ended(Duration::ZERO));
+        assert_eq!(stands(json!({"phase": "Stopped", "podRef": pod})), Standing::Ended { ago: Duration::ZERO, crashed: false });
     }
 
     #[test]
@@ -253,6 +288,41 @@ mod tests {
         let mut agent = agent(json!({"phase": "Running", "conditions": ready("True", "PodRunning")}));
         agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
         assert_eq!(standing(&agent, |_| Duration::ZERO), Standing::Leaving);
+        agent.status.as_mut().expect("a status").phase = Some(AgentPhase::Stopped);
+        assert!(matches!(standing(&agent, |_| Duration::ZERO), Standing::Ended { .. }), "one that ended holds no place while it goes");
+    }
+
+    #[test]
+    fn a_short_life_that_ended_by_itself_is_a_crash() {
+        let ended = |reason: &str, stop: &str| {
+            crashed(&agent(
+                json!({"phase": "Stopped", "startTime": "2026-01-01T00:00:00Z", "stopTime": stop, "conditions": ready("False", reason)}),
+            ))
+        };
+        assert!(ended("PodFailed", "2026-01-01T00:09:59Z") && ended("PodSucceeded", "2026-01-01T00:00:01Z"));
+        assert!(!ended("PodFailed", "2026-01-01T00:10:00Z"), "it lived long enough");
+        assert!(!ended("PodGone", "2026-01-01T00:00:01Z"), "somebody ended it");
+    }
+
+    #[test]
+    fn membership_is_proved_by_the_name_whatever_labels_and_owners_say() {
+        let pool = PoolId { name: "p".into(), uid: "u".into() };
+        let object = |name: &str, extra: serde_json::Value| -> AgentObject {
+            let mut value = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": name}, "spec": {"poolRef": {"name": "p"}}});
+            value.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+            serde_json::from_value(value).expect("an object that may not fit")
+        };
+        let name = names::agent_name("p", "u", 3);
+        let numbered = |number: i64| json!({"spec": {"poolRef": {"name": "p"}, "sequence": number}});
+        assert_eq!(pool.own(&object(&name, numbered(3)), 9), Some(Some(3)), "no owner, no labels");
+        assert_eq!(pool.own(&object(&name, numbered(4)), 9), None, "another number");
+        assert_eq!(pool.own(&object("mine", json!({})), 9), None, "nobody's, or not adopted yet");
+        let owned =
+            json!({"metadata": {"name": "mine", "ownerReferences": [{"apiVersion": "v", "kind": "AgentPool", "name": "p", "uid": "u"}]}});
+        assert_eq!(pool.own(&object("mine", owned), 9), Some(None), "made by hand");
+        let malformed = object(&name, json!({"spec": 7}));
+        assert!(malformed.0.is_err());
+        assert_eq!(pool.own(&malformed, 9), Some(Some(3)), "what does not fit its type still holds its number");
     }
 
     #[test]
@@ -260,7 +330,7 @@ mod tests {
         let (quota, image) =
             (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
         let got = blocked(&[&image, &quota, &quota]).expect("blocked");
-        assert_eq!((got.reason.as_str(), got.message.as_str()), ("QuotaExceeded", "a: m (and 1 more)"));
+        assert_eq!((got.reason, got.message.as_str()), ("QuotaExceeded", "a: m (and 1 more)"));
         assert_eq!(blocked(&[&agent(json!({"conditions": ready("True", "PodRunning")}))]), None);
     }
 
@@ -274,6 +344,14 @@ mod tests {
         assert_eq!(unsupported(&spec(json!({}))), None);
         let git = unsupported(&spec(json!({"workspace": {"git": {"remote": "https://example.org/r"}}})));
         assert!(git.is_some_and(|message| message.contains("spec.workspace.git")));
+        for sandbox in [
+            json!({"isolation": {"landlock": "Required"}}),
+            json!({"outputs": {"egress": "None"}}),
+            json!({"changeset": {"driver": "Copy"}}),
+        ] {
+            assert!(unsupported(&spec(json!({"sandbox": sandbox}))).is_some_and(|message| message.contains("not enforced")), "{sandbox}");
+        }
+        assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}}}))), None);
         let bad = unsupported(&spec(json!({"scheduling": {"tolerations": [{"tolerationSeconds": "x"}]}})));
         assert!(bad.is_some_and(|message| message.contains("tolerations[0]")));
     }

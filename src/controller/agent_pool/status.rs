@@ -5,20 +5,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::observe::Observed;
 use crate::api::conditions::{reasons, types};
 use crate::api::{AgentPool, AgentPoolStatus, names};
-use crate::controller::conditions::{Builder, find, holds_for};
-use crate::policy::pool::Standing;
+use crate::controller::conditions::{Builder, find, holds_for, with_old_words};
+use crate::policy::pool::{Counters, Standing};
 use crate::policy::publish::Change;
 use crate::policy::scaling::Why;
 
-/// The status to store with what it changes, or `None` if the stored one says it all. `counters` are new values of
-/// `spawned` and `collectedBelow`.
-pub fn next(pool: &AgentPool, observed: &Observed, counters: Option<(i64, i64)>, epoch: i64) -> Option<(AgentPoolStatus, Change)> {
-    let stored = pool.status.clone().unwrap_or_default();
+/// The status to apply and what it changes. Only our own fields are in it.
+pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i64) -> (AgentPoolStatus, Change) {
+    let stored = own(pool.status.as_ref());
     let numbered = || observed.facts.agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
     let count = |wanted: fn(Standing) -> bool| i32::try_from(numbered().filter(|standing| wanted(*standing)).count()).unwrap_or(i32::MAX);
     let agents = count(Standing::counts);
-    let (spawned, collected_below) = counters.unwrap_or((observed.facts.spawned, observed.facts.collected_below));
-    let conditions = conditions(pool, observed, agents, jiff::Timestamp::now());
+    let conditions = conditions(pool, observed, agents, &stored, jiff::Timestamp::now());
     let mut next = AgentPoolStatus {
         observed_generation: pool.metadata.generation,
         desired: i32::try_from(observed.desired.count).ok(),
@@ -26,84 +24,103 @@ pub fn next(pool: &AgentPool, observed: &Observed, counters: Option<(i64, i64)>,
         active: Some(count(|standing| standing == Standing::Busy)),
         idle: Some(0), // registered and without work: nothing registers before agents have a supervisor
         selector: Some(format!("{}={}", names::POOL_UID_LABEL, pool.metadata.uid.as_deref().unwrap_or_default())),
-        spawned: Some(spawned),
-        collected_below: Some(collected_below),
-        work_ready: None,
-        work_leased: None,
+        spawned: Some(counters.spawned),
+        // It rides along with other changes: a lower one stored only means that more is looked at.
+        collected_below: stored.collected_below,
         reason: Some(headline(&conditions, observed)),
         conditions,
         governor_epoch: stored.governor_epoch,
+        ..AgentPoolStatus::default()
     };
+    let words = with_old_words(&next.conditions, &stored.conditions);
     let change = if next == stored {
         Change::None
-    } else if (AgentPoolStatus { agents: stored.agents, active: stored.active, idle: stored.idle, ..next.clone() }) == stored {
+    } else if (AgentPoolStatus { agents: stored.agents, active: stored.active, idle: stored.idle, conditions: words, ..next.clone() })
+        == stored
+    {
         Change::Counts
     } else {
         Change::State
     };
+    next.collected_below = Some(counters.collected_below);
     next.governor_epoch = Some(epoch);
-    (change != Change::None).then_some((next, change))
+    (next, change)
 }
 
+/// The condition types that this controller owns.
+const OWN: [&str; 6] = [types::READY, types::RECONCILING, types::STALLED, types::SCALED_TO_ZERO, types::AT_MAX, types::BLOCKED];
+
+/// What of a status this controller owns: all but the work, which whoever serves queues counts.
+fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
+    let mut own = status.cloned().unwrap_or_default();
+    own.work_ready = None;
+    own.work_leased = None;
+    own.conditions.retain(|condition| OWN.contains(&condition.type_.as_str()));
+    own
+}
+
+/// Crashes before a pool says that it is in its way, and before it says that a person is needed.
+const CRASHES: (u32, u32) = (2, 5);
+
 /// Ready: this generation was made real once, and can still be served. A pool that follows work is not waited for.
-fn conditions(pool: &AgentPool, observed: &Observed, agents: i32, now: jiff::Timestamp) -> Vec<Condition> {
-    let stored = pool.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+fn conditions(pool: &AgentPool, observed: &Observed, agents: i32, stored: &AgentPoolStatus, now: jiff::Timestamp) -> Vec<Condition> {
     let generation = pool.metadata.generation.unwrap_or(0);
-    let to = Builder { stored, generation, now };
+    let to = Builder { stored: &stored.conditions, generation, now };
     let desired = observed.desired.count;
-    let real = pool.spec.work_aware() && pool.spec.replicas.is_none()
-        || holds_for(stored, types::READY, generation)
-        || (observed.ready == desired && i64::from(agents) == i64::from(desired));
+    let all_ready = observed.ready == desired && i64::from(agents) == i64::from(desired);
+    let real =
+        pool.spec.work_aware() && pool.spec.replicas.is_none() || holds_for(&stored.conditions, types::READY, generation) || all_ready;
     let progress = format!("{} of {desired} agents are ready", observed.ready);
-    let blocked = blocked(observed);
-    let (ready, why, words) = match (&observed.unsupported, &blocked) {
-        (Some(message), _) => (false, reasons::UNSUPPORTED, message.clone()),
+    let stalled = stalled(observed);
+    let blocked = blocked(observed, all_ready);
+    let (ready, why, words) = match (&stalled, &blocked) {
+        (Some((reason, message)), _) => (false, *reason, message.clone()),
         (None, Some((reasons::MISSING_REFERENCE, message))) => (false, reasons::MISSING_REFERENCE, message.clone()),
         (None, _) if real => (true, reasons::AS_DESIRED, why_desired(observed)),
         (None, Some((reason, message))) => (false, *reason, format!("{progress}; {message}")),
         (None, None) => (false, reasons::SCALING, progress.clone()),
     };
-    let (stuck, stuck_message) = match &observed.unsupported {
-        Some(message) => (true, message.clone()),
-        None => (false, String::new()),
-    };
-    let (is_blocked, blocked_reason, blocked_message) = match blocked {
-        Some((reason, message)) => (true, reason, message),
-        None => (false, reasons::NOT_BLOCKED, String::new()),
-    };
+    let reconciling = !real && stalled.is_none();
+    let (is_stalled, stalled_reason, stalled_message) =
+        stalled.map_or((false, reasons::OBSERVED, String::new()), |(reason, message)| (true, reason, message));
+    let (is_blocked, blocked_reason, blocked_message) =
+        blocked.map_or((false, reasons::NOT_BLOCKED, String::new()), |(reason, message)| (true, reason, message));
     let at_max = pool.spec.replicas.is_none() && desired > 0 && desired >= pool.spec.max();
+    let doing = if reconciling { (reasons::SCALING, progress) } else { (reasons::OBSERVED, String::new()) };
     vec![
         to.build(types::READY, ready, why, words),
-        to.build(
-            types::RECONCILING,
-            !real && !stuck,
-            if real { reasons::OBSERVED } else { reasons::SCALING },
-            if real { String::new() } else { progress },
-        ),
-        to.build(types::STALLED, stuck, if stuck { reasons::UNSUPPORTED } else { reasons::OBSERVED }, stuck_message),
+        to.build(types::RECONCILING, reconciling, doing.0, doing.1),
+        to.build(types::STALLED, is_stalled, stalled_reason, stalled_message),
         to.build(types::SCALED_TO_ZERO, desired == 0, desired_reason(observed.desired.why), why_desired(observed)),
         to.build(types::AT_MAX, at_max, if at_max { reasons::MAX_REACHED } else { reasons::BELOW_MAX }, String::new()),
         to.build(types::BLOCKED, is_blocked, blocked_reason, blocked_message),
     ]
 }
 
+/// What only a person can mend.
+fn stalled(observed: &Observed) -> Option<(&'static str, String)> {
+    if let Some(message) = &observed.unsupported {
+        return Some((reasons::UNSUPPORTED, message.clone()));
+    }
+    let (crashes, last) = observed.crashes.as_ref()?;
+    let helpless = *crashes >= CRASHES.1 && observed.ready == 0 && observed.desired.count > 0;
+    helpless.then(|| (reasons::CRASH_LOOP, crash_message(last)))
+}
+
 /// What stands in the way of agents that are wanted.
-fn blocked(observed: &Observed) -> Option<(&'static str, String)> {
+fn blocked(observed: &Observed, all_ready: bool) -> Option<(&'static str, String)> {
     if !observed.missing.is_empty() {
         return Some((reasons::MISSING_REFERENCE, format!("{} not found in this namespace", observed.missing.join(", "))));
     }
-    let blocked = observed.blocked.as_ref()?;
-    let reason = [
-        reasons::QUOTA_EXCEEDED,
-        reasons::NAMESPACE_TERMINATING,
-        reasons::POD_REFUSED,
-        reasons::IMAGE_PULL,
-        reasons::CONTAINER_START,
-        reasons::UNSCHEDULABLE,
-    ]
-    .into_iter()
-    .find(|reason| *reason == blocked.reason)?;
-    Some((reason, blocked.message.clone()))
+    if let Some(blocked) = &observed.blocked {
+        return Some((blocked.reason, blocked.message.clone()));
+    }
+    let (_, last) = observed.crashes.as_ref().filter(|(crashes, _)| *crashes >= CRASHES.0 && !all_ready && observed.desired.count > 0)?;
+    Some((reasons::CRASH_LOOP, crash_message(last)))
+}
+
+fn crash_message(last: &str) -> String {
+    format!("agents end soon after their start, so the next ones come later and later; the last: {last}")
 }
 
 /// The reason under which the size of a pool is shown.
@@ -149,6 +166,8 @@ pub struct News {
     pub warning: bool,
     /// One word.
     pub reason: String,
+    /// What was done about it. Events of one object, reason and action are counted as one: it names what differs.
+    pub action: String,
     /// And more.
     pub note: String,
 }
@@ -159,12 +178,13 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
     let none = Vec::new();
     let old = before.map_or(&none, |before| &before.conditions);
     let mut all = Vec::new();
-    if before.and_then(|before| before.desired) != after.desired {
-        let from = before.and_then(|before| before.desired).unwrap_or(0);
+    let from = before.and_then(|before| before.desired).unwrap_or(0);
+    if after.desired.unwrap_or(0) != from {
         let why = find(&after.conditions, types::SCALED_TO_ZERO).map(|condition| condition.message.clone()).unwrap_or_default();
         all.push(News {
             warning: false,
             reason: "DesiredChanged".into(),
+            action: format!("ScaleTo{}", after.desired.unwrap_or(0)),
             note: format!("from {from} to {} agents: {why}", after.desired.unwrap_or(0)),
         });
     }
@@ -172,7 +192,7 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
         let Some(now) = find(&after.conditions, type_).filter(|now| now.status == "True") else { continue };
         let was = find(old, type_).filter(|was| was.status == "True").map(|was| was.reason.as_str());
         if was != Some(now.reason.as_str()) {
-            all.push(News { warning: true, reason: now.reason.clone(), note: now.message.clone() });
+            all.push(News { warning: true, reason: now.reason.clone(), action: "Scale".into(), note: now.message.clone() });
         }
     }
     all

@@ -32,10 +32,16 @@ fn observed(desired: u32, ready: u32) -> Observed {
         unsupported: None,
         blocked: None,
         ready,
+        crashes: None,
         uids: BTreeMap::new(),
     }
 }
 
+fn written(pool: &AgentPool, observed: &Observed) -> (AgentPoolStatus, Change) {
+    let (status, change) = next(pool, observed, Counters { spawned: observed.facts.spawned, collected_below: 0 }, 7);
+    assert_ne!(change, Change::None);
+    (status, change)
+}
 fn says(status: &AgentPoolStatus, type_: &str) -> (String, String) {
     let condition = find(&status.conditions, type_).expect("every condition is always there");
     (condition.status.clone(), condition.reason.clone())
@@ -47,16 +53,16 @@ fn told(status: &str, reason: &str) -> (String, String) {
 #[test]
 fn not_ready_until_the_generation_was_made_real_once() {
     let mut pool = pool(json!({}));
-    let (status, change) = next(&pool, &observed(3, 2), None, 7).expect("news");
+    let (status, change) = written(&pool, &observed(3, 2));
     assert_eq!(
         (says(&status, "Ready"), says(&status, "Reconciling"), change),
         (told("False", "Scaling"), told("True", "Scaling"), Change::State)
     );
-    let (status, _) = next(&pool, &observed(3, 3), None, 7).expect("news");
+    let (status, _) = written(&pool, &observed(3, 3));
     assert_eq!((says(&status, "Ready"), says(&status, "Reconciling")), (told("True", "AsDesired"), told("False", "Observed")));
 
     pool.status = Some(status);
-    let (replacing, change) = next(&pool, &observed(3, 2), None, 7).expect("news");
+    let (replacing, change) = written(&pool, &observed(3, 2));
     assert_eq!(
         (says(&replacing, "Ready"), change),
         (told("True", "AsDesired"), Change::Counts),
@@ -64,42 +70,42 @@ fn not_ready_until_the_generation_was_made_real_once() {
     );
 
     pool.metadata.generation = Some(3);
-    let (changed, _) = next(&pool, &observed(5, 3), None, 7).expect("news");
+    let (changed, _) = written(&pool, &observed(5, 3));
     assert_eq!(says(&changed, "Ready"), told("False", "Scaling"), "a changed spec is not ready early");
 }
 
 #[test]
 fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
     let mut pool = pool(json!({}));
-    pool.status = next(&pool, &observed(1, 1), None, 7).map(|(status, _)| status);
-    assert!(next(&pool, &observed(1, 1), None, 99).is_none());
+    pool.status = Some(written(&pool, &observed(1, 1)).0);
+    assert_eq!(next(&pool, &observed(1, 1), Counters { spawned: 1, collected_below: 1 }, 99).1, Change::None);
 }
 
 #[test]
 fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
     let at_zero = Observed { desired: Desired { count: 0, why: Why::WorkNotServed }, ..observed(0, 0) };
-    let (status, _) = next(&pool(json!({"type": "worker"})), &at_zero, None, 7).expect("news");
+    let (status, _) = written(&pool(json!({"type": "worker"})), &at_zero);
     assert_eq!((says(&status, "Ready"), says(&status, "ScaledToZero")), (told("True", "AsDesired"), told("True", "NoWork")));
     assert_eq!(status.reason.as_deref(), Some("NoWork"));
 }
 
 #[test]
 fn what_is_in_the_way_is_blocked_and_never_stalled() {
-    let blocked = Some(Blocked { reason: "QuotaExceeded".into(), message: "a1: exceeded quota: q".into() });
-    let (status, _) = next(&pool(json!({})), &Observed { blocked, ..observed(3, 1) }, None, 7).expect("news");
+    let blocked = Some(Blocked { reason: "QuotaExceeded", message: "a1: exceeded quota: q".into() });
+    let (status, _) = written(&pool(json!({})), &Observed { blocked, ..observed(3, 1) });
     assert_eq!(
         (says(&status, "Blocked"), says(&status, "Ready"), says(&status, "Stalled")),
         (told("True", "QuotaExceeded"), told("False", "QuotaExceeded"), told("False", "Observed"))
     );
     assert_eq!(status.reason.as_deref(), Some("QuotaExceeded"));
 
-    let (status, _) = next(&pool(json!({})), &Observed { missing: vec!["Budget/b".into()], ..observed(0, 0) }, None, 7).expect("news");
+    let (status, _) = written(&pool(json!({})), &Observed { missing: vec!["Budget/b".into()], ..observed(0, 0) });
     assert_eq!((says(&status, "Blocked"), says(&status, "Ready")), (told("True", "MissingReference"), told("False", "MissingReference")));
 }
 
 #[test]
 fn what_needs_a_person_is_stalled() {
-    let (status, _) = next(&pool(json!({})), &Observed { unsupported: Some("spec.x".into()), ..observed(1, 0) }, None, 7).expect("news");
+    let (status, _) = written(&pool(json!({})), &Observed { unsupported: Some("spec.x".into()), ..observed(1, 0) });
     assert_eq!(
         (says(&status, "Stalled"), says(&status, "Ready"), says(&status, "Reconciling").0),
         (told("True", "Unsupported"), told("False", "Unsupported"), "False".into())
@@ -107,12 +113,38 @@ fn what_needs_a_person_is_stalled() {
 }
 
 #[test]
+fn agents_that_crash_block_their_pool_and_in_the_end_stall_it() {
+    let crashing = |crashes: u32, ready: u32| Observed { crashes: Some((crashes, "a1: exit code 7".into())), ..observed(1, ready) };
+    assert_eq!(says(&written(&pool(json!({})), &crashing(1, 0)).0, "Blocked").0, "False", "once is no loop");
+    let (status, _) = written(&pool(json!({})), &crashing(3, 0));
+    assert_eq!((says(&status, "Blocked"), says(&status, "Stalled").0), (told("True", "CrashLoop"), "False".into()));
+    let (status, _) = written(&pool(json!({})), &crashing(5, 0));
+    assert_eq!((says(&status, "Stalled"), says(&status, "Ready")), (told("True", "CrashLoop"), told("False", "CrashLoop")));
+    let (status, _) = written(&pool(json!({})), &crashing(5, 1));
+    assert_eq!(
+        (says(&status, "Blocked").0, says(&status, "Stalled").0, says(&status, "Ready").0),
+        ("False".into(), "False".into(), "True".into()),
+        "it runs again"
+    );
+}
+
+#[test]
+fn words_and_counts_may_wait_and_what_others_own_is_left_alone() {
+    let mut pool = pool(json!({}));
+    let (mut stored, _) = written(&pool, &observed(3, 1));
+    stored.work_ready = Some(9);
+    pool.status = Some(stored);
+    let (next, change) = written(&pool, &observed(3, 2));
+    assert_eq!((change, next.work_ready), (Change::Counts, None), "1 of 3, 2 of 3: not a write for each");
+}
+
+#[test]
 fn people_are_told_of_changes_of_size_and_of_new_trouble_once() {
-    let (first, _) = next(&pool(json!({})), &observed(3, 0), None, 7).expect("news");
+    let (first, _) = written(&pool(json!({})), &observed(3, 0));
     let told = news(None, Some(&first));
     assert_eq!((told.len(), told[0].note.as_str()), (1, "from 0 to 3 agents: scaling.min asks for 3"));
-    let blocked = Some(Blocked { reason: "ImagePull".into(), message: "m".into() });
-    let (second, _) = next(&pool(json!({})), &Observed { blocked, ..observed(3, 0) }, None, 7).expect("news");
+    let blocked = Some(Blocked { reason: "ImagePull", message: "m".into() });
+    let (second, _) = written(&pool(json!({})), &Observed { blocked, ..observed(3, 0) });
     let told = news(Some(&first), Some(&second));
     assert_eq!((told.len(), told[0].warning, told[0].reason.as_str()), (1, true, "ImagePull"));
     assert!(news(Some(&second), Some(&second)).is_empty());

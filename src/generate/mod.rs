@@ -1,5 +1,7 @@
-//! Files that are made from code: the CRDs, for `kubectl apply` and for the chart. One function says what they hold; one
+//! Files that are made from code: the CRDs, for `kubectl apply` and for the chart, and their reference. One function says what they hold; one
 //! command writes them, or checks that what is committed is what the code says.
+
+mod reference;
 
 use std::path::Path;
 
@@ -19,6 +21,7 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         files.push((format!("crds/{name}.yaml"), header() + &yaml(&crd)?));
         files.push((format!("charts/spillway/templates/crds/{name}.yaml"), in_chart(&crd)?));
     }
+    files.push(("docs/reference/api.md".to_owned(), reference::page(&crds::all())));
     let listed: String = crds::all().into_iter().filter_map(|crd| crd.metadata.name).map(|name| format!("- {name}.yaml\n")).collect();
     let kustomization = format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{listed}");
     files.push(("crds/kustomization.yaml".to_owned(), header() + &kustomization));

@@ -1,0 +1,46 @@
+//! A small pool from nothing, several times: how soon the first pod and the thirtieth are made.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::audit;
+use crate::report::{Report, Row};
+use crate::room::{Nodes, Room};
+
+const RUNS: usize = 5;
+const AGENTS: usize = 30;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Takes it.
+pub async fn run() -> anyhow::Result<Vec<Report>> {
+    let room = Room::open("burst").await?;
+    let _operator = room.leader().await?;
+    let (mut first, mut all, mut ready) = (Vec::new(), Vec::new(), Vec::new());
+    for run in 0..RUNS {
+        let name = format!("burst{run}");
+        let applied = jiff::Timestamp::now();
+        room.apply_pool(&name, AGENTS, Nodes::Fake).await?;
+        room.settled(&name, AGENTS, LIMIT).await?;
+        ready.push(jiff::Timestamp::now().duration_since(applied).as_secs_f64());
+        let writes = audit::writes(&room.namespace, applied);
+        let made: Vec<f64> = writes
+            .iter()
+            .filter(|write| write.is("create", "pods") && write.holder().is_some())
+            .map(|write| write.stage_timestamp.duration_since(applied).as_secs_f64())
+            .collect();
+        anyhow::ensure!(made.len() == AGENTS, "{} pods were made for {AGENTS} agents", made.len());
+        first.push(made.iter().copied().reduce(f64::min).context("a pod")?);
+        all.push(made.iter().copied().reduce(f64::max).context("a pod")?);
+    }
+    Ok(vec![Report {
+        title: "a pool of 30 from nothing",
+        method: "a new pool of 30 agents on KWOK nodes is applied, five times one after the other; times from before the apply to the audit \
+                 log's time of the pods' creation, and to the sight of the pool being Ready (looked at each 100 ms)",
+        rows: vec![
+            Row::spread("applied -> first pod created", first, "s").goal("<= 1 s"),
+            Row::spread("applied -> 30 pods created", all, "s").goal("<= 3 s"),
+            Row::spread("applied -> pool Ready", ready, "s"),
+        ],
+    }])
+}

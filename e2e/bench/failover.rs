@@ -1,0 +1,97 @@
+//! Fail-over: from the moment the leader is told to stop, or killed, to the next thing its successor does.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::process::Signal;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::audit;
+use crate::operator::Operator;
+use crate::report::{Report, Row};
+use crate::room::{Nodes, Room};
+use crate::watch::births;
+
+const RUNS: u32 = 5;
+const LIMIT: Duration = Duration::from_secs(60);
+const POOL: &str = "pool";
+
+/// Seconds from the signal.
+struct Times {
+    /// To the successor's write of the lease.
+    lease: f64,
+    /// To the sight of the Agent it made.
+    effect: f64,
+}
+
+/// A room with two replicas and one pool.
+struct Stage {
+    room: Room,
+    leader: Operator,
+    standby: Operator,
+    born: UnboundedReceiver<(String, Instant)>,
+    agents: usize,
+    replicas: u32,
+}
+
+/// Takes it.
+pub async fn run() -> anyhow::Result<Vec<Report>> {
+    let room = Room::open("failover").await?;
+    let leader = room.leader().await?;
+    let standby = Operator::start(&room, "two")?;
+    standby.stands_by().await?;
+    room.apply_pool(POOL, 1, Nodes::Fake).await?;
+    room.settled(POOL, 1, LIMIT).await?;
+    let born = births(&room).await?;
+    let mut stage = Stage { room, leader, standby, born, agents: 1, replicas: 2 };
+    let mut rows = Vec::new();
+    for (signal, name, goal) in [(Signal::TERM, "SIGTERM", "<= 3 s"), (Signal::KILL, "SIGKILL", "<= 20 s")] {
+        let mut times = Vec::new();
+        for run in 0..RUNS {
+            // The lease is looked at and renewed by the clock: each run meets another moment of its period.
+            tokio::time::sleep(Duration::from_millis(400) * run).await;
+            times.push(stage.once(signal).await?);
+        }
+        rows.push(
+            Row::spread(format!("{name} -> Agent made by the other replica"), times.iter().map(|t| t.effect).collect(), "s").goal(goal),
+        );
+        rows.push(Row::spread(format!("{name} -> lease taken by it"), times.iter().map(|t| t.lease).collect(), "s"));
+    }
+    Ok(vec![Report {
+        title: "fail-over",
+        method: "two replicas, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; the clock stops \
+                 when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time is the audit log's",
+        rows,
+    }])
+}
+
+impl Stage {
+    /// One fail-over; afterwards the successor leads and a new replica stands by.
+    async fn once(&mut self, signal: Signal) -> anyhow::Result<Times> {
+        while self.born.try_recv().is_ok() {}
+        self.agents += 1;
+        let (told, began) = (jiff::Timestamp::now(), Instant::now());
+        self.leader.signal(signal)?;
+        self.room.resize(POOL, self.agents).await?;
+        let (name, seen) = tokio::time::timeout(LIMIT, self.born.recv()).await.context("nobody took over")?.context("the watch ended")?;
+        let lease = self.proof(told, &name)?;
+        self.replicas += 1;
+        let next = Operator::start(&self.room, &format!("replica-{}", self.replicas))?;
+        self.leader = std::mem::replace(&mut self.standby, next);
+        self.leader.leads(&self.room).await?;
+        self.standby.stands_by().await?;
+        self.room.settled(POOL, self.agents, LIMIT).await?;
+        Ok(Times { lease, effect: seen.duration_since(began).as_secs_f64() })
+    }
+
+    /// That the Agent is the standby's, and when the standby took the lease.
+    fn proof(&self, told: jiff::Timestamp, agent: &str) -> anyhow::Result<f64> {
+        let writes = audit::writes(&self.room.namespace, told);
+        let maker = writes.iter().find(|write| write.is("create", "agents") && write.object_ref.name == agent);
+        let holder = maker.and_then(audit::Write::holder).unwrap_or("nobody");
+        anyhow::ensure!(self.standby.is_holder(holder), "Agent {agent} was made by {holder}, not by the standby");
+        let taken =
+            writes.iter().find(|write| write.is("update", "leases") && write.holder().is_some_and(|who| self.standby.is_holder(who)));
+        Ok(taken.context("the successor's write of the lease")?.stage_timestamp.duration_since(told).as_secs_f64())
+    }
+}

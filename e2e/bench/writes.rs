@@ -1,0 +1,80 @@
+//! What an agent's life costs the API server: every write of the operator but its lease, divided by the agents.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::ListParams;
+use spillway::api::Agent;
+
+use crate::audit::{self, Write};
+use crate::report::{Report, Row, float};
+use crate::room::{Nodes, Room, within};
+
+const FAKE: usize = 200;
+const REAL: usize = 30;
+const LIMIT: Duration = Duration::from_secs(240);
+/// Counts in a pool's status may be written once more within five seconds.
+const SETTLE: Duration = Duration::from_secs(8);
+const POOL: &str = "pool";
+
+/// Takes it on both kinds of nodes at once: writes are counted, not timed, and KWOK's ends are mostly waiting.
+pub async fn run() -> anyhow::Result<Vec<Report>> {
+    let (fake, real) = tokio::try_join!(life("writes-fake", FAKE, Nodes::Fake), life("writes-real", REAL, Nodes::Real))?;
+    let method = "one pool is made Ready, left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; all writes, refused ones too, with \
+                  the operator's User-Agent in the audit log but those of leases, divided by the agents (the pool's own writes are among them)";
+    Ok(vec![
+        Report { title: "API writes an agent's life, 200 agents on KWOK nodes", method, rows: fake },
+        Report { title: "API writes an agent's life, 30 agents on the real node", method, rows: real },
+    ])
+}
+
+async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row>> {
+    let room = Room::open(name).await?;
+    let _operator = room.leader().await?;
+    let began = jiff::Timestamp::now();
+    room.apply_pool(POOL, agents, nodes).await?;
+    room.settled(POOL, agents, LIMIT).await?;
+    tokio::time::sleep(SETTLE).await;
+    let grown = jiff::Timestamp::now();
+    room.resize(POOL, 0).await?;
+    room.settled(POOL, 0, LIMIT).await?;
+    within(LIMIT, "no Agent is left", async || {
+        let left = room.api::<Agent>().list_metadata(&ListParams::default()).await?.items.len();
+        anyhow::ensure!(left == 0, "{left} are left");
+        Ok(())
+    })
+    .await?;
+    let ended = jiff::Timestamp::now();
+    tokio::time::sleep(SETTLE).await;
+    let ours: Vec<Write> = audit::writes(&room.namespace, began)
+        .into_iter()
+        .filter(|write| write.holder().is_some() && write.object_ref.resource != "leases")
+        .collect();
+    let (start, end): (Vec<_>, Vec<_>) = ours.into_iter().partition(|write| write.stage_timestamp < grown);
+    let each = |count: usize| float(count) / float(agents);
+    let mut rows = vec![
+        Row::one("whole life", each(start.len() + end.len()), "/agent"),
+        Row::one("created until Ready", each(start.len()), "/agent"),
+        Row::one("scaled to 0 until gone", each(end.len()), "/agent"),
+        Row::one("seconds from scaled to 0 until gone", ended.duration_since(grown).as_secs_f64(), "s"),
+    ];
+    for (phase, writes) in [("created until Ready", start), ("scaled to 0 until gone", end)] {
+        rows.extend(by_kind(&writes).into_iter().map(|(kind, count)| Row::one(format!("{phase}: {kind}"), each(count), "/agent")));
+    }
+    Ok(rows)
+}
+
+/// How many of each verb and resource, refused ones apart.
+fn by_kind(writes: &[Write]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for write in writes {
+        let audit::Object { resource, subresource, .. } = &write.object_ref;
+        let resource = if subresource.is_empty() { resource.clone() } else { format!("{resource}/{subresource}") };
+        let refused = match write.response_status.code {
+            200..300 => String::new(),
+            code => format!(" ({code})"),
+        };
+        *counts.entry(format!("{} {resource}{refused}", write.verb)).or_insert(0) += 1;
+    }
+    counts
+}

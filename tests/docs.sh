@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Tests of the documentation: that relative links lead somewhere, that every `make X` exists, and that every example of
+# ours is accepted by the API server (a dry run: nothing is stored). The last needs a cluster with our CRDs:
+#
+#   tests/docs.sh                              without one: examples are skipped
+#   e2e/cluster/cluster run tests/docs.sh      with the local one
+# shellcheck disable=SC2016  # the backticks are Markdown's
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+passed=0 failed=0
+ok() { passed=$((passed + 1)); echo "ok   $*"; }
+bad() { failed=$((failed + 1)); echo "FAIL $1"; [ $# -lt 2 ] || echo "     ${2//$'\n'/$'\n'     }"; }
+
+mapfile -t pages < <(find . -name '*.md' -not -path './target/*' -not -path './.git/*' | sort)
+[ ${#pages[@]} -gt 0 ] || { echo "docs: no pages found" >&2; exit 2; }
+
+# Text without fenced blocks: what stands in those is no link.
+prose() { awk '/^ *```/ { fenced = !fenced; next } !fenced' "$1"; }
+# The anchors of a page's headings, as repository hosts make them.
+anchors() {
+    prose "$1" | sed -nE 's/^#{1,6} +//p' | sed -E 's/\[([^]]*)\]\([^)]*\)/\1/g' |
+        tr '[:upper:]' '[:lower:]' | sed -E 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
+
+# --- links ------------------------------------------------------------------------------------------------------------
+for page in "${pages[@]}"; do
+    broken=''
+    while read -r link; do
+        case $link in http://* | https://* | mailto:*) continue ;; esac
+        file=${link%%#*} anchor=''
+        [[ $link != *'#'* ]] || anchor=${link#*#}
+        target=$page
+        [ -z "$file" ] || target=$(dirname "$page")/$file
+        if [ ! -e "$target" ]; then
+            broken+="$link: there is no $target"$'\n'
+        elif [ -n "$anchor" ] && ! anchors "$target" | grep -qxF -- "$anchor"; then
+            broken+="$link: no heading of $target makes this anchor"$'\n'
+        fi
+    done < <(prose "$page" | sed -E 's/`[^`]*`//g' | grep -oE '\]\([^) ]+\)' | sed -E 's/^\]\(//; s/\)$//')
+    if [ -z "$broken" ]; then ok "links of $page"; else bad "links of $page" "${broken%$'\n'}"; fi
+done
+
+# --- make -------------------------------------------------------------------------------------------------------------
+# In code only: `make sure` in a sentence is no command.
+in_code() { awk '/^ *```/ { fenced = !fenced; next } fenced' "$1"; prose "$1" | grep -oE '`[^`]*`' | tr -d '`'; }
+targets=$(sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile e2e/cluster/make.mk)
+unknown=''
+for page in "${pages[@]}"; do
+    while read -r name; do
+        grep -qxF -- "$name" <<<"$targets" || unknown+="$page: make $name"$'\n'
+    done < <(in_code "$page" | grep -oE '(^|[ (])make( -[a-z]+)* [a-z][a-z0-9-]*' | sed -E 's/.* //' | sort -u)
+done
+if [ -z "$unknown" ]; then ok "every make command exists"; else bad "every make command exists" "${unknown%$'\n'}"; fi
+
+# --- the plugin's commands --------------------------------------------------------------------------------------------
+unknown=''
+commands=$(sed -nE '/^pub enum Command/,/^}/s/^    ([A-Z][a-z]+)[({,].*|^    ([A-Z][a-z]+) \{.*/\1\2/p' src/cli/mod.rs | tr '[:upper:]' '[:lower:]')
+[ -n "$commands" ] || bad "the plugin's commands" "none found in src/cli/mod.rs"
+for page in "${pages[@]}"; do
+    while read -r name; do
+        grep -qxF -- "$name" <<<"$commands" || unknown+="$page: kubectl spillway $name"$'\n'
+    done < <(in_code "$page" | grep -oE 'kubectl[ -]spillway [a-z]+' | sed -E 's/.* //' | sort -u)
+done
+if [ -z "$unknown" ]; then ok "every command of the plugin exists"; else bad "every command of the plugin exists" "${unknown%$'\n'}"; fi
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+# Blocks marked yaml, and what is fed to a command that stands without a prompt, where they hold an object of ours. (With
+# a prompt the output follows, which may be a refusal.)
+examples=0
+for page in "${pages[@]}"; do
+    awk -v out="$work/example-$(tr '/' '_' <<<"${page#./}")" '
+        /^ *```yaml$/ { match($0, /^ */); indent = RLENGTH; inside = 1; file = out "-" NR; next }
+        /^kubectl .*<<.POOL.$/ { indent = 0; inside = 1; file = out "-" NR; next }
+        /^ *```/ || /^POOL$/ { inside = 0 }
+        inside { print substr($0, indent + 1) > file }' "$page"
+done
+for example in "$work"/example-*; do
+    [ -e "$example" ] || continue
+    if grep -q '^apiVersion: spillway\.dev/' "$example"; then examples=$((examples + 1)); else rm "$example"; fi
+done
+if [ "$examples" = 0 ]; then
+    bad "examples" "no yaml block with apiVersion: spillway.dev was found"
+elif ! command -v kubectl >/dev/null || ! kubectl get --raw /readyz --request-timeout=5s >/dev/null 2>&1; then
+    echo "skip $examples examples: no cluster is reachable (e2e/cluster/cluster run tests/docs.sh)"
+elif ! kubectl get --raw /apis/spillway.dev/v1alpha1 --request-timeout=5s >/dev/null 2>&1; then
+    echo "skip $examples examples: this cluster does not serve our kinds (kubectl apply --server-side -k crds)"
+else
+    for example in "$work"/example-*; do
+        # The namespace of an example need not exist here.
+        sed -i '/^  namespace: /d' "$example"
+        name=$(basename "$example"); name=${name#example-}
+        if output=$(kubectl apply --dry-run=server --namespace default -f "$example" 2>&1); then ok "example $name"; else bad "example $name" "$output"; fi
+    done
+fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
