@@ -60,8 +60,9 @@ $(TOOLS)/bin/cargo-deny:
 	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"
 	cargo install --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
 
-unit: ## unit, property, CEL and fake-API-server tests
+unit: ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked
+	tests/docs.sh
 
 e2e: images ## the chart and the whole system on a real cluster of its own, which is removed afterwards if all passed
 	@CLUSTER='$(CLUSTER)' e2e/test.sh

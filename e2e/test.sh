@@ -35,6 +35,9 @@ step "the whole system: operators as processes, each with a namespace of its own
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
 SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test --locked --features e2e --test e2e -- --test-threads 6
 
+step "the documentation: links, commands, and its examples as the API server takes them"
+"${cluster[@]}" run tests/docs.sh
+
 step "the demo, twice: the chart with its default values, the samples as they are shipped"
 e2e/demo.sh up
 e2e/demo.sh up > target/demo-second.log

@@ -115,7 +115,7 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, unit, median, min, max, values, goal } = self;
-        write!(f, "{what:<58} {median:>9.2} {unit}")?;
+        write!(f, "{what:<60} {median:>9.2} {unit}")?;
         if values.len() > 1 {
             write!(f, " (median of {}; {min:.2} to {max:.2})", values.len())?;
         }
