@@ -38,7 +38,8 @@ pub const CONTROLLER: &str = "agent";
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 /// When the cache has not seen our own last write, its event comes; this is for when it does not.
 const GATE_RETRY: Duration = Duration::from_secs(5);
-/// While a pod is missing its node is looked at this often: what proves its end is that the node stayed healthy all along.
+/// A pod that the watch does not show is looked at this often; while it is missing, its node: what proves its end is that the
+/// node stayed healthy all along.
 const MISSING_PERIOD: Duration = Duration::from_secs(5);
 
 /// Observe, plan, apply, status.
@@ -101,6 +102,7 @@ async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Look, Error>
         Written::Gone => None,
         Written::Nothing | Written::Pod(_) => tell(agent, key, context, &observed, &state, written).await?,
     };
+    let wait = wait.into_iter().chain(observed.unwatched.then_some(MISSING_PERIOD)).min();
     Ok(match (wait, next_look(&state)) {
         (Some(wait), Look::After(later)) => Look::After(wait.min(later)),
         (_, look) => look,

@@ -26,6 +26,8 @@ pub struct Observed {
     pub facts: Facts,
     /// The recorded pod, if it is there.
     pub pod: Option<Arc<Pod>>,
+    /// The pod is there and the cache does not show it: no event will tell what becomes of it.
+    pub unwatched: bool,
     /// The Agent's pool as stored, if it fits its type and is the one that owns the Agent.
     pool: Option<Arc<PoolObject>>,
 }
@@ -44,6 +46,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let fits = |pool: &Arc<PoolObject>| pool.0.is_ok() && owner.is_none_or(|uid| pool.meta().uid.as_deref() == Some(uid));
     let pool = stored.clone().filter(fits);
     let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
+    let watched = cached.is_some();
     let (fact, pod) = match (cached, recorded) {
         (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(&pod, context), Some(pod)),
         (Some(_), None) => (PodFact::Foreign, None),
@@ -66,7 +69,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         ),
         pod: fact,
     };
-    Ok(Observed { facts, pod, pool })
+    Ok(Observed { facts, unwatched: pod.is_some() && !watched, pod, pool })
 }
 
 fn ours(pod: &Pod, context: &Context) -> PodFact {
