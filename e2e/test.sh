@@ -26,6 +26,7 @@ cargo test --locked --features e2e --test e2e --no-run
 
 step "starting the cluster $SPILLWAY_CLUSTER"
 # Two cores carry it all: without waiting for the disk at each write, what is slow is slow for a reason of ours.
+"${cluster[@]}" down > /dev/null # what a failed run left
 ETCD_FSYNC=off "${cluster[@]}" up
 "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar
 
@@ -38,6 +39,9 @@ SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test -
 
 step "the documentation: links, commands, and its examples as the API server takes them"
 "${cluster[@]}" run tests/docs.sh
+
+# Helm takes over nothing that it did not make. That the CRDs go at once shows, too, that no test left an object behind.
+"${cluster[@]}" run kubectl delete -k crds --timeout=2m > /dev/null
 
 step "the demo, twice: the chart with its default values, the samples as they are shipped"
 e2e/demo.sh up

@@ -95,92 +95,101 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let (pool_trigger, pools_again) = mpsc::unbounded_channel();
     let (agent_trigger, agents_again) = mpsc::unbounded_channel();
     let wake = Wake { pools: pool_trigger, agents: agent_trigger };
-    let all = watcher::Config::default();
-
-    let agents = {
-        let wake = wake.clone();
-        start(
-            tasks,
-            watcher(scoped::<AgentObject>(client, namespace), all.clone()),
-            |_| (),
-            move |change| match change {
-                Change::Present(agent) | Change::Deleted(agent) => {
-                    wake.agent(&Key::of(agent));
-                    if let Ok(agent) = &agent.0 {
-                        wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
-                    }
-                }
-                Change::Listed(agents) => agents.state().iter().for_each(|agent| wake.agent(&Key::of(agent.as_ref()))),
-            },
-        )
-    };
-    let pools = {
-        let (wake, agents) = (wake.clone(), agents.clone());
-        start(
-            tasks,
-            watcher(scoped::<PoolObject>(client, namespace), all.clone()),
-            |_| (),
-            move |change| match change {
-                Change::Present(pool) => {
-                    let key = Key::of(pool);
-                    wake.pool(&key.namespace, &key.name);
-                    // What keeps an Agent from getting its pod may be mended by this change.
-                    wake.agents_where(&agents, |agent| {
-                        agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && without_pod(agent)
-                    });
-                }
-                Change::Deleted(pool) => {
-                    let key = Key::of(pool);
-                    wake.pool(&key.namespace, &key.name);
-                    wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
-                }
-                Change::Listed(pools) => {
-                    pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name))
-                }
-            },
-        )
-    };
-    let pods = {
-        let (wake, agents, disappearances) = (wake.clone(), agents.clone(), disappearances.clone());
-        let ours = all.clone().labels(names::AGENT_LABEL);
-        start(tasks, watcher(scoped::<Pod>(client, namespace), ours), prune_pod, move |change| match change {
-            Change::Present(pod) => wake.agent(&Key::of(pod)),
-            Change::Deleted(pod) => {
-                disappearances.saw_deletion(pod);
-                wake.agent(&Key::of(pod));
-                // Room in the namespace's quota: whoever waits for a pod may get one.
-                let namespace = pod.namespace().unwrap_or_default();
-                wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
-            }
-            Change::Listed(_) => wake.agents_where(&agents, |_| true),
-        })
-    };
-    let nodes = {
-        let (wake, pods) = (wake.clone(), pods.clone());
-        // Nodes are written for every heartbeat; only what changes an answer wakes anybody.
-        let mut last = HashMap::new();
-        let mut changed = move |node: &Node, now: Option<bool>| {
-            let before = match now {
-                Some(now) => last.insert(node.name_any(), now),
-                None => last.remove(&node.name_any()),
-            };
-            before != now
-        };
-        start(tasks, watcher(Api::<Node>::all(client.clone()), all), prune_node, move |change| match change {
-            Change::Present(node) if changed(node, Some(super::agent::reachable(node))) => wake.agents_on(&pods, &node.name_any()),
-            Change::Deleted(node) if changed(node, None) => wake.agents_on(&pods, &node.name_any()),
-            Change::Listed(nodes) => {
-                let news = nodes.state().into_iter().filter(|node| changed(node, Some(super::agent::reachable(node))));
-                news.for_each(|node| wake.agents_on(&pods, &node.name_any()));
-            }
-            Change::Present(_) | Change::Deleted(_) => {}
-        })
-    };
+    let agents = watch_agents(tasks, scoped(client, namespace), wake.clone());
+    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone());
+    let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
+    let nodes = watch_nodes(tasks, Api::all(client.clone()), wake.clone(), pods.clone());
     let budgets = references::<Budget>(tasks, client, namespace, &wake, &pools);
     let queues = references::<WorkQueue>(tasks, client, namespace, &wake, &pools);
     let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
     let again = Triggers { pools: stream(pools_again), agents: stream(agents_again) };
     (Stores { pools, agents, pods, nodes, budgets, queues, toolsets }, again)
+}
+
+fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> Store<AgentObject> {
+    start(
+        tasks,
+        watcher(api, watcher::Config::default()),
+        |_| (),
+        move |change| match change {
+            Change::Present(agent) | Change::Deleted(agent) => {
+                wake.agent(&Key::of(agent));
+                if let Ok(agent) = &agent.0 {
+                    wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
+                }
+            }
+            Change::Listed(agents) => agents.state().iter().for_each(|agent| wake.agent(&Key::of(agent.as_ref()))),
+        },
+    )
+}
+
+fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents: Store<AgentObject>) -> Store<PoolObject> {
+    start(
+        tasks,
+        watcher(api, watcher::Config::default()),
+        |_| (),
+        move |change| match change {
+            Change::Present(pool) => {
+                let key = Key::of(pool);
+                wake.pool(&key.namespace, &key.name);
+                // What keeps an Agent from getting its pod, or its owner, may be mended by this change.
+                let waits = |agent: &Agent| without_pod(agent) || agent.metadata.owner_references.is_none();
+                wake.agents_where(&agents, |agent| {
+                    agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && waits(agent)
+                });
+            }
+            Change::Deleted(pool) => {
+                let key = Key::of(pool);
+                wake.pool(&key.namespace, &key.name);
+                wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
+            }
+            Change::Listed(pools) => {
+                pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
+            }
+        },
+    )
+}
+
+fn watch_pods(
+    tasks: &mut JoinSet<()>,
+    api: Api<Pod>,
+    wake: Wake,
+    agents: Store<AgentObject>,
+    disappearances: Disappearances,
+) -> Store<Pod> {
+    let ours = watcher::Config::default().labels(names::AGENT_LABEL);
+    start(tasks, watcher(api, ours), prune_pod, move |change| match change {
+        Change::Present(pod) => wake.agent(&Key::of(pod)),
+        Change::Deleted(pod) => {
+            disappearances.saw_deletion(pod);
+            wake.agent(&Key::of(pod));
+            // Room in the namespace's quota: whoever waits for a pod may get one.
+            let namespace = pod.namespace().unwrap_or_default();
+            wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
+        }
+        Change::Listed(_) => wake.agents_where(&agents, |_| true),
+    })
+}
+
+fn watch_nodes(tasks: &mut JoinSet<()>, api: Api<Node>, wake: Wake, pods: Store<Pod>) -> Store<Node> {
+    // Nodes are written for every heartbeat; only what changes an answer wakes anybody.
+    let mut last = HashMap::new();
+    let mut changed = move |node: &Node, now: Option<bool>| {
+        let before = match now {
+            Some(now) => last.insert(node.name_any(), now),
+            None => last.remove(&node.name_any()),
+        };
+        before != now
+    };
+    start(tasks, watcher(api, watcher::Config::default()), prune_node, move |change| match change {
+        Change::Present(node) if changed(node, Some(super::agent::reachable(node))) => wake.agents_on(&pods, &node.name_any()),
+        Change::Deleted(node) if changed(node, None) => wake.agents_on(&pods, &node.name_any()),
+        Change::Listed(nodes) => {
+            let news = nodes.state().into_iter().filter(|node| changed(node, Some(super::agent::reachable(node))));
+            news.for_each(|node| wake.agents_on(&pods, &node.name_any()));
+        }
+        Change::Present(_) | Change::Deleted(_) => {}
+    })
 }
 
 /// Watches a kind that pools name, by metadata only: all that matters is whether an object exists.
