@@ -50,8 +50,8 @@ fn pool() -> Value {
 
 fn agent(name: &str, uid: &str, status: Value) -> Value {
     json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent",
-        "metadata": {"name": name, "namespace": "n", "uid": uid, "labels": {"spillway.dev/sequence": "0"}},
-        "spec": {"poolRef": {"name": "p"}, "displayName": "calm-otter"}, "status": status})
+        "metadata": {"name": name, "namespace": "n", "uid": uid},
+        "spec": {"poolRef": {"name": "p"}, "sequence": 0, "displayName": "calm-otter"}, "status": status})
 }
 
 fn list(agents: Vec<Value>) -> Value {
