@@ -35,8 +35,8 @@ pub async fn run() -> anyhow::Result<Vec<Report>> {
     }
     Ok(vec![Report {
         title: "a pool of 30 from nothing",
-        method: "a new pool of 30 agents on KWOK nodes is applied, five times one after the other; times from before the apply to the audit \
-                 log's time of the pods' creation, and to the sight of the pool being Ready (looked at each 100 ms)",
+        method: "a new pool of 30 agents on KWOK nodes is applied, five times one after the other; times from before the apply to the \
+                 audit log's time of the pods' creation, and to the sight of the pool being Ready (looked at each 100 ms)",
         rows: vec![
             Row::spread("applied -> first pod created", first, "s").goal("<= 1 s"),
             Row::spread("applied -> 30 pods created", all, "s").goal("<= 3 s"),

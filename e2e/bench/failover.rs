@@ -59,8 +59,9 @@ pub async fn run() -> anyhow::Result<Vec<Report>> {
     }
     Ok(vec![Report {
         title: "fail-over",
-        method: "two replicas, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; the clock stops \
-                 when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time is the audit log's",
+        method: "two replicas, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; the clock \
+                 stops when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time is the \
+                 audit log's",
         rows,
     }])
 }

@@ -20,8 +20,9 @@ const POOL: &str = "pool";
 /// Takes it on both kinds of nodes at once: writes are counted, not timed, and KWOK's ends are mostly waiting.
 pub async fn run() -> anyhow::Result<Vec<Report>> {
     let (fake, real) = tokio::try_join!(life("writes-fake", FAKE, Nodes::Fake), life("writes-real", REAL, Nodes::Real))?;
-    let method = "one pool is made Ready, left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; all writes, refused ones too, with \
-                  the operator's User-Agent in the audit log but those of leases, divided by the agents (the pool's own writes are among them)";
+    let method = "one pool is made Ready, left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; all writes, refused ones \
+                  too, with the operator's User-Agent in the audit log but those of leases, divided by the agents (the pool's own writes \
+                  are among them)";
     Ok(vec![
         Report { title: "API writes an agent's life, 200 agents on KWOK nodes", method, rows: fake },
         Report { title: "API writes an agent's life, 30 agents on the real node", method, rows: real },
