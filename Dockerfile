@@ -1,16 +1,19 @@
 # Not run on the machines that test Spillway: they have no Docker engine. What the tests use are the same images made by
-# e2e/images/build.sh from the same static binary; keep the two alike (path, user, entry point).
+# e2e/images/build.sh from the same static binaries; keep the two alike (paths, user, entry point).
 #
 #   docker build -t spillway/spillway:dev .
 #   docker build -t spillway/demo-agent:dev --target demo-agent .
+#   docker build -t spillway/codex-agent:dev --target codex-agent .
+#   docker build -t spillway/model-server:dev --target model-server .
 
 FROM rust:1.95-bookworm AS builder
 WORKDIR /src
 COPY . .
-# Static, so that the last stage needs nothing but the binary. --target: the flag must not reach build scripts and proc macros.
-RUN target="$(uname -m)-unknown-linux-gnu" \
- && RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$target" --bin spillway \
- && cp "target/$target/release/spillway" /spillway
+# Static, so that the last stage needs nothing but the binaries, and so that the agent's runs in any image. --target: the
+# flag must not reach build scripts and proc macros. In one build, as `make build` does: what both need is compiled once.
+RUN target="$(uname -m)-unknown-linux-gnu" && export RUSTFLAGS="-C target-feature=+crt-static" \
+ && cargo build --release --locked --target "$target" --package spillway --package spillway-pod --bin spillway --bin spillway-agent \
+ && cp "target/$target/release/spillway" "target/$target/release/spillway-agent" /
 
 FROM debian:bookworm-slim AS agent-root
 RUN apt-get update && apt-get install -y --no-install-recommends busybox-static && rm -rf /var/lib/apt/lists/*
@@ -30,9 +33,55 @@ USER 10001:10001
 WORKDIR /home/agent
 CMD ["/bin/demo-agent"]
 
-# No CA bundle: the operator talks to the API server only, with the CA of its service account.
-FROM scratch AS spillway
-COPY --from=builder /spillway /spillway
+# Codex from npm, by the digests of the lock file; no script of a package is run.
+FROM node:20-bookworm-slim AS codex
+WORKDIR /codex
+COPY e2e/images/codex/ ./
+RUN npm ci --ignore-scripts --no-audit --no-fund
+
+FROM debian:bookworm-slim AS codex-root
+RUN apt-get update && apt-get install -y --no-install-recommends busybox-static bash git ca-certificates && rm -rf /var/lib/apt/lists/*
+COPY --from=codex /codex/node_modules/@openai /tmp/openai
+COPY e2e/images/codex-agent.sh /tmp/codex-agent
+RUN mkdir -p /out/bin /out/etc /out/tmp /out/proc /out/sys /out/dev /out/root /out/home/agent /out/workspace \
+    /out/usr/bin /out/usr/share/git-core/templates \
+ && chmod 1777 /out/tmp && chmod 777 /out/home/agent /out/workspace \
+ && install -m 755 /bin/busybox /out/bin/busybox \
+ && for a in $(/bin/busybox --list); do [ "$a" = busybox ] || ln -s busybox "/out/bin/$a"; done \
+ && install -m 755 /tmp/openai/codex-linux-*/vendor/*-linux-musl/bin/codex* /tmp/openai/codex-linux-*/vendor/*-linux-musl/codex-path/rg /out/bin/ \
+ && rm -f /out/bin/bash \
+ && for f in /usr/bin/bash /usr/bin/git $(ldd /usr/bin/bash /usr/bin/git | grep -oE '/[^ :]+' | sort -u); do \
+      [ -e "/out$f" ] || install -D -m 755 "$f" "/out$f"; done \
+ && ln -s ../usr/bin/bash /out/bin/bash && ln -s ../../bin/busybox /out/usr/bin/env \
+ && mkdir -p /out/usr/lib/locale && cp -r /usr/lib/locale/C.utf8 /out/usr/lib/locale/ \
+ && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/ca-certificates.crt \
+ && install -m 755 /tmp/codex-agent /out/bin/codex-agent \
+ && printf 'root:x:0:0::/root:/bin/bash\nagent:x:10001:10001::/home/agent:/bin/bash\n' > /out/etc/passwd \
+ && printf 'root:x:0:\nagent:x:10001:\n' > /out/etc/group
+
+FROM scratch AS codex-agent
+COPY --from=codex-root /out/ /
+ENV PATH=/bin:/usr/bin HOME=/home/agent
+USER 10001:10001
+WORKDIR /workspace
+CMD ["/bin/codex-agent"]
+
+FROM builder AS model-server-builder
+RUN target="$(uname -m)-unknown-linux-gnu" && export RUSTFLAGS="-C target-feature=+crt-static" \
+ && cargo build --release --locked --target "$target" --package spillway-model-server \
+ && cp "target/$target/release/spillway-model-server" /
+
+FROM scratch AS model-server
+COPY --from=model-server-builder /spillway-model-server /bin/spillway-model-server
 USER 65532:65532
 WORKDIR /
-ENTRYPOINT ["/spillway"]
+ENTRYPOINT ["/bin/spillway-model-server"]
+
+# No CA bundle: the operator talks to the API server, with the CA of its service account, and to itself, with a CA of its own.
+# Nothing at /spillway: the sidecar of every agent runs this image, and has its volumes under a folder of that name.
+FROM scratch AS spillway
+COPY --from=builder /spillway /bin/spillway
+COPY --from=builder /spillway-agent /spillway-agent
+USER 65532:65532
+WORKDIR /
+ENTRYPOINT ["/bin/spillway"]

@@ -5,20 +5,22 @@ SHELL := /bin/bash
 include e2e/cluster/make.mk
 
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-RELEASE := target/$(HOST)/release
+# What is shipped and measured is built as `release`; the demo and the tests run `quick`, which takes half the time.
+PROFILE ?= release
+BUILT = target/$(HOST)/$(PROFILE)
 IMAGES := target/images
 # Static, so that the image holds nothing but the program. --target keeps the flag away from build scripts.
-STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target $(HOST)
+STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --target $(HOST)
 # cargo-deny is built here when it is not on PATH.
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
 
-.PHONY: help demo demo-down test build images load generate generated fmt lint deny unit chart e2e bench
+.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint deny unit chart e2e clients bench bench-ledger
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
-demo: toolchain ## the main job: a cluster, the operator, agents running (25 min the first time, then 3)
+demo: toolchain ## the main job: a cluster, the operator, Codex at work, agents running (about 20 minutes the first time, then two or three)
 	@CLUSTER='$(CLUSTER)' e2e/demo.sh up
 
 demo-down: ## remove what `make demo` made
@@ -31,12 +33,20 @@ toolchain:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust with rustup (stable toolchain, 1.95 or newer)' >&2; exit 1; }
 .PHONY: toolchain
 
-build: toolchain ## the static release binaries
-	$(STATIC) --bins
+build: toolchain ## the static binaries (PROFILE=release, or quick)
+	$(STATIC) --profile $(PROFILE) --package spillway --package spillway-pod --bins
 
 # Debian's static busybox, which the demo agent is made of, is among the packages that the cluster's build checks for.
 images: build cluster-build ## the operator's image and the demo agent's, as archives in target/images
-	e2e/images/build.sh --out $(IMAGES) --binary $(RELEASE)/spillway spillway demo-agent
+	e2e/images/build.sh --out $(IMAGES) --binary $(BUILT)/spillway spillway demo-agent
+
+images-models: toolchain ## the scripted model server, as an archive in target/images
+	$(STATIC) --profile quick --package spillway-model-server
+	e2e/images/build.sh --out $(IMAGES) --model-server target/$(HOST)/quick/spillway-model-server model-server
+
+# Apart from the others: Codex is a large package from npm. The demo leaves it out where npm cannot be reached.
+images-codex: images-models ## Codex as an agent, as an archive in target/images
+	e2e/images/build.sh --out $(IMAGES) codex-agent
 
 load: images ## bring the images into the local cluster's node
 	$(CLUSTER) load $(IMAGES)/spillway.tar $(IMAGES)/demo-agent.tar
@@ -64,8 +74,20 @@ unit: ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked
 	tests/docs.sh
 
+e2e: PROFILE = quick
 e2e: images ## the chart and the whole system on a real cluster of its own, which is removed afterwards if all passed
 	@CLUSTER='$(CLUSTER)' e2e/test.sh
 
+clients: PROFILE = quick
+clients: images images-codex ## real clients (Codex, the official Python SDKs): against the scripted model server, and through Spillway on a cluster; needs npm, PyPI and root
+	tests/clients/codex.sh
+	MODEL_SERVER=target/$(HOST)/quick/spillway-model-server tests/clients/run.sh
+	@CLUSTER='$(CLUSTER)' tests/clients/cluster.sh
+
 bench: images ## the benchmarks of docs/benchmarks.md, on a cluster of their own
 	@CLUSTER='$(CLUSTER)' e2e/bench/run.sh
+
+# As run.sh builds them, so that nothing is built twice.
+bench-ledger: toolchain ## of the benchmarks, what needs no cluster: holds and settles a second in process
+	$(STATIC) --release --package spillway-bench
+	env -u KUBECONFIG target/$(HOST)/release/spillway-bench ledger

@@ -35,7 +35,19 @@ step "the chart: lint, schema, rendering, accepted by the API server"
 
 step "the whole system: operators as processes, each with a namespace of its own"
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
-SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test --locked --features e2e --test e2e -- --test-threads 4
+SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log)
+export SPILLWAY_AUDIT_LOG
+e2e() { "${cluster[@]}" run cargo test --locked --features e2e --test e2e -- "$@"; }
+# Those that mostly wait, for up to ten minutes, do it beside the others.
+waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
+e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
+beside=$!
+e2e --test-threads 3 --skip ::alone_ "${waiting[@]/#/--skip=}"
+step "the tests that wait"
+if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; else cat target/e2e-waiting.log; exit 1; fi
+
+step "what every other test would feel: one after the other, with the cluster to itself"
+e2e --test-threads 1 ::alone_
 
 step "the documentation: links, commands, and its examples as the API server takes them"
 "${cluster[@]}" run tests/docs.sh
@@ -43,7 +55,7 @@ step "the documentation: links, commands, and its examples as the API server tak
 # Helm takes over nothing that it did not make. That the CRDs go at once shows, too, that no test left an object behind.
 "${cluster[@]}" run kubectl delete -k crds --timeout=2m > /dev/null
 
-step "the demo, twice: the chart with its default values, the samples as they are shipped"
+step "the demo, twice: the chart, the samples as they are shipped, Codex at work where npm can be reached"
 e2e/demo.sh up
 e2e/demo.sh up > target/demo-second.log
 tail -n 3 target/demo-second.log

@@ -5,8 +5,10 @@
 #   tests/chart.sh           run the tests
 #   tests/chart.sh --write   renew config/default from the chart
 #
-# With SPILLWAY_KUBECONFIG or KUBECONFIG and a server that answers, that server judges the objects too (dry runs: nothing
-# is stored).
+# With SPILLWAY_KUBECONFIG or KUBECONFIG and a server that answers, that server judges the objects too. Nearly all of that is
+# dry runs; only the admission policies and rights are tried for real, in a namespace made for it (spillway-chart-test-NUMBER)
+# with policies and roles that count there alone. All of it is removed at the end, also of a run that failed. Where policies of
+# Spillway are installed, that part is skipped: they would judge the test's pods too.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 for tool in helm kubectl; do
@@ -14,7 +16,16 @@ for tool in helm kubectl; do
 done
 CHART=charts/spillway
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+live=''
+finish() {
+    # Policies before the namespace: none may judge its end.
+    if [ -n "$live" ]; then
+        kubectl delete -f "$work/live.yaml" --ignore-not-found --wait=false
+        kubectl delete namespace "$live" --ignore-not-found --timeout=2m
+    fi > /dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
 # The plugins, caches and settings of whoever runs this must not change what is rendered.
 export HELM_CACHE_HOME=$work/helm/cache HELM_CONFIG_HOME=$work/helm/config HELM_DATA_HOME=$work/helm/data
 
@@ -51,7 +62,7 @@ case ${1:-} in
         echo "wrote config/default/spillway.yaml"
         exit 0
         ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
 same() { # same FILE CMD... : FILE holds what CMD prints
     local file=$1; shift
@@ -67,11 +78,16 @@ sets=(
     "defaults|"
     "one namespace|--set namespaceScope=team-a"
     "one replica|--set replicaCount=1"
+    "one gateway|--set gateway.replicaCount=1"
+    "no gateway|--set gateway.replicaCount=0"
+    "no admission policies|--set admissionPolicies.enabled=false"
+    "exempt users|--set admissionPolicies.exemptUsers={admin,system:serviceaccount:a:b}"
+    "canaries|--set agents.canaries={10.0.0.1:443,[fd00::1]:443}"
     "no network policy|--set networkPolicy.enabled=false"
     "closed network policy|--set networkPolicy.apiServer.cidrs={10.0.0.1/32} --set networkPolicy.apiServer.ports={6443} --set networkPolicy.dns=false"
     "service monitor|--set serviceMonitor.enabled=true"
-    "no CRDs, no roles, own account|--set crds.install=false --set rbac.create=false --set rbac.aggregate=false --set serviceAccount.create=false --set serviceAccount.name=mine"
-    "everything set|--set image.digest=sha256:$(printf 'a%.0s' {1..64}) --set priorityClassName=p --set nodeSelector.disk=ssd --set-json=tolerations=[{\"operator\":\"Exists\"}] --set podAnnotations.a=b --set podLabels.a=b --set imagePullSecrets[0].name=s --set extraArgs={--x} --set-json=topologySpreadConstraints=[] --set logFormat=text"
+    "no CRDs, no roles, own account|--set crds.install=false --set rbac.create=false --set rbac.aggregate=false --set serviceAccount.create=false --set serviceAccount.name=mine --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other"
+    "everything set|--set image.digest=sha256:$(printf 'a%.0s' {1..64}) --set priorityClassName=p --set nodeSelector.disk=ssd --set-json=tolerations=[{\"operator\":\"Exists\"}] --set podAnnotations.a=b --set podLabels.a=b --set imagePullSecrets[0].name=s --set extraArgs={--x} --set-json=topologySpreadConstraints=[] --set logFormat=text --set gateway.extraArgs={--x} --set-json=gateway.topologySpreadConstraints=[] --set-json=gateway.affinity={\"podAntiAffinity\":{}} --set gateway.resources.limits.cpu=1 --set gateway.terminationGracePeriodSeconds=60"
 )
 for entry in "${sets[@]}"; do
     read -ra flags <<<"${entry#*|}"
@@ -80,12 +96,53 @@ for entry in "${sets[@]}"; do
     parses() { render "${flags[@]}" > "$work/render.yaml" && printf 'resources: [render.yaml]\n' > "$work/kustomization.yaml" && kubectl kustomize "$work" >/dev/null; }
     check "render with ${entry%%|*}" parses
 done
-check "two replicas have a disruption budget" says "kind: PodDisruptionBudget" without_crds
-check "one replica has none" lacks "kind: PodDisruptionBudget" without_crds --set replicaCount=1
+budgets_are() { local want=$1; shift; [ "$(without_crds "$@" | grep -c '^kind: PodDisruptionBudget$')" = "$want" ]; }
+check "two replicas of each have a disruption budget each" budgets_are 2
+check "one controller has none" budgets_are 1 --set replicaCount=1
+check "one gateway has none" budgets_are 1 --set gateway.replicaCount=1
+check "budgets can be turned off" budgets_are 0 --set podDisruptionBudget.enabled=false
 check "the network policy can be turned off" lacks "kind: NetworkPolicy" without_crds --set networkPolicy.enabled=false
 check "the service monitor is off by default" lacks "kind: ServiceMonitor" without_crds
 check "the service monitor can be turned on" says "kind: ServiceMonitor" without_crds --set serviceMonitor.enabled=true
 check "one namespace: the controller is told" says "--namespace=team-a" without_crds --set namespaceScope=team-a
+# told TEMPLATE ARGUMENT [FLAGS...] : the arguments of the container in it hold ARGUMENT
+told() { local template=$1 argument=$2; shift 2; without_crds "$@" --show-only "templates/$template.yaml" | sed -n '/^          args:/,/^          env:/s/^            - //p' | grep -qxF -- "$argument"; }
+for argument in --agent-image-pull-policy=IfNotPresent --gateway-service=spillway-gateway --gateway-account=spillway-system:spillway-gateway \
+    --governor-listen=0.0.0.0:8443 --ca-secret=spillway-ca --gateway-tls-secret=spillway-gateway-tls --lease-name=spillway-controller; do
+    check "the controller is told $argument" told deployment "$argument"
+done
+for argument in --listen=0.0.0.0:8443 --health-listen=0.0.0.0:8080 --lease-name=spillway-controller --tls-secret=spillway-gateway-tls \
+    --governor-token-file=/var/run/secrets/spillway.dev/governor/token; do
+    check "the gateway is told $argument" told gateway "$argument"
+done
+check "the controller is told the canaries" told deployment '"--canary=10.0.0.1:443"' --set 'agents.canaries={10.0.0.1:443}'
+no_canary() { ! told deployment '"--canary=10.0.0.1:443"' && ! without_crds | grep -e --canary; }
+check "and none by default" no_canary
+cluster_budget() { without_crds --show-only templates/deployment.yaml "$@" | sed -n 's/^ *- "--cluster-budget=\(.*\)"$/\1/p' | sed 's/\\"/"/g'; }
+check "the controller keeps ClusterBudget/default" says '"perNamespace":{"tokens":{"limits":[{"name":"hourly","tokens":100000,"window":"Hour"}]}}' cluster_budget
+check "in the numbers of a profile" says '"tokens":2000000' cluster_budget --set clusterBudget.profile=coding
+check "and so does a Budget that says nothing" says '"defaults":{"budget":{"tokens":{"limits":[{"name":"hourly","tokens":2000000,"window":"Hour"}]}}' cluster_budget --set clusterBudget.profile=coding
+check "with what is said beside it" says '"agents":{"maxTotal":7}' cluster_budget --set clusterBudget.spec.agents.maxTotal=7
+check "unless it is told not to" lacks cluster-budget without_crds --set clusterBudget.create=false
+check "nor for one namespace" lacks cluster-budget without_crds --set namespaceScope=team-a
+check "the gateway's account is told by its own name" told deployment --gateway-account=spillway-system:other --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other
+agent_image() { without_crds "$@" --show-only templates/deployment.yaml | sed -n '/SPILLWAY_AGENT_IMAGE/{n;s/^ *value: //p}'; }
+check "agents run the release's own image" says '"r/s:dev"' agent_image --set image.repository=r/s --set image.tag=dev
+check "agents run its digest" says "spillway@sha256:" agent_image --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
+check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
+check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
+check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
+check "there are five of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 5
+check "they can be turned off" lacks "kind: ValidatingAdmissionPolicy" without_crds --set admissionPolicies.enabled=false
+policies() { without_crds --show-only templates/admissionpolicies.yaml "$@"; }
+check "labels are the controller's alone" says 'username in ["system:serviceaccount:spillway-system:spillway"])' policies
+check "and those of exempt users" says 'username in ["system:serviceaccount:spillway-system:spillway","a\"b"])' policies --set-json 'admissionPolicies.exemptUsers=["a\"b"]'
+check "and of the account that is named" says '"system:serviceaccount:spillway-system:mine"' policies --set serviceAccount.create=false --set serviceAccount.name=mine
+one_namespace_each() { # each policy names the namespaces it is for
+    [ "$(policies --set namespaceScope=team-a | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(policies --set namespaceScope=team-a | grep -cE 'kubernetes.io/metadata.name(: (team-a|spillway-system))?$')" ]
+}
+check "one namespace: so are the policies" one_namespace_each
+check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
 check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
 crds_are() { local want=$1; shift; [ "$(render "$@" | grep -c '^kind: CustomResourceDefinition$')" = "$want" ]; }
 check "every CRD is installed" crds_are "$(find crds -name '*.spillway.dev.yaml' | wc -l)"
@@ -95,18 +152,89 @@ check "every CRD is kept by uninstall" all_kept
 
 # --- least rights -----------------------------------------------------------------------------------------------------
 check "no role holds a wildcard" lacks '*' without_crds --show-only templates/rbac.yaml
-for forbidden in secrets configmaps serviceaccounts pods/exec pods/log impersonate escalate; do
-    check "the controller has no right to $forbidden" lacks "$forbidden" without_crds --show-only templates/rbac.yaml
-done
-scoped_rules() { # rules of the ClusterRole with a namespace scope: nodes and nothing else
-    without_crds --set namespaceScope=team-a --show-only templates/rbac.yaml | awk '/^kind: /{role = $2 == "ClusterRole"} /^---/{role = 0} role && /resources:/' | tr -d ' \n'
+# rights [FLAGS...] : every rule of controller and gateway, one a line
+rights() {
+    without_crds "$@" --show-only templates/rbac.yaml | awk '
+        /^---/ { kind = name = namespace = "" }
+        /^kind: / { kind = $2 }
+        /^  name: / { name = $2 }
+        /^  namespace: / { namespace = $2 "/" }
+        /^ *- apiGroups: / { names = "" }
+        / (apiGroups|resources|resourceNames|verbs): / { field = $0; sub(/^[ -]*[a-zA-Z]+: /, "", field) }
+        / apiGroups: / { groups = field }
+        / resources: / { resources = field }
+        / resourceNames: / { names = " " field }
+        / verbs: / { print kind, namespace name, groups, resources names, field }' | sort
 }
-only_nodes() { [ "$(scoped_rules)" = 'resources:[nodes]' ] || { scoped_rules; return 1; }; }
-check "one namespace: the only cluster-wide right is on nodes" only_nodes
-edit_rules() { without_crds --show-only templates/aggregated.yaml | sed -n '/name: spillway-edit/,$p'; }
+# One rule a line, each for calls that src/ makes. A right that is not here is one too many.
+work_rules='[""] [configmaps] [create]
+[""] [configmaps] [spillway-ca] [list, watch, patch]
+[""] [persistentvolumeclaims] [get, create, delete]
+[""] [pods] [get, list, watch, create, delete]
+[""] [resourcequotas, limitranges] [get, list, watch, create, patch, delete]
+[events.k8s.io] [events] [create, patch]
+[networking.k8s.io] [networkpolicies] [list, watch, create, patch]
+[spillway.dev] [agentpools/finalizers, agents/finalizers, budgets/finalizers] [update]
+[spillway.dev] [agentpools/status, agents/status, budgets/status, grants/status, workitems/status, workqueues/status] [patch]
+[spillway.dev] [agentpools] [get, list, watch]
+[spillway.dev] [agents] [get, list, watch, create, patch, delete]
+[spillway.dev] [budgets] [default] [patch, delete]
+[spillway.dev] [budgets] [get, list, watch, create]
+[spillway.dev] [grants] [list, watch]
+[spillway.dev] [toolsets] [list, watch]
+[spillway.dev] [workitems] [get, list, watch, create, delete]
+[spillway.dev] [workqueues] [get, list, watch]'
+# expected WORK_ROLE CLUSTER_NAME : all of it, where the work is done under WORK_ROLE
+expected() {
+    local rule
+    # ClusterBudget/default is not one namespace's to keep.
+    [ "$1" != "ClusterRole $2" ] || printf '%s\n' "$1 [spillway.dev] [clusterbudgets] [create]" "$1 [spillway.dev] [clusterbudgets] [default] [patch]" > "$work/keeps"
+    [ "$1" = "ClusterRole $2" ] || : > "$work/keeps"
+    { while read -r rule; do echo "$1 $rule"; done <<<"$work_rules"
+      cat "$work/keeps" - <<R
+ClusterRole $2 [""] [namespaces] [list, watch]
+ClusterRole $2 [""] [nodes] [get, list, watch]
+ClusterRole $2 [authentication.k8s.io] [tokenreviews] [create]
+ClusterRole $2 [spillway.dev] [clusterbudgets/status] [patch]
+ClusterRole $2 [spillway.dev] [clusterbudgets] [get, list, watch]
+ClusterRole $2-gateway [authentication.k8s.io] [tokenreviews] [create]
+Role kube-node-lease/$2-node-leases [coordination.k8s.io] [leases] [get]
+Role spillway-system/spillway-certificates [""] [secrets] [create]
+Role spillway-system/spillway-certificates [""] [secrets] [spillway-ca, spillway-gateway-tls] [get, update]
+Role spillway-system/spillway-certificates [""] [services] [spillway-gateway] [get]
+Role spillway-system/spillway-gateway [""] [secrets] [spillway-gateway-tls] [get]
+Role spillway-system/spillway-gateway [coordination.k8s.io] [leases] [spillway-controller] [get]
+Role spillway-system/spillway-leader [coordination.k8s.io] [leases] [create]
+Role spillway-system/spillway-leader [coordination.k8s.io] [leases] [spillway-controller] [get, update]
+R
+    } | sort
+}
+exactly() { # exactly WORK_ROLE CLUSTER_NAME [FLAGS...]
+    local role=$1 name=$2; shift 2
+    diff <(expected "$role" "$name") <(rights "$@")
+}
+check "rights: these and no others" exactly "ClusterRole spillway" spillway
+check "rights with one namespace: cluster-wide on nodes, namespaces, ClusterBudgets and token reviews only" exactly "Role team-a/spillway" spillway-team-a --set namespaceScope=team-a
+bound() { # the gateway's roles are bound to the gateway, all others to the controller
+    without_crds --show-only templates/rbac.yaml | awk '
+        /^---/ { role = "" } /^roleRef:/ { role = "?" } role == "?" && /^  name: / { role = $2 } /^  - kind: ServiceAccount/ { subject = 1 }
+        subject && /^    name: / { print role, $2; subject = 0 }' | sort
+}
+bound_right() { diff <(printf '%s\n' "spillway spillway" "spillway-certificates spillway" "spillway-gateway spillway-gateway" "spillway-gateway spillway-gateway" "spillway-leader spillway" "spillway-node-leases spillway") <(bound); }
+check "the gateway's roles are its own, all others the controller's" bound_right
+check "refuses one account for both" refused "must not hold the controller's rights" render --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=spillway
+edit_rules() { without_crds --show-only templates/aggregated.yaml | grep -v '^#' | sed -n '/name: spillway-edit/,/^---/p'; }
 check "edit cannot change grants" lacks grants edit_rules
 check "edit cannot change cluster budgets" lacks clusterbudgets edit_rules
 check "edit cannot write status" lacks /status edit_rules
+check "edit may attach to Chat agents" says agents/attach edit_rules
+view_rules() { without_crds --show-only templates/aggregated.yaml | grep -v '^#' | sed '/name: spillway-edit/,$d'; }
+check "view may not" lacks attach view_rules
+grants_role() { without_crds --show-only templates/aggregated.yaml | grep -v '^#' | sed -n '/name: spillway-grants/,$p'; }
+check "who may make grants has a role of its own" says grants grants_role
+check "which is added to no other" lacks aggregate-to grants_role
+every_rule() { without_crds --show-only templates/aggregated.yaml --show-only templates/rbac.yaml | grep -v '^#'; }
+check "no role opens agents' pods" lacks exec every_rule
 
 # --- values.schema.json refuses, and says where -----------------------------------------------------------------------
 check "refuses an unknown value" refused replicas render --set replicas=3
@@ -118,9 +246,24 @@ check "refuses concurrency 0, which would be no bound" refused concurrency rende
 check "refuses a namespace that is none" refused namespaceScope render --set namespaceScope=Team_A
 check "refuses a digest that is none" refused digest render --set image.digest=sha256:12
 check "refuses a quantity that is none" refused memory render --set resources.limits.memory=lots
+webhook='notifications.webhooks=[{"name":"ops","format":"Slack","secretRef":{"name":"s","authorizationKey":"a"}}]'
+check "a webhook's file names the file of its URL" says '/var/run/secrets/spillway.dev/webhooks/ops/url' without_crds --set-json "$webhook"
+check "without webhooks nothing is said of any" lacks webhook without_crds
+check "refuses a webhook whose URL is no Secret" refused url render --set-json 'notifications.webhooks=[{"name":"ops","url":"https://x"}]'
 check "refuses a port that is none" refused ports render --set 'networkPolicy.apiServer.ports={70000}'
 check "refuses an unknown toleration field" refused effects render --set-json 'tolerations=[{"effects":"NoSchedule"}]'
+check "refuses a profile that is none" refused profile render --set clusterBudget.profile=large
 check "refuses an account that nobody makes or names" refused name render --set serviceAccount.create=false
+check "refuses a gateway's account that nobody makes or names" refused name render --set gateway.serviceAccount.create=false
+check "refuses an unknown value of the gateway" refused replicas render --set gateway.replicas=3
+check "refuses less than no gateway" refused replicaCount render --set gateway.replicaCount=-1
+check "refuses a gateway's quantity that is none" refused memory render --set gateway.resources.limits.memory=lots
+check "refuses a canary without a port" refused canaries render --set 'agents.canaries={10.0.0.1}'
+check "refuses a canary by name, which agents cannot look up" refused canaries render --set 'agents.canaries={kubernetes.default:443}'
+check "refuses an unknown value of the agents" refused canary render --set 'agents.canary={10.0.0.1:443}'
+check "refuses a word for the policies" refused enabled render --set-string admissionPolicies.enabled=yes
+check "refuses an exempt user without a name" refused exemptUsers render --set-json 'admissionPolicies.exemptUsers=[""]'
+check "refuses a reserved label on its own pods, which the policies would refuse" refused "invalid propertyName 'spillway.dev/agent'" render --set 'podLabels.spillway\.dev/agent=x'
 check "refuses a service monitor without a service" refused service.enabled render --set serviceMonitor.enabled=true --set service.enabled=false
 every_value_is_shown() { # the other way round (a value that the schema does not know) makes the defaults fail
     local key missing=0
@@ -132,20 +275,182 @@ every_value_is_shown() { # the other way round (a value that the schema does not
 check "values.yaml shows every value of the schema" every_value_is_shown
 
 # --- config/ ----------------------------------------------------------------------------------------------------------
-for folder in config/default config/samples; do
+for folder in config/default config/samples config/samples/codex e2e/codex; do
     builds() { [ -n "$(kubectl kustomize "$folder")" ]; }
     check "kustomize builds $folder" builds
 done
+# What docs/how-to/install.md tells people to write: their image, for the operator and beside every agent.
+sed -n '/^apiVersion: kustomize.config.k8s.io/,/^```/p' docs/how-to/install.md | sed '/^```/d' > "$work/example.yaml"
+own_image() {
+    rm -rf "$work/config" "$work/crds"; cp -r config crds "$work/"; mkdir "$work/config/mine"
+    sed 's|\.\./\.\./config/default|../default|' "$work/example.yaml" > "$work/config/mine/kustomization.yaml"
+    [ "$(kubectl kustomize "$work/config/mine" | grep -cE '(image|value): REGISTRY/spillway:0.1.0')" = 3 ] && ! kubectl kustomize "$work/config/mine" | grep spillway/spillway
+}
+check "kustomize puts another image everywhere" own_image
 all_listed() {
-    local file missing=0
-    for file in config/samples/*.yaml; do
-        file=${file##*/}
-        [ "$file" = kustomization.yaml ] || grep -qx "  - $file" config/samples/kustomization.yaml || { echo "$file is not in the kustomization"; missing=1; }
-        head -n 1 "config/samples/$file" | grep -q '^# ' || { echo "$file does not begin with what it shows"; missing=1; }
+    local file folder missing=0
+    for file in config/samples/*.yaml config/samples/codex/*.yaml; do
+        folder=${file%/*} file=${file##*/}
+        [ "$file" = kustomization.yaml ] || grep -qx "  - $file" "$folder/kustomization.yaml" || { echo "$file is not in the kustomization"; missing=1; }
+        head -n 1 "$folder/$file" | grep -q '^# ' || { echo "$file does not begin with what it shows"; missing=1; }
     done
     return $missing
 }
 check "every sample is listed and says what it shows" all_listed
+
+# --- a real server: rights and policies as people meet them ------------------------------------------------------------
+rights_and_policies() {
+    live=spillway-chart-test-$$
+    release=chart-test-spillway
+    controller=system:serviceaccount:$live:$release gateway=system:serviceaccount:$live:$release-gateway
+    # as USER CMD... : kubectl as USER, in the test's namespace
+    as() { local user=$1; shift; kubectl --namespace "$live" --as="$user" "$@"; }
+    # soon CMD... : CMD succeeds within half a minute. API servers learn of policies and roles a moment after they are made.
+    soon() { local end=$((SECONDS + 30)); until "$@" > "$work/soon" 2>&1; do [ $SECONDS -lt $end ] || { cat "$work/soon"; return 1; }; sleep 0.2; done; }
+    # pod NAME LABELS [SPEC] : a pod that no scheduler takes. It runs nowhere: whoever gets into it is told so.
+    pod() {
+        printf '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s","labels":{%s}},"spec":{"schedulerName":"nobody","automountServiceAccountToken":false,"containers":[{"name":"agent","image":"none"}]%s}}' "$1" "$2" "${3:+,$3}" > "$work/pod.json"
+        echo "$work/pod.json"
+    }
+    may() { as "$1" create --dry-run=server -f "$2"; } # may USER FILE
+    patches() { local user=$1 pod=$2 what=$3; shift 3; as "$user" patch pod "$pod" --dry-run=server -p "$what" "$@"; }
+    # enters USER POD SUBRESOURCE : goes as far as the pod, which runs nowhere, or is refused before
+    enters() { as "$1" get --raw "/api/v1/namespaces/$live/pods/$2/$3"; }
+    closed="on the pod of an agent" runs_nowhere="does not have a host assigned"
+    labels="labels under spillway.dev/"
+    binding() { printf '{"apiVersion":"v1","kind":"Binding","metadata":{"name":"plain","labels":{"%s":"x"}},"target":{"kind":"Node","name":"none"}}' "$1" > "$work/binding.json"; as test-writer create --raw "/api/v1/namespaces/$live/$2?dryRun=All" -f "$work/binding.json"; }
+    token() { as "$1" create token "$release" --audience "$2" "${@:3}"; }
+
+    set_up() {
+        kubectl create namespace "$live" &&
+            helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set 'admissionPolicies.exemptUsers={test-exempt}' \
+                --show-only=templates/{admissionpolicies,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
+            kubectl apply --server-side -f "$work/live.yaml" &&
+            # test-editor has what a team has; test-opener may open agents besides; test-writer writes what kubelets and schedulers
+            # write; test-stranger may attach to pods, as far as Kubernetes goes.
+            kubectl create rolebinding -n "$live" test-edit --clusterrole=edit --user=test-editor --user=test-opener --user=test-exempt &&
+            role test-opener '{apiGroups: [spillway.dev], resources: [agents/exec], verbs: [create]}' test-opener &&
+            role test-writer '{apiGroups: [""], resources: [pods, pods/status, pods/resize, pods/ephemeralcontainers, pods/binding, bindings], verbs: [get, patch, create]}' test-writer test-opener &&
+            role test-stranger '{apiGroups: [""], resources: [pods/attach], verbs: [get, create]}' test-stranger
+    }
+    # role NAME RULE USER... : by hand, because kubectl refuses rules for kinds that the server does not have
+    role() {
+        local name=$1 user; printf '{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %s}, rules: [%s]}' "$name" "$2" | kubectl create -n "$live" -f - || return 1
+        shift 2; for user in "$@"; do kubectl create rolebinding -n "$live" "$name-$user" --role="$name" --user="$user" || return 1; done
+    }
+    if ! set_up > "$work/set-up" 2>&1; then bad "the namespace of the test" "$(tail -n 5 "$work/set-up")"; return; fi
+
+    check "labels: nobody makes a pod that looks like an agent's" soon refused "$labels" may test-editor "$(pod fake '"spillway.dev/agent":"fake"')"
+    check "labels: nor the cluster's administrator" refused "$labels" kubectl -n "$live" create --dry-run=server -f "$work/pod.json"
+    check "labels: nor with any other reserved label" refused "$labels" may test-editor "$(pod fake '"spillway.dev/pool":"p"')"
+    check "labels: an exempt user may" may test-exempt "$work/pod.json"
+    check "labels: other pods are nobody's business" as test-editor create -f "$(pod plain '"app":"x","spillway.development/a":"b"')"
+    check "labels: the controller makes agents' pods" as "$controller" create -f "$(pod worker '"spillway.dev/agent":"worker","spillway.dev/mode":"Perseverance"')"
+    check "labels: and Chat agents'" as "$controller" create -f "$(pod chat '"spillway.dev/agent":"chat","spillway.dev/mode":"Chat"')"
+    check "labels: people may set others on them" patches test-editor worker '{"metadata":{"labels":{"team":"a"},"annotations":{"spillway.dev/note":"b"}}}'
+    for sub in '' status; do
+        flags=(${sub:+--subresource=$sub})
+        for what in set:'"spillway.dev/type":"x"' change:'"spillway.dev/mode":"Chat"' remove:'"spillway.dev/agent":null'; do
+            check "labels: nobody may ${what%%:*} one (pods${sub:+/$sub})" refused "$labels" patches test-opener worker "{\"metadata\":{\"labels\":{${what#*:}}}}" "${flags[@]}"
+        done
+        check "labels: nor give one to another pod (pods${sub:+/$sub})" refused "$labels" patches test-opener plain '{"metadata":{"labels":{"spillway.dev/agent":"plain"}}}' "${flags[@]}"
+    done
+    check "labels: a kubelet's status passes" patches test-writer worker '{"status":{"message":"as kubelets write it"}}' --subresource=status
+    for sub in resize ephemeralcontainers; do # The API server drops labels there today. Should it not one day, the policy refuses.
+        unmoved() { local out; out=$(patches test-opener worker '{"metadata":{"labels":{"spillway.dev/mode":"Chat"}}}' --subresource="$sub" -o 'jsonpath={.metadata.labels.spillway\.dev/mode}' 2>&1); [ "$out" = Perseverance ] || grep -F "$labels" <<<"$out"; }
+        check "labels: pods/$sub does not move one" unmoved
+    done
+    for path in pods/plain/binding bindings; do
+        check "labels: a binding brings none (${path/plain\//})" refused "$labels" binding spillway.dev/agent "$path"
+        check "labels: a binding with others passes (${path/plain\//})" binding team "$path"
+    done
+
+    for space in hostNetwork hostPID hostIPC; do
+        check "pods: no agent gets $space, whoever asks" soon refused "the node's namespaces" may "$controller" "$(pod host '"spillway.dev/agent":"host"' "\"$space\":true")"
+    done
+    check "pods: nor shared processes" refused "may not share processes" may "$controller" "$(pod host '"spillway.dev/agent":"host"' '"shareProcessNamespace":true')"
+    check "pods: other pods may" may test-editor "$(pod host '"app":"x"' '"hostPID":true')"
+    image='{"spec":{"containers":[{"name":"agent","image":"another"}]}}'
+    check "pods: an agent's image is fixed" refused "images of an agent's pod are fixed" patches test-editor worker "$image"
+    check "pods: another pod's is not" patches test-editor plain "$image"
+    check "pods: nor an agent's for who may open it" patches test-opener worker "$image"
+    debug='{"spec":{"ephemeralContainers":[{"name":"debug","image":"another"}]}}'
+    check "pods: agents get no ephemeral container" refused "ephemeral containers are closed" patches test-writer worker "$debug" --subresource=ephemeralcontainers
+    check "pods: other pods do" patches test-writer plain "$debug" --subresource=ephemeralcontainers
+    check "pods: and agents from who may open them" patches test-opener worker "$debug" --subresource=ephemeralcontainers
+
+    check "exec: closed for a team" soon refused "exec is closed $closed" enters test-editor worker exec?command=x
+    for sub in attach portforward; do check "exec: so is $sub" refused "$sub is closed $closed" enters test-editor worker $sub; done
+    for name in worker worker:80 https:worker:80; do check "exec: so is proxy to $name" refused "proxy is closed $closed" enters test-editor $name proxy/; done
+    for sub in exec?command=x portforward; do check "exec: on Chat agents ${sub%\?*} too" refused "${sub%\?*} is closed $closed" enters test-editor chat "$sub"; done
+    # Roles are aggregated by a controller: `edit` holds agents/attach a moment later.
+    check "exec: but a team attaches to them" soon refused "$runs_nowhere" enters test-editor chat attach
+    check "exec: who has pods/attach alone does not" refused "right to create agents/attach" enters test-stranger chat attach
+    for sub in exec?command=x attach portforward; do
+        check "exec: other pods are open to ${sub%\?*}" refused "$runs_nowhere" enters test-editor plain "$sub"
+        check "exec: agents' to who may open them (${sub%\?*})" refused "$runs_nowhere" enters test-opener worker "$sub"
+        check "exec: and to administrators (${sub%\?*})" refused "$runs_nowhere" kubectl get --raw "/api/v1/namespaces/$live/pods/worker/$sub"
+    done
+    check "exec: other pods are open to proxy" refused "address not allowed" enters test-editor plain proxy/
+    check "exec: agents' to who may open them (proxy)" refused "address not allowed" enters test-opener worker proxy/
+
+    for audience in gateway governor; do
+        check "tokens: none for the $audience" soon refused "tokens for Spillway's audiences" token test-editor "spillway.dev/$audience"
+        check "tokens: not beside another audience either" refused "tokens for Spillway's audiences" token test-editor other --audience "spillway.dev/$audience"
+        check "tokens: kubelets get them ($audience)" token test-editor "spillway.dev/$audience" --as-group=system:nodes --as-group=system:authenticated
+    done
+    check "tokens: others are nobody's business" token test-editor other
+    check "tokens: who may open agents gets them" token test-opener spillway.dev/gateway
+
+    proxy() { as "$1" get --raw "/api/v1/namespaces/$live/services/$2/proxy/"; }
+    for name in $release-gateway https:$release-gateway:8443 $release-metrics:http; do
+        check "services: no proxy to $name" soon refused "own Services is closed" proxy test-editor "$name"
+    done
+    kubectl -n "$live" create service clusterip other --tcp=80 > /dev/null
+    check "services: other Services are open" refused "no endpoints available" proxy test-editor other
+    check "services: and these to who may open agents" refused "no endpoints available" proxy test-opener $release-gateway
+
+    typed() { # the API server's own check of the expressions against the types found nothing
+        local name
+        for name in $(kubectl get -f "$work/live.yaml" -o name | grep '^validatingadmissionpolicy\.'); do
+            kubectl wait "$name" --for=jsonpath='{.status.observedGeneration}'=1 --timeout=30s || return 1
+            [ -z "$(kubectl get "$name" -o jsonpath='{.status.typeChecking.expressionWarnings}')" ] || { kubectl get "$name" -o yaml; return 1; }
+        done
+    }
+    check "the expressions fit the types" typed
+
+    may_not() { [ "$(as "$@" 2>/dev/null)" = no ] || { echo "it may: $*"; return 1; }; }
+    check "the controller lists its ConfigMap by name" as "$controller" get configmaps --field-selector=metadata.name=spillway-ca
+    check "and no others" refused forbidden as "$controller" get configmaps
+    applied() { printf '{apiVersion: v1, kind: ConfigMap, metadata: {name: spillway-ca}, data: {ca.crt: "%s"}}' "$1" | as "$controller" apply --server-side --field-manager=test -f -; }
+    check "it makes it" applied one
+    check "it changes it" applied two
+    wall() { printf '{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: spillway-p}, spec: {podSelector: {matchLabels: {a: "%s"}}}}' "$1" | as "$controller" apply --server-side --field-manager=test -f -; }
+    check "it makes NetworkPolicies" wall one
+    check "it changes them" wall two
+    check "it reviews tokens" says yes as "$controller" auth can-i create tokenreviews.authentication.k8s.io
+    check "it reads the gateway's Service" as "$controller" get service $release-gateway
+    check "it makes Secrets" as "$controller" create secret generic $release-ca
+    check "it reads its own" as "$controller" get secret $release-ca
+    for what in "get secrets/another" "list secrets" "delete secrets/$release-ca" "create pods --subresource=exec" "create serviceaccounts --subresource=token" "get configmaps/another" "list services"; do
+        # shellcheck disable=SC2086
+        check "the controller may not $what" may_not "$controller" auth can-i $what
+    done
+    check "the gateway reads the leader's Lease" refused NotFound as "$gateway" get lease $release-controller
+    check "and no others" refused Forbidden as "$gateway" get lease another
+    check "it reviews tokens" says yes as "$gateway" auth can-i create tokenreviews.authentication.k8s.io
+    check "it may read its certificate" says yes as "$gateway" auth can-i get secrets/$release-gateway-tls
+    for what in "get secrets/$release-ca" "list secrets" "update secrets/$release-gateway-tls" "update leases/$release-controller" "get pods" "list agents.spillway.dev" "create serviceaccounts --subresource=token"; do
+        # shellcheck disable=SC2086
+        check "the gateway may not $what" may_not "$gateway" auth can-i $what
+    done
+
+    restricted() { # the admission of Pod Security says nothing to the pods of the release
+        kubectl label namespace "$live" pod-security.kubernetes.io/warn=restricted &&
+            helm template chart-test "$CHART" --namespace "$live" --show-only templates/deployment.yaml --show-only templates/gateway.yaml | kubectl apply --dry-run=server -f -
+    }
+    check "the release's pods meet Pod Security restricted" lacks "would violate" restricted
+}
 
 # --- a real server judges ---------------------------------------------------------------------------------------------
 export KUBECONFIG=${SPILLWAY_KUBECONFIG:-${KUBECONFIG:-}}
@@ -155,12 +460,26 @@ if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1;
     check "the server takes the defaults" judged
     check "the server takes one namespace" judged --set namespaceScope=default
     check "the server takes one replica without a policy" judged --set replicaCount=1 --set networkPolicy.enabled=false
+    check "the server takes no admission policies" judged --set admissionPolicies.enabled=false
+    check "the server takes exempt users" judged --set-json 'admissionPolicies.exemptUsers=["a\"b", "c<d>&'"'"'e"]'
+    check "the server takes canaries" judged --set 'agents.canaries={10.0.0.1:443}'
     check "the server takes a closed policy" judged --set 'networkPolicy.apiServer.cidrs={10.0.0.1/32}' --set 'networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b'
+    check "the server takes webhooks" judged --set-json "$webhook"
     if kubectl get crd agentpools.spillway.dev >/dev/null 2>&1; then
-        samples() { kubectl kustomize config/samples | sed 's/^  namespace: demo$/  namespace: default/' | kubectl apply --server-side --force-conflicts --dry-run=server -f -; }
-        check "the server takes the samples" samples
+        samples() { kubectl kustomize "$1" | sed 's/^  namespace: demo$/  namespace: default/' | kubectl apply --server-side --force-conflicts --dry-run=server -f -; }
+        check "the server takes the samples" samples config/samples
+        check "the server takes the sample of Codex" samples config/samples/codex
     else
         echo "skip the server takes the samples: it has no CustomResourceDefinitions of Spillway"
+    fi
+
+    installed=$(kubectl get validatingadmissionpolicies -l app.kubernetes.io/part-of=spillway -o name)
+    if ! kubectl auth can-i impersonate users --all-namespaces >/dev/null 2>&1; then
+        echo "skip rights and policies: this user may not speak as others"
+    elif [ -n "$installed" ]; then
+        echo "skip rights and policies: those that are installed would judge the test's pods too: ${installed//$'\n'/, }"
+    else
+        rights_and_policies
     fi
 else
     echo "skip a real server judges: no SPILLWAY_KUBECONFIG or KUBECONFIG with a server that answers"

@@ -1,4 +1,16 @@
-//! The plugin against a fake API server: what exactly it sends, and what it makes of the answers.
+//! The plugin against a fake API server: what exactly it sends, and what it makes of the answers. The commands for work
+//! are in `cli/`.
+
+#[path = "cli/ask.rs"]
+mod ask;
+#[path = "cli/explain_work.rs"]
+mod explain_work;
+#[path = "cli/grant.rs"]
+mod grant;
+#[path = "cli/submit.rs"]
+mod submit;
+#[path = "cli/work.rs"]
+mod work;
 
 use std::time::Duration;
 
@@ -7,7 +19,8 @@ use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use spillway::cli::{Cluster, Error, ls, rm, scale, spawn};
+use spillway::cli::input::{Explainable, Named, Pausable};
+use spillway::cli::{Cluster, Console, Error, Output, chat, explain, logs, ls, pause, rm, scale, spawn, top};
 use tower_test::mock::Handle;
 
 /// The other end of the client.
@@ -24,10 +37,15 @@ struct Seen {
 impl Server {
     /// Takes the next request and answers it.
     async fn answer(&mut self, code: u16, body: Value) -> Seen {
+        self.answer_bytes(code, serde_json::to_vec(&body).expect("JSON")).await
+    }
+
+    /// The same, with an answer that is no JSON.
+    async fn answer_bytes(&mut self, code: u16, body: Vec<u8>) -> Seen {
         let (request, send) = self.0.next_request().await.expect("a request");
         let (parts, content) = request.into_parts();
         let bytes = content.collect().await.expect("a body").to_bytes();
-        let response = Response::builder().status(code).body(Body::from(serde_json::to_vec(&body).expect("JSON"))).expect("a response");
+        let response = Response::builder().status(code).body(Body::from(body)).expect("a response");
         send.send_response(response);
         Seen {
             line: format!("{} {}", parts.method, parts.uri),
@@ -45,7 +63,7 @@ fn fake() -> (Cluster, Server) {
 
 fn pool() -> Value {
     json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p", "namespace": "n", "uid": "pool-uid"},
-        "spec": {"type": "worker", "agent": {"image": "x", "resources": {"limits": {"memory": "4Gi"}}}, "scaling": {"max": 5}}})
+        "spec": {"type": "worker", "agent": {"image": "x", "command": ["y"], "resources": {"limits": {"memory": "4Gi"}}}, "scaling": {"max": 5}}})
 }
 
 fn agent(name: &str, uid: &str, status: Value) -> Value {
@@ -63,8 +81,65 @@ fn refusal(code: u16, reason: &str, message: &str, kind: &str, name: &str) -> Va
         "details": {"name": name, "group": "spillway.dev", "kind": kind}})
 }
 
+/// A condition, as it is stored.
+fn condition(type_: &str, status: &str, generation: i64) -> Value {
+    json!({"type": type_, "status": status, "reason": "R", "message": "m", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+/// The status of an agent that serves.
+fn serving(pod: &str) -> Value {
+    json!({"phase": "Idle", "podRef": {"name": pod, "uid": "pod-uid"}, "conditions": [condition("Ready", "True", 1)]})
+}
+
+/// What a command says, kept, and what is answered when it asks.
+#[derive(Default)]
+struct Heard {
+    told: Output,
+    asked: Vec<String>,
+    yes: bool,
+}
+
+impl Console for Heard {
+    fn show(&mut self, output: Output) {
+        self.told.out.push_str(&output.out);
+        self.told.err.push_str(&output.err);
+        self.told.failed |= output.failed;
+    }
+    fn unheard(&self) -> bool {
+        false
+    }
+    fn confirm(&mut self, question: &str) -> Result<bool, Error> {
+        self.asked.push(question.to_owned());
+        Ok(self.yes)
+    }
+}
+
 const AGENTS: &str = "/apis/spillway.dev/v1alpha1/namespaces/n/agents";
 const POOLS: &str = "/apis/spillway.dev/v1alpha1/namespaces/n/agentpools";
+const ITEMS: &str = "/apis/spillway.dev/v1alpha1/namespaces/n/workitems";
+const QUEUES: &str = "/apis/spillway.dev/v1alpha1/namespaces/n/workqueues";
+
+/// An item of queue q, of version 7.
+fn item(name: &str, status: Value) -> Value {
+    json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
+        "metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "resourceVersion": "7", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"queueRef": {"name": "q"}}, "status": status})
+}
+
+/// An item that agent a holds, under epoch 3.
+fn leased(name: &str) -> Value {
+    item(name, json!({"phase": "Leased", "attempts": 1, "lease": {"holder": "pod-uid", "agent": "a", "leaseTransitions": 3}}))
+}
+
+fn queue(spec: Value) -> Value {
+    json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue",
+        "metadata": {"name": "q", "namespace": "n", "uid": "queue-uid", "resourceVersion": "9", "generation": 1}, "spec": spec, "status": {"counts": {"ready": 1}}})
+}
+
+/// What was asked of a list, whatever the page.
+fn listed(path: &str) -> String {
+    format!("GET {path}?&limit=500")
+}
 
 #[tokio::test]
 async fn scale_sends_the_patch_that_was_asked_for_and_nothing_else() {
@@ -257,4 +332,245 @@ async fn ls_of_a_pool_that_is_not_there_says_so() {
         async { (server.answer(200, list(Vec::new())).await, server.answer(404, refusal(404, "NotFound", "m", "agentpools", "p")).await) };
     let (report, _) = tokio::join!(ls::run(&cluster, &arguments), talk);
     assert!(matches!(report, Err(Error::NotFound { .. })), "{report:?}");
+}
+
+#[tokio::test]
+async fn pause_writes_once_with_the_uid_it_saw_and_nothing_where_nothing_changes() {
+    let (cluster, mut server) = fake();
+    let mut held = agent("b", "u2", serving("b"));
+    held["spec"]["paused"] = json!(true);
+    let arguments =
+        pause::Arguments { names: ["b", "a", "a"].map(|name| Pausable::Agent(name.into())).to_vec(), ..pause::Arguments::default() };
+    let talk = async {
+        let read = server.answer(200, agent("a", "u1", serving("a"))).await;
+        let written = server.answer(200, agent("a", "u1", serving("a"))).await;
+        (read, written, server.answer(200, held).await)
+    };
+    let (report, (read, written, last)) = tokio::join!(pause::run(&cluster, pause::Verb::Pause, &arguments), talk);
+    assert_eq!((read.line, last.line), (format!("GET {AGENTS}/a"), format!("GET {AGENTS}/b")));
+    assert_eq!(written.line, format!("PATCH {AGENTS}/a?&fieldManager=kubectl-spillway"));
+    assert_eq!(written.content_type, "application/merge-patch+json");
+    assert_eq!(written.body, json!({"metadata": {"uid": "u1"}, "spec": {"paused": true}}));
+    let told = pause::render(&report.expect("a report"));
+    assert_eq!(told.out, "agent.spillway.dev/a asked to pause\nagent.spillway.dev/b unchanged: spec.paused is true already\n");
+    assert!(!told.failed);
+}
+
+#[tokio::test]
+async fn resume_answers_the_pause_it_saw_and_spares_another_agent_of_the_same_name() {
+    let mut held = agent("a", "u1", json!({"phase": "Paused", "pauses": 3, "conditions": [condition("Paused", "True", 1)]}));
+    held["spec"]["paused"] = json!(true);
+    let arguments = pause::Arguments { names: vec![Pausable::Agent("a".into())], ..pause::Arguments::default() };
+    let uid = |field: &str| {
+        let mut body = refusal(422, "Invalid", "field is immutable", "agents", "a");
+        body["details"]["causes"] = json!([{"reason": "FieldValueInvalid", "field": field, "message": "immutable"}]);
+        body
+    };
+    for (code, body, words) in [
+        (200, held.clone(), "agent.spillway.dev/a asked to go on\n"),
+        (422, uid("metadata.uid"), "error: agent \"a\" was replaced by another of its name since we looked; that one was not changed\n"),
+        (409, refusal(409, "Conflict", "uid", "agents", "a"), "error: agent \"a\" was replaced by another"),
+        (422, uid("spec"), "error: from server (Invalid): field is immutable\n"),
+        (404, refusal(404, "NotFound", "m", "agents", "a"), "error: Agent \"a\" not found"),
+    ] {
+        let (cluster, mut server) = fake();
+        let talk = async { (server.answer(200, held.clone()).await, server.answer(code, body).await) };
+        let (report, (_, written)) = tokio::join!(pause::run(&cluster, pause::Verb::Resume, &arguments), talk);
+        assert_eq!(written.body, json!({"metadata": {"uid": "u1"}, "spec": {"paused": null, "resumePause": 3}}));
+        let told = pause::render(&report.expect("a report"));
+        assert!(told.out == words || told.err.starts_with(words), "{told:?}");
+        assert_eq!(told.failed, code != 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pause_waits_for_the_operators_word_on_what_was_written() {
+    let (cluster, mut server) = fake();
+    let asked = pause::Asked { name: "a".into(), uid: "u1".into(), generation: 2, ..pause::Asked::default() };
+    let report = pause::Report { namespace: "n".into(), verb: pause::Verb::Pause, asked: vec![asked], failures: Vec::new() };
+    let seen = |status, generation| agent("a", "u1", json!({"phase": "Idle", "conditions": [condition("Paused", status, generation)]}));
+    let talk = async {
+        server.answer(200, seen("False", 2)).await;
+        server.answer(200, seen("True", 1)).await;
+        server.answer(200, seen("True", 2)).await;
+    };
+    let (waited, ()) = tokio::join!(pause::wait(&cluster, &report, Duration::from_secs(60)), talk);
+    assert_eq!(pause::render_waited(&waited.expect("an answer")).out, "agent.spillway.dev/a is paused\n");
+    let (waited, _) = tokio::join!(pause::wait(&cluster, &report, Duration::from_millis(10)), server.answer(200, seen("False", 2)));
+    let told = pause::render_waited(&waited.expect("an answer"));
+    assert!(told.failed && told.err.starts_with("error: agent \"a\" is not paused in time (Paused is False, R: m)\n"), "{told:?}");
+}
+
+fn chatting(mode: &str) -> Value {
+    let mut pool = pool();
+    pool["spec"]["mode"] = json!(mode);
+    pool
+}
+
+#[tokio::test]
+async fn chat_finds_the_one_agent_of_a_chat_pool() {
+    let (cluster, mut server) = fake();
+    let arguments = chat::Arguments { name: Named::Either("p".into()) };
+    let talk = async {
+        let agent_first = server.answer(404, refusal(404, "NotFound", "m", "agents", "p")).await;
+        let then_pool = server.answer(200, chatting("Chat")).await;
+        let starting = agent("b", "u2", json!({"phase": "Spawning"}));
+        let agents = server.answer(200, list(vec![agent("a", "u1", serving("a")), starting])).await;
+        [agent_first.line, then_pool.line, agents.line]
+    };
+    let (session, lines) = tokio::join!(chat::run(&cluster, &arguments), talk);
+    assert_eq!(lines, [format!("GET {AGENTS}/p"), format!("GET {POOLS}/p"), format!("GET {AGENTS}?&fieldSelector=spec.poolRef.name%3Dp")]);
+    assert_eq!(session.expect("a session").pod, "a");
+}
+
+#[tokio::test]
+async fn chat_refuses_a_pool_that_works_from_queues() {
+    let (cluster, mut server) = fake();
+    let arguments = chat::Arguments { name: Named::Agent("a".into()) };
+    let talk = async { (server.answer(200, agent("a", "u1", serving("a"))).await, server.answer(200, chatting("Perseverance")).await) };
+    let (session, _) = tokio::join!(chat::run(&cluster, &arguments), talk);
+    let words = session.expect_err("refused").to_string();
+    assert!(words.starts_with("spec.mode of pool \"p\" is Perseverance"), "{words}");
+    let arguments = chat::Arguments { name: Named::Either("x".into()) };
+    let talk = async {
+        server.answer(404, refusal(404, "NotFound", "m", "agents", "x")).await;
+        server.answer(404, refusal(404, "NotFound", "m", "agentpools", "x")).await;
+    };
+    let (session, ()) = tokio::join!(chat::run(&cluster, &arguments), talk);
+    let words = session.expect_err("refused").to_string();
+    assert!(words.starts_with("there is neither an Agent nor an AgentPool \"x\" in namespace \"n\""), "{words}");
+}
+
+#[tokio::test]
+async fn logs_asks_for_what_was_asked_and_makes_it_safe() {
+    let (cluster, mut server) = fake();
+    let arguments = logs::Arguments {
+        name: Some(Named::Agent("a".into())),
+        follow: true,
+        tail: Some(5),
+        since: Some(Duration::from_secs(300)),
+        link: true,
+        ..logs::Arguments::default()
+    };
+    let (plan, _) = tokio::join!(logs::plan(&cluster, &arguments), server.answer(200, agent("a", "u1", serving("a"))));
+    let (plan, mut heard) = (plan.expect("a plan"), Heard::default());
+    let talk = server.answer_bytes(200, b"one\r\n\x1b[31mtwo\x1b[0m \x1b[2J\nthree".to_vec());
+    let ((), seen) = tokio::join!(logs::run(&cluster, &plan, &mut heard), talk);
+    assert_eq!(seen.line, "GET /api/v1/namespaces/n/pods/a/log?&container=link&follow=true&sinceSeconds=300&tailLines=5");
+    assert_eq!(heard.told, Output::of("one\ntwo \u{fffd}[2J\nthree\n".into()));
+}
+
+#[tokio::test]
+async fn logs_of_a_pool_are_merged_and_what_is_gone_is_told() {
+    let (cluster, mut server) = fake();
+    let arguments = logs::Arguments { pool: Some("p".into()), ..logs::Arguments::default() };
+    let mut ended =
+        agent("b", "u2", json!({"phase": "Stopped", "podRef": {"name": "b", "uid": "x"}, "conditions": [condition("Ready", "False", 1)]}));
+    ended["spec"]["displayName"] = json!("wise-carp");
+    let agents = list(vec![agent("a", "u1", serving("a")), ended]);
+    let (plan, _) = tokio::join!(logs::plan(&cluster, &arguments), server.answer(200, agents));
+    let (plan, mut heard) = (plan.expect("a plan"), Heard::default());
+    let talk = async {
+        server.answer_bytes(200, b"one\ntwo\n".to_vec()).await;
+        server.answer(404, refusal(404, "NotFound", "pods \"b\" not found", "pods", "b")).await;
+    };
+    let ((), ()) = tokio::join!(logs::run(&cluster, &plan, &mut heard), talk);
+    assert_eq!(heard.told.out, "[calm-otter] one\n[calm-otter] two\n");
+    assert_eq!(heard.told.err, "error: agent \"b\" has ended and its pod is gone, the log with it (Stopped, R: m)\n");
+    assert!(heard.told.failed);
+}
+
+#[tokio::test]
+async fn logs_of_a_pools_name_lists_its_agents() {
+    let (cluster, mut server) = fake();
+    let arguments = logs::Arguments { name: Some(Named::Either("p".into())), ..logs::Arguments::default() };
+    let talk = async {
+        server.answer(404, refusal(404, "NotFound", "m", "agents", "p")).await;
+        server.answer(200, pool()).await;
+        server.answer(200, list(vec![agent("a", "u1", serving("a"))])).await;
+    };
+    let (plan, ()) = tokio::join!(logs::plan(&cluster, &arguments), talk);
+    let words = plan.expect_err("refused").to_string();
+    assert!(words.starts_with("\"p\" is a pool; name one of its agents: a (calm-otter, Idle); or write --pool p"), "{words}");
+}
+
+#[tokio::test]
+async fn explain_reads_all_around_an_agent_and_says_what_it_could_not_read() {
+    let (cluster, mut server) = fake();
+    let arguments = explain::Arguments { name: Explainable::Fleet(Named::Either("a".into())), output: None };
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "another"}});
+    let events = json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": [
+        {"metadata": {"name": "e"}, "involvedObject": {"kind": "Agent", "name": "a"}, "type": "Warning", "reason": "QuotaExceeded", "message": "m"}]});
+    let talk = async {
+        let read = server.answer(200, agent("a", "u1", serving("a"))).await;
+        let pool = server.answer(403, refusal(403, "Forbidden", "User \"u\" cannot get", "agentpools", "p")).await;
+        let pod = server.answer(200, pod).await;
+        let first = server.answer(200, events).await;
+        let second = server.answer(200, json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": []})).await;
+        [read.line, pool.line, pod.line, first.line, second.line]
+    };
+    let (facts, lines) = tokio::join!(explain::run(&cluster, &arguments), talk);
+    let events = "/api/v1/namespaces/n/events?&fieldSelector=involvedObject.uid%3D";
+    assert_eq!(
+        lines,
+        [
+            format!("GET {AGENTS}/a"),
+            format!("GET {POOLS}/p"),
+            "GET /api/v1/namespaces/n/pods/a".to_owned(),
+            format!("GET {events}u1"),
+            format!("GET {events}pod-uid"),
+        ]
+    );
+    let told = explain::render(&explain::report(&facts.expect("facts")), None, jiff::Timestamp::UNIX_EPOCH).expect("text");
+    assert!(told.out.contains("Pod   a: gone\n") && told.out.contains("Warning   agent/a   QuotaExceeded   m\n"), "{}", told.out);
+    assert!(told.out.ends_with("What to do\n  nothing (AsDesired): all is as it should be\n"), "{}", told.out);
+    assert_eq!(told.err, "note: not all could be read: from server (Forbidden): User \"u\" cannot get\n");
+}
+
+#[tokio::test]
+async fn explain_reads_a_pool_with_its_agents() {
+    let (cluster, mut server) = fake();
+    let arguments = explain::Arguments { name: Explainable::Fleet(Named::Pool("p".into())), output: Some(explain::Format::Json) };
+    let mut blocked = pool();
+    blocked["status"] = json!({"desired": 2, "agents": 1, "conditions": [condition("Blocked", "True", 1)]});
+    let talk = async {
+        server.answer(200, blocked).await;
+        server.answer(200, list(vec![agent("a", "u1", json!({"phase": "Spawning"}))])).await;
+        server.answer(403, refusal(403, "Forbidden", "no events", "events", "")).await
+    };
+    let (facts, last) = tokio::join!(explain::run(&cluster, &arguments), talk);
+    assert_eq!(last.line, "GET /api/v1/namespaces/n/events?&fieldSelector=involvedObject.uid%3Dpool-uid");
+    let told = explain::render(&explain::report(&facts.expect("facts")), arguments.output, jiff::Timestamp::UNIX_EPOCH).expect("text");
+    let json: Value = serde_json::from_str(&told.out).expect("JSON");
+    assert_eq!(json["state"], json!("wants 2, has 1. Blocked is True, R: m"));
+    assert_eq!((&json["agents"][0]["name"], &json["unread"][0]), (&json!("a"), &json!("events: from server (Forbidden): no events")));
+}
+
+#[tokio::test]
+async fn top_looks_through_the_servers_cache_and_adds_up() {
+    let (cluster, mut server) = fake();
+    let arguments = top::Arguments {
+        pool: Some("p".into()),
+        all_namespaces: false,
+        once: true,
+        interval: Duration::from_secs(2),
+        sort: top::Sort::Name,
+    };
+    let mut stored = pool();
+    stored["status"] = json!({"desired": 3, "agents": 2, "active": 1, "idle": 1, "conditions": [condition("Blocked", "True", 1)]});
+    let agents =
+        vec![agent("a", "u1", serving("a")), agent("b", "u2", json!({"phase": "Stopped"})), agent("c", "u3", json!({"phase": "Dreaming"}))];
+    let talk = async { (server.answer(200, list(agents.clone())).await, server.answer(200, list(vec![stored])).await) };
+    let (snapshot, (first, second)) = tokio::join!(top::look(&cluster, &arguments), talk);
+    let cached = "&resourceVersion=0&resourceVersionMatch=NotOlderThan";
+    assert_eq!(first.line, format!("GET {AGENTS}?&fieldSelector=spec.poolRef.name%3Dp{cached}"));
+    assert_eq!(second.line, format!("GET {POOLS}?&fieldSelector=metadata.name%3Dp{cached}"));
+    let text = top::view::plain(&snapshot.expect("a snapshot"), arguments.sort, jiff::Timestamp::UNIX_EPOCH);
+    assert!(
+        text.starts_with("Agents 1  Idle 1  ended 1  unreadable 1\nPools 1  desired 3  agents 2  active 1  idle 1  hindered: p R\n"),
+        "{text}"
+    );
+    let talk = async { (server.answer(200, list(Vec::new())).await, server.answer(200, list(Vec::new())).await) };
+    let (snapshot, _) = tokio::join!(top::look(&cluster, &arguments), talk);
+    assert!(matches!(snapshot, Err(Error::NotFound { .. })), "{snapshot:?}");
 }

@@ -101,7 +101,7 @@ fn failure(code: u16, reason: &str) -> (StatusCode, Value) {
 }
 
 fn identity(holder: &str) -> Identity {
-    Identity { namespace: "ns".into(), name: "l".into(), holder: holder.into() }
+    Identity { namespace: "ns".into(), name: "l".into(), holder: holder.into(), address: None }
 }
 
 async fn lead(server: &Server, holder: &str, stop: &CancellationToken) -> Won {

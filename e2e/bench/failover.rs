@@ -1,18 +1,20 @@
-//! Fail-over: from the moment the leader is told to stop, or killed, to the next thing its successor does.
+//! Fail-over: from the moment the leader is told to stop, or killed, to the next thing its successor does, and to the moment
+//! agents are heard again.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::audit;
 use crate::operator::Operator;
 use crate::report::{Report, Row};
 use crate::room::{Nodes, Room};
-use crate::watch::births;
+use crate::simulated::Fleet;
+use crate::size::Size;
+use crate::watch::{Sights, births};
 
-const RUNS: u32 = 5;
+const RUNS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(60);
 const POOL: &str = "pool";
 
@@ -22,48 +24,51 @@ struct Times {
     lease: f64,
     /// To the sight of the Agent it made.
     effect: f64,
+    /// To the gateway's connection to it.
+    gateway: f64,
 }
 
-/// A room with two replicas and one pool.
+/// A room with two replicas, a gateway and one pool.
 struct Stage {
     room: Room,
     leader: Operator,
     standby: Operator,
-    born: UnboundedReceiver<(String, Instant)>,
+    gateway: Operator,
+    born: Sights,
     agents: usize,
     replicas: u32,
 }
 
 /// Takes it.
-pub async fn run() -> anyhow::Result<Vec<Report>> {
+pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = Room::open("failover").await?;
-    let leader = room.leader().await?;
+    let (leader, gateway) = room.staffed().await?;
+    let _fleet = Fleet::start(&room);
     let standby = Operator::start(&room, "two")?;
     standby.stands_by().await?;
     room.apply_pool(POOL, 1, Nodes::Fake).await?;
     room.settled(POOL, 1, LIMIT).await?;
     let born = births(&room).await?;
-    let mut stage = Stage { room, leader, standby, born, agents: 1, replicas: 2 };
+    let mut stage = Stage { room, leader, standby, gateway, born, agents: 1, replicas: 2 };
+    let runs = size.runs(RUNS);
     let mut rows = Vec::new();
     for (signal, name, goal) in [(Signal::TERM, "SIGTERM", "<= 3 s"), (Signal::KILL, "SIGKILL", "<= 20 s")] {
         let mut times = Vec::new();
-        for run in 0..RUNS {
+        for run in 0..runs {
             // The lease is looked at and renewed by the clock: each run meets another moment of its period.
-            tokio::time::sleep(Duration::from_millis(400) * run).await;
+            tokio::time::sleep(Duration::from_millis(400) * u32::try_from(run)?).await;
             times.push(stage.once(signal).await?);
         }
         rows.push(
             Row::spread(format!("{name} -> Agent made by the other replica"), times.iter().map(|t| t.effect).collect(), "s").goal(goal),
         );
         rows.push(Row::spread(format!("{name} -> lease taken by it"), times.iter().map(|t| t.lease).collect(), "s"));
+        rows.push(Row::spread(format!("{name} -> gateway connected to it"), times.iter().map(|t| t.gateway).collect(), "s"));
     }
-    Ok(vec![Report {
-        title: "fail-over",
-        method: "two replicas, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; the clock \
-                 stops when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time is the \
-                 audit log's",
-        rows,
-    }])
+    let method = "two replicas, a gateway, one pool on KWOK nodes; the leader gets the signal, at once spec.scaling.min is raised by one; \
+                  the clock stops when a watch shows the new Agent, which the audit log proves to be the other replica's. The lease's time \
+                  is the audit log's; that of the gateway's connection, from which on agents' calls are answered again, that of its own log";
+    Ok(vec![Report::new("fail-over", method, rows)])
 }
 
 impl Stage {
@@ -75,6 +80,7 @@ impl Stage {
         self.leader.signal(signal)?;
         self.room.resize(POOL, self.agents).await?;
         let (name, seen) = tokio::time::timeout(LIMIT, self.born.recv()).await.context("nobody took over")?.context("the watch ended")?;
+        let gateway = self.gateway.connected_since(told, LIMIT).await?.duration_since(told).as_secs_f64();
         let lease = self.proof(told, &name)?;
         self.replicas += 1;
         let next = Operator::start(&self.room, &format!("replica-{}", self.replicas))?;
@@ -82,7 +88,7 @@ impl Stage {
         self.leader.leads(&self.room).await?;
         self.standby.stands_by().await?;
         self.room.settled(POOL, self.agents, LIMIT).await?;
-        Ok(Times { lease, effect: seen.duration_since(began).as_secs_f64() })
+        Ok(Times { lease, effect: seen.duration_since(began).as_secs_f64(), gateway })
     }
 
     /// That the Agent is the standby's, and when the standby took the lease.

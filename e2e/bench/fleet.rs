@@ -1,6 +1,5 @@
-//! A fleet of a thousand agents: what the operator weighs before and after, how fast it comes, beside a client that makes
-//! the same pods and nothing else, and what it does when nothing happens. One fleet serves all three: it takes minutes to
-//! make.
+//! A fleet of a thousand agents from nothing: what the operator weighs before and after, and how fast the fleet comes, beside
+//! a client that makes the same pods and nothing else.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,49 +11,58 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::audit::{self, Write};
-use crate::operator::{Memory, Operator};
+use crate::operator::Operator;
+use crate::processes::Memory;
 use crate::report::{Report, Row, float, percentile};
 use crate::room::{Nodes, Room, within};
+use crate::simulated::Fleet;
+use crate::size::{POOLS, Size};
 use crate::watch::ReadyPods;
 
-const POOLS: usize = 10;
-const AGENTS_EACH: usize = 100;
-const AGENTS: usize = POOLS * AGENTS_EACH;
 /// What the bare client keeps in flight.
 const AT_ONCE: usize = 64;
 const LIMIT: Duration = Duration::from_secs(180);
 /// How long the operator is left alone before it is weighed.
 const IDLE: Duration = Duration::from_secs(30);
-/// Counts in a pool's status may be written once more within five seconds.
+/// The scheduler, KWOK and the counts in pools' status come to rest.
 const SETTLE: Duration = Duration::from_secs(10);
-const QUIET: Duration = Duration::from_secs(60);
+/// How long the fleet is left alone before the operator is weighed again.
+const REST: Duration = Duration::from_secs(60);
 
-/// Takes all three.
-pub async fn run() -> anyhow::Result<Vec<Report>> {
+/// Takes both.
+pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = Room::open("fleet").await?;
-    let leader = room.leader().await?;
+    let (leader, gateway) = room.staffed().await?;
     let standby = Operator::start(&room, "two")?;
     standby.stands_by().await?;
-    tokio::time::sleep(IDLE).await;
-    let (idle, standing) = (leader.memory()?, standby.memory()?);
+    tokio::time::sleep(size.time(IDLE)).await;
+    let (idle, standing, waiting) = (leader.memory()?, standby.memory()?, gateway.memory()?);
 
-    let bare = bare(template().await?).await?;
-    // The scheduler and KWOK come to rest.
+    let bare = bare(template().await?, size).await?;
     tokio::time::sleep(SETTLE).await;
-    let spawn = spawn(&room, bare).await?;
-    tokio::time::sleep(SETTLE).await;
-    let quiet = quiet(&room, &leader).await?;
-    let full = leader.memory()?;
+    let fleet = Fleet::start(&room);
+    let spawn = spawn(&room, bare, size).await?;
+    tokio::time::sleep(SETTLE + size.time(REST)).await;
+    let (full, busy) = (leader.memory()?, gateway.memory()?);
+    drop(fleet);
+    let Size { agents } = size;
     let mut rows = Vec::new();
-    rows.extend(weight("leader, no pool, after 30 s", idle, Some("<= 25 MiB")));
-    rows.extend(weight("standby", standing, None));
-    rows.extend(weight("leader, 1,000 agents, a minute after Ready", full, Some("<= 64 MiB (of 2,000 pods)")));
-    let method = "VmRSS, VmHWM and Pss of the controller's process, which serves one namespace; 1,000 agents in 10 pools on 20 KWOK nodes";
-    Ok(vec![Report { title: "memory", method, rows }, spawn, quiet])
+    rows.extend(weight("controller that leads, no pool", idle, Some("<= 25 MiB")));
+    rows.extend(weight("controller that stands by", standing, None));
+    rows.extend(weight(&format!("controller that leads {agents} agents"), full, Some("<= 64 MiB (of 2,000 pods)")));
+    rows.extend(weight("gateway, no agent", waiting, None));
+    rows.extend(weight(&format!("gateway, {agents} agents"), busy, None));
+    let method = format!(
+        "VmRSS, VmHWM and Pss of the processes, which serve one namespace: after {} s without a pool, and {} s after {agents} agents in \
+         {POOLS} pools on 20 KWOK nodes, with simulated sidecars, were Ready",
+        size.time(IDLE).as_secs(),
+        (SETTLE + size.time(REST)).as_secs()
+    );
+    Ok(vec![Report::new("memory", method, rows), spawn])
 }
 
 fn weight(what: &str, memory: Memory, goal: Option<&'static str>) -> Vec<Row> {
-    let Memory { resident, proportional, peak } = memory;
+    let Memory { resident, anonymous: _, proportional, peak } = memory;
     let row = Row::one(format!("{what}: resident"), resident, "MiB");
     let mut rows = vec![goal.into_iter().fold(row, Row::goal)];
     rows.extend(proportional.map(|size| Row::one(format!("{what}: proportional"), size, "MiB")));
@@ -65,7 +73,8 @@ fn weight(what: &str, memory: Memory, goal: Option<&'static str>) -> Vec<Row> {
 /// A pod as Spillway makes it, without what belongs to that one: from a pool of one in a room of its own.
 async fn template() -> anyhow::Result<Pod> {
     let room = Room::open("template").await?;
-    let _operator = room.leader().await?;
+    let _operator = room.staffed().await?;
+    let _fleet = Fleet::start(&room);
     room.apply_pool("one", 1, Nodes::Fake).await?;
     room.settled("one", 1, LIMIT).await?;
     let mut pod = room.api::<Pod>().list(&ListParams::default()).await?.items.pop().context("the pool's pod")?;
@@ -78,12 +87,12 @@ async fn template() -> anyhow::Result<Pod> {
 }
 
 /// The floor: the same pods, made by a client that does nothing else, on the same nodes. Pods a second.
-async fn bare(template: Pod) -> anyhow::Result<Vec<Row>> {
+async fn bare(template: Pod, size: Size) -> anyhow::Result<Vec<Row>> {
     let room = Room::open("bare").await?;
     let mut ready = ReadyPods::start(&room);
     let api: Api<Pod> = room.api();
     let (applied, began) = (jiff::Timestamp::now(), Instant::now());
-    futures::stream::iter(0..AGENTS)
+    futures::stream::iter(0..size.agents)
         .map(|number| {
             let (api, mut pod) = (&api, template.clone());
             pod.metadata.name = Some(format!("bare-{number}"));
@@ -92,12 +101,12 @@ async fn bare(template: Pod) -> anyhow::Result<Vec<Row>> {
         .buffer_unordered(AT_ONCE)
         .try_collect::<Vec<()>>()
         .await?;
-    let all_ready = ready.reach(AGENTS, LIMIT).await?.duration_since(began).as_secs_f64();
+    let all_ready = ready.reach(size.agents, size.limit(LIMIT)).await?.duration_since(began).as_secs_f64();
     let writes = audit::writes(&room.namespace, applied);
     let rate = rate(&created(&writes, "pods", false), applied);
     let by_all = float(writes.len()) / all_ready;
     api.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
-    within(LIMIT, "the bare client's pods are gone", async || {
+    within(size.limit(LIMIT), "the bare client's pods are gone", async || {
         let left = api.list_metadata(&ListParams::default()).await?.items.len();
         anyhow::ensure!(left == 0, "{left} are left");
         Ok(())
@@ -110,20 +119,23 @@ async fn bare(template: Pod) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// A thousand agents from nothing.
-async fn spawn(room: &Room, bare: Vec<Row>) -> anyhow::Result<Report> {
+/// A fleet from nothing.
+async fn spawn(room: &Room, bare: Vec<Row>, size: Size) -> anyhow::Result<Report> {
+    let (Size { agents: wanted }, limit) = (size, size.limit(LIMIT));
     let mut ready = ReadyPods::start(room);
     let (applied, began) = (jiff::Timestamp::now(), Instant::now());
     let names: Vec<String> = (0..POOLS).map(|number| format!("pool{number}")).collect();
-    futures::future::try_join_all(names.iter().map(|name| room.apply_pool(name, AGENTS_EACH, Nodes::Fake))).await?;
-    let all_ready = ready.reach(AGENTS, LIMIT).await?.duration_since(began).as_secs_f64();
+    futures::future::try_join_all(names.iter().map(|name| room.apply_pool(name, size.in_a_pool(), Nodes::Fake))).await?;
+    let all_ready = ready.reach(wanted, limit).await?.duration_since(began).as_secs_f64();
     for name in &names {
-        room.settled(name, AGENTS_EACH, LIMIT).await?;
+        room.settled(name, size.in_a_pool(), limit).await?;
     }
     let settled = began.elapsed().as_secs_f64();
-    let writes = audit::writes(&room.namespace, applied);
+    // Requests for tokens, which a kubelet makes elsewhere, write nothing.
+    let writes: Vec<Write> =
+        audit::writes(&room.namespace, applied).into_iter().filter(|write| write.object_ref.subresource != "token").collect();
     let (agents, pods) = (created(&writes, "agents", true), created(&writes, "pods", true));
-    anyhow::ensure!(pods.len() == AGENTS, "{} pods were made for {AGENTS} agents", pods.len());
+    anyhow::ensure!(pods.len() == wanted, "{} pods were made for {wanted} agents", pods.len());
     let waits: Vec<f64> =
         pods.iter().filter_map(|(name, at)| Some((at.duration_since(*agents.get(name)?)).as_secs_f64() * 1000.0)).collect();
     let mut times: Vec<f64> = pods.values().map(|at| at.duration_since(applied).as_secs_f64()).collect();
@@ -133,20 +145,24 @@ async fn spawn(room: &Room, bare: Vec<Row>) -> anyhow::Result<Report> {
     let mut rows = vec![
         Row::one("applied -> first pod created", at(1), "s").goal("<= 1 s"),
         Row::one("applied -> 30 pods created", at(30), "s").goal("<= 3 s"),
-        Row::one("applied -> 1,000 pods created", at(AGENTS), "s"),
-        Row::one("applied -> 1,000 pods Ready", all_ready, "s"),
-        Row::one("applied -> all pools Ready", settled, "s"),
+        Row::one(format!("applied -> {wanted} pods created"), at(wanted), "s"),
+        Row::one(format!("applied -> {wanted} pods Ready"), all_ready, "s"),
+        Row::one("applied -> all agents registered, all pools Ready", settled, "s"),
         Row::one("pods created a second", rate(&pods, applied), "/s"),
-        Row::one("Spillway's API writes a second until all pools Ready", float(own) / settled, "/s"),
+        Row::one("Spillway's API writes an agent until all pools Ready", float(own) / float(wanted), "/agent"),
+        Row::one("Spillway's API writes a second until then", float(own) / settled, "/s"),
         Row::one("everybody's API writes a second until then", float(writes.len()) / settled, "/s"),
         Row::one("Agent created -> pod created, p50", percentile(&waits, 50.0), "ms"),
         Row::one("Agent created -> pod created, p99", percentile(&waits, 99.0), "ms"),
     ];
     rows.extend(bare);
-    let method = "10 pools of 100 agents are applied at once on 20 KWOK nodes; times from before the apply to the audit log's time of the \
-                  creations, Ready as seen by a watch; everybody is Spillway, the scheduler and KWOK. Beside it, before, a bare client \
-                  that creates 1,000 pods of the same spec, 64 at once";
-    Ok(Report { title: "spawn", method, rows })
+    let method = format!(
+        "{POOLS} pools of {} agents are applied at once on 20 KWOK nodes; each pod's simulated sidecar begins when it runs; times from \
+         before the apply to the audit log's time of the creations, Ready as seen by a watch; everybody is Spillway, the scheduler and \
+         KWOK. Beside it, before, a bare client that creates {wanted} pods of the same spec, {AT_ONCE} at once",
+        size.in_a_pool()
+    );
+    Ok(Report::new("spawn", method, rows))
 }
 
 /// Successful creations by name; Spillway's only, or everybody's.
@@ -159,31 +175,4 @@ fn created(writes: &[Write], resource: &str, ours: bool) -> HashMap<String, jiff
 fn rate(created: &HashMap<String, jiff::Timestamp>, since: jiff::Timestamp) -> f64 {
     let last = created.values().max().map_or(f64::NAN, |last| last.duration_since(since).as_secs_f64());
     float(created.len()) / last
-}
-
-/// A minute in which nothing happens.
-async fn quiet(room: &Room, leader: &Operator) -> anyhow::Result<Report> {
-    let since = jiff::Timestamp::now();
-    let (processor, requests) = (leader.processor_seconds()?, leader.requests().await?);
-    tokio::time::sleep(QUIET).await;
-    let used = leader.processor_seconds()? - processor;
-    let now = leader.requests().await?;
-    let own: Vec<Write> = audit::writes(&room.namespace, since).into_iter().filter(|write| write.holder().is_some()).collect();
-    let (leases, others): (Vec<_>, Vec<_>) = own.into_iter().partition(|write| write.object_ref.resource == "leases");
-    others.iter().for_each(|write| println!("  a write in the quiet minute: {} {}", write.verb, write.object_ref.resource));
-    anyhow::ensure!(!leases.is_empty(), "the audit log does not show the renewals of the lease, so it would not show other writes");
-    let mut rows = vec![
-        Row::one("writes in 60 s, lease renewals apart", float(others.len()), "").goal("0"),
-        Row::one("lease renewals in 60 s", float(leases.len()), ""),
-        Row::one("processor time of the controller in 60 s", used * 1000.0, "ms"),
-    ];
-    for (request, count) in now {
-        let made = count - requests.get(&request).copied().unwrap_or(0.0);
-        if made > 0.0 && request != "update leases" {
-            rows.push(Row::one(format!("requests in 60 s: {request}"), made, ""));
-        }
-    }
-    let method = "1,000 agents, Ready and left alone for 10 s; then 60 s of the API server's audit log (writes), /proc/PID/stat (processor \
-                  time, in steps of 10 ms) and the controller's own count of its requests";
-    Ok(Report { title: "quiet", method, rows })
 }

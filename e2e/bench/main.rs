@@ -4,28 +4,42 @@
 //! A benchmark measures and never judges: a slow number is printed beside its goal, not failed on. Only what could not be
 //! measured at all is an error. Goals stand where the numbers are made; reasons and results stand in the document.
 //!
-//! Arguments name the benchmarks to run (`failover`, `burst`, `fleet`, `writes`); without any, all run.
+//! Arguments name the benchmarks to run; without any, all run. `BENCH_AGENTS` makes all of them small (`size`), `BENCH_ITEMS`
+//! says how many items wait in `work` and `flood`, `BENCH_RATE` how many calls a second come in `gateway`, and of the flood.
+//! Without a cluster `ledger` alone runs, as far as it needs none.
 
+mod agents;
+mod arrivals;
 #[path = "../tests/support/audit.rs"]
 mod audit;
 mod burst;
 mod failover;
 mod fleet;
+mod hands;
+mod ledger;
+mod models;
 mod operator;
+mod pod;
+mod processes;
 mod report;
 mod room;
+mod simulated;
+mod size;
 mod watch;
+mod work;
 mod writes;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use report::{Machine, Report, Taken};
+use size::Size;
 
-/// In this order: what is timed comes before what fills the cluster.
-const ALL: [&str; 4] = ["failover", "burst", "fleet", "writes"];
+/// In this order: what is timed comes before what fills the cluster; first those whose controller serves all namespaces.
+const ALL: [&str; 10] = ["ledger", "gateway", "flood", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
+/// The one that can do without a cluster.
+const ALONE: &str = "ledger";
 
 fn main() -> ExitCode {
     match run() {
@@ -40,42 +54,56 @@ fn main() -> ExitCode {
 
 /// Whether everything could be measured.
 fn run() -> anyhow::Result<bool> {
-    for name in ["SPILLWAY_AUDIT_LOG", "SPILLWAY_BINARY", "KUBECONFIG"] {
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let cluster = asked != [ALONE] || std::env::var_os("KUBECONFIG").is_some();
+    for name in ["SPILLWAY_AUDIT_LOG", "SPILLWAY_BINARY", "KUBECONFIG"].into_iter().filter(|_| cluster) {
         std::env::var_os(name).with_context(|| format!("{name} is not set: run this by `make bench`"))?;
     }
     // One TLS provider for the process; a second installation could only be a bug, and is harmless.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    // cargo adds arguments of its own.
-    let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     if let Some(unknown) = asked.iter().find(|name| !ALL.contains(&name.as_str())) {
         anyhow::bail!("there is no benchmark {unknown:?}; there are {}", ALL.join(", "));
     }
-    let machine = Machine::look();
+    let (machine, size) = (Machine::look(), Size::of_environment()?);
     println!("{machine}");
+    if size.small() {
+        println!("fleets of {} agents: a trial of the benchmarks, whose numbers say little", size.agents);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     let mut taken = Vec::new();
     for name in ALL.into_iter().filter(|name| asked.is_empty() || asked.iter().any(|asked| asked == name)) {
         println!("\n{name} ...");
-        taken.push(take(&runtime, name));
+        taken.push(take(&runtime, name, size, cluster));
     }
-    write(&machine, &taken)?;
+    write(&machine, size, &taken)?;
     Ok(taken.iter().all(|taken| taken.error.is_none()))
 }
 
 /// Takes one benchmark, prints what it saw, and keeps what went wrong.
-fn take(runtime: &tokio::runtime::Runtime, name: &'static str) -> Taken {
+fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, cluster: bool) -> Taken {
     let (started, load_before) = (Instant::now(), report::load());
+    let mut reports = Vec::new();
     let result = runtime.block_on(async {
         match name {
-            "failover" => failover::run().await,
-            "burst" => burst::run().await,
-            "fleet" => fleet::run().await,
-            _ => writes::run().await,
+            "ledger" => ledger::run(size, cluster).await,
+            "gateway" => models::run(size).await,
+            "flood" => models::flood::run(size).await,
+            "failover" => failover::run(size).await,
+            "burst" => burst::run(size).await,
+            "pod" => pod::run(size).await,
+            // Of many parts: what some of them saw is told though another failed.
+            "work" => work::run(size, &mut reports).await.map(|()| Vec::new()),
+            "agents" => agents::run(size).await,
+            "fleet" => fleet::run(size).await,
+            _ => writes::run(size).await,
         }
     });
-    let (reports, error) = match result {
-        Ok(reports) => (reports, None),
-        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    let error = match result {
+        Ok(seen) => {
+            reports.extend(seen);
+            None
+        }
+        Err(error) => Some(format!("{error:#}")),
     };
     reports.iter().for_each(Report::print);
     if let Some(error) = &error {
@@ -86,13 +114,11 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str) -> Taken {
     taken
 }
 
-fn write(machine: &Machine, taken: &[Taken]) -> anyhow::Result<()> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/bench");
-    std::fs::create_dir_all(&folder).context("cannot make target/bench")?;
-    let path = folder.join("fleet.json");
-    let all = serde_json::json!({"machine": machine, "benchmarks": taken});
+fn write(machine: &Machine, size: Size, taken: &[Taken]) -> anyhow::Result<()> {
+    let path = report::folder(".")?.join("fleet.json");
+    let all = serde_json::json!({"machine": machine, "size": size, "benchmarks": taken});
     std::fs::write(&path, serde_json::to_string_pretty(&all).context("cannot write JSON")?)
-        .context("cannot write target/bench/fleet.json")?;
+        .with_context(|| format!("cannot write {}", path.display()))?;
     println!("\nwritten to {}", path.display());
     Ok(())
 }

@@ -1,23 +1,28 @@
-//! The operator's release binary as a process: started, signalled, and weighed through `/proc`.
+//! The operator's release binary as processes, controller and gateway: started, signalled, weighed, and asked what it counted.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::Serialize;
+use serde::Deserialize;
 
-use crate::room::{Room, within};
+use crate::processes::{self, Memory};
+use crate::report::folder;
+use crate::room::{GATEWAY, Room, within};
 
-/// Clock ticks a second in `/proc/PID/stat`: a constant of Linux' interface, whatever the kernel ticks at.
-const TICKS: f64 = 100.0;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Of the pods' programs, as `e2e/images/build.sh` names it.
+const IMAGE: &str = "localhost/spillway/spillway:dev";
 
-/// A running controller of one room. Ends with this value.
+/// A running controller or gateway of one room. Ends with this value.
 pub struct Operator {
     child: Child,
     name: String,
@@ -25,29 +30,59 @@ pub struct Operator {
     log: PathBuf,
 }
 
-/// Memory of a process, in MiB.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Memory {
-    /// What is resident.
-    pub resident: f64,
-    /// The same with shared pages divided among those that share them, where the kernel tells.
-    pub proportional: Option<f64>,
-    /// The most that ever was resident.
-    pub peak: f64,
+/// A line of its log.
+#[derive(Deserialize)]
+struct Line {
+    timestamp: Timestamp,
+    message: String,
 }
 
 impl Operator {
-    /// Starts one that serves `room` only, under a name that no other of the room has. Its log goes to `target/bench/logs`.
+    /// Starts a controller that serves `room` only, under a name that no other of the room has.
     pub fn start(room: &Room, name: &str) -> anyhow::Result<Self> {
+        Self::controller(room, name, &["--namespace", &room.namespace])
+    }
+
+    /// Starts one that serves all namespaces: no other keeps account of ClusterBudgets. Whoever uses it cleans up.
+    pub fn everywhere(room: &Room, name: &str) -> anyhow::Result<Self> {
+        Self::controller(room, name, &[])
+    }
+
+    fn controller(room: &Room, name: &str, serves: &[&str]) -> anyhow::Result<Self> {
+        let namespace = &room.namespace;
+        let governor = SocketAddr::new(room.node, free_port(room.node)?);
+        let mut arguments: Vec<String> = ["controller", "--lease-namespace", namespace].map(str::to_owned).into();
+        arguments.extend(serves.iter().map(|word| (*word).to_owned()));
+        arguments.extend(["--agent-image".to_owned(), IMAGE.to_owned(), "--gateway-account".to_owned()]);
+        arguments.extend([format!("{namespace}:{GATEWAY}"), "--gateway-address".to_owned(), room.gateway.to_string()]);
+        arguments.extend(["--governor-listen".to_owned(), governor.to_string(), "--governor-address".to_owned(), governor.to_string()]);
+        // The API server, which listens on the node's own address here.
+        arguments.extend(["--canary".to_owned(), format!("{}:6443", room.node)]);
+        Self::spawn(room, name, "--listen", &arguments)
+    }
+
+    /// Starts a gateway under the room's address for one.
+    pub fn gateway(room: &Room, name: &str) -> anyhow::Result<Self> {
+        Self::gateway_with(room, name, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn gateway_with(room: &Room, name: &str, more: &[String]) -> anyhow::Result<Self> {
+        let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
+        // Everywhere: each simulated agent has an address of its own for it.
+        arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{}", room.gateway.port()), "--governor-token-file".to_owned()]);
+        arguments.push(room.folder().join(GATEWAY).to_string_lossy().into_owned());
+        arguments.extend_from_slice(more);
+        Self::spawn(room, name, "--health-listen", &arguments)
+    }
+
+    /// Its log goes to `target/bench/logs`.
+    fn spawn(room: &Room, name: &str, listen: &str, arguments: &[String]) -> anyhow::Result<Self> {
         let binary = std::env::var_os("SPILLWAY_BINARY").context("SPILLWAY_BINARY")?;
-        let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench/logs");
-        fs::create_dir_all(&logs)?;
-        let log = logs.join(format!("{}-{name}.log", room.namespace));
-        // Free now; nobody else in this network namespace takes ports at random.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let log = folder("logs")?.join(format!("{}-{name}.log", room.namespace));
+        let port = free_port(Ipv4Addr::LOCALHOST.into())?;
         let mut command = Command::new(binary);
-        command.args(["controller", "--namespace", &room.namespace, "--lease-namespace", &room.namespace, "--identity", name]);
-        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         let file = File::create(&log)?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().context("SPILLWAY_BINARY does not start")?;
         Ok(Self { child, name: name.to_owned(), port, log })
@@ -58,7 +93,7 @@ impl Operator {
         within(PATIENCE, &format!("{} leads", self.name), async || {
             let lease = room.api::<Lease>().get_opt("spillway-controller").await?;
             let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
-            anyhow::ensure!(self.is_holder(&holder), "the holder is {holder:?}");
+            anyhow::ensure!(self.is_holder(&holder), "the holder is {holder:?}; its log is {}", self.log.display());
             anyhow::ensure!(fs::read_to_string(&self.log)?.contains(r#""leading""#), "its caches are being filled");
             Ok(())
         })
@@ -74,6 +109,36 @@ impl Operator {
         .await
     }
 
+    /// Waits until it is Ready.
+    pub async fn ready(&self) -> anyhow::Result<()> {
+        within(PATIENCE, &format!("{} is ready", self.name), async || {
+            let answer = self.get("/readyz").await?;
+            anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "it says {answer:?}; its log is {}", self.log.display());
+            Ok(())
+        })
+        .await
+    }
+
+    /// When this gateway connected to a leader for the first time since then, as its log says.
+    pub async fn connected_since(&self, since: Timestamp, limit: Duration) -> anyhow::Result<Timestamp> {
+        self.said_since("connected to the governor", since, limit).await
+    }
+
+    /// When this controller began to lead, as its log says.
+    pub async fn led_since(&self, since: Timestamp, limit: Duration) -> anyhow::Result<Timestamp> {
+        self.said_since("leading", since, limit).await
+    }
+
+    async fn said_since(&self, message: &str, since: Timestamp, limit: Duration) -> anyhow::Result<Timestamp> {
+        within(limit, &format!("the log of {} says {message:?}", self.name), async || {
+            let log = fs::read_to_string(&self.log)?;
+            let lines = log.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+            let mut said = lines.filter(|line| line.message == message && line.timestamp >= since);
+            said.next().map(|line| line.timestamp).context("it does not")
+        })
+        .await
+    }
+
     /// Whether a holder identity, or the name in a User-Agent, is this process's.
     pub fn is_holder(&self, identity: &str) -> bool {
         identity.rsplit_once('_').is_some_and(|(name, _)| name == self.name)
@@ -84,42 +149,84 @@ impl Operator {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
+    /// Asks it to end, and waits until it has.
+    pub async fn stop(&mut self, limit: Duration) -> anyhow::Result<()> {
+        self.signal(Signal::TERM)?;
+        let started = std::time::Instant::now();
+        while self.child.try_wait()?.is_none() {
+            anyhow::ensure!(started.elapsed() < limit, "{} was asked to end and has not in {} s", self.name, limit.as_secs());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Kills it, and waits until its address is free.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&self) -> bool {
+        // One that has ended has no memory any more.
+        self.memory().is_ok()
+    }
+
     /// What it weighs now.
     pub fn memory(&self) -> anyhow::Result<Memory> {
-        let mib = |file: &str, name: &str| {
-            let text = fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok()?;
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            line.split_whitespace().next()?.parse::<f64>().ok().map(|kib| kib / 1024.0)
-        };
-        let status =
-            |name: &str| mib("status", name).ok_or_else(|| anyhow!("no {name}: {} has ended; see {}", self.name, self.log.display()));
-        Ok(Memory { resident: status("VmRSS")?, proportional: mib("smaps_rollup", "Pss"), peak: status("VmHWM")? })
+        processes::memory(self.child.id()).with_context(|| format!("{}; see {}", self.name, self.log.display()))
     }
 
     /// Seconds of processor time it has used so far, its own and the kernel's for it.
     pub fn processor_seconds(&self) -> anyhow::Result<f64> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The second field is the name, in parentheses; user and system time are fields 14 and 15.
-        let fields: Vec<&str> = text.rsplit_once(')').context("a name in stat")?.1.split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).context("a time in stat");
-        Ok((ticks(11)? + ticks(12)?) / TICKS)
+        processes::processor_seconds(self.child.id())
     }
 
-    /// Requests to the API server so far, by verb and resource, from its own metrics.
-    pub async fn requests(&self) -> anyhow::Result<std::collections::BTreeMap<String, f64>> {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        let mut all = std::collections::BTreeMap::new();
-        for line in answer.lines().filter_map(|line| line.strip_prefix("spillway_api_requests_total{")) {
-            let (labels, count) = line.split_once("} ").context("a sample")?;
-            let label =
-                |name: &str| labels.split(',').find_map(|label| label.strip_prefix(name)).unwrap_or_default().replace(['=', '"'], "");
-            *all.entry(format!("{} {}", label("verb"), label("resource"))).or_insert(0.0) += count.trim().parse::<f64>()?;
+    /// What its counter `metric` shows, by the values of these labels.
+    pub async fn counted(&self, metric: &str, labels: &[&str]) -> anyhow::Result<BTreeMap<String, f64>> {
+        let answer = self.get("/metrics").await?;
+        let mut all = BTreeMap::new();
+        for line in answer.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{')) {
+            let (given, count) = line.split_once("} ").context("a sample")?;
+            let value = |name: &&str| given.split(',').find_map(|label| label.strip_prefix(*name)?.strip_prefix("=\"")?.strip_suffix('"'));
+            let key: Vec<&str> = labels.iter().filter_map(value).collect();
+            *all.entry(key.join(" ")).or_insert(0.0) += count.trim().parse::<f64>()?;
         }
         Ok(all)
+    }
+
+    /// Its requests to the API server so far, by verb and resource.
+    pub async fn requests(&self) -> anyhow::Result<BTreeMap<String, f64>> {
+        self.counted("spillway_api_requests_total", &["verb", "resource"]).await
+    }
+
+    /// The calls of agents that it answered so far, by path.
+    pub async fn calls(&self) -> anyhow::Result<BTreeMap<String, f64>> {
+        self.counted("spillway_agent_calls_total", &["call"]).await
+    }
+
+    /// The whole answer to `GET path` at its health port.
+    async fn get(&self, path: &str) -> anyhow::Result<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+}
+
+/// A port that nobody else is given. Below those that the kernel gives to connections: thousands of agents that connect to
+/// a gateway which is away would take its port sooner or later.
+pub fn free_port(address: IpAddr) -> anyhow::Result<u16> {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        anyhow::ensure!(port < 30_000, "no port is free at {address}");
+        if TcpListener::bind((address, port)).is_ok() {
+            return Ok(port);
+        }
     }
 }
 

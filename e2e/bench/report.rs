@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::fs;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use serde::Serialize;
 
 /// The machine that everything runs on: the cluster, the operators and the measuring program.
@@ -67,14 +69,19 @@ pub struct Taken {
 #[derive(Serialize)]
 pub struct Report {
     /// What they are about.
-    pub title: &'static str,
+    pub title: String,
     /// How they were made.
-    pub method: &'static str,
+    pub method: String,
     /// The numbers.
     pub rows: Vec<Row>,
 }
 
 impl Report {
+    /// Of these.
+    pub fn new(title: impl Into<String>, method: impl Into<String>, rows: Vec<Row>) -> Self {
+        Self { title: title.into(), method: method.into(), rows }
+    }
+
     /// For people.
     pub fn print(&self) {
         println!("\n{}\n  method: {}", self.title, self.method);
@@ -130,6 +137,13 @@ pub fn percentile(values: &[f64], percent: f64) -> f64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a rank among a few thousand")]
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+/// A folder of ours in `target/bench`; made if it is missing.
+pub fn folder(name: &str) -> anyhow::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench").join(name);
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder.canonicalize()?)
 }
 
 /// A count as a number that can be divided.

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# The benchmarks of docs/benchmarks.md, on a cluster of their own. Called by `make bench`, which builds the release binary
+# The benchmarks of docs/benchmarks.md, on a cluster of their own. Called by `make bench`, which builds the release binaries
 # and the images. The cluster is removed afterwards.
-# Arguments: the benchmarks to run (failover, burst, fleet, writes); none: all.
-# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another binary to measure.
+# Arguments: the benchmarks to run (ledger, gateway, flood, failover, burst, pod, work, agents, fleet, writes); none: all.
+# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure.
+# BENCH_AGENTS=50: small ones, to see that they work (minutes become quarters of minutes, too); default 1000, of which `work`
+# has 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`; default 10000, or ten for each
+# agent of a small fleet. BENCH_RATE=100: calls a second in `gateway`, and of the flood in `flood`; each has its own default.
+# SPILLWAY_NGINX: the nginx that `gateway` compares with; default: the one on PATH, else Debian's, unpacked into the cache.
+# BENCH_BESIDE=1: of `work` only what is measured beside items that wait.
 # BENCH_KEEP=1: keep the cluster for a look.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,15 +17,35 @@ read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
 host=$(rustc -vV | sed -n 's/^host: //p')
 SPILLWAY_BINARY=$(realpath "${SPILLWAY_BINARY:-target/$host/release/spillway}")
 export SPILLWAY_BINARY
+images=(target/images/spillway.tar target/images/demo-agent.tar)
 started=$(date +%s)
 step() { printf '\n== [%4ds] %s\n' $(($(date +%s) - started)) "$*"; }
 
-for file in "$SPILLWAY_BINARY" target/images/demo-agent.tar; do
+for file in "$SPILLWAY_BINARY" "${images[@]}"; do
     [ -f "$file" ] || { echo "$file is missing: run \`make images\`, or \`make bench\`, which does" >&2; exit 1; }
 done
 
+# Debian's nginx without installing it: unpacked it runs from anywhere.
+find_nginx() {
+    local cache=${SPILLWAY_CACHE:-${HOME:-/root}/.cache/spillway}/nginx found
+    found=${SPILLWAY_NGINX:-$(PATH=$PATH:/usr/sbin:/sbin command -v nginx || true)}
+    if [ -z "$found" ] && [ ! -x "$cache/usr/sbin/nginx" ] && command -v apt-get >/dev/null; then
+        mkdir -p "$cache"
+        # The lists may be older than the archive.
+        (cd "$cache" && { apt-get download -qq nginx || { apt-get update -qq && apt-get download -qq nginx; }; } &&
+            dpkg-deb -x nginx_*.deb . && rm -f nginx_*.deb) > "$cache.log" 2>&1 || tail -n 3 "$cache.log" >&2
+    fi
+    SPILLWAY_NGINX=${found:-$cache/usr/sbin/nginx}
+    "$SPILLWAY_NGINX" -v 2>/dev/null ||
+        { echo "gateway needs nginx (Debian: apt-get install nginx-light), or SPILLWAY_NGINX that names one" >&2; exit 1; }
+    export SPILLWAY_NGINX
+}
+
+case " $* " in *" gateway "* | "  ") find_nginx ;; esac
+
 finish() {
     local status=$?
+    rm -rf target/bench/rooms # tokens for a cluster that is gone
     if [ "${BENCH_KEEP:-}" = 1 ]; then
         echo "The cluster is kept: SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER e2e/cluster/cluster run kubectl get all -A" >&2
     else
@@ -30,14 +55,19 @@ finish() {
     exit "$status"
 }
 
-step "building the benchmarks (optimised; some minutes the first time)"
-cargo bench --locked --features e2e --bench fleet --no-run
+step "building the benchmarks"
+# As `make build` builds: everything but the benchmarks themselves is there already.
+RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$host" --package spillway-bench
 
 trap finish EXIT
 step "starting the cluster $SPILLWAY_CLUSTER, with 20 KWOK nodes"
 "${cluster[@]}" up --kwok 20
-"${cluster[@]}" load target/images/demo-agent.tar
+"${cluster[@]}" load "${images[@]}"
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
+# Addresses for the simulated agents, in the cluster's own network.
+"${cluster[@]}" run ip route replace local 10.200.0.0/16 dev lo
 
 step "measuring $SPILLWAY_BINARY"
-SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo bench --locked --features e2e --bench fleet -- "$@"
+# Each agent has two connections, of which both ends are on this machine.
+ulimit -n "$(ulimit -Hn)"
+SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run "target/$host/release/spillway-bench" "$@"

@@ -1,44 +1,68 @@
 //! Watches of the measuring program's own: what happened, and when it was seen.
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use spillway::api::Agent;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::room::Room;
 
-/// Tells each Agent that is new, with when it was seen. Ends with its receiver.
-pub async fn births(room: &Room) -> anyhow::Result<mpsc::UnboundedReceiver<(String, Instant)>> {
-    let (tell, born) = mpsc::unbounded_channel();
+/// What is seen: the name of an object, and when.
+pub type Sights = mpsc::UnboundedReceiver<(String, Instant)>;
+
+/// Tells each Agent that is new.
+pub async fn births(room: &Room) -> anyhow::Result<Sights> {
+    sights(room.api::<PartialObjectMeta<Agent>>(), |_| true).await
+}
+
+/// Tells each Agent whose goodbye is in its conditions.
+pub async fn goodbyes(room: &Room) -> anyhow::Result<Sights> {
+    let said = |agent: &Agent| {
+        let conditions = agent.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| condition.type_ == "GoodbyeRequested" && condition.status == "True")
+    };
+    sights(room.api::<Agent>(), said).await
+}
+
+/// Tells each object of which `is` begins to be true. Ends with its receiver.
+async fn sights<K>(api: Api<K>, is: fn(&K) -> bool) -> anyhow::Result<Sights>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let (tell, seen) = mpsc::unbounded_channel();
     let (listed, mut ready) = watch::channel(false);
-    let api: Api<PartialObjectMeta<Agent>> = room.api();
     tokio::spawn(async move {
-        let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
+        let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
         let mut known = HashSet::new();
-        while let Some(event) = events.next().await {
-            let seen = Instant::now();
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = tell.closed() => return,
+            };
+            let (Some(event), now) = (event, Instant::now()) else { return };
             match event {
-                Ok(Event::InitApply(agent)) => drop(known.insert(agent.name_any())),
+                Ok(Event::InitApply(object)) if is(&object) => drop(known.insert(object.name_any())),
                 Ok(Event::InitDone) => drop(listed.send_replace(true)),
-                Ok(Event::Apply(agent)) if known.insert(agent.name_any()) => {
-                    if tell.send((agent.name_any(), seen)).is_err() {
-                        return;
-                    }
+                Ok(Event::Apply(object)) if is(&object) && known.insert(object.name_any()) => {
+                    let _ = tell.send((object.name_any(), now)); // nobody listens any more: the next round ends it
                 }
-                Ok(Event::Apply(_) | Event::Delete(_) | Event::Init) => {}
-                Err(error) => eprintln!("the watch of Agents broke: {error}"),
+                Ok(Event::Apply(_) | Event::InitApply(_) | Event::Delete(_) | Event::Init) => {}
+                Err(error) => eprintln!("a watch broke: {error}"),
             }
         }
     });
     ready.wait_for(|listed| *listed).await?;
-    Ok(born)
+    Ok(seen)
 }
 
 /// How many pods of a room were ever seen Ready, counted from the start of the watch.
@@ -53,7 +77,7 @@ impl ReadyPods {
         let (tell, count) = watch::channel(0);
         let api: Api<Pod> = room.api();
         let task = tokio::spawn(async move {
-            let mut events = watcher::watcher(api, watcher::Config::default()).boxed();
+            let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
             let mut ready = HashSet::new();
             while let Some(event) = events.next().await {
                 match event {

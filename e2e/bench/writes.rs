@@ -9,6 +9,8 @@ use spillway::api::Agent;
 use crate::audit::{self, Write};
 use crate::report::{Report, Row, float};
 use crate::room::{Nodes, Room, within};
+use crate::simulated::Fleet;
+use crate::size::Size;
 
 const FAKE: usize = 200;
 const REAL: usize = 30;
@@ -18,20 +20,22 @@ const SETTLE: Duration = Duration::from_secs(8);
 const POOL: &str = "pool";
 
 /// Takes it on both kinds of nodes at once: writes are counted, not timed, and KWOK's ends are mostly waiting.
-pub async fn run() -> anyhow::Result<Vec<Report>> {
-    let (fake, real) = tokio::try_join!(life("writes-fake", FAKE, Nodes::Fake), life("writes-real", REAL, Nodes::Real))?;
-    let method = "one pool is made Ready, left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; all writes, refused ones \
-                  too, with the operator's User-Agent in the audit log but those of leases, divided by the agents (the pool's own writes \
-                  are among them)";
+pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
+    let (many, few) = (size.some(FAKE), size.some(REAL));
+    let (fake, real) = tokio::try_join!(life("writes-fake", many, Nodes::Fake), life("writes-real", few, Nodes::Real))?;
+    let method = "one pool is made Ready (every agent registered), left alone for 8 s, scaled to 0, until no Agent is left and 8 s more; \
+                  all writes, refused ones too, with the operator's User-Agent in the audit log but those of leases, divided by the agents \
+                  (the pool's own writes are among them)";
     Ok(vec![
-        Report { title: "API writes an agent's life, 200 agents on KWOK nodes", method, rows: fake },
-        Report { title: "API writes an agent's life, 30 agents on the real node", method, rows: real },
+        Report::new(format!("API writes an agent's life, {many} agents on KWOK nodes, simulated sidecars"), method, fake),
+        Report::new(format!("API writes an agent's life, {few} agents on the real node"), method, real),
     ])
 }
 
 async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row>> {
     let room = Room::open(name).await?;
-    let _operator = room.leader().await?;
+    let _operator = room.staffed().await?;
+    let _fleet = (nodes == Nodes::Fake).then(|| Fleet::start(&room));
     let began = jiff::Timestamp::now();
     room.apply_pool(POOL, agents, nodes).await?;
     room.settled(POOL, agents, LIMIT).await?;
@@ -66,7 +70,7 @@ async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row
 }
 
 /// How many of each verb and resource, refused ones apart.
-fn by_kind(writes: &[Write]) -> BTreeMap<String, usize> {
+pub fn by_kind(writes: &[Write]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for write in writes {
         let audit::Object { resource, subresource, .. } = &write.object_ref;

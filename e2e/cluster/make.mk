@@ -5,7 +5,7 @@ CLUSTER := $(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)
 
 .PHONY: cluster-build cluster-up cluster-down cluster-status cluster-run cluster-check cluster-test
 
-cluster-build: ## build what the local cluster needs (13 to 21 min the first time, then nothing); WITH=dns,kwok for more
+cluster-build: ## build what the local cluster needs (a quarter of an hour the first time, then nothing); WITH=dns,kwok for more
 	$(CLUSTER) build $(if $(WITH),--with $(WITH))
 
 cluster-up: ## start the local cluster; UP="--control-plane", UP="--dns --kwok 100" and so on

@@ -5,30 +5,39 @@ set -euo pipefail
 
 usage() {
     cat <<'U'
-Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] IMAGE...
+Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] IMAGE...
 
-IMAGE  spillway     localhost/spillway/spillway:TAG    /spillway alone, uid 65532; needs --binary or SPILLWAY_BINARY
-       demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001), prints a line every 5 s, ends at SIGTERM
+IMAGE  spillway     localhost/spillway/spillway:TAG    /bin/spillway and /spillway-agent alone, uid 65532; needs --binary
+       demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001), prints a line every 5 s, ends at SIGTERM;
+                                                       and /bin/scheduler-agent, which queues what it is asked
+       codex-agent  localhost/spillway/codex-agent:TAG Codex from npm (pinned by codex/package-lock.json), busybox, bash, git, root
+                                                       certificates; user agent (10001); runs one item (codex-agent.sh)
+       model-server localhost/spillway/model-server:TAG  the scripted provider of models alone, uid 65532; needs --model-server
        pause        localhost/spillway/pause:TAG       the sandbox container; also writes the static program DIR/pause
        testbox      localhost/spillway/testbox:TAG     busybox with `landlock` and `eat` (memory), for the cluster's checks
-       all          all of them (spillway only when a binary is given)
+       all          all of them but codex-agent and model-server (spillway only when a binary is given)
 
 --tag TAG      default: $SPILLWAY_IMAGE_TAG, else dev
 --binary FILE  static spillway binary; default: $SPILLWAY_BINARY
+--agent-binary FILE  static spillway-agent binary; default: $SPILLWAY_AGENT_BINARY, else spillway-agent beside the other
+--model-server FILE  static spillway-model-server binary
 Writes DIR/IMAGE.tar, for `e2e/cluster/cluster load`, `kind load image-archive` or `ctr -n k8s.io images import`.
-Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static).
+Needs: tar, sha256sum; musl-gcc (Debian: musl-tools) for pause and testbox; a static busybox (Debian: busybox-static);
+npm, bash, git and ca-certificates for codex-agent.
 U
 }
 
 die() { echo "images: $*" >&2; exit 1; }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} images=()
+out='' tag=${SPILLWAY_IMAGE_TAG:-dev} binary=${SPILLWAY_BINARY:-} agent_binary=${SPILLWAY_AGENT_BINARY:-} model_server='' images=()
 while [ $# -gt 0 ]; do
     case $1 in
         --out) out=${2:?--out needs a folder}; shift 2 ;;
         --tag) tag=${2:?--tag needs a tag}; shift 2 ;;
         --binary) binary=${2:?--binary needs a file}; shift 2 ;;
+        --agent-binary) agent_binary=${2:?--agent-binary needs a file}; shift 2 ;;
+        --model-server) model_server=${2:?--model-server needs a file}; shift 2 ;;
         -h | --help) usage; exit 0 ;;
         -*) usage >&2; exit 2 ;;
         all) images+=(pause testbox demo-agent); [ -z "$binary" ] || images+=(spillway); shift ;;
@@ -66,10 +75,13 @@ archive() {
 
 # A binary that asks for a loader cannot start in an image that has nothing else.
 must_be_static() {
+    [ -f "$1" ] || die "$1 is missing; $2"
     [ -x "$1" ] || die "$1 is not an executable file"
     command -v readelf >/dev/null || return 0
     if readelf -lW "$1" 2>/dev/null | grep -q INTERP; then die "$1 is linked dynamically; $2"; fi
 }
+
+build_it='build it with RUSTFLAGS="-C target-feature=+crt-static" and --target'
 
 compile() {
     command -v musl-gcc >/dev/null || die "musl-gcc is missing (Debian: apt-get install musl-tools)"
@@ -87,6 +99,42 @@ busybox_root() {
     for a in $("$busybox" --list); do [ "$a" = busybox ] || ln -s busybox "$1/bin/$a"; done
 }
 
+# with_libraries ROOT PROGRAM... : programs of this machine, each with the libraries that it asks for, at their own paths
+with_libraries() {
+    local root=$1 file; shift
+    for file in "$@"; do
+        install -D -m 755 "$file" "$root$file"
+        # A line is `name => /path (address)`, or the loader's `/path (address)`.
+        ldd "$file" | grep -oE '/[^ ]+' | while read -r library; do
+            [ -e "$root$library" ] || install -D -m 755 "$library" "$root$library"
+        done
+    done
+}
+
+# codex_package : the folder of Codex's native program, fetched once. npm compares what it gets with the lock's digests.
+codex_package() {
+    local cache native
+    cache=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/codex-$(sha256sum "$here/codex/package-lock.json" | cut -c1-12)
+    if [ ! -e "$cache/done" ]; then
+        command -v npm >/dev/null || die "npm is missing (Debian: apt-get install npm)"
+        rm -rf "$cache"; mkdir -p "$cache"
+        cp "$here/codex/package.json" "$here/codex/package-lock.json" "$cache/"
+        # Where npm is out of reach that shall show soon.
+        npm ci --prefix "$cache" --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1 >&2 ||
+            die "npm cannot fetch the package of Codex"
+        touch "$cache/done"
+    fi
+    native=$(find "$cache/node_modules/@openai" -path '*/vendor/*-linux-musl' -prune -print)
+    [ -d "$native" ] || die "no program for this machine in $cache; remove that folder and try again"
+    echo "$native"
+}
+
+# codex_inputs PACKAGE : what the image is made of, as one word. It takes long to write, and seldom changes.
+codex_inputs() {
+    { echo "$tag $1"; sha256sum "$here/build.sh" "$here/codex-agent.sh" "$(command -v busybox)" "$(command -v bash)" "$(command -v git)" \
+        /etc/ssl/certs/ca-certificates.crt; } | sha256sum | cut -d' ' -f1
+}
+
 for image in "${images[@]}"; do
     root=$work/$image
     rm -rf "$root"; mkdir -p "$root"
@@ -94,9 +142,15 @@ for image in "${images[@]}"; do
     case $image in
         spillway)
             [ -n "$binary" ] || die "image spillway needs --binary FILE (target/$(uname -m)-unknown-linux-gnu/release/spillway)"
-            must_be_static "$binary" 'build it with RUSTFLAGS="-C target-feature=+crt-static" and --target'
-            install -m 755 "$binary" "$root/spillway"
-            archive spillway "$root" '{"Entrypoint":["/spillway"],"User":"65532:65532","WorkingDir":"/"}'
+            # Both sides of every agent's pod come from here: an operator without its other half makes pods that never start.
+            agent=${agent_binary:-$(dirname "$binary")/spillway-agent}
+            must_be_static "$binary" "$build_it"
+            must_be_static "$agent" "$build_it"
+            # Not /spillway: the sidecar, which runs this image, has its volumes under a folder of that name.
+            install -d -m 755 "$root/bin"
+            install -m 755 "$binary" "$root/bin/spillway"
+            install -m 755 "$agent" "$root/spillway-agent"
+            archive spillway "$root" '{"Entrypoint":["/bin/spillway"],"User":"65532:65532","WorkingDir":"/"}'
             ;;
         demo-agent)
             busybox_root "$root"
@@ -104,7 +158,43 @@ for image in "${images[@]}"; do
             printf 'root:x:0:0::/root:/bin/sh\nagent:x:10001:10001::/home/agent:/bin/sh\n' > "$root/etc/passwd"
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             install -m 755 "$here/demo-agent.sh" "$root/bin/demo-agent"
+            install -m 755 "$here/scheduler.sh" "$root/bin/scheduler-agent"
             archive demo-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
+            ;;
+        codex-agent)
+            for needed in bash git busybox; do
+                command -v $needed >/dev/null || die "$needed is missing (Debian: apt-get install bash git busybox-static)"
+            done
+            native=$(codex_package)
+            inputs=$(codex_inputs "$native")
+            if [ -s "$out/codex-agent.tar" ] && [ "$(cat "$out/.codex-agent.inputs" 2>/dev/null)" = "$inputs" ]; then
+                echo "$out/codex-agent.tar  localhost/spillway/codex-agent:$tag  as it is"
+                continue
+            fi
+            busybox_root "$root"
+            mkdir -p "$root/home/agent" "$root/workspace"; chmod 777 "$root/home/agent" "$root/workspace"   # as the demo agent's
+            printf 'root:x:0:0::/root:/bin/bash\nagent:x:10001:10001::/home/agent:/bin/bash\n' > "$root/etc/passwd"
+            printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
+            # What it needs to work without a person: not its voice, nor its own sandbox (the pod is one).
+            install -m 755 "$native/bin/codex" "$native/bin/codex-code-mode-host" "$native/codex-path/rg" "$root/bin/"
+            must_be_static "$root/bin/codex" "the package has another program than it used to"
+            rm -f "$root/bin/bash"   # busybox's link
+            with_libraries "$root" "$(realpath "$(command -v bash)")" "$(realpath "$(command -v git)")"
+            [ -e "$root/bin/bash" ] || ln -s ../usr/bin/bash "$root/bin/bash"
+            ln -s ../../bin/busybox "$root/usr/bin/env"
+            mkdir -p "$root/usr/share/git-core/templates"   # git says so at each `init` without it
+            # Codex sets this locale for every command; without it each one begins with a warning.
+            mkdir -p "$root/usr/lib/locale"; cp -r /usr/lib/locale/C.utf8 "$root/usr/lib/locale/"
+            install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
+            install -m 755 "$here/codex-agent.sh" "$root/bin/codex-agent"
+            archive codex-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/codex-agent"],"Env":["PATH=/bin:/usr/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/workspace"}'
+            echo "$inputs" > "$out/.codex-agent.inputs"
+            ;;
+        model-server)
+            [ -n "$model_server" ] || die "image model-server needs --model-server FILE"
+            must_be_static "$model_server" "$build_it"
+            install -D -m 755 "$model_server" "$root/bin/spillway-model-server"
+            archive model-server "$root" '{"Entrypoint":["/bin/spillway-model-server"],"User":"65532:65532","WorkingDir":"/"}'
             ;;
         pause)
             compile "$here/pause.c" "$out/pause"
@@ -118,6 +208,6 @@ for image in "${images[@]}"; do
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             archive testbox "$root" '{"Entrypoint":["/bin/sh"],"Env":["PATH=/bin"],"WorkingDir":"/"}'
             ;;
-        *) die "no image named $image (spillway, demo-agent, pause, testbox, all)" ;;
+        *) die "no image named $image (spillway, demo-agent, codex-agent, model-server, pause, testbox, all)" ;;
     esac
 done

@@ -7,11 +7,14 @@ use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::Signal;
 use serde_json::json;
 use spillway::api::Agent;
+use tokio::sync::Mutex;
 
 use crate::support::proxy::Proxy;
 use crate::support::{Operator, Room, audit, eventually, seen, track, within};
 
 const AGENTS: usize = 30;
+/// Thirty pods at once are what two cores carry: these tests go one after the other.
+static THIRTY: Mutex<()> = Mutex::const_new(());
 
 /// What was created in the room, from the API server's own log.
 struct Created {
@@ -63,6 +66,7 @@ async fn exactly(room: &Room, pods: &track::Pods) {
 
 #[tokio::test]
 async fn the_leader_is_killed_while_thirty_scale() {
+    let _one = THIRTY.lock().await;
     let room = Room::open("kill").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
@@ -79,6 +83,7 @@ async fn the_leader_is_killed_while_thirty_scale() {
 
 #[tokio::test]
 async fn the_leader_stops_cleanly_while_thirty_scale() {
+    let _one = THIRTY.lock().await;
     let room = Room::open("term").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
@@ -100,6 +105,7 @@ async fn the_leader_stops_cleanly_while_thirty_scale() {
 
 #[tokio::test]
 async fn two_leaders_at_once_make_thirty() {
+    let _one = THIRTY.lock().await;
     let room = Room::open("two").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
@@ -126,7 +132,7 @@ async fn two_leaders_at_once_make_thirty() {
 async fn watches_half_a_minute_late_make_thirty() {
     let room = Room::open("late").await;
     let proxy = Proxy::with_late_watches(room.client.clone(), &room.namespace, Duration::from_secs(30)).await;
-    let operator = Operator::start(&room.namespace, "late", Some(&proxy.kubeconfig));
+    let operator = Operator::start(&room, "late", Some(&proxy.kubeconfig));
     operator.leads(&room).await;
     let pods = track::Pods::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;

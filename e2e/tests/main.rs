@@ -2,11 +2,30 @@
 //! off. Run by `make e2e`, inside `e2e/cluster/cluster run`.
 //!
 //! Each test has a namespace and operators of its own, which serve that namespace only: tests run side by side. Nothing
-//! here is timed: a test waits, generously, for the thing to happen; times come from `e2e/bench`.
+//! here is timed: a test waits, generously, for the thing to happen; times come from `e2e/bench`. Some wait for ten minutes,
+//! because that is what they are about.
+//!
+//! Tests whose names begin with `alone_` take something away that every other test needs: `e2e/test.sh` runs them by
+//! themselves.
 
 mod support;
 
+mod budget_signals;
+mod budgets;
+mod compute;
 mod faults;
+mod hibernate;
+mod identity;
+mod life;
+mod models;
+mod notifications;
+mod outages;
+mod pod_walls;
 mod pools;
+mod preflight;
 mod quiet;
 mod refusals;
+mod scheduler;
+mod work;
+mod work_faults;
+mod work_fleet;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use spillway::api::Budget;
 
 use crate::support::{Room, audit};
 
@@ -11,6 +13,10 @@ async fn an_unchanged_namespace_is_written_to_by_nobody_for_a_minute() {
     let room = Room::open("quiet").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
+    // With a Budget of its own the namespace gets none from us; what this one says of compute stands, and is left alone.
+    let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "team"},
+        "spec": {"compute": {"hard": {"pods": "50", "requests.cpu": "100000m"}, "perAgent": {"max": {"memory": "65536Mi"}}}}});
+    room.api::<Budget>().patch("team", &PatchParams::apply("e2e"), &Patch::Apply(budget)).await.expect("the Budget is accepted");
     room.apply_pool("free", json!({"replicas": 5})).await;
     room.apply_pool("work", json!({"type": "worker"})).await;
     room.apply_pool("refs", json!({"budgetRef": {"name": "gold"}})).await;

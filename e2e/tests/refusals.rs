@@ -161,7 +161,7 @@ async fn not_ready_while_kinds_are_missing_and_says_which() {
     let room = Room::open("kinds").await;
     let proxy = Proxy::start(room.client.clone(), &room.namespace).await;
     proxy.hide_our_kinds(true);
-    let operator = Operator::start(&room.namespace, "one", Some(&proxy.kubeconfig));
+    let operator = Operator::start(&room, "one", Some(&proxy.kubeconfig));
     eventually("not ready, with the list", async || {
         let (status, body) = operator.get("/readyz").await?;
         seen(status == 503 && body.contains("agentpools") && body.contains("workitems"), || format!("{status} {body}"))

@@ -1,15 +1,16 @@
 //! `spillway`: the operator's processes. Parses arguments and calls the library.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use spillway::cluster::lease::Identity;
-use spillway::controller::{self, Settings};
-use spillway::generate;
+use spillway::controller::supervised::{self, Gateway};
+use spillway::pki::keep::Places;
 use spillway::telemetry::{LogFormat, start_logs};
+use spillway::{controller, gateway, generate, notify};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +25,9 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run the controller: makes the cluster match the custom resources.
-    Controller(ControllerArguments),
+    Controller(Box<ControllerArguments>),
+    /// Run a gateway: the only thing that agents can reach.
+    Gateway(Box<GatewayArguments>),
     /// Print the CustomResourceDefinitions, or write or check every generated file of a checkout.
     Crds(CrdsArguments),
 }
@@ -49,9 +52,103 @@ struct ControllerArguments {
     /// Agents, and pools, worked on at once.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     concurrency: u16,
+    /// Image with /spillway-agent: runs as the sidecar of every agent's pod.
+    #[arg(long, env = "SPILLWAY_AGENT_IMAGE")]
+    agent_image: String,
+    /// When that image is pulled: Always, IfNotPresent or Never.
+    #[arg(long, default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
+    agent_image_pull_policy: String,
+    /// Service of the gateways, in the namespace of the lease.
+    #[arg(long, value_name = "NAME", conflicts_with = "gateway_address", required_unless_present = "gateway_address")]
+    gateway_service: Option<String>,
+    /// Address of a gateway outside the cluster's network, instead of a Service.
+    #[arg(long, value_name = "IP:PORT")]
+    gateway_address: Option<SocketAddr>,
+    /// ServiceAccount of the gateways: only they may ask what must be decided in one place.
+    #[arg(long, value_name = "NAMESPACE:NAME", value_parser = service_account)]
+    gateway_account: String,
+    /// Where the leader serves the gateways.
+    #[arg(long, default_value = "0.0.0.0:8443")]
+    governor_listen: SocketAddr,
+    /// Under which address gateways reach this process [default: $POD_IP with the port of --governor-listen]
+    #[arg(long, value_name = "IP:PORT")]
+    governor_address: Option<SocketAddr>,
+    /// Secret with the internal certificate authority, in the namespace of the lease; made when missing.
+    #[arg(long, default_value = "spillway-ca")]
+    ca_secret: String,
+    /// Secret with the gateways' certificate, in the namespace of the lease; made when missing.
+    #[arg(long, default_value = "spillway-gateway-tls")]
+    gateway_tls_secret: String,
+    /// What an agent's pod must not be able to reach; may be given again [default: the API server's Service]
+    #[arg(long = "canary", value_name = "IP:PORT")]
+    canaries: Vec<SocketAddr>,
+    /// Let agents start without a look whether NetworkPolicies are enforced: where the network cannot enforce them.
+    #[arg(long, conflicts_with = "canaries")]
+    no_canary: bool,
+    /// Keep a ClusterBudget `default` with this spec; fields that others say otherwise are left to them.
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    cluster_budget: Option<serde_json::Value>,
+    /// JSON list of {name, format, urlFile, authorizationFile, caBundle, namespaces}: webhooks that are told [default: none]
+    #[arg(long, value_name = "FILE")]
+    webhooks_file: Option<PathBuf>,
     /// How log lines look. RUST_LOG chooses which are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
+}
+
+#[derive(clap::Args)]
+struct GatewayArguments {
+    /// Where agents are served.
+    #[arg(long, default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// Where /livez, /readyz and /metrics are served.
+    #[arg(long, default_value = "0.0.0.0:8080")]
+    health_listen: SocketAddr,
+    /// Namespace of the leader lease and of the certificate: the gateway's own.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "spillway-system")]
+    namespace: String,
+    /// Name of the leader lease.
+    #[arg(long, default_value = "spillway-controller")]
+    lease_name: String,
+    /// Secret with the gateways' certificate.
+    #[arg(long, default_value = "spillway-gateway-tls")]
+    tls_secret: String,
+    /// File with a token of the gateways' ServiceAccount for the audience spillway.dev/governor.
+    #[arg(long, default_value = "/var/run/secrets/spillway.dev/governor/token")]
+    governor_token_file: PathBuf,
+    /// Name of this replica; a random part is added, so that a restarted one is never taken for its predecessor.
+    #[arg(long, env = "POD_NAME", default_value = "local")]
+    identity: String,
+    /// Folder for what is held and spent for model calls: must survive this process, best in memory [default: none]
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
+    /// Uid of this pod: the name of its session with the ledger of budgets.
+    #[arg(long, env = "POD_UID", value_name = "UID")]
+    pod_uid: Option<String>,
+    /// ServiceAccount of this gateway, as it stands in the manifests that refusals name.
+    #[arg(long, env = "POD_SERVICE_ACCOUNT", default_value = "spillway-gateway")]
+    service_account: String,
+    /// JSON list of {origin, allowPrivate, caBundle}: where model calls may go [default: the public origins of the providers]
+    #[arg(long, value_name = "FILE")]
+    model_origins_file: Option<PathBuf>,
+    /// How log lines look. RUST_LOG chooses which are written.
+    #[arg(long, value_enum, default_value_t = LogFormat::Json)]
+    log_format: LogFormat,
+}
+
+/// A JSON object.
+fn object(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str::<serde_json::Map<_, _>>(text).map(serde_json::Value::Object).map_err(|error| error.to_string())
+}
+
+/// The user name of a ServiceAccount written as `namespace:name`.
+fn service_account(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains(':') => {
+            Ok(format!("system:serviceaccount:{namespace}:{name}"))
+        }
+        Some(_) | None => Err("write NAMESPACE:NAME".into()),
+    }
 }
 
 #[derive(clap::Args)]
@@ -67,7 +164,8 @@ struct CrdsArguments {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Controller(arguments) => run_controller(arguments),
+        Command::Controller(arguments) => run_controller(*arguments),
+        Command::Gateway(arguments) => run_gateway(*arguments),
         Command::Crds(CrdsArguments { write: Some(root), .. }) => generate::write(&root),
         Command::Crds(CrdsArguments { check: Some(root), .. }) => generate::check(&root),
         Command::Crds(CrdsArguments { write: None, check: None }) => generate::crd_stream().map(|stream| print!("{stream}")),
@@ -82,12 +180,129 @@ fn main() -> ExitCode {
 }
 
 fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
-    start_logs(arguments.log_format);
+    let format = arguments.log_format;
+    let settings = settings(arguments)?;
+    run(format, |stop| controller::run(settings, stop))
+}
+
+fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settings> {
+    let ControllerArguments {
+        namespace,
+        lease_namespace,
+        lease_name,
+        identity,
+        listen,
+        concurrency,
+        agent_image,
+        agent_image_pull_policy,
+        gateway_service,
+        gateway_address,
+        gateway_account,
+        governor_listen,
+        governor_address,
+        ca_secret,
+        gateway_tls_secret,
+        canaries,
+        no_canary,
+        cluster_budget,
+        webhooks_file,
+        log_format: _,
+    } = arguments;
+    let address = match (governor_address, std::env::var("POD_IP")) {
+        (Some(address), _) => address,
+        (None, Ok(ip)) => SocketAddr::new(ip.parse().context("POD_IP")?, governor_listen.port()),
+        (None, Err(_)) => anyhow::bail!("say under which address gateways reach this process: --governor-address, or POD_IP"),
+    };
+    let gateway = match (gateway_address, gateway_service) {
+        (Some(address), _) => Gateway::Address(address),
+        (None, service) => Gateway::Service(service.context("--gateway-service")?),
+    };
+    Ok(controller::Settings {
+        namespace,
+        lease: Identity {
+            namespace: lease_namespace.clone(),
+            name: lease_name,
+            holder: one_of_a_kind(&identity),
+            address: Some(address.to_string()),
+        },
+        listen,
+        concurrency,
+        supervised: supervised::Settings {
+            gateway,
+            namespace: lease_namespace.clone(),
+            image: agent_image,
+            pull_policy: agent_image_pull_policy,
+            canaries: canaries_of(&canaries, no_canary)?,
+        },
+        governor: governor_listen,
+        cluster_budget,
+        webhooks: webhooks_file.map(|file| notify::settings::read(&file)).transpose()?.unwrap_or_default(),
+        gateway_user: gateway_account,
+        certificates: Places { namespace: lease_namespace, authority: ca_secret, gateway: gateway_tls_secret },
+    })
+}
+
+/// What an agent must not reach: what was given, else the API server's Service as the kubelet tells pods, which an agent
+/// must reach least of all. Without a look nobody would notice that a network enforces nothing, so that has to be said.
+fn canaries_of(given: &[SocketAddr], none: bool) -> anyhow::Result<Vec<String>> {
+    if none || !given.is_empty() {
+        return Ok(given.iter().map(SocketAddr::to_string).collect());
+    }
+    let told = (std::env::var("KUBERNETES_SERVICE_HOST"), std::env::var("KUBERNETES_SERVICE_PORT"));
+    let (Ok(host), Ok(port)) = told else {
+        anyhow::bail!("say what agents must not be able to reach (--canary IP:PORT), or that nobody looks (--no-canary)")
+    };
+    // Some clusters tell a name, and agents have no DNS: they are told its address.
+    let target = format!("{host}:{port}");
+    let mut addresses =
+        target.to_socket_addrs().with_context(|| format!("looking up the API server, {target}; --canary IP:PORT says it"))?;
+    let address = addresses.next().with_context(|| format!("{target} has no address; --canary IP:PORT says one"))?;
+    Ok(vec![address.to_string()])
+}
+
+fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
+    let GatewayArguments {
+        listen,
+        health_listen,
+        namespace,
+        lease_name,
+        tls_secret,
+        governor_token_file,
+        identity,
+        journal,
+        pod_uid,
+        service_account,
+        model_origins_file,
+        log_format,
+    } = arguments;
+    let governor =
+        gateway::governor::Settings { namespace, lease: lease_name, token: governor_token_file, identity: one_of_a_kind(&identity) };
+    let settings = gateway::Settings {
+        listen,
+        health: health_listen,
+        tls_secret,
+        governor,
+        journal,
+        pod_uid,
+        account: service_account,
+        model_origins: model_origins_file,
+    };
+    run(log_format, |stop| gateway::run(settings, stop))
+}
+
+/// A replica's name that no other process, and no former one, has.
+fn one_of_a_kind(name: &str) -> String {
+    format!("{name}_{:08x}", rand::random::<u32>())
+}
+
+/// Runs one of the processes until SIGTERM or SIGINT.
+fn run<F>(format: LogFormat, process: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    start_logs(format);
     // One TLS provider for the process; a second installation could only be a bug, and is harmless.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let ControllerArguments { namespace, lease_namespace, lease_name, identity, listen, concurrency, log_format: _ } = arguments;
-    let holder = format!("{identity}_{:08x}", rand::random::<u32>());
-    let settings = Settings { namespace, lease: Identity { namespace: lease_namespace, name: lease_name, holder }, listen, concurrency };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -102,6 +317,6 @@ fn run_controller(arguments: ControllerArguments) -> anyhow::Result<()> {
             tracing::info!("asked to stop: finishing what runs");
             stopping.cancel();
         });
-        controller::run(settings, stop).await
+        process(stop).await
     })
 }

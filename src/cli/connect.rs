@@ -51,12 +51,24 @@ impl Cluster {
 impl ConnectArguments {
     /// Reads the kubeconfig and makes the client. Sends nothing yet.
     pub async fn connect(&self) -> Result<Cluster, Error> {
+        let timeout = (!self.request_timeout.is_zero()).then_some(self.request_timeout);
+        self.client(timeout).await
+    }
+
+    /// As [`Self::connect`], for an answer that may be silent for as long as it likes, such as a log that is followed.
+    pub async fn connect_to_follow(&self) -> Result<Cluster, Error> {
+        self.client(None).await
+    }
+
+    async fn client(&self, read_timeout: Option<Duration>) -> Result<Cluster, Error> {
         // One TLS provider for the process; a second installation could only be a bug, and is harmless.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut config = self.config().await?;
         let timeout = (!self.request_timeout.is_zero()).then_some(self.request_timeout);
         config.connect_timeout = timeout;
-        config.read_timeout = timeout;
+        config.read_timeout = read_timeout;
+        // A connection may idle between two requests for longer than an answer may take.
+        config.reset_reader_on_write = true;
         config.write_timeout = timeout;
         // A create whose answer was lost must not be sent again by itself: with a generated name it would make a second Agent.
         config.default_retry = false;

@@ -44,6 +44,8 @@ impl Output {
 pub trait Console {
     /// Shows what a command has to say.
     fn show(&mut self, output: Output);
+    /// Whether nobody reads standard output any more (`| head`): what goes on for ever may then end.
+    fn unheard(&self) -> bool;
     /// Asks a question whose answer is yes or no; an error where nobody can answer.
     fn confirm(&mut self, question: &str) -> Result<bool, Error>;
 }
@@ -52,6 +54,20 @@ pub trait Console {
 #[derive(Debug, Default)]
 pub struct Terminal {
     failed: bool,
+    unheard: bool,
+}
+
+/// Whether standard input and standard output are a terminal: somebody sits there.
+pub fn interactive() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
+/// Ends when the user interrupts (Ctrl-C). From then on an interrupt does not end the program by itself.
+pub async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // It cannot be heard: then it ends the program, as it always does.
+        std::future::pending::<()>().await;
+    }
 }
 
 impl Terminal {
@@ -65,22 +81,24 @@ impl Console for Terminal {
     fn show(&mut self, output: Output) {
         let Output { out, err, failed } = output;
         self.failed |= failed;
-        // Nobody reads on (`| head`): nothing to say, and nothing to say it to.
-        let _ = io::stdout().write_all(out.as_bytes()).and_then(|()| io::stdout().flush());
+        // Nobody reads on: nothing to say, and nothing to say it to.
+        self.unheard |= io::stdout().write_all(out.as_bytes()).and_then(|()| io::stdout().flush()).is_err();
         let _ = io::stderr().write_all(err.as_bytes());
+    }
+
+    fn unheard(&self) -> bool {
+        self.unheard
     }
 
     fn confirm(&mut self, question: &str) -> Result<bool, Error> {
         if !io::stdin().is_terminal() {
             return Err(Error::Usage(
-                "standard input is no terminal, so nobody can be asked: add --yes to delete without a question; nothing was deleted".into(),
+                "standard input is no terminal, so nobody can be asked: add --yes to go on without a question; nothing was done".into(),
             ));
         }
         let _ = write!(io::stderr(), "{question} [y/N] ").and_then(|()| io::stderr().flush());
         let mut answer = String::new();
-        io::stdin()
-            .read_line(&mut answer)
-            .map_err(|error| Error::Usage(format!("cannot read the answer: {error}; nothing was deleted")))?;
+        io::stdin().read_line(&mut answer).map_err(|error| Error::Usage(format!("cannot read the answer: {error}; nothing was done")))?;
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
 }

@@ -1,17 +1,31 @@
-//! Names, quantities and durations as people write them, checked before anything is sent. Pure.
+//! Names, quantities, durations and times as people write them, checked before anything is sent. Pure.
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// A DNS label: the name of a namespace, a pool or an Agent.
 pub fn label(text: &str) -> Result<String, String> {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let sound = (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
-    if sound {
+    if text.len() <= 63 && is_part(text) {
         Ok(text.to_owned())
     } else {
         Err("a name is made of at most 63 lower-case letters, digits and '-', and starts and ends with a letter or digit".to_owned())
+    }
+}
+
+/// What may stand between two dots of a name.
+fn is_part(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// A DNS subdomain: the name of an item or a queue.
+pub fn object(text: &str) -> Result<String, String> {
+    if text.len() <= 253 && text.split('.').all(is_part) {
+        Ok(text.to_owned())
+    } else {
+        Err("a name is made of at most 253 lower-case letters, digits, '-' and '.', and starts and ends with a letter or digit".to_owned())
     }
 }
 
@@ -24,14 +38,202 @@ pub fn display_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// What kubectl takes for an Agent before a slash.
+const AGENT_KINDS: &[&str] = &["agent", "agents", "ag", "agent.spillway.dev", "agents.spillway.dev"];
+/// The same for an AgentPool, and the word that people use.
+const POOL_KINDS: &[&str] = &["pool", "pools", "agentpool", "agentpools", "apool", "agentpool.spillway.dev", "agentpools.spillway.dev"];
+/// The same for a WorkItem.
+const ITEM_KINDS: &[&str] = &["item", "items", "workitem", "workitems", "wi", "workitem.spillway.dev", "workitems.spillway.dev"];
+/// The same for a WorkQueue.
+const QUEUE_KINDS: &[&str] = &["queue", "queues", "workqueue", "workqueues", "wq", "workqueue.spillway.dev", "workqueues.spillway.dev"];
+
+/// An Agent or an AgentPool, as far as what was typed tells them apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// `agent/NAME`.
+    Agent(String),
+    /// `pool/NAME`.
+    Pool(String),
+    /// A bare name: an Agent's, or else a pool's.
+    Either(String),
+}
+
 /// The name of an Agent, also as `ls -o name` writes it.
 pub fn agent(text: &str) -> Result<String, String> {
-    named(text, &["agent", "agents", "ag", "agent.spillway.dev", "agents.spillway.dev"], "an Agent")
+    named(text, AGENT_KINDS, "an Agent")
 }
 
 /// The name of an AgentPool, also as `kubectl get -o name` writes it.
 pub fn pool(text: &str) -> Result<String, String> {
-    named(text, &["agentpool", "agentpools", "apool", "agentpool.spillway.dev", "agentpools.spillway.dev"], "an AgentPool")
+    named(text, POOL_KINDS, "an AgentPool")
+}
+
+/// The name of a WorkItem, also as `submit` writes it.
+pub fn item(text: &str) -> Result<String, String> {
+    of_kind(text, ITEM_KINDS).unwrap_or_else(|| Err(format!("{text:?} is not a WorkItem")))
+}
+
+/// The name of a WorkQueue, also as `kubectl get -o name` writes it.
+pub fn queue(text: &str) -> Result<String, String> {
+    of_kind(text, QUEUE_KINDS).unwrap_or_else(|| Err(format!("{text:?} is not a WorkQueue")))
+}
+
+/// The name after one of these kinds, or a bare one; none: another kind stands before it.
+fn of_kind(text: &str, kinds: &[&str]) -> Option<Result<String, String>> {
+    match text.split_once('/') {
+        None => Some(object(text)),
+        Some((kind, name)) => kinds.contains(&kind.to_ascii_lowercase().as_str()).then(|| object(name)),
+    }
+}
+
+/// What can be paused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pausable {
+    /// `agent/NAME`, or a bare name.
+    Agent(String),
+    /// `item/NAME`.
+    Item(String),
+    /// `queue/NAME`.
+    Queue(String),
+}
+
+/// The name of what can be paused.
+pub fn pausable(text: &str) -> Result<Pausable, String> {
+    match work(text) {
+        Some(Ok(Work::Item(name))) => Ok(Pausable::Item(name)),
+        Some(Ok(Work::Queue(name))) => Ok(Pausable::Queue(name)),
+        Some(Err(words)) => Err(words),
+        None => match text.split_once('/') {
+            Some((kind, _)) if !AGENT_KINDS.contains(&kind.to_ascii_lowercase().as_str()) => {
+                Err(format!("{text:?} cannot be paused: name an agent, or write item/NAME or queue/NAME"))
+            }
+            _ => agent(text).map(Pausable::Agent),
+        },
+    }
+}
+
+/// What kubectl takes for a Budget before a slash.
+const BUDGET_KINDS: &[&str] = &["budget", "budgets", "bud", "budget.spillway.dev", "budgets.spillway.dev"];
+/// The same for a ClusterBudget.
+const CLUSTER_BUDGET_KINDS: &[&str] =
+    &["clusterbudget", "clusterbudgets", "cbud", "clusterbudget.spillway.dev", "clusterbudgets.spillway.dev"];
+
+/// What can be given tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grantable {
+    /// `agent/NAME`.
+    Agent(String),
+    /// `budget/NAME`.
+    Budget(String),
+    /// `clusterbudget/NAME`.
+    ClusterBudget(String),
+}
+
+impl std::fmt::Display for Grantable {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Agent(name) => write!(to, "agent/{name}"),
+            Self::Budget(name) => write!(to, "budget/{name}"),
+            Self::ClusterBudget(name) => write!(to, "clusterbudget/{name}"),
+        }
+    }
+}
+
+/// The name of what can be given tokens, with its kind: a bare name could be any of them.
+pub fn grantable(text: &str) -> Result<Grantable, String> {
+    let mend = || format!("{text:?} cannot be given tokens: write agent/NAME, budget/NAME or clusterbudget/NAME");
+    let (kind, name) = text.split_once('/').ok_or_else(mend)?;
+    let kind = kind.to_ascii_lowercase();
+    match kind.as_str() {
+        kind if AGENT_KINDS.contains(&kind) => label(name).map(Grantable::Agent),
+        kind if BUDGET_KINDS.contains(&kind) => object(name).map(Grantable::Budget),
+        kind if CLUSTER_BUDGET_KINDS.contains(&kind) => object(name).map(Grantable::ClusterBudget),
+        _ => Err(mend()),
+    }
+}
+
+/// The most tokens that one Grant gives.
+const MOST_TOKENS: i64 = 1_000_000_000_000;
+
+/// Tokens: `50000`, `50k`, `2M`.
+pub fn tokens(text: &str) -> Result<i64, String> {
+    let (digits, factor) = match text.strip_suffix(['k', 'M']) {
+        Some(digits) if text.ends_with('k') => (digits, 1000),
+        Some(digits) => (digits, 1_000_000),
+        None => (text, 1),
+    };
+    let tokens = digits.parse::<i64>().ok().and_then(|number| number.checked_mul(factor));
+    match tokens {
+        Some(tokens) if (1..=MOST_TOKENS).contains(&tokens) => Ok(tokens),
+        Some(_) => Err(format!("a Grant gives 1 to {MOST_TOKENS} tokens")),
+        None => Err("not a number of tokens: write 50000, 50k or 2M".to_owned()),
+    }
+}
+
+/// Why somebody does something, for people.
+pub fn reason(text: &str) -> Result<String, String> {
+    if (1..=1024).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        Err("a reason has 1 to 1024 characters, none of them a control character".to_owned())
+    }
+}
+
+/// A WorkItem or a WorkQueue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// `item/NAME`.
+    Item(String),
+    /// `queue/NAME`.
+    Queue(String),
+}
+
+/// The name of an item or a queue, with its kind; none: no kind of work stands before it.
+fn work(text: &str) -> Option<Result<Work, String>> {
+    let (kind, name) = text.split_once('/')?;
+    let kind = kind.to_ascii_lowercase();
+    if ITEM_KINDS.contains(&kind.as_str()) {
+        Some(object(name).map(Work::Item))
+    } else if QUEUE_KINDS.contains(&kind.as_str()) {
+        Some(object(name).map(Work::Queue))
+    } else {
+        None
+    }
+}
+
+/// What can be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Explainable {
+    /// An agent or a pool.
+    Fleet(Named),
+    /// An item or a queue.
+    Work(Work),
+}
+
+/// The name of what can be explained.
+pub fn explainable(text: &str) -> Result<Explainable, String> {
+    match work(text) {
+        Some(named) => named.map(Explainable::Work),
+        None => agent_or_pool(text).map(Explainable::Fleet).map_err(|words| match text.split_once('/') {
+            Some((kind, _)) if !AGENT_KINDS.contains(&kind) && !POOL_KINDS.contains(&kind) => {
+                format!("{text:?} cannot be explained: write agent/NAME, pool/NAME, item/NAME or queue/NAME")
+            }
+            _ => words,
+        }),
+    }
+}
+
+/// The name of an Agent or of an AgentPool.
+pub fn agent_or_pool(text: &str) -> Result<Named, String> {
+    let Some((kind, name)) = text.split_once('/') else { return label(text).map(Named::Either) };
+    let kind = kind.to_ascii_lowercase();
+    if AGENT_KINDS.contains(&kind.as_str()) {
+        label(name).map(Named::Agent)
+    } else if POOL_KINDS.contains(&kind.as_str()) {
+        label(name).map(Named::Pool)
+    } else {
+        Err(format!("{text:?} is neither an Agent nor an AgentPool: write agent/NAME or pool/NAME"))
+    }
 }
 
 fn named(text: &str, kinds: &[&str], what: &str) -> Result<String, String> {
@@ -49,6 +251,35 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
     let mend = || "not a duration: write 30s, 2m or 1h".to_owned();
     text.parse::<jiff::SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok()).ok_or_else(mend)
+}
+
+/// A time, or so long from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Then.
+    At(Timestamp),
+    /// So long from now.
+    In(Duration),
+}
+
+impl When {
+    /// The time that it means.
+    pub fn time(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(time) => time,
+            Self::In(duration) => {
+                SignedDuration::try_from(duration).ok().and_then(|duration| now.checked_add(duration).ok()).unwrap_or(Timestamp::MAX)
+            }
+        }
+    }
+}
+
+/// A time with its zone, or a duration from now: `2026-11-22T18:00:00Z`, `2026-11-22T18:00+01:00`, `90m`.
+pub fn when(text: &str) -> Result<When, String> {
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(When::At(time));
+    }
+    duration(text).map(When::In).map_err(|_| "neither a time nor a duration: write 2026-11-22T18:00:00Z, with its zone, or 90m".to_owned())
 }
 
 /// Cores: `2`, `0.5`, `500m`.
@@ -163,12 +394,44 @@ mod tests {
     }
 
     #[test]
+    fn items_and_queues_are_named_as_kubectl_names_them() {
+        assert_eq!((item("b-7"), item("workitem.spillway.dev/b.7")), (Ok("b-7".into()), Ok("b.7".into())));
+        assert_eq!((queue("q"), queue("WQ/q")), (Ok("q".into()), Ok("q".into())));
+        assert_eq!(item("queue/q").expect_err("refused"), "\"queue/q\" is not a WorkItem");
+        assert!(item("item/A").is_err() && item(".a").is_err() && item("").is_err() && item(&"a".repeat(254)).is_err());
+        assert_eq!(explainable("item/b"), Ok(Explainable::Work(Work::Item("b".into()))));
+        assert_eq!(explainable("a"), Ok(Explainable::Fleet(Named::Either("a".into()))));
+        assert!(explainable("pod/a").expect_err("refused").ends_with("write agent/NAME, pool/NAME, item/NAME or queue/NAME"));
+    }
+
+    #[test]
+    fn times_are_points_or_distances() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let time = |text: &str| when(text).map(|when| when.time(now).to_string());
+        assert_eq!(time("2026-11-22T18:00:00Z"), Ok("2026-11-22T18:00:00Z".into()));
+        assert_eq!(time("2026-11-22T18:00+01:00"), Ok("2026-11-22T17:00:00Z".into()));
+        assert_eq!(
+            (time("90m"), time("1h30m"), time("5400")),
+            (Ok("2026-01-01T01:30:00Z".into()), Ok("2026-01-01T01:30:00Z".into()), Ok("2026-01-01T01:30:00Z".into()))
+        );
+        for text in ["tomorrow", "2026-11-22", "2026-11-22T18:00:00", "-5m", ""] {
+            assert!(time(text).expect_err("refused").contains("with its zone, or 90m"), "{text}");
+        }
+    }
+
+    #[test]
     fn durations_and_names() {
         assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert!(duration("-5s").is_err() && duration("").is_err() && duration("1 fortnight").is_err());
         assert_eq!((agent("agent.spillway.dev/a"), pool("apool/p")), (Ok("a".into()), Ok("p".into())));
+        assert_eq!(agent_or_pool("a"), Ok(Named::Either("a".into())));
+        assert_eq!((agent_or_pool("AG/a"), agent_or_pool("pool/p")), (Ok(Named::Agent("a".into())), Ok(Named::Pool("p".into()))));
+        assert!(agent_or_pool("pod/a").expect_err("refused").contains("write agent/NAME or pool/NAME"));
+        assert_eq!(pausable("agent/a"), Ok(Pausable::Agent("a".into())));
+        assert_eq!((pausable("item/b.7"), pausable("wq/q")), (Ok(Pausable::Item("b.7".into())), Ok(Pausable::Queue("q".into()))));
+        assert!(pausable("pool/p").expect_err("refused").contains("write item/NAME or queue/NAME"));
         assert!(agent("pod/a").is_err() && label(&"a".repeat(64)).is_err() && label("-a").is_err());
         assert!(display_name("Ada \u{1b}[2J").is_err() && display_name("Ada, the first").is_ok());
     }

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::connect::Cluster;
 use super::console::Output;
 use super::error::Error;
+use super::find;
 use super::input;
 use super::table::{age, or_nothing, table};
 use crate::api::agent::AgentPhase;
@@ -85,7 +86,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     };
     for object in found.items {
         match object.0 {
-            Ok(agent) if ended(&agent) && !arguments.all => report.ended += 1,
+            Ok(agent) if find::ended(&agent) && !arguments.all => report.ended += 1,
             Ok(agent) => report.agents.push(agent),
             Err(invalid) => {
                 let name = invalid.metadata.name.unwrap_or_default();
@@ -96,11 +97,6 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     report.agents.iter_mut().for_each(|agent| agent.metadata.managed_fields = None);
     report.agents.sort_by_cached_key(|agent| (agent.namespace(), agent.spec.pool_ref.name.clone(), agent.name_any()));
     Ok(report)
-}
-
-/// Whether the life of this Agent is over.
-fn ended(agent: &Agent) -> bool {
-    agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
 }
 
 /// The report in words.
@@ -206,7 +202,7 @@ mod tests {
         let busy = agent(
             "p-1",
             json!({"phase": "Active", "currentItem": {"name": "bug-7", "uid": "u", "epoch": 1}, "tokens": {"used": 1234}, "node": "k",
-            "podRef": {"name": "p-1", "uid": "u"}, "conditions": [{"type": "Ready", "status": "True", "reason": "PodRunning", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
+            "podRef": {"name": "p-1", "uid": "u"}, "conditions": [{"type": "Ready", "status": "True", "reason": "Registered", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
         );
         let new = agent("p-2", json!({}));
         assert_eq!(
@@ -219,7 +215,7 @@ mod tests {
         assert_eq!(
             shown(&wide, Some(Format::Wide)).out,
             "NAMESPACE   DISPLAY      NAME   POOL   TYPE     PHASE    ITEM    TOKENS   AGE     ACTION   POD   NODE   REASON\n\
-             n           calm-otter   p-1    p      worker   Active   bug-7   1234     2m30s   -        p-1   k      PodRunning\n"
+             n           calm-otter   p-1    p      worker   Active   bug-7   1234     2m30s   -        p-1   k      Registered\n"
         );
     }
 

@@ -12,14 +12,14 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::core::DeserializeGuard;
 use serde::Serialize;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::Instant;
 
 use super::connect::Cluster;
 use super::console::Output;
 use super::error::Error;
 use super::input;
 use super::scale::agents;
-use super::spawn::LOOK_AGAIN;
+use super::wait::{self, Look};
 use crate::api::agent::PodRef;
 use crate::api::names;
 use crate::api::{Agent, AgentPool, GROUP};
@@ -220,17 +220,19 @@ fn only(uid: &str) -> Option<Preconditions> {
 
 /// Waits until the deleted Agents are gone, at most `timeout` for all of them.
 pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Result<Waited, Error> {
-    let deadline = Instant::now() + timeout;
+    let deadline = Some(Instant::now() + timeout);
     let api = cluster.api::<Agent>();
     let mut left: Vec<&Target> = report.removed.iter().collect();
     while let Some(target) = left.last() {
-        let Ok(answer) = timeout_at(deadline, api.get_metadata_opt(&target.name)).await else { break };
-        let found = answer.map_err(Error::of::<Agent>(&cluster.namespace, &target.name))?;
-        if found.is_none_or(|found| found.metadata.uid.as_deref() != Some(&target.uid)) {
-            left.pop();
-        } else if timeout_at(deadline, sleep(LOOK_AGAIN)).await.is_err() {
-            break;
-        }
+        let gone = wait::until(deadline, wait::LOOK_AGAIN, async || {
+            let found = api.get_metadata_opt(&target.name).await.map_err(Error::of::<Agent>(&cluster.namespace, &target.name))?;
+            let gone = found.is_none_or(|found| found.metadata.uid.as_deref() != Some(&target.uid));
+            Ok(if gone { Look::Done(()) } else { Look::NotYet(String::new()) })
+        });
+        match gone.await? {
+            wait::Waited::Done(()) => left.pop(),
+            wait::Waited::Late(_) => break,
+        };
     }
     Ok(Waited { namespace: report.namespace.clone(), left: left.iter().map(|target| target.name.clone()).collect() })
 }

@@ -13,23 +13,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 use serde::Serialize;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::Instant;
 
 use super::connect::Cluster;
 use super::console::Output;
 use super::error::Error;
+use super::find;
 use super::input;
-use super::ls;
 use super::table::printable;
-use crate::api::agent::AgentPhase;
-use crate::api::conditions::types;
+use super::wait::{self, Look};
 use crate::api::names::{self, managers};
 use crate::api::shared::LocalRef;
 use crate::api::{Agent, AgentPool, AgentSpec, GROUP};
 use crate::controller::agent::owner;
-
-/// Between two looks while waiting.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Arguments of `spawn`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -133,6 +129,7 @@ fn agent(pool: &AgentPool, arguments: &Arguments, seed: u64) -> Agent {
             manual: Some(true),
             paused: None,
             resume_pause: None,
+            hibernated: None,
             resources: resources(pool, arguments),
         },
         status: None,
@@ -156,44 +153,27 @@ fn resources(pool: &AgentPool, arguments: &Arguments) -> Option<ResourceRequirem
 
 /// Waits until the Agent runs, ends or is gone, at most `timeout`.
 pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Result<Waited, Error> {
-    let deadline = Instant::now() + timeout;
     let api = cluster.api::<Agent>();
-    let mut last = "nothing was seen of it yet".to_owned();
-    loop {
-        let Ok(answer) = timeout_at(deadline, api.get_opt(&spawned.name)).await else { return Ok(Waited::TimedOut(last)) };
-        let Some(agent) = answer.map_err(Error::of::<Agent>(&spawned.namespace, &spawned.name))? else { return Ok(Waited::Gone) };
-        match seen(&agent, &spawned.uid) {
-            Seen::Done(waited) => return Ok(waited),
-            Seen::NotYet(words) => last = words,
-        }
-        if timeout_at(deadline, sleep(LOOK_AGAIN)).await.is_err() {
-            return Ok(Waited::TimedOut(last));
-        }
-    }
+    let waited = wait::until(Some(Instant::now() + timeout), wait::LOOK_AGAIN, async || {
+        let agent = api.get_opt(&spawned.name).await.map_err(Error::of::<Agent>(&spawned.namespace, &spawned.name))?;
+        Ok(agent.map_or(Look::Done(Waited::Gone), |agent| seen(&agent, &spawned.uid)))
+    });
+    Ok(match waited.await? {
+        wait::Waited::Done(waited) => waited,
+        wait::Waited::Late(words) => Waited::TimedOut(words),
+    })
 }
 
 /// What one look says.
-enum Seen {
-    Done(Waited),
-    NotYet(String),
-}
-
-fn seen(agent: &Agent, uid: &str) -> Seen {
+fn seen(agent: &Agent, uid: &str) -> Look<Waited> {
     if agent.uid().as_deref() != Some(uid) {
-        return Seen::Done(Waited::Gone);
+        return Look::Done(Waited::Gone);
     }
-    let status = agent.status.as_ref();
-    let phase = status.and_then(|status| status.phase);
-    let ready = status.and_then(|status| status.conditions.iter().find(|condition| condition.type_ == types::READY));
-    let words = match (phase, ready) {
-        (None, _) => "no controller has looked at it yet: does the operator run?".to_owned(),
-        (Some(phase), None) => ls::phase(phase).to_owned(),
-        (Some(phase), Some(ready)) => format!("{}, {}: {}", ls::phase(phase), ready.reason, ready.message),
-    };
-    match ready {
-        _ if phase.is_some_and(AgentPhase::ended) => Seen::Done(Waited::Ended(words)),
-        Some(ready) if ready.status == "True" && agent.metadata.deletion_timestamp.is_none() => Seen::Done(Waited::Ready),
-        Some(_) | None => Seen::NotYet(words),
+    let words = find::state(agent);
+    match () {
+        () if find::ended(agent) => Look::Done(Waited::Ended(words)),
+        () if find::ready(agent) => Look::Done(Waited::Ready),
+        () => Look::NotYet(words),
     }
 }
 
@@ -228,7 +208,7 @@ mod tests {
     fn pool(resources: Value) -> AgentPool {
         serde_json::from_value(
             json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-            "spec": {"type": "free", "agent": {"image": "x", "resources": resources}}}),
+            "spec": {"type": "free", "agent": {"image": "x", "command": ["y"], "resources": resources}}}),
         )
         .expect("a pool")
     }
@@ -267,8 +247,8 @@ mod tests {
             "spec": {"poolRef": {"name": "p"}}, "status": status}))
             .expect("an Agent");
         match seen(&agent, "u") {
-            Seen::Done(waited) => Some(waited),
-            Seen::NotYet(_) => None,
+            Look::Done(waited) => Some(waited),
+            Look::NotYet(_) => None,
         }
     }
 

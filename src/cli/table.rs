@@ -21,9 +21,55 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
+/// The same, two spaces in; nothing without rows.
+pub fn indented(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(header, rows).lines().map(|line| format!("  {line}\n")).collect()
+}
+
+/// Names with what is to be said of each, two spaces in.
+pub fn pairs(all: &[(&str, String)]) -> String {
+    let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    all.iter().map(|(name, words)| format!("  {name:width$}  {}\n", printable(words))).collect()
+}
+
 /// `text` without what would move a cursor or break a row: much of what is listed was written by agents.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+    text.chars().map(|character| if moves(character) { '\u{fffd}' } else { character }).collect()
+}
+
+/// As [`printable`], for a line that a program wrote for a terminal: tabs stay, and colours go without a trace.
+pub fn printable_line(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let after = &rest[character.len_utf8()..];
+        rest = match (character, colour(rest)) {
+            (_, Some(after_colour)) => after_colour,
+            ('\t', None) => {
+                safe.push('\t');
+                after
+            }
+            (_, None) => {
+                safe.push(if moves(character) { '\u{fffd}' } else { character });
+                after
+            }
+        };
+    }
+    safe
+}
+
+/// What follows the escape sequence for colours (`ESC [ numbers m`) that `text` begins with.
+fn colour(text: &str) -> Option<&str> {
+    let numbers = text.strip_prefix("\u{1b}[")?;
+    numbers.trim_start_matches(|character: char| character.is_ascii_digit() || matches!(character, ';' | ':')).strip_prefix('m')
+}
+
+/// Whether a character moves the cursor, ends the line, or turns the order of those that follow.
+fn moves(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The text, or nothing.
@@ -77,6 +123,13 @@ mod tests {
             assert_eq!(age(Some(from), from + jiff::SignedDuration::from_secs(seconds)), expected);
         }
         assert_eq!(age(Some(from + jiff::SignedDuration::from_secs(5)), from), "0s", "another machine's clock may be ahead");
+    }
+
+    #[test]
+    fn lines_of_a_log_lose_their_colours_and_nothing_else() {
+        assert_eq!(printable_line("\u{1b}[1;31mred\u{1b}[0m\tplain"), "red\tplain");
+        assert_eq!(printable_line("\u{1b}[2J\u{1b}]0;title\u{7}\r\u{1b}["), "\u{fffd}[2J\u{fffd}]0;title\u{fffd}\u{fffd}\u{fffd}[");
+        assert_eq!(printable("one \u{202e}owt"), "one \u{fffd}owt");
     }
 
     #[test]

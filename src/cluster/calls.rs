@@ -35,6 +35,82 @@ where
     api.patch_status(name, &params, &Patch::Apply(object)).await.map_err(Error::of_status_write("applying a status"))
 }
 
+/// Merges `body` into the status of an object. With `metadata.resourceVersion` in it, it is a compare-and-swap.
+pub async fn patch_status<K>(api: &Api<K>, name: &str, body: &Value) -> Result<K, Error>
+where
+    K: Resource + DeserializeOwned,
+{
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(Error::of_status_write("writing a status"))
+}
+
+/// Applies `object` as `manager`: what it says is so, what others wrote beside it stays.
+pub async fn apply<K>(api: &Api<K>, object: &K, manager: &str) -> Result<K, Error>
+where
+    K: Resource + Serialize + DeserializeOwned + Clone + Debug,
+    K::DynamicType: Default,
+{
+    let kind = K::DynamicType::default();
+    let name = object.meta().name.clone().unwrap_or_default();
+    let mut body = serde_json::to_value(object).unwrap_or_default();
+    body["apiVersion"] = Value::String(K::api_version(&kind).into_owned());
+    body["kind"] = Value::String(K::kind(&kind).into_owned());
+    let params = PatchParams::apply(manager).force();
+    api.patch(&name, &params, &Patch::Apply(body)).await.map_err(Error::of("applying an object"))
+}
+
+/// Applies what `body` says, and nothing else, as `manager`; a conflict where another manager says otherwise.
+pub async fn apply_gently<K>(api: &Api<K>, name: &str, manager: &str, mut body: Value) -> Result<K, Error>
+where
+    K: Resource + DeserializeOwned + Clone + Debug,
+    K::DynamicType: Default,
+{
+    let kind = K::DynamicType::default();
+    body["apiVersion"] = Value::String(K::api_version(&kind).into_owned());
+    body["kind"] = Value::String(K::kind(&kind).into_owned());
+    body["metadata"]["name"] = Value::String(name.to_owned());
+    api.patch(name, &PatchParams::apply(manager), &Patch::Apply(body)).await.map_err(Error::of("applying an object"))
+}
+
+/// Sets, or with null removes, annotations of the object `name`.
+pub async fn annotate<K>(api: &Api<K>, name: &str, manager: &str, annotations: Value) -> Result<ObjectMeta, Error>
+where
+    K: Resource + DeserializeOwned + Clone + Debug,
+{
+    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+    let body = json!({"metadata": {"annotations": annotations}});
+    api.patch_metadata(name, &params, &Patch::Merge(body)).await.map(|object| object.metadata).map_err(Error::of("annotating an object"))
+}
+
+/// Not an error: the object is gone, or is another one, or another version than was named.
+fn none_if_changed<T>(error: Error) -> Result<Option<T>, Error> {
+    match error.class() {
+        Class::NotFound | Class::Conflict => Ok(None),
+        Class::AlreadyExists | Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::LostLeadership | Class::Unavailable => {
+            Err(error)
+        }
+    }
+}
+
+/// Merges `spec` into that of the object `name`, only if it still is the one with this uid, and this very version. `Ok(None)`:
+/// it is not.
+pub async fn patch_spec<K>(
+    api: &Api<K>,
+    name: &str,
+    (uid, version): (&str, &str),
+    manager: &str,
+    spec: Value,
+) -> Result<Option<ObjectMeta>, Error>
+where
+    K: Resource + DeserializeOwned + Clone + Debug,
+{
+    let body = json!({"metadata": {"uid": uid, "resourceVersion": version}, "spec": spec});
+    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+    match api.patch_metadata(name, &params, &Patch::Merge(body)).await.map_err(Error::of("changing a spec")) {
+        Ok(object) => Ok(Some(object.metadata)),
+        Err(error) => none_if_changed(error),
+    }
+}
+
 /// Creates `object`.
 pub async fn create<K>(api: &Api<K>, object: &K, manager: &str) -> Result<K, Error>
 where
@@ -58,8 +134,22 @@ where
     match api.delete(name, &params).await.map_err(Error::of("deleting an object")) {
         Ok(Either::Left(object)) => Ok(Some(object.meta().clone())),
         Ok(Either::Right(_)) => Ok(None),
+        Err(error) => none_if_changed(error),
+    }
+}
+
+/// Deletes the object `name` only if it still is this very version. Whether it is gone: else somebody wrote it meanwhile.
+pub async fn delete_version<K>(api: &Api<K>, name: &str, uid: &str, version: &str) -> Result<bool, Error>
+where
+    K: Resource + DeserializeOwned + Clone + Debug,
+{
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
+    let params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
+    match api.delete(name, &params).await.map_err(Error::of("deleting an object")) {
+        Ok(_) => Ok(true),
         Err(error) => match error.class() {
-            Class::NotFound | Class::Conflict => Ok(None),
+            Class::NotFound => Ok(true),
+            Class::Conflict => Ok(false),
             Class::AlreadyExists
             | Class::QuotaExceeded
             | Class::Terminating

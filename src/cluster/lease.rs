@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock::BootTime;
 use super::{Class, Error};
 use crate::policy::lease::{Step, Timing, decide};
+use crate::wire::governor::ADDRESS_ANNOTATION;
 
 /// Between two tries to renew when the API server does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -29,6 +30,8 @@ pub struct Identity {
     pub name: String,
     /// Our name as holder: never the same for two processes, nor for one before and after a restart.
     pub holder: String,
+    /// Where this process serves while it leads, as `ip:port`: written into the Lease for those who look for the leader.
+    pub address: Option<String>,
 }
 
 /// The right to act, as the rest of the process sees it. Cheap to clone.
@@ -53,6 +56,14 @@ impl Leadership {
         self.confirm.send(done).map_err(|_| Error::NotLeading)?;
         proved.await.map_err(|_| Error::NotLeading)?;
         self.check()
+    }
+
+    /// Of a test: held for the first ten seconds.
+    #[cfg(test)]
+    pub fn held() -> Self {
+        let (_, last_renewal) = watch::channel(BootTime::now());
+        let (confirm, _) = mpsc::unbounded_channel();
+        Self { last_renewal, confirm, lost: CancellationToken::new(), timing: Timing::DEFAULT }
     }
 
     /// Leadership is lost: somebody saw another leader's writes.
@@ -160,6 +171,9 @@ async fn write(api: &Api<Lease>, identity: &Identity, timing: &Timing, seen: Opt
     spec.holder_identity = Some(identity.holder.clone());
     spec.lease_duration_seconds = Some(i32::try_from(timing.duration.as_secs()).unwrap_or(i32::MAX));
     spec.renew_time = Some(now);
+    if let Some(address) = &identity.address {
+        lease.metadata.annotations.get_or_insert_default().insert(ADDRESS_ANNOTATION.to_owned(), address.clone());
+    }
     let exists = lease.metadata.resource_version.is_some();
     if exists {
         api.replace(&identity.name, &PostParams::default(), &lease).await.map_err(Error::of("renewing the leader lease"))

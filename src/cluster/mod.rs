@@ -10,6 +10,8 @@ pub mod events;
 pub mod gate;
 pub mod lease;
 pub mod served;
+pub mod together;
+pub mod token;
 pub mod watch;
 
 pub use error::{Class, Error};

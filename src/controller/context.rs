@@ -6,15 +6,24 @@ use std::time::{Duration, Instant};
 
 use kube::runtime::controller::Action;
 use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::watch;
 
 use super::agent::Disappearances;
-use super::stores::Stores;
+use super::agent_pool::Descent;
+use super::budget::Waiting;
+use super::places::Places;
+use super::stores::{Stores, Wake};
+use super::supervised::Supervised;
 use crate::cluster::backoff::Backoff;
 use crate::cluster::clock::BootTime;
 use crate::cluster::events::Events;
 use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error};
+use crate::governor::Live;
+use crate::governor::budget::Meter;
+use crate::governor::work::Desk;
+use crate::pki::keep::Trust;
 use crate::policy::publish;
 use crate::telemetry::Metrics;
 
@@ -48,6 +57,30 @@ impl Key {
     }
 }
 
+/// What a context is made of.
+pub struct Parts {
+    /// The client.
+    pub client: Client,
+    /// The right to act.
+    pub leadership: Leadership,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What is told.
+    pub events: Events,
+    /// What was watched.
+    pub stores: Stores,
+    /// What is known of pods that disappeared.
+    pub disappearances: Disappearances,
+    /// Makes reconcilers look again.
+    pub wake: Wake,
+    /// What agents' pods are told.
+    pub supervised: Supervised,
+    /// The certificates.
+    pub trust: watch::Receiver<Option<Trust>>,
+    /// Items of work.
+    pub desk: Desk,
+}
+
 /// What every reconcile is given.
 pub struct Context {
     /// The client.
@@ -70,6 +103,29 @@ pub struct Context {
     pub agent_gate: Gate<Key>,
     /// Our last writes of pods.
     pub pod_gate: Gate<Key>,
+    /// Our last writes of NetworkPolicies and ConfigMaps.
+    pub wall_gate: Gate<Key>,
+    /// Our last writes of Budgets.
+    pub budget_gate: Gate<Key>,
+    /// Our last writes of ResourceQuotas and LimitRanges, by kind.
+    pub compute_gate: Gate<(String, Key)>,
+    /// Places of pods that are being made.
+    pub places: Places,
+    /// Since when namespaces are without any Budget.
+    pub waiting: Waiting,
+    /// What agents reported, and what is wanted of them.
+    pub live: Live,
+    /// Items of work.
+    pub desk: Desk,
+    /// Tokens.
+    pub meter: Meter,
+    /// Makes reconcilers look again.
+    pub wake: Wake,
+    /// What agents' pods are told.
+    pub supervised: Supervised,
+    /// How long pools have been larger than they need to be.
+    pub descent: Descent,
+    trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, Key)>,
     counts_written: Mutex<HashMap<(&'static str, Key), BootTime>>,
     invalid_told: Mutex<HashMap<(&'static str, Key), String>>,
@@ -77,15 +133,8 @@ pub struct Context {
 
 impl Context {
     /// A context for one leadership.
-    pub fn new(
-        client: Client,
-        leadership: Leadership,
-        epoch: i64,
-        metrics: Metrics,
-        events: Events,
-        stores: Stores,
-        disappearances: Disappearances,
-    ) -> Self {
+    pub fn new(parts: Parts, epoch: i64) -> Self {
+        let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk } = parts;
         Self {
             client,
             leadership,
@@ -97,10 +146,27 @@ impl Context {
             pool_gate: Gate::default(),
             agent_gate: Gate::default(),
             pod_gate: Gate::default(),
+            wall_gate: Gate::default(),
+            budget_gate: Gate::default(),
+            compute_gate: Gate::default(),
+            places: Places::default(),
+            waiting: Waiting::default(),
+            live: Live::new(epoch),
+            desk,
+            meter: Meter::new(epoch),
+            descent: Descent::default(),
+            wake,
+            supervised,
+            trust,
             backoff: Backoff::new(RETRY.0, RETRY.1),
             counts_written: Mutex::default(),
             invalid_told: Mutex::default(),
         }
+    }
+
+    /// The certificates that pods trust, as PEM; `None` until they are made.
+    pub fn bundle(&self) -> Option<String> {
+        self.trust.borrow().as_ref().map(|trust| trust.bundle.clone())
     }
 
     /// The API of a kind in a namespace.
@@ -140,6 +206,11 @@ impl Context {
         })
     }
 
+    /// A try of this object succeeded: earlier failures are forgotten.
+    pub fn succeeded(&self, controller: &'static str, key: &Key) {
+        self.backoff.succeeded(&(controller, key.clone()));
+    }
+
     /// How long to wait before a failed try of this object is made again.
     fn retry_after(&self, controller: &'static str, key: Key) -> Duration {
         self.backoff.failed((controller, key))
@@ -147,20 +218,25 @@ impl Context {
 
     /// What follows from a failed reconcile.
     pub fn after_error(&self, controller: &'static str, key: Key, error: &Error) -> Action {
+        self.put_off(controller, key, error).map_or_else(Action::await_change, Action::requeue)
+    }
+
+    /// A try of this object failed: tells of it, and gives how long to wait before the next. None: we do not lead any more.
+    pub fn put_off(&self, controller: &'static str, key: Key, error: &Error) -> Option<Duration> {
         match error.class() {
             Class::LostLeadership => {
                 self.leadership.abdicate();
-                Action::await_change()
+                None
             }
             // The change that we collided with is on its way to the cache: no noise.
             Class::Conflict | Class::AlreadyExists | Class::NotFound => {
                 tracing::debug!(controller, object = %key.name, namespace = %key.namespace, %error, "somebody wrote before us; looking again");
-                Action::requeue(self.retry_after(controller, key))
+                Some(self.retry_after(controller, key))
             }
             class @ (Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable) => {
                 let delay = self.retry_after(controller, key.clone());
-                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "a reconcile failed");
-                Action::requeue(delay)
+                tracing::warn!(controller, object = %key.name, namespace = %key.namespace, class = class.label(), retry_seconds = delay.as_secs_f64(), %error, "a try failed");
+                Some(delay)
             }
         }
     }
@@ -188,6 +264,11 @@ impl Context {
         self.backoff.succeeded(&slot);
         if controller == super::agent_pool::CONTROLLER {
             self.pool_gate.forget(key);
+            self.descent.forget(key);
+        } else if controller == super::budget::CONTROLLER {
+            self.budget_gate.forget(key);
+        } else {
+            self.live.forget(key);
         }
         self.counts_written.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);

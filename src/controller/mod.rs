@@ -5,12 +5,17 @@
 
 pub mod agent;
 pub mod agent_pool;
-mod conditions;
+pub mod budget;
+mod cluster_default;
+pub mod conditions;
 mod context;
-mod publish;
+pub mod places;
+pub mod publish;
 mod run;
 mod stores;
+pub mod supervised;
+mod walls;
 
 pub use context::{Context, Key};
 pub use run::{Settings, run};
-pub use stores::{AgentObject, PoolObject, Stores};
+pub use stores::{AgentObject, BudgetObject, ClusterBudgetObject, PoolObject, Stores};

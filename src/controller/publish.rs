@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Context;
-use crate::api::{Agent, AgentPool};
+use crate::api::{Agent, AgentPool, Budget, ClusterBudget, WorkItem};
 use crate::cluster::{Class, Error, calls};
 
 /// A kind whose status carries the owner epoch of its last writer.
@@ -17,6 +17,24 @@ pub trait Owned: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug {
 }
 
 impl Owned for AgentPool {
+    fn epoch(&self) -> Option<i64> {
+        self.status.as_ref()?.governor_epoch
+    }
+}
+
+impl Owned for WorkItem {
+    fn epoch(&self) -> Option<i64> {
+        self.status.as_ref()?.governor_epoch
+    }
+}
+
+impl Owned for Budget {
+    fn epoch(&self) -> Option<i64> {
+        self.status.as_ref()?.governor_epoch
+    }
+}
+
+impl Owned for ClusterBudget {
     fn epoch(&self) -> Option<i64> {
         self.status.as_ref()?.governor_epoch
     }
@@ -37,10 +55,16 @@ pub async fn publish<K: Owned>(context: &Context, api: &Api<K>, object: &K, mana
     if let Err(error) = &result
         && error.class() == Class::Conflict
     {
-        let live = api.get_opt(&name).await.map_err(Error::of("reading an object after a conflict"))?;
-        if live.as_ref().and_then(Owned::epoch).is_some_and(|epoch| epoch > context.epoch) {
-            return Err(Error::Fenced { call: "applying a status" });
-        }
+        after_conflict(context, api, &name).await?;
     }
     result
+}
+
+/// The object as it is after a conflict. A higher epoch in it means that we do not lead any more.
+pub async fn after_conflict<K: Owned>(context: &Context, api: &Api<K>, name: &str) -> Result<Option<K>, Error> {
+    let live = api.get_opt(name).await.map_err(Error::of("reading an object after a conflict"))?;
+    if live.as_ref().and_then(Owned::epoch).is_some_and(|epoch| epoch > context.epoch) {
+        return Err(Error::Fenced { call: "writing a status" });
+    }
+    Ok(live)
 }

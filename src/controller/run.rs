@@ -10,21 +10,35 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use kube::Client;
 use kube::runtime::Controller;
 use kube::runtime::controller::{self, Config};
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::{self, Disappearances};
-use super::context::{Context, Key};
-use super::stores::{Stores, Triggers, watch_all};
-use super::{agent_pool, publish::Owned};
+use super::context::{Context, Key, Parts};
+use super::stores::{AgentObject, BudgetObject, PoolObject, Stores, Triggers, watch_all};
+use super::{agent_pool, budget, cluster_default, publish::Owned, supervised};
 use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
+use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
+use crate::governor::budget as tokens;
+use crate::governor::server::{Governor, routes};
+use crate::governor::work::queues::Queues;
+use crate::governor::work::{self, Desk};
+use crate::notify::Notifier;
+use crate::notify::settings::Webhook;
+use crate::pki::keep::{Places, Trust, keep};
+use crate::pki::tls::{self, Serving};
 use crate::policy::lease::{Timing, owner_epoch};
+use crate::serve::{Bounds, LAST_CALLS, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
+use crate::wire::GOVERNOR_AUDIENCE;
 
 /// Between two looks at which kinds are served.
 const KINDS_PERIOD: Duration = Duration::from_secs(10);
@@ -42,6 +56,18 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Agents worked on at once.
     pub concurrency: u16,
+    /// What agents' pods are told.
+    pub supervised: supervised::Settings,
+    /// Where the governor serves while we lead.
+    pub governor: SocketAddr,
+    /// The spec of `ClusterBudget/default`, which is made where there is none; `None`: it is left to others.
+    pub cluster_budget: Option<serde_json::Value>,
+    /// Who is told of what people asked to be told of.
+    pub webhooks: Vec<Webhook>,
+    /// The gateways' ServiceAccount, as the API server names its user.
+    pub gateway_user: String,
+    /// Where the internal certificates are kept.
+    pub certificates: Places,
 }
 
 /// Runs until `stop`, or until leadership is lost, which is an error.
@@ -99,37 +125,113 @@ async fn stand_and_lead(
     let mut watches = JoinSet::new();
     let disappearances = Disappearances::default();
     let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances);
+    let (desk, looks) = Desk::new();
+    let queues = Queues::default();
+    work::watch::start(&mut watches, &client, settings.namespace.as_deref(), &desk, &queues);
+    let (told, trust) = watch::channel(None);
+    let mut side = JoinSet::new();
+    side.spawn(keep(client.clone(), settings.certificates.clone(), leadership.clone(), told));
     let leading = async {
         tokio::select! {
             () = stores.filled(|missing| health.set("caches", missing)) => {}
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => return Ok(()),
         }
-        let epoch = owner_epoch(resource_version, highest_epoch(&stores));
+        health.set("items", vec!["workitems".to_owned()]);
+        tokio::select! {
+            () = desk.filled() => health.set("items", Vec::new()),
+            () = stop.cancelled() => return Ok(()),
+        }
+        let supervised = tokio::select! {
+            supervised = supervised::resolve(&settings.supervised, &client, |missing| health.set("gateway", missing)) => supervised,
+            () = stop.cancelled() => return Ok(()),
+        };
+        let epoch = owner_epoch(resource_version, highest_epoch(&stores).max(desk.highest_epoch()));
         metrics.leading(epoch);
         tracing::info!(epoch, holder = %settings.lease.holder, "leading");
-        let events = Events::new(client.clone(), settings.lease.holder.clone());
-        let context = Arc::new(Context::new(client, leadership.clone(), epoch, metrics, events, stores, disappearances));
-        drive(context, triggers, settings.concurrency, &stop).await;
+        let notifier = Notifier::start(settings.webhooks.clone(), &metrics)?;
+        let events = Events::new(client.clone(), settings.lease.holder.clone(), notifier);
+        let Triggers { pools, agents, budgets, wake } = triggers;
+        let parts = Parts {
+            client: client.clone(),
+            leadership: leadership.clone(),
+            metrics,
+            events,
+            stores,
+            disappearances,
+            wake,
+            supervised: supervised.clone(),
+            trust: trust.clone(),
+            desk,
+        };
+        let context = Arc::new(Context::new(parts, epoch));
+        tokio::select! {
+            () = drive(context.clone(), Looks { pools, agents, budgets }, settings.concurrency, &stop) => Ok(()),
+            ended = cluster_default::ensure(context.clone(), settings.cluster_budget.as_ref()) => ended,
+            ended = govern(context.clone(), &settings, trust) => ended,
+            () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
+            () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
+            () = supervised::changed(&settings.supervised, &client, &supervised) => {
+                bail!("the gateway is somewhere else now; this process ends, and begins again with what is true")
+            }
+        }
     };
     tokio::select! {
-        () = leading => {}
+        ended = leading => ended?,
         () = leadership.lost() => bail!("the leader lease was lost; this process ends, another one leads"),
         Some(_) = watches.join_next() => bail!("a watch ended"),
+        Some(_) = side.join_next() => bail!("the internal certificates are kept no more"),
     }
     release.cancel();
     keeper.await.context("the lease keeper panicked")
+}
+
+/// Serves gateways, lets time go by for agents, and shows pools new certificates. Never ends but with an error.
+async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Receiver<Option<Trust>>) -> anyhow::Result<()> {
+    let listening = bind(settings.governor).await?;
+    let certificate = Serving::default();
+    let reviewer = Reviewer::new(context.client.clone(), GOVERNOR_AUDIENCE);
+    let governor = Arc::new(Governor { context: context.clone(), reviewer, gateway: settings.gateway_user.clone() });
+    // A gateway gives up many at once when its clients go.
+    let bounds = Bounds { streams: 10_000, given_up: 10_000, last_calls: LAST_CALLS };
+    let serving = serve_tls(listening, tls::server(certificate.clone()), bounds, routes(governor), CancellationToken::new());
+    let wake = context.wake.clone();
+    let ticking = context.live.clone().run(move |key| wake.agent(key));
+    let renewing = async {
+        loop {
+            if let Some(trust) = trust.borrow_and_update().as_ref() {
+                certificate.set(&trust.governor)?;
+            }
+            context.wake.all_pools(&context.stores.pools);
+            context.wake.waiting_agents(&context.stores.agents);
+            trust.changed().await.context("nobody keeps the certificates any more")?;
+        }
+    };
+    tokio::select! {
+        ended = serving => ended.context("cannot serve gateways"),
+        () = ticking => bail!("time stands still"),
+        ended = renewing => ended,
+    }
 }
 
 /// The highest owner epoch in durable status: after a restore from a backup, versions start low and these do not.
 fn highest_epoch(stores: &Stores) -> Option<i64> {
     let pools = stores.pools.state().into_iter().filter_map(|pool| pool.0.as_ref().ok().and_then(Owned::epoch)).max();
     let agents = stores.agents.state().into_iter().filter_map(|agent| agent.0.as_ref().ok().and_then(Owned::epoch)).max();
-    pools.max(agents)
+    let budgets = stores.budgets.state().into_iter().filter_map(|budget| budget.0.as_ref().ok().and_then(Owned::epoch)).max();
+    let clusters = stores.cluster_budgets.state().into_iter().filter_map(|cluster| cluster.0.as_ref().ok().and_then(Owned::epoch)).max();
+    pools.max(agents).max(budgets).max(clusters)
+}
+
+/// What the controllers are to look at.
+struct Looks {
+    pools: BoxStream<'static, ObjectRef<PoolObject>>,
+    agents: BoxStream<'static, ObjectRef<AgentObject>>,
+    budgets: BoxStream<'static, ObjectRef<BudgetObject>>,
 }
 
 /// Runs the controllers until `stop`, then lets running reconciles finish.
-async fn drive(context: Arc<Context>, triggers: Triggers, concurrency: u16, stop: &CancellationToken) {
-    let Triggers { pools, agents } = triggers;
+async fn drive(context: Arc<Context>, looks: Looks, concurrency: u16, stop: &CancellationToken) {
+    let Looks { pools, agents, budgets } = looks;
     let pools = Controller::for_stream(futures::stream::pending(), context.stores.pools.clone())
         .reconcile_on(pools)
         .with_config(Config::default().concurrency(concurrency))
@@ -142,7 +244,13 @@ async fn drive(context: Arc<Context>, triggers: Triggers, concurrency: u16, stop
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(agent::reconcile, agent::after_error, context.clone())
         .for_each(|ended| forget_if_gone(ended, agent::CONTROLLER, &context));
-    futures::join!(pools, agents);
+    let budgets = Controller::for_stream(futures::stream::pending(), context.stores.budgets.clone())
+        .reconcile_on(budgets)
+        .with_config(Config::default().concurrency(concurrency))
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(budget::reconcile, budget::after_error, context.clone())
+        .for_each(|ended| forget_if_gone(ended, budget::CONTROLLER, &context));
+    futures::join!(pools, agents, budgets);
 }
 
 /// A trigger for an object that is not in the store comes after its deletion: nothing is remembered of it.

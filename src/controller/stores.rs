@@ -1,27 +1,40 @@
 //! What is watched, how it is pruned, and which event makes whom look again.
 
+mod limits;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, PodSpec, ResourceQuota};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use super::Key;
 use super::agent::Disappearances;
-use crate::api::{Agent, AgentPool, Budget, Toolset, WorkQueue, names};
+use super::conditions::find;
+use super::places;
+use crate::api::agent::AgentPhase;
+use crate::api::conditions::{reasons, types};
+use crate::api::{Agent, AgentPool, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
 use crate::cluster::watch::{Change, Tolerant, start};
 
 /// An AgentPool as stored, which may not fit its type.
 pub type PoolObject = Tolerant<AgentPool>;
 /// An Agent as stored, which may not fit its type.
 pub type AgentObject = Tolerant<Agent>;
+/// A Budget as stored, which may not fit its type.
+pub type BudgetObject = Tolerant<Budget>;
+/// A ClusterBudget as stored, which may not fit its type.
+pub type ClusterBudgetObject = Tolerant<ClusterBudget>;
+/// A Grant as stored, which may not fit its type.
+pub type GrantObject = Tolerant<Grant>;
 
 /// The caches. Each is filled before anything is decided, and is never taken for complete after that: what is
 /// irreversible is looked at live.
@@ -35,12 +48,28 @@ pub struct Stores {
     pub pods: Store<Pod>,
     /// Nodes.
     pub nodes: Store<Node>,
-    /// Budgets, by name only.
-    pub budgets: Store<PartialObjectMeta<Budget>>,
+    /// Budgets.
+    pub budgets: Store<BudgetObject>,
+    /// ClusterBudgets.
+    pub cluster_budgets: Store<ClusterBudgetObject>,
+    /// Grants.
+    pub grants: Store<GrantObject>,
+    /// Namespaces, with their labels only: which ClusterBudgets bind them.
+    pub namespaces: Store<PartialObjectMeta<Namespace>>,
+    /// Told when any of those four changed.
+    pub limits_changed: Arc<Notify>,
+    /// ResourceQuotas of ours.
+    pub quotas: Store<ResourceQuota>,
+    /// LimitRanges of ours.
+    pub ranges: Store<LimitRange>,
     /// Queues, by name only.
     pub queues: Store<PartialObjectMeta<WorkQueue>>,
     /// Toolsets, by name only.
     pub toolsets: Store<PartialObjectMeta<Toolset>>,
+    /// NetworkPolicies of ours.
+    pub policies: Store<NetworkPolicy>,
+    /// ConfigMaps with the certificates that pods trust.
+    pub bundles: Store<ConfigMap>,
 }
 
 /// Objects to look at again.
@@ -49,6 +78,10 @@ pub struct Triggers {
     pub pools: BoxStream<'static, ObjectRef<PoolObject>>,
     /// Agents.
     pub agents: BoxStream<'static, ObjectRef<AgentObject>>,
+    /// Budgets.
+    pub budgets: BoxStream<'static, ObjectRef<BudgetObject>>,
+    /// Adds to them.
+    pub wake: Wake,
 }
 
 impl Stores {
@@ -69,6 +102,31 @@ impl Stores {
         self.pods.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
+    /// The Agent `key`.
+    pub fn agent(&self, key: &Key) -> Option<Arc<AgentObject>> {
+        self.agents.get(&ObjectRef::new(&key.name).within(&key.namespace))
+    }
+
+    /// The Budget `name`, whether or not it fits its type.
+    pub fn budget(&self, namespace: &str, name: &str) -> Option<Arc<BudgetObject>> {
+        self.budgets.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// The Budgets of a namespace.
+    pub fn budgets_of(&self, namespace: &str) -> Vec<Arc<BudgetObject>> {
+        self.budgets.state_filter(|budget| budget.meta().namespace.as_deref() == Some(namespace))
+    }
+
+    /// The NetworkPolicy `key`, if it is of ours.
+    pub fn policy(&self, key: &Key) -> Option<Arc<NetworkPolicy>> {
+        self.policies.get(&ObjectRef::new(&key.name).within(&key.namespace))
+    }
+
+    /// The ConfigMap `key`, if it holds certificates of ours.
+    pub fn bundle(&self, key: &Key) -> Option<Arc<ConfigMap>> {
+        self.bundles.get(&ObjectRef::new(&key.name).within(&key.namespace))
+    }
+
     /// The node `name`.
     pub fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.nodes.get(&ObjectRef::new(name))
@@ -76,7 +134,22 @@ impl Stores {
 
     /// Waits until every store is filled once, telling which are not.
     pub async fn filled(&self, tell: impl Fn(Vec<String>)) {
-        let mut missing = vec!["agentpools", "agents", "pods", "nodes", "budgets", "workqueues", "toolsets"];
+        let mut missing = vec![
+            "agentpools",
+            "agents",
+            "pods",
+            "nodes",
+            "budgets",
+            "clusterbudgets",
+            "grants",
+            "namespaces",
+            "resourcequotas",
+            "limitranges",
+            "workqueues",
+            "toolsets",
+            "networkpolicies",
+            "configmaps",
+        ];
         macro_rules! wait {
             ($($name:literal $store:ident),*) => {$(
                 tell(missing.iter().map(|name| (*name).to_owned()).collect());
@@ -85,7 +158,9 @@ impl Stores {
                 missing.retain(|name| *name != $name);
             )*};
         }
-        wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "budgets" budgets, "workqueues" queues, "toolsets" toolsets);
+        wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "budgets" budgets,
+            "clusterbudgets" cluster_budgets, "grants" grants, "namespaces" namespaces, "resourcequotas" quotas,
+            "limitranges" ranges, "workqueues" queues, "toolsets" toolsets, "networkpolicies" policies, "configmaps" bundles);
         tell(Vec::new());
     }
 }
@@ -94,33 +169,84 @@ impl Stores {
 pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, disappearances: &Disappearances) -> (Stores, Triggers) {
     let (pool_trigger, pools_again) = mpsc::unbounded_channel();
     let (agent_trigger, agents_again) = mpsc::unbounded_channel();
-    let wake = Wake { pools: pool_trigger, agents: agent_trigger };
+    let (budget_trigger, budgets_again) = mpsc::unbounded_channel();
+    let wake = Wake { pools: pool_trigger, agents: agent_trigger, budgets: budget_trigger };
     let agents = watch_agents(tasks, scoped(client, namespace), wake.clone());
     let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone());
     let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
     let nodes = watch_nodes(tasks, Api::all(client.clone()), wake.clone(), pods.clone());
-    let budgets = references::<Budget>(tasks, client, namespace, &wake, &pools);
+    let limits_changed = Arc::new(Notify::new());
+    let budgets = limits::watch_budgets(tasks, scoped(client, namespace), &wake, &pools, &agents, limits_changed.clone());
+    let cluster_budgets = limits::watch_cluster_budgets(
+        tasks,
+        namespace.is_none().then(|| Api::all(client.clone())),
+        &wake,
+        &pools,
+        &agents,
+        limits_changed.clone(),
+    );
+    let grants = limits::watch_grants(tasks, scoped(client, namespace), limits_changed.clone());
+    let namespaces = limits::watch_namespaces(tasks, Api::all(client.clone()), &wake, &pools, &agents, limits_changed.clone());
     let queues = references::<WorkQueue>(tasks, client, namespace, &wake, &pools);
     let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
-    let again = Triggers { pools: stream(pools_again), agents: stream(agents_again) };
-    (Stores { pools, agents, pods, nodes, budgets, queues, toolsets }, again)
+    let ours = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
+    let policies =
+        watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), watcher::Config::default().labels(&ours), &wake, &pools, &agents);
+    let labelled = || watcher::Config::default().labels(&ours);
+    let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
+    let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
+    let named = format!("metadata.name={}", names::CA_CONFIG_MAP);
+    let bundles =
+        watch_walls::<ConfigMap>(tasks, scoped(client, namespace), watcher::Config::default().fields(&named), &wake, &pools, &agents);
+    let again = Triggers { pools: stream(pools_again), agents: stream(agents_again), budgets: stream(budgets_again), wake };
+    let stores = Stores {
+        pools,
+        agents,
+        pods,
+        nodes,
+        budgets,
+        cluster_budgets,
+        grants,
+        namespaces,
+        limits_changed,
+        quotas,
+        ranges,
+        queues,
+        toolsets,
+        policies,
+        bundles,
+    };
+    (stores, again)
 }
 
 fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> Store<AgentObject> {
-    start(
+    // Its own store, which its tap looks into, is there only after it has started.
+    let known = Arc::new(std::sync::OnceLock::<Store<AgentObject>>::new());
+    let look = known.clone();
+    let changed = move |agent: &AgentObject, gone: bool| {
+        wake.agent(&Key::of(agent));
+        if let Ok(agent) = &agent.0 {
+            wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
+            if let Some(agents) = look.get() {
+                wake.relatives(agents, agent, gone);
+                if gone || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended) {
+                    wake.short_agents(agents);
+                }
+            }
+        }
+    };
+    let store = start(
         tasks,
         watcher(api, watcher::Config::default()),
         |_| (),
         move |change| match change {
-            Change::Present(agent) | Change::Deleted(agent) => {
-                wake.agent(&Key::of(agent));
-                if let Ok(agent) = &agent.0 {
-                    wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
-                }
-            }
-            Change::Listed(agents) => agents.state().iter().for_each(|agent| wake.agent(&Key::of(agent.as_ref()))),
+            Change::Present(agent) => changed(agent, false),
+            Change::Deleted(agent) => changed(agent, true),
+            Change::Listed(agents) => agents.state().iter().for_each(|agent| changed(agent, false)),
         },
-    )
+    );
+    let _ = known.set(store.clone()); // once
+    store
 }
 
 fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents: Store<AgentObject>) -> Store<PoolObject> {
@@ -142,6 +268,9 @@ fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
+                // It may have been the last of its namespace.
+                wake.budget(&key.namespace, names::DEFAULT);
+                wake.short_agents(&agents);
             }
             Change::Listed(pools) => {
                 pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
@@ -159,10 +288,16 @@ fn watch_pods(
 ) -> Store<Pod> {
     let ours = watcher::Config::default().labels(names::AGENT_LABEL);
     start(tasks, watcher(api, ours), prune_pod, move |change| match change {
-        Change::Present(pod) => wake.agent(&Key::of(pod)),
+        Change::Present(pod) => {
+            wake.agent(&Key::of(pod));
+            if places::over(pod) {
+                wake.short_agents(&agents);
+            }
+        }
         Change::Deleted(pod) => {
             disappearances.saw_deletion(pod);
             wake.agent(&Key::of(pod));
+            wake.short_agents(&agents);
             // Room in the namespace's quota: whoever waits for a pod may get one.
             let namespace = pod.namespace().unwrap_or_default();
             wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
@@ -221,6 +356,34 @@ where
     })
 }
 
+/// Watches what must stand before a pod is made: its pools repair it, and its agents wait for it.
+fn watch_walls<K>(
+    tasks: &mut JoinSet<()>,
+    api: Api<K>,
+    config: watcher::Config,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+    agents: &Store<AgentObject>,
+) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
+    // Of annotations only our own are read.
+    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| name == names::DEFAULT_MADE_ANNOTATION);
+    start(tasks, watcher(api, config), drop_annotations, move |change| match change {
+        Change::Present(object) | Change::Deleted(object) => {
+            let namespace = object.namespace().unwrap_or_default();
+            wake.pools_in(&pools, &namespace);
+            wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
+        }
+        Change::Listed(_) => {
+            wake.all_pools(&pools);
+            wake.waiting_agents(&agents);
+        }
+    })
+}
+
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
 where
     K: Resource<Scope = kube::core::NamespaceResourceScope>,
@@ -239,24 +402,80 @@ fn in_namespace(agent: &Agent, namespace: &str) -> bool {
     agent.metadata.namespace.as_deref() == Some(namespace)
 }
 
+/// It is without a pod, for one of these reasons.
+fn waits_for(agent: &Agent, reasons: &[&str]) -> bool {
+    let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
+    without_pod(agent) && ready.is_some_and(|ready| reasons.contains(&ready.reason.as_str()))
+}
+
 fn without_pod(agent: &Agent) -> bool {
     agent.status.as_ref().is_none_or(|status| status.pod_ref.is_none())
 }
 
 /// Who is to be woken. Sending never blocks; a closed channel means that the controllers are stopping.
 #[derive(Clone)]
-struct Wake {
+pub struct Wake {
     pools: mpsc::UnboundedSender<ObjectRef<PoolObject>>,
     agents: mpsc::UnboundedSender<ObjectRef<AgentObject>>,
+    budgets: mpsc::UnboundedSender<ObjectRef<BudgetObject>>,
 }
 
 impl Wake {
-    fn pool(&self, namespace: &str, name: &str) {
+    fn budget(&self, namespace: &str, name: &str) {
+        let _ = self.budgets.send(ObjectRef::new(name).within(namespace));
+    }
+
+    fn budgets_where(&self, budgets: &Store<BudgetObject>, wanted: impl Fn(&BudgetObject) -> bool) {
+        for budget in budgets.state_filter(wanted) {
+            self.budget(&budget.namespace().unwrap_or_default(), &budget.name_any());
+        }
+    }
+
+    /// Look at the Budget again that an object is of.
+    fn owner(&self, object: &impl ResourceExt) {
+        let owners = object.owner_references().iter().filter(|owner| owner.kind == Budget::kind(&()));
+        owners.for_each(|owner| self.budget(&object.namespace().unwrap_or_default(), &owner.name));
+    }
+
+    /// Look at every Agent again that budgets had no room for: somewhere there may be some.
+    fn short_agents(&self, agents: &Store<AgentObject>) {
+        self.agents_where(agents, |agent| waits_for(agent, &[reasons::BUDGET_EXHAUSTED, reasons::PROJECT_LIMIT]));
+    }
+
+    /// Look at this pool again.
+    pub fn pool(&self, namespace: &str, name: &str) {
         let _ = self.pools.send(ObjectRef::new(name).within(namespace));
     }
 
-    fn agent(&self, key: &Key) {
+    /// Look at this Agent again.
+    pub fn agent(&self, key: &Key) {
         let _ = self.agents.send(ObjectRef::new(&key.name).within(&key.namespace));
+    }
+
+    /// Look at every pool again.
+    pub fn all_pools(&self, pools: &Store<PoolObject>) {
+        pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| self.pool(&key.namespace, &key.name));
+    }
+
+    /// Look at every Agent that waits for its pod again.
+    pub fn waiting_agents(&self, agents: &Store<AgentObject>) {
+        self.agents_where(agents, without_pod);
+    }
+
+    /// Look at those again that are bound to the life of `agent`: its children when it ends, and who asked for it.
+    fn relatives(&self, agents: &Store<AgentObject>, agent: &Agent, gone: bool) {
+        let namespace = agent.metadata.namespace.clone().unwrap_or_default();
+        if let Some(parent) = &agent.spec.parent_ref {
+            self.agent(&Key { namespace: namespace.clone(), name: parent.name.clone() });
+        }
+        // One that hibernates has no pod any more, and its children are those of the pod that it had.
+        let over = |phase: AgentPhase| phase.ended() || phase == AgentPhase::Hibernated;
+        if !(gone || agent.status.as_ref().and_then(|status| status.phase).is_some_and(over)) {
+            return;
+        }
+        let name = agent.name_any();
+        let asked_by = |child: &Agent| child.spec.parent_ref.as_ref().is_some_and(|parent| parent.name == name);
+        self.agents_where(agents, |child| in_namespace(child, &namespace) && asked_by(child));
     }
 
     fn agents_where(&self, agents: &Store<AgentObject>, wanted: impl Fn(&Agent) -> bool) {
@@ -271,18 +490,21 @@ impl Wake {
         }
     }
 
-    fn pools_in(&self, pools: &Store<PoolObject>, namespace: &str) {
+    /// Look at the pools of a namespace again.
+    pub fn pools_in(&self, pools: &Store<PoolObject>, namespace: &str) {
         for pool in pools.state_filter(|pool| pool.meta().namespace.as_deref() == Some(namespace)) {
             self.pool(namespace, &pool.name_any());
         }
     }
 }
 
-/// Of a pod only its identity, place and state are read.
+/// Of a pod only its identity, place, memory and state are read.
 fn prune_pod(pod: &mut Pod) {
     pod.metadata.annotations = None;
+    // What its containers may use is kept as their sum, where a pod may say it of itself.
+    let resources = Some(places::as_resources(places::memory(pod)));
     let node_name = pod.spec.take().and_then(|spec| spec.node_name);
-    pod.spec = Some(PodSpec { node_name, ..PodSpec::default() });
+    pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });
     if let Some(status) = pod.status.as_mut() {
         status.pod_ips = None;
         status.host_ips = None;
@@ -301,4 +523,43 @@ fn prune_node(node: &mut Node) {
         status.volumes_in_use = None;
         status.conditions.iter_mut().flatten().for_each(|condition| condition.last_heartbeat_time = None);
     }
+}
+
+#[cfg(test)]
+impl Stores {
+    /// Stores that hold these objects, each by its kind.
+    pub fn of(objects: &[serde_json::Value]) -> Self {
+        Self {
+            pools: holding(objects),
+            agents: holding(objects),
+            pods: holding(objects),
+            nodes: holding(objects),
+            budgets: holding(objects),
+            cluster_budgets: holding(objects),
+            grants: holding(objects),
+            namespaces: holding(objects),
+            limits_changed: Arc::default(),
+            quotas: holding(objects),
+            ranges: holding(objects),
+            queues: holding(objects),
+            toolsets: holding(objects),
+            policies: holding(objects),
+            bundles: holding(objects),
+        }
+    }
+}
+
+#[cfg(test)]
+fn holding<K>(objects: &[serde_json::Value]) -> Store<K>
+where
+    K: Resource + Clone + serde::de::DeserializeOwned + 'static,
+    K::DynamicType: Default + Eq + std::hash::Hash + Clone,
+{
+    let (store, mut writer) = kube::runtime::reflector::store();
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    for object in objects.iter().filter(|object| object["kind"] == kind.as_str()) {
+        let object = serde_json::from_value(object.clone()).expect("an object of its kind");
+        writer.apply_watcher_event(&watcher::Event::Apply(object));
+    }
+    store
 }

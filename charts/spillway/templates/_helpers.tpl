@@ -27,19 +27,48 @@ same name that would serve the same clashes here, before two controllers fight.
 {{- default (include "spillway.fullname" .) .Values.serviceAccount.name }}
 {{- end }}
 
-{{/* What selects the controller's pods. It can never change on an existing Deployment. */}}
-{{- define "spillway.selectorLabels" -}}
+{{- define "spillway.gateway.serviceAccountName" -}}
+{{- default (printf "%s-gateway" (include "spillway.fullname" .)) .Values.gateway.serviceAccount.name }}
+{{- end }}
+
+{{/* Names that the controller, the gateway and their rights must agree on. */}}
+{{- define "spillway.leaseName" -}}{{ include "spillway.fullname" . }}-controller{{- end }}
+{{- define "spillway.caSecretName" -}}{{ include "spillway.fullname" . }}-ca{{- end }}
+{{- define "spillway.gatewayTlsSecretName" -}}{{ include "spillway.fullname" . }}-gateway-tls{{- end }}
+{{- define "spillway.gatewayServiceName" -}}{{ include "spillway.fullname" . }}-gateway{{- end }}
+{{- define "spillway.metricsServiceName" -}}{{ include "spillway.fullname" . }}-metrics{{- end }}
+
+{{/* What selects pods of the release, of either component. It can never change on an existing Deployment. */}}
+{{- define "spillway.releaseSelectorLabels" -}}
 app.kubernetes.io/name: {{ include "spillway.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "spillway.selectorLabels" -}}
+{{ include "spillway.releaseSelectorLabels" . }}
 app.kubernetes.io/component: controller
 {{- end }}
 
-{{- define "spillway.labels" -}}
-{{ include "spillway.selectorLabels" . }}
+{{- define "spillway.gateway.selectorLabels" -}}
+{{ include "spillway.releaseSelectorLabels" . }}
+app.kubernetes.io/component: gateway
+{{- end }}
+
+{{- define "spillway.commonLabels" -}}
 app.kubernetes.io/part-of: spillway
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "spillway.labels" -}}
+{{ include "spillway.selectorLabels" . }}
+{{ include "spillway.commonLabels" . }}
+{{- end }}
+
+{{- define "spillway.gateway.labels" -}}
+{{ include "spillway.gateway.selectorLabels" . }}
+{{ include "spillway.commonLabels" . }}
 {{- end }}
 
 {{- define "spillway.image" -}}
@@ -57,32 +86,218 @@ no call needs does not belong here.
 - apiGroups: [spillway.dev]
   resources: [agentpools]
   verbs: [get, list, watch]
-# Agents are made and deleted; patch is for their finalizer and for adopting those made by hand.
+# Agents are made and deleted; patch is for their finalizer, for adopting those made by hand, and for putting them to sleep.
 - apiGroups: [spillway.dev]
   resources: [agents]
   verbs: [get, list, watch, create, patch, delete]
+# Items are made for agents that may submit them, and removed when they were kept long enough; what a person wrote is never
+# changed.
 - apiGroups: [spillway.dev]
-  resources: [agentpools/status, agents/status]
+  resources: [workitems]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [spillway.dev]
+  resources: [workqueues]
+  verbs: [get, list, watch]
+- apiGroups: [spillway.dev]
+  resources: [agentpools/status, agents/status, budgets/status, grants/status, workitems/status, workqueues/status]
   verbs: [patch]
 # An Agent blocks the deletion of its pool, a pod that of its Agent: where the API server checks that
 # (OwnerReferencesPermissionEnforcement), setting such an owner needs this.
 - apiGroups: [spillway.dev]
-  resources: [agentpools/finalizers, agents/finalizers]
+  resources: [agentpools/finalizers, agents/finalizers, budgets/finalizers]
   verbs: [update]
+# Budgets bind pods, and what was spent of them is written into their status. get: after a write that met another one. One
+# called default is made where pools name none, and removed with the last pool if nobody edited it. A create cannot be bound
+# to a name.
+- apiGroups: [spillway.dev]
+  resources: [budgets]
+  verbs: [get, list, watch, create]
+- apiGroups: [spillway.dev]
+  resources: [budgets]
+  resourceNames: [default]
+  verbs: [patch, delete]
+# What Budgets say of compute.
+- apiGroups: [""]
+  resources: [resourcequotas, limitranges]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [spillway.dev]
+  resources: [grants]
+  verbs: [list, watch]
 # Named by pools: whether they exist.
 - apiGroups: [spillway.dev]
-  resources: [budgets, toolsets, workqueues]
+  resources: [toolsets]
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
+# The volume of an agent's own (workspace.volumeClaimTemplate): made for it, deleted when it has ended.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, create, delete]
+# The gateway's CA, which pods mount: one ConfigMap in every namespace with pools. A create cannot be bound to a name.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [spillway-ca]
+  verbs: [list, watch, patch]
+# One a pool, before its first pod: nothing in, nothing out but the gateway. It goes with its pool.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [list, watch, create, patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end }}
+
+{{/* The spec of ClusterBudget/default: the profile, and what clusterBudget.spec says over it. */}}
+{{- define "spillway.clusterBudget" -}}
+{{- $tokens := ternary (dict "hour" 2000000 "life" 500000) (dict "hour" 100000 "life" 10000) (eq .Values.clusterBudget.profile "coding") }}
+{{- $hourly := dict "name" "hourly" "tokens" $tokens.hour "window" "Hour" }}
+{{- $spec := dict "namespaceSelector" dict "perNamespace" (dict "tokens" (dict "limits" (list $hourly))) "defaults" (dict "bulkhead" (dict "lifetimeTokens" $tokens.life) "budget" (dict "tokens" (dict "limits" (list $hourly)))) }}
+{{- mergeOverwrite $spec (deepCopy .Values.clusterBudget.spec) | toJson }}
 {{- end }}
 
 {{- define "spillway.subject" -}}
 - kind: ServiceAccount
   name: {{ include "spillway.serviceAccountName" . }}
   namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{- define "spillway.gateway.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "spillway.gateway.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{/* Pod Security `restricted`, and no more. */}}
+{{- define "spillway.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "spillway.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "spillway.identityEnv" -}}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- end }}
+
+{{/* `spillway.spread` (list CONSTRAINTS SELECTOR_LABELS): null gives over nodes, then zones, where possible. */}}
+{{- define "spillway.spread" -}}
+{{- $constraints := index . 0 }}
+{{- if kindIs "invalid" $constraints }}
+# matchLabelKeys: each rollout is spread by itself, not around the pods it replaces.
+topologySpreadConstraints:
+  {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- index $ 1 | nindent 8 }}
+    matchLabelKeys: [pod-template-hash]
+  {{- end }}
+{{- else if $constraints }}
+topologySpreadConstraints:
+  {{- toYaml $constraints | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Where the API server is, as policies see it; and DNS, for clusters whose API server is given by name. */}}
+{{- define "spillway.apiServerEgress" -}}
+# The API server. Its address as policies see it (after the Service's translation) differs from cluster to cluster:
+# without networkPolicy.apiServer.cidrs any address is allowed on these ports.
+- ports:
+    {{- range .apiServer.ports }}
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+  {{- with .apiServer.cidrs }}
+  to:
+    {{- range . }}
+    - ipBlock:
+        cidr: {{ . | quote }}
+    {{- end }}
+  {{- end }}
+{{- if .dns }}
+# DNS, for providers of models, and for clusters whose API server is given by name.
+- ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
+{{- end }}
+{{- end }}
+
+{{/* `spillway.originPorts` (list ORIGINS PRIVATE): the ports of origins that may, or may not, be private; one a line. */}}
+{{- define "spillway.originPorts" -}}
+{{- $private := index . 1 }}
+{{- $ports := list }}
+{{- range index . 0 }}
+{{- if eq (default false .allowPrivate) $private }}
+{{- $ports = append $ports (regexFind ":[0-9]+$" .origin | trimPrefix ":" | default "443") }}
+{{- end }}
+{{- end }}
+{{- range $ports | uniq | sortAlpha }}
+- port: {{ . }}
+  protocol: TCP
+{{- end }}
+{{- end }}
+
+{{/* Probes and metrics, of either component. */}}
+{{- define "spillway.httpIngress" -}}
+# Probes and metrics.
+- ports:
+    - port: 8080
+      protocol: TCP
+  {{- with .ingressFrom }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* The controller, as the API server names it. */}}
+{{- define "spillway.username" -}}
+{{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "spillway.serviceAccountName" .) }}
+{{- end }}
+
+{{/* Where admission policies count: where the release serves. */}}
+{{- define "spillway.policyNamespaces" -}}
+{{- with .Values.namespaceScope -}}
+namespaceSelector:
+  matchLabels:
+    kubernetes.io/metadata.name: {{ . }}
+{{- else -}}
+namespaceSelector: {}
+{{- end }}
+{{- end }}
+
+{{/* `spillway.webhooks`: the file of the controller that says which webhooks there are. */}}
+{{- define "spillway.webhooks" -}}
+{{- $all := list }}
+{{- range .Values.notifications.webhooks }}
+{{- $folder := printf "/var/run/secrets/spillway.dev/webhooks/%s" .name }}
+{{- $one := dict "name" .name "format" (.format | default "Generic") "urlFile" (printf "%s/url" $folder) "caBundle" (.caBundle | default "") "namespaces" (.namespaces | default list) }}
+{{- if .secretRef.authorizationKey }}
+{{- $_ := set $one "authorizationFile" (printf "%s/authorization" $folder) }}
+{{- end }}
+{{- $all = append $all $one }}
+{{- end }}
+{{- toJson $all }}
 {{- end }}

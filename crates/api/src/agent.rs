@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::budget::Ledger;
 use crate::schema::never_falls;
 use crate::shared::LocalRef;
 
@@ -45,6 +46,8 @@ use crate::shared::LocalRef;
     validation = Rule::new("self.poolRef == oldSelf.poolRef").message("poolRef cannot be changed: make another Agent").field_path(".poolRef"),
     validation = Rule::new("has(self.sequence) == has(oldSelf.sequence) && (!has(self.sequence) || self.sequence == oldSelf.sequence)")
         .message("sequence cannot be changed").field_path(".sequence"),
+    validation = Rule::new("!has(self.hibernated) || !self.hibernated || has(self.sequence)")
+        .message("hibernated is for agents that their pool made: nobody would wake one that was made by hand").field_path(".hibernated"),
     validation = Rule::new("has(self.manual) == has(oldSelf.manual) && (!has(self.manual) || self.manual == oldSelf.manual)")
         .message("manual cannot be changed"),
 )]
@@ -67,6 +70,9 @@ pub struct AgentSpec {
     /// Resume the pause of this number (`status.pauses`).
     #[schemars(range(min = 0))]
     pub resume_pause: Option<i64>,
+    /// It is to be without a pod for now, and to keep its identity and its volume. Its pool sets this, and takes it back when
+    /// there is work (`whenEmpty.action: Hibernate`).
+    pub hibernated: Option<bool>,
     /// Compute, where it differs from the pool's.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::resources")]
@@ -122,6 +128,18 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// The claim of an agent's own volume.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimRef {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its uid.
+    #[schemars(length(max = 64))]
+    pub uid: String,
+}
+
 /// A goodbye that was said.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
@@ -157,10 +175,16 @@ pub struct AgentTokens {
     pub used: Option<i64>,
     /// Held for calls in flight.
     pub held: Option<i64>,
-    /// The limit, top-ups included.
+    /// Charged for gateways that went away.
+    pub lost: Option<i64>,
+    /// The limit, top-ups and grants included.
     pub limit: Option<i64>,
     /// Top-ups taken.
     pub top_ups: Option<i32>,
+    /// Holds are given from memory below this; raised before they are passed.
+    pub high_water: Option<i64>,
+    /// What makes the ledger exactly once.
+    pub ledger: Option<Ledger>,
 }
 
 /// What became of an agent's items.
@@ -220,6 +244,8 @@ pub struct AgentStatus {
     pub phase: Option<AgentPhase>,
     /// Its pod, from our own create response.
     pub pod_ref: Option<PodRef>,
+    /// The claim of its own volume, which outlives its pod.
+    pub claim_ref: Option<ClaimRef>,
     /// The node its pod is on.
     #[schemars(length(max = 253))]
     pub node: Option<String>,
@@ -259,7 +285,7 @@ pub struct AgentStatus {
     pub stop_time: Option<Time>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, Heartbeating, GoodbyeRequested, SandboxEnforced, BudgetAvailable, Paused.
+    /// Ready, Heartbeating, GoodbyeRequested, GivenUp, SandboxEnforced, BudgetAvailable, Paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

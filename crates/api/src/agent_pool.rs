@@ -87,7 +87,7 @@ pub struct AgentPoolSpec {
     /// Queues in order of priority. An edit applies at the next claim.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub queues: Option<Vec<QueueRef>>,
-    /// What a work-aware pool does without work; unset: what the first queue says.
+    /// What agents of a work-aware pool do for whom there is no work; unset: what the first queue says.
     pub when_empty: Option<WhenEmpty>,
     /// The walls around each agent.
     pub bulkhead: Option<Bulkhead>,
@@ -188,10 +188,11 @@ fn sixty() -> i32 {
 /// What an agent does when its queues are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum EmptyAction {
-    /// Stay, without work.
+    /// Stay, without work. In a pool that follows its queues the agents leave, as with Terminate.
     #[default]
     Idle,
-    /// Give the pod back, keep volume and identity.
+    /// Give the pod back, keep volume and identity, and come back when there is work. It needs
+    /// `workspace.volumeClaimTemplate`; in a pool without one it is as Terminate.
     Hibernate,
     /// End.
     Terminate,
@@ -262,9 +263,10 @@ pub struct AgentProgram {
     /// Container image. It needs no knowledge of Spillway.
     #[schemars(length(min = 1, max = 512), regex(pattern = "^[^\\s]+$"))]
     pub image: String,
-    /// Program and arguments; unset: the image's own.
-    #[schemars(length(max = 64), inner(length(max = 4096)))]
-    pub command: Option<Vec<String>>,
+    /// Program and arguments. It is needed: Spillway's supervisor starts it, and what an image would start by itself cannot
+    /// be known from outside.
+    #[schemars(length(min = 1, max = 64), inner(length(max = 4096)))]
+    pub command: Vec<String>,
     /// Environment. No references: no secret enters an agent's pod.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Option<Vec<EnvVar>>,
@@ -289,7 +291,8 @@ pub struct AgentProgram {
     /// Prompt the program again until its item is done.
     #[serde(rename = "continue")]
     pub continue_: Option<Continue>,
-    /// Must exit 0 in 30 s, without input and without a terminal, before work is taken.
+    /// Must exit 0 in 30 s, without input and without a terminal, before the program is started and work is taken. It is run
+    /// again while it fails.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub preflight_command: Option<Vec<String>>,
     /// Commands at turning points of an agent's life.
@@ -473,12 +476,13 @@ pub struct GitWorkspace {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Preflight {
-    /// The sandbox is in force. Default true.
+    /// The sandbox is in force: an agent whose pod reports a missing guarantee gets no work. Unset: true, but for what this
+    /// version builds nowhere (Landlock, AgentStrict).
     pub require_sandbox: Option<bool>,
-    /// These answer.
+    /// These answer. Not served by this version: use agent.preflightCommand.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub urls: Option<Vec<String>>,
-    /// The models answer. Default true.
+    /// The models answer. Default true. This version asks none.
     pub models: Option<bool>,
 }
 
@@ -532,6 +536,8 @@ pub struct AgentPoolStatus {
     pub active: Option<i32>,
     /// How many of them are registered and hold none.
     pub idle: Option<i32>,
+    /// How many hibernate: they have no pod, and are not among those.
+    pub hibernated: Option<i32>,
     /// Label selector of the pods, for /scale.
     #[schemars(length(max = 512))]
     pub selector: Option<String>,

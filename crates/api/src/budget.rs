@@ -326,7 +326,7 @@ pub struct WindowStatus {
     /// The window: its start in UTC, `lifetime` where it has none.
     #[schemars(length(min = 1, max = 40))]
     pub id: String,
-    /// The limit with grants.
+    /// The highest that the limit was in this window, grants among it: what is spent beyond it is debt.
     pub limit: Option<i64>,
     /// Spent.
     #[serde(default)]
@@ -335,8 +335,26 @@ pub struct WindowStatus {
     pub held: Option<i64>,
     /// Charged for gateways that went away.
     pub lost: Option<i64>,
+    /// Debt of the windows before.
+    pub carried: Option<i64>,
     /// Holds are given from memory below this; raised before they are passed.
     pub high_water: Option<i64>,
+}
+
+/// What one reservation has used.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservationUsage {
+    /// The reservation.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Its windows.
+    #[schemars(
+        length(max = 64),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
+    )]
+    pub windows: Option<Vec<WindowStatus>>,
 }
 
 /// The window nearest to its limit, for columns and people.
@@ -355,7 +373,7 @@ pub struct Tightest {
     pub held: Option<i64>,
     /// What is left; never below 0.
     pub left: Option<i64>,
-    /// When the window ends; unset: never.
+    /// When the window ends; unset: never, or nothing is counted in it yet.
     pub reset_time: Option<Time>,
 }
 
@@ -377,7 +395,7 @@ pub struct Ledger {
 #[serde(rename_all = "camelCase")]
 pub struct Acked {
     /// The session: uid of the gateway's pod.
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(length(min = 1, max = 128))]
     pub session: String,
     /// Number of its last settle that is contained.
     #[schemars(range(min = 0))]
@@ -402,7 +420,7 @@ pub struct Latched {
     pub percent: i32,
     /// What was done.
     pub action: ThresholdAction,
-    /// The generation of the limit; a raised limit or a Grant makes a new one.
+    /// The generation of the limit: how high it was, grants among it. A higher one arms the threshold again.
     pub generation: i64,
 }
 
@@ -432,6 +450,9 @@ pub struct BudgetStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
     )]
     pub windows: Option<Vec<WindowStatus>>,
+    /// The windows of its reservations.
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub reservations: Option<Vec<ReservationUsage>>,
     /// The window nearest to its limit.
     pub tightest: Option<Tightest>,
     /// What makes the ledger exactly once.

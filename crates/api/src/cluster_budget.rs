@@ -9,7 +9,9 @@ use serde_with::skip_serializing_none;
 
 use crate::agent_pool::Bulkhead;
 use crate::breaker::{CommandsGuard, ModelsGuard, WorkGuard};
-use crate::budget::{AgentLimits, AgentUsage, Ledger, RequestLimits, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits};
+use crate::budget::{
+    AgentLimits, AgentUsage, Ledger, RequestLimits, ReservationUsage, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits,
+};
 use crate::schema::never_falls;
 
 /// Limits over all projects it selects.
@@ -167,6 +169,9 @@ pub struct NamespaceUsage {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
     )]
     pub windows: Option<Vec<WindowStatus>>,
+    /// The windows of its reservations.
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub reservations: Option<Vec<ReservationUsage>>,
     /// Its agents.
     pub agents: Option<AgentUsage>,
 }
@@ -188,8 +193,11 @@ pub struct ClusterBudgetStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
     )]
     pub windows: Option<Vec<WindowStatus>>,
+    /// The windows of its reservations.
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub reservations: Option<Vec<ReservationUsage>>,
     /// What each namespace has used.
-    #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 400), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub namespaces: Option<Vec<NamespaceUsage>>,
     /// The window nearest to its limit.
     pub tightest: Option<Tightest>,

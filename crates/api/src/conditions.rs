@@ -8,6 +8,10 @@
 pub mod types {
     /// The spec was observed and can be served.
     pub const READY: &str = "Ready";
+    /// A queue takes items.
+    pub const ACCEPTING: &str = "Accepting";
+    /// No item of a queue is over its objectives.
+    pub const OBJECTIVES_MET: &str = "ObjectivesMet";
     /// A new generation is being made real.
     pub const RECONCILING: &str = "Reconciling";
     /// A person has to change something.
@@ -20,6 +24,26 @@ pub mod types {
     pub const BLOCKED: &str = "Blocked";
     /// The agent's sandbox is in force, as its pod reported it.
     pub const SANDBOX_ENFORCED: &str = "SandboxEnforced";
+    /// The agent's pod reports, and its program lives.
+    pub const HEARTBEATING: &str = "Heartbeating";
+    /// The agent said goodbye.
+    pub const GOODBYE_REQUESTED: &str = "GoodbyeRequested";
+    /// The agent is being ended by force: decided, and never taken back.
+    pub const GIVEN_UP: &str = "GivenUp";
+    /// The compute of a Budget is in force, as a ResourceQuota and a LimitRange.
+    pub const QUOTA_APPLIED: &str = "QuotaApplied";
+    /// The agent is held: it takes nothing new.
+    pub const PAUSED: &str = "Paused";
+    /// The agent asks people for more tokens.
+    pub const TOKENS_REQUESTED: &str = "TokensRequested";
+    /// There are tokens for the agent's model calls.
+    pub const BUDGET_AVAILABLE: &str = "BudgetAvailable";
+    /// So much of a budget is spent that one of its thresholds acts.
+    pub const NEAR_LIMIT: &str = "NearLimit";
+    /// The tokens of a Grant count.
+    pub const APPLIED: &str = "Applied";
+    /// The tokens of a Grant count no more.
+    pub const EXPIRED: &str = "Expired";
 }
 
 /// Reasons of pools and agents.
@@ -50,6 +74,23 @@ pub mod reasons {
     pub const MISSING_REFERENCE: &str = "MissingReference";
     /// The namespace's ResourceQuota refuses a pod.
     pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+    /// A Budget or a ClusterBudget leaves no room for one more agent with a pod, for its memory or for its volume; or, of the
+    /// budget itself, a limit of tokens is spent: model calls are refused until its window ends or somebody raises it.
+    pub const BUDGET_EXHAUSTED: &str = "BudgetExhausted";
+    /// More namespaces have pools than a ClusterBudget allows, and this one is not among the first.
+    pub const PROJECT_LIMIT: &str = "ProjectLimit";
+    /// What a Budget says of compute is in force.
+    pub const APPLIED: &str = "Applied";
+    /// What a Budget says of compute is being put in force.
+    pub const APPLYING: &str = "Applying";
+    /// An older Budget of the namespace says what compute it may use.
+    pub const COMPUTE_CONFLICT: &str = "ComputeConflict";
+    /// An object that is not the Budget's has the name of its ResourceQuota or LimitRange.
+    pub const NAME_TAKEN: &str = "NameTaken";
+    /// The API server refuses the ResourceQuota or the LimitRange.
+    pub const QUOTA_REFUSED: &str = "QuotaRefused";
+    /// The Budget's mode is not Enforce: it has no ResourceQuota and no LimitRange.
+    pub const NOT_ENFORCED: &str = "NotEnforced";
     /// The API server refuses a pod for another reason (admission, Pod Security, a bad value).
     pub const POD_REFUSED: &str = "PodRefused";
     /// No node takes the pod.
@@ -74,8 +115,70 @@ pub mod reasons {
     pub const POD_PENDING: &str = "PodPending";
     /// The pod is about to be made.
     pub const POD_CREATING: &str = "PodCreating";
-    /// The agent's containers run.
-    pub const POD_RUNNING: &str = "PodRunning";
+    /// The agent's pod runs and has registered with the gateway.
+    pub const REGISTERED: &str = "Registered";
+    /// The agent's pod runs and has not registered with the gateway yet.
+    pub const NOT_REGISTERED: &str = "NotRegistered";
+    /// What must not be reachable from the agent's pod is: its program is held back.
+    pub const EGRESS_NOT_ENFORCED: &str = "EgressNotEnforced";
+    /// What has to hold before the agent gets work does not: it is tried again, and gets none meanwhile.
+    pub const PREFLIGHT_FAILED: &str = "PreflightFailed";
+    /// The NetworkPolicy, or the certificates to trust, that a pool's pods need cannot be made.
+    pub const WALLS_PENDING: &str = "WallsPending";
+    /// The agent's pod reports.
+    pub const HEARTBEATING: &str = "Heartbeating";
+    /// The agent's pod was silent for `supervision.heartbeatTimeoutSeconds`.
+    pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
+    /// The agent's program was silent, or stopped by a signal, for `supervision.heartbeatTimeoutSeconds`.
+    pub const PROGRAM_SILENT: &str = "ProgramSilent";
+    /// So many agents of one node or gateway are silent that something of ours is down: nobody is given up yet.
+    pub const SILENT_WITH_MANY: &str = "SilentWithMany";
+    /// The agent did not register within `supervision.startupTimeoutSeconds`.
+    pub const START_TIMED_OUT: &str = "StartTimedOut";
+    /// A rule of `supervision.rules` ended the agent.
+    pub const REAPED: &str = "Reaped";
+    /// The agent held an item and was silent for as long as the item's lease lasts.
+    pub const LEASE_EXPIRED: &str = "LeaseExpired";
+    /// The agent made no progress with its item for `stallTimeoutSeconds`.
+    pub const ITEM_STALLED: &str = "ItemStalled";
+    /// The agent worked on its item for `attemptTimeoutSeconds`.
+    pub const ITEM_PAST_TIME: &str = "ItemPastTime";
+    /// The agent was told to give its item back, because it was cancelled or late, and did not.
+    pub const CANCEL_IGNORED: &str = "CancelIgnored";
+    /// How much work there is is not known yet.
+    pub const WORK_UNKNOWN: &str = "WorkUnknown";
+    /// Fewer agents would do, and that has not been so for long enough.
+    pub const COOLING_DOWN: &str = "CoolingDown";
+    /// Items are given out.
+    pub const SERVING: &str = "Serving";
+    /// Nothing is given out, because a person said so.
+    pub const SUSPENDED: &str = "Suspended";
+    /// Items are accepted.
+    pub const ACCEPTED: &str = "Accepted";
+    /// No item is over its queue's objectives.
+    pub const OBJECTIVES_MET: &str = "ObjectivesMet";
+    /// Items wait, or take, longer than their queue's objectives say.
+    pub const OBJECTIVE_MISSED: &str = "ObjectiveMissed";
+    /// Items are accepted, and the queue is over 80 % full.
+    pub const NEARLY_FULL: &str = "NearlyFull";
+    /// The queue holds as much as it may.
+    pub const QUEUE_FULL: &str = "QueueFull";
+    /// The agent said goodbye.
+    pub const SAID_GOODBYE: &str = "SaidGoodbye";
+    /// The agent asks for more tokens; its words are in the message. Nothing is raised by that: a person grants.
+    pub const ASKED_FOR_TOKENS: &str = "AskedForTokens";
+    /// The agent takes back that it asked for more tokens.
+    pub const TAKEN_BACK: &str = "TakenBack";
+    /// The agent that asked for this one ended.
+    pub const PARENT_ENDED: &str = "ParentEnded";
+    /// `spec.paused` holds the agent.
+    pub const PAUSED_BY_SPEC: &str = "PausedBySpec";
+    /// The supervisor holds the agent; `spec.resumePause` lets it go.
+    pub const PAUSED_BY_SUPERVISOR: &str = "PausedBySupervisor";
+    /// Nobody holds the agent.
+    pub const NOT_PAUSED: &str = "NotPaused";
+    /// The walls of the pod stand, and no others: what is missing is in `status.sandbox`.
+    pub const POD_WALLS_ONLY: &str = "PodWallsOnly";
     /// The agent's containers run but do not report Ready.
     pub const POD_NOT_READY: &str = "PodNotReady";
     /// The pod ended with success.
@@ -84,6 +187,16 @@ pub mod reasons {
     pub const POD_FAILED: &str = "PodFailed";
     /// The pod is being deleted.
     pub const POD_STOPPING: &str = "PodStopping";
+    /// The agent gives its pod back, for as long as there is no work for it.
+    pub const HIBERNATING: &str = "Hibernating";
+    /// The agent is without a pod, for as long as there is no work for it.
+    pub const HIBERNATED: &str = "Hibernated";
+    /// The agent hibernated, and comes back.
+    pub const WOKEN: &str = "Woken";
+    /// The claim of the agent's own volume cannot be had.
+    pub const VOLUME_REFUSED: &str = "VolumeRefused";
+    /// The claim of the agent's own volume was gone when it woke: it begins with an empty one.
+    pub const VOLUME_LOST: &str = "VolumeLost";
     /// The pod is gone.
     pub const POD_GONE: &str = "PodGone";
     /// The pod disappeared and nothing proves yet that its processes ended.
@@ -96,4 +209,44 @@ pub mod reasons {
     pub const NOT_REPORTED: &str = "NotReported";
     /// The pool this Agent names does not exist.
     pub const POOL_MISSING: &str = "PoolMissing";
+    /// The budget is counted.
+    pub const METERED: &str = "Metered";
+    /// Less is spent than the lowest threshold says.
+    pub const BELOW_LIMIT: &str = "BelowLimit";
+    /// A threshold was reached.
+    pub const THRESHOLD_REACHED: &str = "ThresholdReached";
+    /// There are tokens for an agent's calls.
+    pub const TOKENS_LEFT: &str = "TokensLeft";
+    /// The tokens of an agent's life are spent.
+    pub const LIFETIME_SPENT: &str = "LifetimeSpent";
+    /// A threshold pauses what is below the budget.
+    pub const PAUSED_BY_THRESHOLD: &str = "PausedByThreshold";
+    /// The Budget that `parentRef` names does not exist.
+    pub const PARENT_MISSING: &str = "ParentMissing";
+    /// A Budget is its own parent, by way of others.
+    pub const PARENT_CYCLE: &str = "ParentCycle";
+    /// A Budget has too many parents above it.
+    pub const TOO_MANY_PARENTS: &str = "TooManyParents";
+    /// What is guaranteed to a budget does not fit beside its older siblings.
+    pub const GUARANTEES_EXCEED_PARENT: &str = "GuaranteesExceedParent";
+    /// What is guaranteed to a budget counts nothing: a token counts otherwise at its parent.
+    pub const GUARANTEE_OTHER_WEIGHTS: &str = "GuaranteeOtherWeights";
+    /// Another ClusterBudget, which is older, binds a namespace already.
+    pub const NAMESPACE_TAKEN: &str = "NamespaceTaken";
+    /// A ClusterBudget selects more namespaces with pools than one can keep account of.
+    pub const TOO_MANY_NAMESPACES: &str = "TooManyNamespaces";
+    /// Nothing is wrong with the object.
+    pub const NO_DEFECT: &str = "NoDefect";
+    /// The tokens of a Grant are on top of the limit.
+    pub const GRANTED: &str = "Granted";
+    /// What a Grant names does not exist.
+    pub const TARGET_MISSING: &str = "TargetMissing";
+    /// What a Grant names has no such limit.
+    pub const LIMIT_MISSING: &str = "LimitMissing";
+    /// A Grant in this namespace may not raise what it names.
+    pub const NOT_PERMITTED: &str = "NotPermitted";
+    /// The time of a Grant is over.
+    pub const TIME_OVER: &str = "TimeOver";
+    /// The time of a Grant is not over.
+    pub const NOT_OVER: &str = "NotOver";
 }

@@ -5,7 +5,10 @@ use crate::AgentPoolSpec;
 use crate::agent_pool::PoolMode;
 
 /// Seconds between being asked to stop and being killed.
-pub const GOODBYE_TIMEOUT_SECONDS: i32 = 15;
+pub const HEARTBEAT_PERIOD_SECONDS: i32 = 20;
+const HEARTBEAT_TIMEOUT_SECONDS: i32 = 1800;
+const STARTUP_TIMEOUT_SECONDS: i32 = 300;
+const GOODBYE_TIMEOUT_SECONDS: i32 = 15;
 /// Seconds a stopped Agent is kept for reading.
 pub const STOPPED_TTL_SECONDS: i32 = 3600;
 
@@ -27,6 +30,21 @@ impl AgentPoolSpec {
         self.mode == PoolMode::Perseverance && self.scaling.as_ref().and_then(|scaling| scaling.work_aware).unwrap_or(by_type)
     }
 
+    /// Items one agent is wanted for: 1.
+    pub fn items_per_agent(&self) -> u32 {
+        self.scaling.as_ref().and_then(|scaling| scaling.items_per_agent).map_or(1, at_least_zero)
+    }
+
+    /// Agents beyond what the work asks for: 0.
+    pub fn idle_buffer(&self) -> u32 {
+        self.scaling.as_ref().and_then(|scaling| scaling.idle_buffer).map_or(0, at_least_zero)
+    }
+
+    /// Seconds for which a lower target must hold: 30.
+    pub fn cooldown_seconds(&self) -> u32 {
+        self.scaling.as_ref().and_then(|scaling| scaling.cooldown_seconds).map_or(30, at_least_zero)
+    }
+
     /// Exactly so many agents, if a person or an autoscaler said so.
     pub fn fixed_replicas(&self) -> Option<u32> {
         self.replicas.map(at_least_zero)
@@ -36,6 +54,24 @@ impl AgentPoolSpec {
     pub fn goodbye_timeout_seconds(&self) -> u32 {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.goodbye_timeout_seconds);
         at_least_zero(set.unwrap_or(GOODBYE_TIMEOUT_SECONDS)).max(1)
+    }
+
+    /// Seconds between heartbeats: 20.
+    pub fn heartbeat_period_seconds(&self) -> u32 {
+        let set = self.supervision.as_ref().and_then(|supervision| supervision.heartbeat_period_seconds);
+        at_least_zero(set.unwrap_or(HEARTBEAT_PERIOD_SECONDS)).max(1)
+    }
+
+    /// Seconds of silence after which an agent is stale: 1800.
+    pub fn heartbeat_timeout_seconds(&self) -> u32 {
+        let set = self.supervision.as_ref().and_then(|supervision| supervision.heartbeat_timeout_seconds);
+        at_least_zero(set.unwrap_or(HEARTBEAT_TIMEOUT_SECONDS)).max(3)
+    }
+
+    /// Seconds a new agent may take to register: 300.
+    pub fn startup_timeout_seconds(&self) -> u32 {
+        let set = self.supervision.as_ref().and_then(|supervision| supervision.startup_timeout_seconds);
+        at_least_zero(set.unwrap_or(STARTUP_TIMEOUT_SECONDS)).max(1)
     }
 
     /// Seconds a stopped Agent is kept for reading.
@@ -56,7 +92,7 @@ mod tests {
     use crate::agent_pool::Scaling;
 
     fn pool(type_: &str) -> AgentPoolSpec {
-        serde_json::from_value(serde_json::json!({"type": type_, "agent": {"image": "x"}})).expect("a minimal pool")
+        serde_json::from_value(serde_json::json!({"type": type_, "agent": {"image": "x", "command": ["y"]}})).expect("a minimal pool")
     }
 
     #[test]

@@ -16,6 +16,26 @@ pub const POOL_UID_LABEL: &str = "spillway.dev/pool-uid";
 pub const AGENT_LABEL: &str = "spillway.dev/agent";
 /// Type of the agent, as its pool had it when the agent was made.
 pub const TYPE_LABEL: &str = "spillway.dev/type";
+/// How the pool's agents get their tasks: a person attaches only to agents of mode Chat.
+pub const MODE_LABEL: &str = "spillway.dev/mode";
+/// Uid of the pod of the agent that asked for this one.
+pub const PARENT_UID_LABEL: &str = "spillway.dev/parent-uid";
+/// Name of the pool whose agent submitted an item.
+pub const SUBMITTED_BY_LABEL: &str = "spillway.dev/submitted-by";
+/// The NetworkPolicy, in every namespace with pools, around every agent's pod.
+pub const WALL: &str = "spillway-agents";
+/// The ConfigMap, in every namespace with pools, that says which certificates pods trust.
+pub const CA_CONFIG_MAP: &str = "spillway-ca";
+/// The Budget, and the ClusterBudget, that hold where none is named.
+pub const DEFAULT: &str = "default";
+/// Why a person did something, for people.
+pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
+/// On a ResourceQuota or LimitRange of a Budget: a hash of what was applied, so that what is left out later is taken back.
+pub const APPLIED_ANNOTATION: &str = "spillway.dev/applied";
+/// On a `Budget/default` that Spillway made: it goes with the last pool, if nobody else wrote it.
+pub const DEFAULT_ANNOTATION: &str = "spillway.dev/default";
+/// On the ConfigMap [`CA_CONFIG_MAP`] of a namespace: `Budget/default` was made there once, and is not made again.
+pub const DEFAULT_MADE_ANNOTATION: &str = "spillway.dev/default-budget-made";
 /// Kept on an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
 pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
 
@@ -27,6 +47,14 @@ pub mod managers {
     pub const AGENT: &str = "spillway-agent";
     /// The kubectl plugin.
     pub const PLUGIN: &str = "kubectl-spillway";
+    /// The keeper of the internal certificates.
+    pub const PKI: &str = "spillway-pki";
+    /// What follows from a Budget beside its tokens: ResourceQuota, LimitRange, and the conditions that tell of them.
+    pub const COMPUTE: &str = "spillway-compute";
+    /// What is made where nobody made any: `Budget/default`, `ClusterBudget/default`.
+    pub const DEFAULTS: &str = "spillway-defaults";
+    /// What agents ask for themselves: children, items of work; and what became of items.
+    pub const GOVERNOR: &str = "spillway-governor";
 }
 
 /// The labels by which everything of a pool is found.
@@ -56,6 +84,31 @@ pub fn short_hash(parts: &[&str], digits: usize) -> String {
 /// what turns a repeated create into a 409 instead of a second Agent.
 pub fn agent_name(pool: &str, pool_uid: &str, sequence: i64) -> String {
     let hash = short_hash(&[pool_uid, &sequence.to_string()], HASH_DIGITS);
+    let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
+    format!("{}-{hash}", prefix.trim_end_matches('-'))
+}
+
+/// The name of the claim of an Agent's own volume.
+pub fn claim_name(agent: &str) -> String {
+    format!("{agent}-workspace")
+}
+
+/// The longest name of an object.
+const NAME_MAX: usize = 253;
+
+/// The name of the ResourceQuota and of the LimitRange of a Budget.
+pub fn compute_name(budget: &str) -> String {
+    let name = format!("spillway-{budget}");
+    if name.len() <= NAME_MAX {
+        return name;
+    }
+    let prefix: String = name.chars().take(NAME_MAX - 1 - HASH_DIGITS).collect();
+    format!("{}-{}", prefix.trim_end_matches(['-', '.']), short_hash(&[budget], HASH_DIGITS))
+}
+
+/// The name of the Agent that an agent asked for: the same parent and key always give the same name.
+pub fn child_name(pool: &str, parent_uid: &str, key: &str) -> String {
+    let hash = short_hash(&["child", parent_uid, key], HASH_DIGITS);
     let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
@@ -159,6 +212,14 @@ mod tests {
         let name = agent_name("a", "uid", 4);
         assert!(is_agent_of(&name, 4, "a", "uid"));
         assert!(!is_agent_of(&name, 5, "a", "uid") && !is_agent_of("mine", 4, "a", "uid") && !is_agent_of(&name, 4, "a", "other"));
+    }
+
+    #[test]
+    fn the_objects_of_a_budget_have_its_name_as_far_as_it_fits() {
+        assert_eq!(compute_name("team"), "spillway-team");
+        let (one, other) = (format!("{}a", "b".repeat(252)), format!("{}c", "b".repeat(252)));
+        assert_eq!(compute_name(&one).len(), NAME_MAX);
+        assert_ne!(compute_name(&one), compute_name(&other));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct Supervision {
     /// Seconds between being asked to stop and being killed. Default 15.
     #[schemars(range(min = 1, max = 3600))]
     pub goodbye_timeout_seconds: Option<i32>,
-    /// Seconds a new agent may take to register. Default 300.
+    /// Seconds a new agent may take to register and to start its program. Default 300.
     #[schemars(range(min = 1, max = 86400))]
     pub startup_timeout_seconds: Option<i32>,
     /// Seconds a stopped Agent is kept for reading. Default 3600.

@@ -1,7 +1,7 @@
 //! `WorkItem`: one task. Written once by whoever wants it done; its life is in its status.
 //!
 //! What always holds, by the schema alone: the task cannot change under the agent that holds it, a cancel is not taken
-//! back, a redrive count never falls, and neither the lease's epoch nor the writer's falls.
+//! back, a redrive count and a released epoch never fall, and neither the lease's epoch nor the writer's falls.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime, Time};
 use kube::{CustomResource, KubeSchema};
@@ -9,12 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::budget::Ledger;
 use crate::sandbox::{Changeset, Sandbox};
 use crate::schema::{never_falls, unchanged};
 use crate::shared::LocalRef;
 use crate::work_queue::ItemPolicy;
 
-/// One task. Immutable but for suspend, priority, cancelRequested, redrives and resumePause.
+/// One task. Immutable but for suspend, priority, cancelRequested, redrives, resumePause and releasedEpoch.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -30,10 +31,11 @@ use crate::work_queue::ItemPolicy;
     doc = "One task for an AI coding agent: what to do, before which deadline, after which other items.",
     selectable = ".status.phase",
     selectable = ".spec.queueRef.name",
+    selectable = ".spec.group",
     validation = Rule::new("!has(self.spec.dependsOn) || !self.spec.dependsOn.exists(item, item.name == self.metadata.name)")
         .message("dependsOn must not name the item itself")
         .field_path(".spec.dependsOn"),
-    printcolumn(name = "Queue", type_ = "string", json_path = ".spec.queueRef.name"),
+    printcolumn(name = "Queue", type_ = "string", json_path = ".status.queue"),
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Agent", type_ = "string", json_path = ".status.lease.agent"),
@@ -56,6 +58,8 @@ use crate::work_queue::ItemPolicy;
         .field_path(".cancelRequested"),
     validation = never_falls("redrives")
         .message("redrives must not fall: it counts how often the item was started again"),
+    validation = never_falls("releasedEpoch")
+        .message("releasedEpoch must not fall: it says which leases will not come back"),
     validation = Rule::new("!has(self.notBeforeTime) || !has(self.deadlineTime) || self.notBeforeTime < self.deadlineTime")
         .message("notBeforeTime must be before deadlineTime")
         .field_path(".notBeforeTime"),
@@ -103,6 +107,11 @@ pub struct WorkItemSpec {
     /// Resume the pause of this number (`status.pauses`).
     #[schemars(range(min = 0))]
     pub resume_pause: Option<i64>,
+    /// The node of whoever holds, or held, the lease of this epoch (`status.lease.leaseTransitions`) is dead and will not
+    /// come back: give the item to another agent without waiting for proof. If the node does come back, two work on it for
+    /// a while, and only the second one's finish counts.
+    #[schemars(range(min = 0))]
+    pub released_epoch: Option<i64>,
     /// Items that must have ended before, at most 32.
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub depends_on: Option<Vec<Dependency>>,
@@ -307,12 +316,38 @@ pub struct Progress {
 }
 
 /// Tokens spent on an item.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemTokens {
     /// By all attempts.
     #[serde(default)]
     pub used: i64,
+    /// What the last attempt that called a model has used of `spec.bulkhead.tokens`.
+    pub share: Option<ShareUsage>,
+}
+
+/// What one attempt has used of its item's share.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ShareUsage {
+    /// The lease epoch of the attempt.
+    #[schemars(range(min = 0))]
+    pub epoch: i64,
+    /// The limit.
+    pub limit: Option<i64>,
+    /// Spent.
+    #[serde(default)]
+    pub used: i64,
+    /// Held for calls in flight.
+    pub held: Option<i64>,
+    /// Charged for gateways that went away.
+    pub lost: Option<i64>,
+    /// Holds are given from memory below this; raised before they are passed.
+    pub high_water: Option<i64>,
+    /// What makes the ledger exactly once.
+    pub ledger: Option<Ledger>,
 }
 
 /// One attempt that ended.
@@ -384,6 +419,8 @@ pub struct WorkItemStatus {
     pub pauses: Option<i64>,
     /// When it can be claimed again.
     pub next_attempt_time: Option<Time>,
+    /// When it was ready for the first time since the last redrive: what its queue's objectives are measured from.
+    pub ready_time: Option<Time>,
     /// When it was first claimed.
     pub start_time: Option<Time>,
     /// When it ended.

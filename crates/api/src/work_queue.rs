@@ -56,8 +56,12 @@ pub struct WorkQueueSpec {
     pub concurrency: Option<Concurrency>,
     /// What pools do when it is empty, unless they say themselves.
     pub when_empty: Option<WhenEmpty>,
-    /// Service levels. Missing one raises the signal ObjectiveMissed.
+    /// Service levels: items that miss one are told of and counted, and raise the signal ObjectiveMissed on who holds them.
     pub objectives: Option<Objectives>,
+    /// Groups that are cancelled: their items made up to that time are, now and later. An entry may be removed once none
+    /// of them lives (`status.cancelledGroups`).
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["group"]))]
+    pub cancel_groups: Option<Vec<CancelledGroup>>,
 }
 
 /// Which item comes next.
@@ -224,10 +228,10 @@ pub struct Concurrency {
         .field_path(".waitSeconds"),
 )]
 pub struct Objectives {
-    /// Seconds from ready to leased.
+    /// Seconds from an item's being ready for the first time to its first lease.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub wait_seconds: Option<i32>,
-    /// Seconds from ready to finished.
+    /// Seconds from an item's being ready for the first time to its end.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub completion_seconds: Option<i32>,
 }
@@ -251,7 +255,7 @@ pub struct QueueCounts {
     pub dead_lettered: Option<i32>,
 }
 
-/// A tombstone: members of the group submitted up to this time are cancelled.
+/// A tombstone: members of the group made up to this time are cancelled.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelledGroup {
@@ -273,10 +277,10 @@ pub struct WorkQueueStatus {
     pub counts: Option<QueueCounts>,
     /// Since when the oldest ready item has been ready.
     pub oldest_ready_time: Option<Time>,
-    /// Tombstones of groups that still have members. A full list refuses further cancels.
+    /// Groups that are cancelled, by a person or by a member's failure, and still have members that are not over.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["group"]))]
     pub cancelled_groups: Option<Vec<CancelledGroup>>,
-    /// Ready, Accepting, Stalled.
+    /// Ready, Accepting, Stalled; ObjectivesMet where the spec has objectives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,9 +1,13 @@
 //! The life of one Agent: from what is known of it and its pod to the next step and the status that is true now.
 //!
 //! An Agent is its pod's uid as our own create response gave it. A pod under our name with another uid is nobody's; labels
-//! and owner references prove nothing. What always holds: a recorded pod is never replaced (the Agent ends, and its pool
-//! makes another), nothing is concluded from the absence of an object alone, and an ended Agent never comes back.
+//! and owner references prove nothing. What always holds: a recorded pod is never replaced while it may run (the Agent ends,
+//! and its pool makes another; or it hibernates, and forgets its pod when that is proved gone, before it may get another),
+//! nothing is concluded from the absence of an object alone, and an ended Agent never comes back. What ends an agent by
+//! force, a goodbye it said, and that it goes to sleep, is stored before its pod is touched: whoever leads next goes on with
+//! it.
 
+use crate::preflight;
 use crate::presence::Verdict;
 
 /// What is known.
@@ -23,6 +27,67 @@ pub struct Facts {
     pub pod: Pod,
     /// Whether its pod can be made.
     pub spawn: Spawn,
+    /// It said goodbye, and that is stored; or the agent that spawned it ended.
+    pub goodbye: bool,
+    /// It is being ended by force, and that is stored.
+    pub condemned: bool,
+    /// Whether it is to hibernate.
+    pub sleep: Sleep,
+    /// What its supervisor says of it.
+    pub life: Life,
+}
+
+/// Whether an agent is to be without a pod for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// No.
+    No,
+    /// Its pool wants it to: it may still hold something.
+    Wanted,
+    /// Its pool wanted it to, and that it gives its pod back is stored.
+    Begun,
+}
+
+/// What is known of an agent's life from its own reports, and what was decided about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Its pod has registered.
+    pub registered: bool,
+    /// Its program was started.
+    pub started: bool,
+    /// It holds an item, or a person is at it.
+    pub active: bool,
+    /// It is to take nothing new.
+    pub paused: bool,
+    /// What must not be reachable from its pod, and is.
+    pub walls_down: Option<String>,
+    /// Whether it may be given work.
+    pub preflight: preflight::Verdict,
+    /// The pod has had a node for longer than a start may take.
+    pub start_overdue: bool,
+    /// The supervisor wants it ended by force: why.
+    pub give_up: Option<(GiveUp, String)>,
+}
+
+/// Why an agent is ended by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// Its pod was silent for too long.
+    HeartbeatLost,
+    /// Its program was silent, or stopped, for too long.
+    ProgramSilent,
+    /// It did not register in time.
+    StartTimedOut,
+    /// A rule of its pool asks for it.
+    Reaped,
+    /// It holds an item and was silent for as long as the lease lasts: nobody else gets the item before it is gone.
+    LeaseExpired,
+    /// It made no progress with its item for too long.
+    ItemStalled,
+    /// It has worked on its item for too long.
+    ItemPastTime,
+    /// It was told to give its item back and did not.
+    CancelIgnored,
 }
 
 /// The pod under the Agent's name.
@@ -45,6 +110,8 @@ pub struct Observed {
     pub deleting: bool,
     /// Its node is not heard of.
     pub node_unreachable: bool,
+    /// It was asked to end, and should have been gone for a while.
+    pub overdue: bool,
 }
 
 /// Where a pod is in its life.
@@ -77,10 +144,16 @@ pub struct Hindrance {
 pub enum HindranceKind {
     /// The namespace's quota refuses it.
     QuotaExceeded,
+    /// A budget leaves no room for it.
+    BudgetExhausted,
+    /// Its namespace is not among the projects that may run agents.
+    ProjectLimit,
     /// The namespace is being deleted.
     NamespaceTerminating,
     /// The API server refuses it otherwise.
     PodRefused,
+    /// Its volume's claim cannot be had: another has its name, it is being deleted, or the API server refuses it.
+    VolumeRefused,
     /// Something the pool names is missing.
     MissingReference,
     /// The pool asks for what this version cannot do.
@@ -98,6 +171,8 @@ pub enum HindranceKind {
 pub enum Spawn {
     /// Yes.
     Possible,
+    /// Not before what its pool's reconciler makes stands; that wakes us.
+    NotYet,
     /// The Agent's pool does not exist.
     PoolMissing,
     /// Something is in the way that a retry alone does not mend.
@@ -115,6 +190,8 @@ pub enum Step {
     CreatePod,
     /// Delete our pod, with its grace.
     DeletePod,
+    /// Delete our pod with the shortest grace there is.
+    ForcePod,
     /// Delete the pod under our name that is not ours (after a live read of the Agent).
     DeleteForeignPod,
     /// Take our finalizer off: nothing of the Agent is left.
@@ -139,18 +216,41 @@ pub enum State {
     /// The pod has not started.
     Pending(Option<Hindrance>),
     /// The pod runs.
-    Running {
-        /// And it is Ready.
-        ready: bool,
-    },
+    Running(Doing),
     /// The node is not heard of.
     Unreachable,
     /// The pod is being deleted.
     Stopping,
+    /// The pod is given back, or will be as soon as that is stored; the agent stays.
+    Hibernating,
+    /// The agent is without a pod, for now: nothing of the last one is left.
+    Hibernated,
+    /// It is silent, or cannot be had to work: it is being ended by force. Stored before anything is done about it; `None`:
+    /// as it is stored.
+    Condemned(Option<(GiveUp, String)>),
     /// The pod disappeared, and nothing proves yet that it ended.
     Missing(Verdict),
     /// The Agent ended.
     Ended(End),
+}
+
+/// What an agent whose pod runs is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Its containers are not ready, or its program is not started yet.
+    Starting,
+    /// Its pod has not registered yet.
+    Registering,
+    /// It is held back: what must not be reachable is.
+    WallsDown(String),
+    /// It gets no work, because it is not fit for any: why.
+    PreflightFailed(String),
+    /// It waits for work.
+    Idle,
+    /// It works.
+    Active,
+    /// It is held.
+    Paused,
 }
 
 /// How an Agent ended.
@@ -162,11 +262,16 @@ pub enum End {
     Failed(String),
     /// Its pod was deleted.
     PodGone,
+    /// It said goodbye.
+    Goodbye,
+    /// It was ended by force; why is stored.
+    Forced,
 }
 
 /// Decide.
 pub fn plan(facts: &Facts) -> (Step, State) {
-    let Facts { deleting, finalizer, owned, ended, recorded, pod, spawn } = facts;
+    let Facts { deleting, finalizer, owned, ended, recorded, pod, spawn, goodbye, condemned, sleep, life } = facts;
+    let how = How { goodbye: *goodbye, condemned: *condemned, sleep: *sleep };
     if *deleting {
         let (step, state) = leave(*finalizer, *recorded, pod);
         // An ended Agent stays ended while it goes.
@@ -182,12 +287,14 @@ pub fn plan(facts: &Facts) -> (Step, State) {
         return (Step::Adopt, State::Keep);
     }
     match (pod, recorded) {
-        (Pod::Ours(observed), _) => (Step::None, alive(observed)),
-        (Pod::Absent(Verdict::Gone), true) => (Step::None, State::Ended(End::PodGone)),
+        (Pod::Ours(observed), _) => alive(observed, how, life),
+        (Pod::Absent(Verdict::Gone), true) => (Step::None, how.left(End::PodGone)),
         (Pod::Absent(verdict @ (Verdict::NotYet(_) | Verdict::Unknown)), true) => (Step::None, State::Missing(*verdict)),
         (Pod::Foreign, _) => (Step::DeleteForeignPod, State::Replacing),
+        (Pod::Absent(_), false) if *sleep != Sleep::No => (Step::None, State::Hibernated),
         (Pod::Absent(_), false) => match spawn {
             Spawn::Possible => (Step::CreatePod, State::Creating),
+            Spawn::NotYet => (Step::None, State::Keep),
             Spawn::PoolMissing => (Step::DeleteAgent, State::PoolMissing), // answered above; the match stays exhaustive
             Spawn::Hindered(hindrance) => (Step::None, State::Hindered(hindrance.clone())),
         },
@@ -201,6 +308,7 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
     }
     match pod {
         Pod::Ours(Observed { deleting: true, node_unreachable: true, .. }) => (Step::None, State::Unreachable),
+        Pod::Ours(Observed { deleting: true, overdue: true, .. }) => (Step::ForcePod, State::Stopping),
         Pod::Ours(Observed { deleting: true, .. }) => (Step::None, State::Stopping),
         Pod::Ours(Observed { deleting: false, .. }) => (Step::DeletePod, State::Stopping),
         Pod::Foreign => (Step::DeleteForeignPod, State::Stopping),
@@ -210,109 +318,113 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
     }
 }
 
-fn alive(observed: &Observed) -> State {
-    let Observed { stage, deleting, node_unreachable } = observed;
+/// What was stored of the way in which an agent leaves.
+#[derive(Clone, Copy)]
+struct How {
+    goodbye: bool,
+    condemned: bool,
+    sleep: Sleep,
+}
+
+impl How {
+    /// How it ended, where its pod alone would say `otherwise`.
+    fn end(self, otherwise: End) -> End {
+        if self.condemned {
+            End::Forced
+        } else if self.goodbye {
+            End::Goodbye
+        } else {
+            otherwise
+        }
+    }
+
+    /// What is true when nothing of its pod is left.
+    fn left(self, otherwise: End) -> State {
+        if self.sleeps() { State::Hibernated } else { State::Ended(self.end(otherwise)) }
+    }
+
+    /// Whether its pod's end is not its own.
+    fn sleeps(self) -> bool {
+        self.sleep != Sleep::No && !self.goodbye && !self.condemned
+    }
+}
+
+fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
+    let Observed { stage, deleting, node_unreachable, overdue } = observed;
     match stage {
+        // Its object goes next: while that has the name, there can be no other. One whose node is away may stay for long.
+        Stage::Succeeded | Stage::Failed(_) if *deleting && how.sleeps() => {
+            (Step::None, if *node_unreachable { State::Unreachable } else { State::Hibernating })
+        }
+        // Told to go, it went.
+        Stage::Succeeded | Stage::Failed(_) if how.sleep == Sleep::Begun && how.sleeps() => (Step::DeletePod, State::Hibernating),
         // Asked to end by somebody, it ended: how its program took that says nothing.
-        Stage::Succeeded | Stage::Failed(_) if *deleting => State::Ended(End::PodGone),
-        Stage::Succeeded => State::Ended(End::Succeeded),
-        Stage::Failed(message) => State::Ended(End::Failed(message.clone())),
-        Stage::Pending(_) | Stage::Running { .. } if *node_unreachable => State::Unreachable,
-        Stage::Pending(_) | Stage::Running { .. } if *deleting => State::Stopping,
-        Stage::Pending(hindrance) => State::Pending(hindrance.clone()),
-        Stage::Running { ready } => State::Running { ready: *ready },
+        Stage::Succeeded | Stage::Failed(_) if *deleting => (Step::None, State::Ended(how.end(End::PodGone))),
+        Stage::Succeeded => (Step::None, State::Ended(how.end(End::Succeeded))),
+        Stage::Failed(message) => (Step::None, State::Ended(how.end(End::Failed(message.clone())))),
+        Stage::Pending(_) | Stage::Running { .. } if *node_unreachable => (Step::None, State::Unreachable),
+        Stage::Pending(_) | Stage::Running { .. } if how.condemned => {
+            (if *deleting && !*overdue { Step::None } else { Step::ForcePod }, State::Condemned(None))
+        }
+        // The kubelet kills what outlives its grace; should it not, it is told so with the shortest one.
+        Stage::Pending(_) | Stage::Running { .. } if *deleting => {
+            let state = if how.sleeps() { State::Hibernating } else { State::Stopping };
+            (if *overdue { Step::ForcePod } else { Step::None }, state)
+        }
+        Stage::Pending(_) | Stage::Running { .. } if how.goodbye => (Step::DeletePod, State::Stopping),
+        Stage::Pending(_) | Stage::Running { .. } if how.sleep == Sleep::Begun => (Step::DeletePod, State::Hibernating),
+        // Who holds something finishes it, and who is held stays.
+        Stage::Pending(_) | Stage::Running { .. } if how.sleep == Sleep::Wanted && !life.active && !life.paused => {
+            (Step::None, State::Hibernating)
+        }
+        Stage::Pending(_) | Stage::Running { .. } if life.give_up.is_some() => (Step::None, State::Condemned(life.give_up.clone())),
+        Stage::Pending(hindrance) if life.start_overdue => {
+            let why = hindrance.as_ref().map_or_else(|| "its containers did not start".to_owned(), |hindrance| hindrance.message.clone());
+            (Step::None, State::Condemned(Some((GiveUp::StartTimedOut, why))))
+        }
+        Stage::Running { .. } if life.start_overdue => {
+            let why = life.walls_down.as_ref().map_or_else(
+                || {
+                    if life.registered {
+                        "its pod registered and its program was not started"
+                    } else {
+                        "its pod runs and did not register with the gateway"
+                    }
+                    .to_owned()
+                },
+                |reachable| format!("{reachable} can be reached from its pod: its NetworkPolicy is not enforced"),
+            );
+            (Step::None, State::Condemned(Some((GiveUp::StartTimedOut, why))))
+        }
+        Stage::Pending(hindrance) => (Step::None, State::Pending(hindrance.clone())),
+        Stage::Running { ready } => (Step::None, State::Running(doing(*ready, life))),
+    }
+}
+
+fn doing(ready: bool, life: &Life) -> Doing {
+    let Life { registered, started, active, paused, walls_down, preflight, start_overdue: _, give_up: _ } = life;
+    // Of one that is at work it only says that a kubelet, or its sidecar, has just come again: no start, which may be undone
+    // as one that has nothing to lose.
+    let at_work = *registered && *started;
+    if !ready && !at_work {
+        return Doing::Starting;
+    }
+    match (registered, walls_down) {
+        (false, _) => Doing::Registering,
+        (true, Some(reachable)) => Doing::WallsDown(reachable.clone()),
+        // Its sidecar looks at the walls first: before that, nobody says that the agent is ready.
+        (true, None) if !*started => Doing::Starting,
+        (true, None) if *paused => Doing::Paused,
+        // What it holds it got while it was fit.
+        (true, None) if *active => Doing::Active,
+        (true, None) => match preflight {
+            preflight::Verdict::Passed => Doing::Idle,
+            preflight::Verdict::Pending => Doing::Starting,
+            preflight::Verdict::Failed(why) => Doing::PreflightFailed(why.clone()),
+        },
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn facts(recorded: bool, pod: Pod) -> Facts {
-        Facts { deleting: false, finalizer: true, owned: true, ended: false, recorded, pod, spawn: Spawn::Possible }
-    }
-    fn ours(stage: Stage) -> Pod {
-        Pod::Ours(Observed { stage, deleting: false, node_unreachable: false })
-    }
-    const ABSENT: Pod = Pod::Absent(Verdict::Gone);
-
-    #[test]
-    fn an_agent_is_adopted_before_it_gets_its_pod() {
-        assert_eq!(plan(&Facts { finalizer: false, ..facts(false, ABSENT) }).0, Step::Adopt);
-        assert_eq!(
-            plan(&Facts { owned: false, ..facts(true, ours(Stage::Running { ready: true })) }).0,
-            Step::Adopt,
-            "its pool came later, or its owner was taken off"
-        );
-        assert_eq!(plan(&facts(false, ABSENT)).0, Step::CreatePod);
-    }
-
-    #[test]
-    fn a_pod_that_we_did_not_record_is_never_adopted() {
-        assert_eq!(plan(&facts(false, Pod::Foreign)), (Step::DeleteForeignPod, State::Replacing));
-    }
-
-    #[test]
-    fn a_recorded_pod_is_never_made_twice() {
-        for verdict in [Verdict::Gone, Verdict::Unknown, Verdict::NotYet(std::time::Duration::from_secs(1))] {
-            assert_ne!(plan(&facts(true, Pod::Absent(verdict))).0, Step::CreatePod, "{verdict:?}");
-        }
-    }
-
-    #[test]
-    fn absence_ends_an_agent_only_when_the_pod_is_proved_gone() {
-        assert_eq!(plan(&facts(true, Pod::Absent(Verdict::Gone))).1, State::Ended(End::PodGone));
-        assert_eq!(plan(&facts(true, Pod::Absent(Verdict::Unknown))).1, State::Missing(Verdict::Unknown));
-    }
-
-    #[test]
-    fn what_hinders_is_told_and_not_retried_blindly() {
-        let hindrance = Hindrance { kind: HindranceKind::MissingReference, message: "Budget/x is missing".into() };
-        let got = plan(&Facts { spawn: Spawn::Hindered(hindrance.clone()), ..facts(false, ABSENT) });
-        assert_eq!(got, (Step::None, State::Hindered(hindrance)));
-    }
-
-    #[test]
-    fn a_deleted_agent_goes_only_after_its_pod() {
-        let deleting = |recorded, pod| Facts { deleting: true, ..facts(recorded, pod) };
-        assert_eq!(plan(&deleting(true, ours(Stage::Running { ready: true }))).0, Step::DeletePod);
-        let stopping = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: false });
-        assert_eq!(plan(&deleting(true, stopping)).0, Step::None);
-        let unreachable = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: true });
-        assert_eq!(plan(&deleting(true, unreachable)).1, State::Unreachable, "it does not hold its place for ever");
-        assert_eq!(plan(&deleting(true, Pod::Absent(Verdict::Unknown))).0, Step::None);
-        assert_eq!(plan(&deleting(true, ABSENT)).0, Step::RemoveFinalizer);
-        assert_eq!(plan(&deleting(true, ours(Stage::Succeeded))).0, Step::DeletePod);
-        let ended = Facts { ended: true, ..deleting(true, ours(Stage::Succeeded)) };
-        assert_eq!(plan(&ended), (Step::DeletePod, State::Keep));
-        assert_eq!(plan(&deleting(false, Pod::Foreign)).0, Step::DeleteForeignPod);
-        assert_eq!(plan(&deleting(false, Pod::Absent(Verdict::Unknown))).0, Step::RemoveFinalizer);
-    }
-
-    #[test]
-    fn an_ended_agent_stays_ended_whatever_its_pod_shows() {
-        let ended = Facts { ended: true, ..facts(true, ours(Stage::Running { ready: true })) };
-        assert_eq!(plan(&ended), (Step::None, State::Keep));
-    }
-
-    #[test]
-    fn an_orphan_without_a_pool_is_collected() {
-        for pod in [ABSENT, ours(Stage::Running { ready: true })] {
-            assert_eq!(plan(&Facts { spawn: Spawn::PoolMissing, ..facts(true, pod) }).0, Step::DeleteAgent);
-        }
-    }
-
-    #[test]
-    fn a_pod_that_was_deleted_is_told_as_that_however_its_program_ended() {
-        for stage in [Stage::Succeeded, Stage::Failed("exit code 143".into())] {
-            let pod = Pod::Ours(Observed { stage, deleting: true, node_unreachable: false });
-            assert_eq!(plan(&facts(true, pod)).1, State::Ended(End::PodGone));
-        }
-    }
-
-    #[test]
-    fn an_unreachable_node_is_said_before_anything_else_of_a_living_pod() {
-        let pod = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: true });
-        assert_eq!(plan(&facts(true, pod)).1, State::Unreachable);
-    }
-}
+#[path = "agent_tests.rs"]
+mod tests;

@@ -4,9 +4,21 @@
 //! that every rule can be tested exhaustively and the record store can change without touching a decision.
 
 pub mod agent;
+pub mod attendance;
 pub mod backoff;
+pub mod breaker;
+pub mod budget;
+pub mod certificates;
+pub mod compute;
+pub mod health;
+pub mod hub;
 pub mod lease;
+pub mod outbox;
+pub mod places;
 pub mod pool;
+pub mod preflight;
 pub mod presence;
 pub mod publish;
 pub mod scaling;
+pub mod turns;
+pub mod work;

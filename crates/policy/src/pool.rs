@@ -6,7 +6,8 @@
 //! * at most `desired` Agents that count exist, unless a person lowered `desired`;
 //! * a number below `spawned` that was never seen is made, under the same name, before a new one is given out;
 //! * no Agent is deleted before `collected_below` is above its number, durably;
-//! * Agents that crash are replaced later and later, and not heaped up.
+//! * Agents that crash are replaced later and later, and not heaped up;
+//! * nobody new is made while one that hibernates can be woken, and hibernated ones are not heaped up either.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct AgentFacts {
     pub standing: Standing,
     /// How long ago it was made, to order those that leave.
     pub age: Duration,
+    /// It has a volume that outlives its pod: it can hibernate.
+    pub keeps: bool,
 }
 
 /// Where an Agent stands, as far as its pool cares.
@@ -37,8 +40,15 @@ pub enum Standing {
     Idle,
     /// It holds an item: never ended to scale down.
     Busy,
+    /// It is paused, with whatever it holds: never ended to scale down.
+    Held,
     /// It is being deleted, or its pod is; its pod may still run.
     Leaving,
+    /// It gave its pod back, and keeps its identity and its volume: it does not count, and comes back before anybody new.
+    Hibernated {
+        /// A person or the supervisor holds it: it is neither woken nor deleted.
+        paused: bool,
+    },
     /// Its node is unreachable: it does not count, and its replacement may come.
     Unreachable,
     /// It ended; it is kept for reading.
@@ -57,16 +67,22 @@ impl Standing {
     /// running pods than the pool may have.
     pub fn counts(self) -> bool {
         match self {
-            Self::Spawning | Self::Refused | Self::Starting | Self::Idle | Self::Busy | Self::Leaving => true,
-            Self::Unreachable | Self::Ended { .. } | Self::Foreign => false,
+            Self::Spawning | Self::Refused | Self::Starting | Self::Idle | Self::Busy | Self::Held | Self::Leaving => true,
+            Self::Hibernated { .. } | Self::Unreachable | Self::Ended { .. } | Self::Foreign => false,
         }
     }
 
     /// Whether it has a pod that was made for it and was not asked to leave.
     fn has_pod(self) -> bool {
         match self {
-            Self::Starting | Self::Idle | Self::Busy => true,
-            Self::Spawning | Self::Refused | Self::Leaving | Self::Unreachable | Self::Ended { .. } | Self::Foreign => false,
+            Self::Starting | Self::Idle | Self::Busy | Self::Held => true,
+            Self::Spawning
+            | Self::Refused
+            | Self::Leaving
+            | Self::Hibernated { .. }
+            | Self::Unreachable
+            | Self::Ended { .. }
+            | Self::Foreign => false,
         }
     }
 }
@@ -86,6 +102,10 @@ pub struct Facts {
     pub agents: Vec<AgentFacts>,
     /// How long an ended Agent is kept.
     pub stopped_ttl: Duration,
+    /// Those that leave because there is no work for them hibernate, if they can.
+    pub hibernate: bool,
+    /// So many may there be, hibernated ones among them: with more, hibernated ones go. 0: none hibernates any longer.
+    pub with_hibernated: u32,
 }
 
 /// What to do, in the order of the fields.
@@ -97,6 +117,10 @@ pub struct Plan {
     pub counters_first: bool,
     /// Numbers whose Agents are made now.
     pub create: Vec<i64>,
+    /// Agents to wake.
+    pub wake: Vec<String>,
+    /// Agents to put to sleep.
+    pub hibernate: Vec<String>,
     /// Agents to delete, with why.
     pub delete: Vec<(String, Leaving)>,
     /// When to look again although nothing happens.
@@ -119,6 +143,8 @@ pub enum Leaving {
     ScaledDown,
     /// It ended, and was kept long enough.
     Collected,
+    /// It hibernates, and the pool may not have so many, or none any longer.
+    NotKept,
 }
 
 /// An Agent that ends by itself sooner than this after its start has crashed, however it ended.
@@ -129,15 +155,15 @@ const CRASHES_REMEMBERED: Duration = Duration::from_secs(600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 impl Plan {
-    /// Nothing is to be made or deleted.
+    /// Nobody is to be made, woken, put to sleep or deleted.
     pub fn settled(&self) -> bool {
-        self.create.is_empty() && self.delete.is_empty()
+        self.create.is_empty() && self.wake.is_empty() && self.hibernate.is_empty() && self.delete.is_empty()
     }
 }
 
 /// Decide.
 pub fn plan(facts: &Facts) -> Plan {
-    let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _ } = facts;
+    let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _, hibernate, with_hibernated } = facts;
     let existing: BTreeSet<i64> = agents.iter().filter_map(|agent| agent.sequence).collect();
     let unseen: Vec<i64> = (*collected_below..*spawned).filter(|number| !existing.contains(number)).collect();
     let seen_below = unseen.first().copied().unwrap_or(*spawned).max(*collected_below);
@@ -154,16 +180,32 @@ pub fn plan(facts: &Facts) -> Plan {
             Some(pause) => plan.look_again = Some(pause),
             None => {
                 let grow = (*desired - counted).min(batch(agents));
-                plan.counters.spawned += i64::from(grow);
+                plan.wake = wakeable(agents).into_iter().take(usize::try_from(grow).unwrap_or(usize::MAX)).map(name).collect();
+                plan.counters.spawned += i64::from(grow) - i64::try_from(plan.wake.len()).unwrap_or(i64::MAX);
                 plan.create = (*spawned..plan.counters.spawned).collect();
             }
         }
     }
     // Only those whose number `collected_below` can pass: else they would be taken for never made.
     let known = |agent: &&AgentFacts| agent.sequence.is_none_or(|number| number < seen_below);
+    // Those that wake now are awake from here on.
+    let asleep: Vec<&AgentFacts> = wakeable(agents).into_iter().filter(|agent| known(agent)).skip(plan.wake.len()).collect();
+    let asleep_now = u32::try_from(asleep.len()).unwrap_or(u32::MAX);
     if counted > *desired {
-        plan.delete = leavers(agents.iter().filter(known), counted - *desired);
+        let leavers = leavers(agents.iter().filter(known), counted - *desired);
+        let places = if *hibernate { with_hibernated.saturating_sub(*desired).saturating_sub(asleep_now) } else { 0 };
+        for agent in leavers {
+            if agent.keeps && plan.hibernate.len() < usize::try_from(places).unwrap_or(usize::MAX) {
+                plan.hibernate.push(name(agent));
+            } else {
+                plan.delete.push((name(agent), Leaving::ScaledDown));
+            }
+        }
     }
+    let awake = counted.saturating_add(u32::try_from(plan.wake.len()).unwrap_or(u32::MAX));
+    let surplus = awake.saturating_add(asleep_now).saturating_sub(*with_hibernated).min(asleep_now);
+    let surplus = asleep.iter().rev().take(usize::try_from(surplus).unwrap_or(usize::MAX));
+    plan.delete.extend(surplus.map(|agent| (name(agent), Leaving::NotKept)));
     let (collected, next) = collect(facts, agents.iter().filter(known));
     plan.delete.extend(collected);
     plan.look_again = plan.look_again.into_iter().chain(next).min();
@@ -171,6 +213,18 @@ pub fn plan(facts: &Facts) -> Plan {
         |name: &str| agents.iter().any(|agent| agent.name == name && agent.sequence.is_some_and(|number| number >= *collected_below));
     plan.counters_first = plan.counters.spawned != *spawned || plan.delete.iter().any(|(name, _)| below(name));
     plan
+}
+
+fn name(agent: &AgentFacts) -> String {
+    agent.name.clone()
+}
+
+/// Those that hibernate and are not held, in the order in which they are woken: always the same one first.
+fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
+    let asleep = |agent: &&AgentFacts| agent.sequence.is_some() && agent.standing == Standing::Hibernated { paused: false };
+    let mut asleep: Vec<_> = agents.iter().filter(asleep).collect();
+    asleep.sort_by_key(|agent| agent.sequence);
+    asleep
 }
 
 /// Ended Agents that were kept long enough, and when the next one will have been. The newest that crashed are kept while
@@ -186,7 +240,9 @@ fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (
             | Standing::Starting
             | Standing::Idle
             | Standing::Busy
+            | Standing::Held
             | Standing::Leaving
+            | Standing::Hibernated { .. }
             | Standing::Unreachable
             | Standing::Foreign => None,
         })
@@ -218,7 +274,9 @@ fn ages_of_crashes(agents: &[AgentFacts]) -> impl Iterator<Item = Duration> {
         | Standing::Starting
         | Standing::Idle
         | Standing::Busy
+        | Standing::Held
         | Standing::Leaving
+        | Standing::Hibernated { .. }
         | Standing::Unreachable
         | Standing::Foreign => None,
     })
@@ -247,21 +305,27 @@ fn batch(agents: &[AgentFacts]) -> u32 {
 
 /// Whom to end: those that do nothing yet first, then idle ones, the oldest first. Busy ones never; those already leaving
 /// count as done.
-fn leavers<'a>(agents: impl Iterator<Item = &'a AgentFacts>, surplus: u32) -> Vec<(String, Leaving)> {
+fn leavers<'a>(agents: impl Iterator<Item = &'a AgentFacts>, surplus: u32) -> Vec<&'a AgentFacts> {
     let agents: Vec<_> = agents.filter(|agent| agent.sequence.is_some()).collect();
     let rank = |standing: Standing| match standing {
         Standing::Refused => Some(0),
         Standing::Spawning => Some(1),
         Standing::Starting => Some(2),
         Standing::Idle => Some(3),
-        Standing::Busy | Standing::Leaving | Standing::Unreachable | Standing::Ended { .. } | Standing::Foreign => None,
+        Standing::Busy
+        | Standing::Held
+        | Standing::Leaving
+        | Standing::Hibernated { .. }
+        | Standing::Unreachable
+        | Standing::Ended { .. }
+        | Standing::Foreign => None,
     };
     let leaving = agents.iter().filter(|agent| agent.standing == Standing::Leaving).count();
-    let mut candidates: Vec<_> =
-        agents.iter().filter_map(|agent| rank(agent.standing).map(|rank| (rank, std::cmp::Reverse(agent.age), &agent.name))).collect();
-    candidates.sort();
+    let mut candidates: Vec<(i32, std::cmp::Reverse<Duration>, &AgentFacts)> =
+        agents.iter().filter_map(|agent| rank(agent.standing).map(|rank| (rank, std::cmp::Reverse(agent.age), *agent))).collect();
+    candidates.sort_by(|one, other| (one.0, one.1, &one.2.name).cmp(&(other.0, other.1, &other.2.name)));
     let wanted = usize::try_from(surplus).unwrap_or(usize::MAX).saturating_sub(leaving);
-    candidates.into_iter().take(wanted).map(|(_, _, name)| (name.clone(), Leaving::ScaledDown)).collect()
+    candidates.into_iter().take(wanted).map(|(_, _, agent)| agent).collect()
 }
 
 #[cfg(test)]

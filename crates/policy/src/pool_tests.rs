@@ -10,10 +10,20 @@ fn agent(number: i64, standing: Standing) -> AgentFacts {
         sequence: Some(number),
         standing,
         age: Duration::from_secs(u64::try_from(100 - number).unwrap_or(0)),
+        keeps: false,
     }
 }
 fn facts(desired: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
-    Facts { desired, may_grow: true, spawned, collected_below: 0, agents, stopped_ttl: Duration::from_secs(3600) }
+    Facts {
+        desired,
+        may_grow: true,
+        spawned,
+        collected_below: 0,
+        agents,
+        stopped_ttl: Duration::from_secs(3600),
+        hibernate: false,
+        with_hibernated: 0,
+    }
 }
 fn many(range: std::ops::Range<i64>, standing: Standing) -> Vec<AgentFacts> {
     range.map(|number| agent(number, standing)).collect()
@@ -132,6 +142,69 @@ fn agents_made_by_hand_are_outside_min_and_max() {
     assert!(plan.settled() && !plan.counters_first);
 }
 
+/// A pool of at most `most`, whose agents without work hibernate.
+fn sleepy(desired: u32, most: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
+    let agents = agents.into_iter().map(|agent| AgentFacts { keeps: true, ..agent }).collect();
+    Facts { hibernate: true, with_hibernated: most, ..facts(desired, spawned, agents) }
+}
+const ASLEEP: Standing = Standing::Hibernated { paused: false };
+fn names(left: &[(String, Leaving)]) -> Vec<&str> {
+    left.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn agents_without_work_hibernate_and_others_leave() {
+    let agents = vec![agent(0, Standing::Idle), agent(1, Standing::Busy), agent(2, Standing::Held), agent(3, Standing::Starting)];
+    let all = plan(&sleepy(2, 5, 4, agents.clone()));
+    assert_eq!((all.hibernate, names(&all.delete)), (vec!["a3".to_owned(), "a0".to_owned()], vec![]));
+    let mut without_volume = sleepy(2, 5, 4, agents.clone());
+    without_volume.agents[0].keeps = false;
+    let some = plan(&without_volume);
+    assert_eq!((some.hibernate, names(&some.delete)), (vec!["a3".to_owned()], vec!["a0"]), "nothing of it would be kept");
+    let ignored = plan(&Facts { hibernate: false, ..sleepy(2, 5, 4, agents) });
+    assert_eq!((ignored.hibernate.len(), names(&ignored.delete)), (0, vec!["a3", "a0"]), "spec.replicas decides");
+}
+
+#[test]
+fn hibernated_ones_are_woken_before_anybody_is_made() {
+    let agents = vec![agent(0, ASLEEP), agent(1, Standing::Idle), agent(2, ASLEEP)];
+    let one = plan(&sleepy(2, 5, 3, agents.clone()));
+    assert_eq!((one.wake, one.create, one.counters.spawned), (vec!["a0".to_owned()], vec![], 3));
+    let more = plan(&sleepy(5, 5, 3, [agents, many(3..5, ASLEEP)].concat()));
+    assert_eq!((more.wake, more.create), (vec!["a0".to_owned(), "a2".to_owned()], vec![]), "in batches, as those that are made");
+    let none_left = plan(&sleepy(4, 5, 3, vec![agent(0, Standing::Idle), agent(1, Standing::Idle), agent(2, ASLEEP)]));
+    assert_eq!((none_left.wake, none_left.create), (vec!["a2".to_owned()], vec![3]));
+}
+
+#[test]
+fn one_that_a_person_holds_is_neither_woken_nor_deleted() {
+    let held = vec![agent(0, Standing::Hibernated { paused: true })];
+    let wanted = plan(&sleepy(1, 1, 1, held.clone()));
+    assert_eq!((wanted.wake, wanted.create), (vec![], vec![1]));
+    assert!(plan(&sleepy(0, 0, 1, held)).settled());
+}
+
+#[test]
+fn the_pool_keeps_no_more_than_it_may_have() {
+    let lowered = plan(&sleepy(1, 2, 4, vec![agent(0, ASLEEP), agent(1, Standing::Busy), agent(2, ASLEEP), agent(3, ASLEEP)]));
+    assert_eq!(lowered.delete, [("a3".to_owned(), Leaving::NotKept), ("a2".to_owned(), Leaving::NotKept)]);
+    let full = plan(&sleepy(0, 2, 3, vec![agent(0, Standing::Idle), agent(1, Standing::Idle), agent(2, ASLEEP)]));
+    assert_eq!((full.hibernate, names(&full.delete)), (vec!["a0".to_owned()], vec!["a1", "a2"]));
+    let no_longer = plan(&Facts { hibernate: false, ..sleepy(0, 0, 2, many(0..2, ASLEEP)) });
+    assert_eq!(names(&no_longer.delete), ["a1", "a0"], "the pool's action is another one now");
+}
+
+#[test]
+fn hibernated_agents_do_not_count_and_hold_nothing_up() {
+    let settled = sleepy(0, 3, 3, many(0..3, ASLEEP));
+    assert!(plan(&settled).settled() && plan(&settled).look_again.is_none());
+    let crashed = vec![agent(0, ended(1, true)), agent(1, ASLEEP)];
+    let pausing = plan(&sleepy(1, 2, 2, crashed));
+    assert_eq!((pausing.wake.len(), pausing.look_again.map(|wait| wait.as_secs())), (0, Some(1)), "whoever comes next comes later");
+    let blocked = Facts { may_grow: false, ..sleepy(1, 2, 1, many(0..1, ASLEEP)) };
+    assert!(plan(&blocked).settled());
+}
+
 /// A world with an API server that keeps counters by compare-and-swap and names by uniqueness, and controllers that crash
 /// between any two of their steps and act on looks that may be old.
 #[derive(Default)]
@@ -227,5 +300,139 @@ proptest! {
             prop_assert!(plan(&world.look(*target).facts).settled());
         }
         prop_assert!(world.ever_created.values().all(|times| *times == 1));
+    }
+}
+
+/// A world of a pool whose agents hibernate: each write of an Agent is tied to the version of it that was looked at.
+#[derive(Default)]
+struct Dormitory {
+    version: u64,
+    counters: Counters,
+    agents: BTreeMap<i64, (u64, Standing)>,
+    made: BTreeMap<i64, u32>,
+}
+
+#[derive(Clone)]
+struct Glance {
+    version: u64,
+    versions: BTreeMap<i64, u64>,
+    facts: Facts,
+}
+
+impl Dormitory {
+    fn look(&self, desired: u32, most: u32) -> Glance {
+        let agents = self.agents.iter().map(|(number, (_, standing))| agent(*number, *standing)).collect();
+        let facts = Facts { collected_below: self.counters.collected_below, ..sleepy(desired, most, self.counters.spawned, agents) };
+        let versions = self.agents.iter().map(|(number, (version, _))| (*number, *version)).collect();
+        Glance { version: self.version, versions, facts }
+    }
+
+    /// Where an Agent of this name stands from now on, if it still is as it was looked at.
+    fn set(&mut self, glance: &Glance, name: &str, standing: Standing) {
+        for (number, (version, stands)) in &mut self.agents {
+            if format!("a{number}") == name && glance.versions.get(number) == Some(version) {
+                (*version, *stands) = (*version + 1, standing);
+            }
+        }
+    }
+
+    /// Acts on a look, and crashes before the write number `writes`.
+    fn act(&mut self, glance: &Glance, writes: usize) {
+        let plan = plan(&glance.facts);
+        let mut left = writes;
+        let mut may = || {
+            left = left.saturating_sub(1);
+            left > 0
+        };
+        if plan.counters_first {
+            if !may() || glance.version != self.version {
+                return;
+            }
+            (self.counters, self.version) = (plan.counters, self.version + 1);
+        }
+        for name in plan.wake {
+            if !may() {
+                return;
+            }
+            self.set(glance, &name, Standing::Spawning);
+        }
+        for number in plan.create {
+            if !may() {
+                return;
+            }
+            if let std::collections::btree_map::Entry::Vacant(free) = self.agents.entry(number) {
+                free.insert((0, Standing::Spawning));
+                *self.made.entry(number).or_default() += 1;
+            }
+        }
+        for name in plan.hibernate {
+            if !may() {
+                return;
+            }
+            self.set(glance, &name, Standing::Leaving);
+        }
+        for (name, _) in plan.delete {
+            if !may() {
+                return;
+            }
+            self.agents.retain(|number, _| format!("a{number}") != name);
+        }
+    }
+
+    /// Pods come and go: who spawns is idle, who was put to sleep sleeps.
+    fn goes_on(&mut self) {
+        for (version, standing) in self.agents.values_mut() {
+            let next = match *standing {
+                Standing::Spawning => Standing::Idle,
+                Standing::Leaving => ASLEEP,
+                other => other,
+            };
+            if next != *standing {
+                (*version, *standing) = (*version + 1, next);
+            }
+        }
+    }
+
+    fn awake(&self) -> usize {
+        self.agents.values().filter(|(_, standing)| standing.counts()).count()
+    }
+}
+
+proptest! {
+    /// Over changing targets, with crashes and looks of any age by two controllers: never more awake than the pool may have,
+    /// never more identities than that, nobody new while one sleeps; and it settles.
+    #[test]
+    fn who_sleeps_comes_back_and_nobody_beside(
+        schedule in proptest::collection::vec((0usize..4, 0u32..5, 0usize..5, 0usize..2), 1..80),
+        last in 0u32..5,
+    ) {
+        const MOST: u32 = 4;
+        let mut world = Dormitory::default();
+        let mut glances = [world.look(0, MOST), world.look(0, MOST)];
+        for (what, desired, writes, who) in schedule {
+            let fresh = world.look(desired.min(MOST), MOST);
+            let decided = plan(&fresh.facts);
+            if decided.counters.spawned > fresh.facts.spawned {
+                let asleep = world.agents.values().filter(|(_, standing)| *standing == ASLEEP).count();
+                prop_assert_eq!(decided.wake.len(), asleep, "somebody new, and one sleeps on");
+            }
+            match what {
+                0 => glances[who] = fresh,
+                1 => { let glance = glances[who].clone(); world.act(&glance, writes); }
+                2 => world.act(&fresh, writes),
+                _ => world.goes_on(),
+            }
+            prop_assert!(world.awake() <= MOST as usize, "{:?}", world.agents);
+            prop_assert!(world.agents.len() <= MOST as usize, "{:?}", world.agents);
+        }
+        for _ in 0..40 {
+            let glance = world.look(last, MOST);
+            world.act(&glance, usize::MAX);
+            world.goes_on();
+        }
+        prop_assert_eq!(world.awake(), last as usize);
+        prop_assert!(plan(&world.look(last, MOST).facts).settled());
+        prop_assert!(world.made.values().all(|times| *times == 1));
+        prop_assert!(world.made.len() <= MOST as usize, "nobody ended, so nobody was made in anybody's place: {:?}", world.made);
     }
 }

@@ -1,5 +1,7 @@
 //! How many agents a pool wants, and why. It must not know which agents there are: that is `pool`.
 
+use std::time::Duration;
+
 /// What decides the size of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -20,8 +22,11 @@ pub struct Facts {
 pub enum Work {
     /// The pool does not follow work.
     Ignored,
-    /// The pool follows work, and nothing serves its queues.
-    NotServed,
+    /// The pool follows work, and how much there is is not known yet: it stays as it is.
+    Unknown {
+        /// Agents wanted so far.
+        so_far: u32,
+    },
     /// Counted.
     Known {
         /// Items that an agent of the pool could take now.
@@ -59,8 +64,10 @@ pub enum Why {
     Drained,
     /// There is no work.
     NoWork,
-    /// Nothing serves the queues.
-    WorkNotServed,
+    /// How much work there is is not known yet.
+    WorkUnknown,
+    /// Fewer would do, and that has not been so for long enough.
+    CoolingDown,
     /// Budgets above leave no more room.
     NoRoom,
 }
@@ -72,7 +79,7 @@ pub fn desired(facts: &Facts) -> Desired {
         (Some(replicas), _) => (replicas, Why::ReplicasSet),
         (None, _) if max == 0 => (0, Why::Drained),
         (None, Work::Ignored) => (min.min(max), Why::AtMinimum),
-        (None, Work::NotServed) => (0, Why::WorkNotServed),
+        (None, Work::Unknown { so_far }) => (so_far.min(max), Why::WorkUnknown),
         (None, Work::Known { ready: 0, leased: 0, .. }) => (0, Why::NoWork),
         (None, Work::Known { ready, leased, items_per_agent, idle_buffer }) => {
             let wanted = ready.saturating_add(leased).div_ceil(u64::from(items_per_agent.max(1))).saturating_add(u64::from(idle_buffer));
@@ -87,6 +94,37 @@ pub fn desired(facts: &Facts) -> Desired {
     match room {
         Some(room) if room < count => Desired { count: room, why: Why::NoRoom },
         Some(_) | None => Desired { count, why },
+    }
+}
+
+/// How a pool that follows work comes down: steps down wait, steps up do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descent {
+    /// Agents wanted so far.
+    pub held: u32,
+    /// For how long fewer would have done.
+    pub lower_for: Duration,
+    /// How long that must be so before some leave ...
+    pub cooldown: Duration,
+    /// ... and before all do.
+    pub empty: Duration,
+}
+
+/// The size now, on the way to `target`; with how long to wait if it is not there yet.
+pub fn descend(target: Desired, descent: Descent) -> (Desired, Option<Duration>) {
+    let Descent { held, lower_for, cooldown, empty } = descent;
+    if target.count >= held {
+        return (target, None);
+    }
+    // What a person or a budget says is done at once.
+    let patience = match target.why {
+        Why::NoWork => empty,
+        Why::AgentsWanted | Why::AtMinimum | Why::MaxReached => cooldown,
+        Why::ReplicasSet | Why::Drained | Why::WorkUnknown | Why::CoolingDown | Why::NoRoom => Duration::ZERO,
+    };
+    match patience.checked_sub(lower_for).filter(|left| !left.is_zero()) {
+        Some(left) => (Desired { count: held, why: Why::CoolingDown }, Some(left)),
+        None => (target, None),
     }
 }
 
@@ -109,7 +147,7 @@ mod tests {
             (Facts { max: 0, ..facts(Work::Ignored) }, 0, Why::Drained),
             (Facts { replicas: Some(9), ..facts(Work::Ignored) }, 9, Why::ReplicasSet),
             (Facts { replicas: Some(0), ..facts(known(9, 0)) }, 0, Why::ReplicasSet),
-            (facts(Work::NotServed), 0, Why::WorkNotServed),
+            (facts(Work::Unknown { so_far: 3 }), 3, Why::WorkUnknown),
             (facts(known(0, 0)), 0, Why::NoWork),
             (facts(known(1, 0)), 1, Why::AtMinimum),
             (facts(known(5, 0)), 3, Why::AgentsWanted),
@@ -121,6 +159,22 @@ mod tests {
         for (facts, count, why) in cases {
             assert_eq!(desired(&facts), Desired { count, why }, "{facts:?}");
         }
+    }
+
+    #[test]
+    fn steps_down_wait_and_the_one_to_nothing_as_long_as_the_queue_says() {
+        let second = Duration::from_secs(1);
+        let at = |count, why, lower_for: u32| {
+            let descent = Descent { held: 5, lower_for: lower_for * second, cooldown: 30 * second, empty: 10 * second };
+            let (desired, wait) = descend(Desired { count, why }, descent);
+            (desired.count, wait.map(|wait| wait.as_secs()))
+        };
+        assert_eq!(at(6, Why::AgentsWanted, 0), (6, None), "up at once");
+        assert_eq!(at(2, Why::AgentsWanted, 29), (5, Some(1)));
+        assert_eq!(at(2, Why::AgentsWanted, 30), (2, None));
+        assert_eq!(at(0, Why::NoWork, 9), (5, Some(1)));
+        assert_eq!(at(0, Why::NoWork, 10), (0, None));
+        assert_eq!(at(0, Why::Drained, 0), (0, None), "a person says so");
     }
 
     proptest! {

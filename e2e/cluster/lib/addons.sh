@@ -103,7 +103,7 @@ apiVersion: v1
 kind: Node
 metadata: {name: fake$i, annotations: {kwok.x-k8s.io/node: fake}, labels: {type: kwok, kubernetes.io/hostname: fake$i}}
 spec: {taints: [{key: kwok.x-k8s.io/node, value: fake, effect: NoSchedule}]}
-status: {allocatable: {cpu: "32", memory: 256Gi, pods: "110"}, capacity: {cpu: "32", memory: 256Gi, pods: "110"}}
+status: {allocatable: {cpu: "32", memory: 256Gi, ephemeral-storage: 1Ti, pods: "110"}, capacity: {cpu: "32", memory: 256Gi, ephemeral-storage: 1Ti, pods: "110"}}
 Y
     done > "$D/kwok-nodes.yaml"
     if [ -s "$D/kwok-nodes.yaml" ]; then

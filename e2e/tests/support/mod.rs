@@ -1,10 +1,25 @@
 //! What the tests stand on.
 
 pub mod audit;
+pub mod caller;
+pub mod exec;
+pub mod fake;
+pub mod fleet;
+pub mod gateways;
+pub mod history;
+pub mod kept;
+pub mod kills;
+pub mod models;
+pub mod node;
 pub mod operator;
 pub mod proxy;
 pub mod room;
+pub mod schema;
+pub mod standins;
+pub mod stopped;
 pub mod track;
+pub mod witness;
+pub mod work;
 
 use std::time::Duration;
 

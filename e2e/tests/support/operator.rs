@@ -1,14 +1,18 @@
-//! The operator as a process: started, killed, stopped, continued.
+//! The operator's processes, controller and gateway: started, killed, stopped, continued.
 
 use std::fs::File;
-use std::net::TcpListener;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Room, eventually};
+
+/// Name of the gateway's ServiceAccount in every room.
+pub const GATEWAY: &str = "gateway";
 
 pub struct Operator {
     child: Child,
@@ -17,17 +21,50 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Starts the controller for `namespace` under the name `name`, with another kubeconfig if one is given. Its log goes
+    /// Starts the controller for `room` under the name `name`, with another kubeconfig if one is given. Its log goes
     /// to `target/e2e-logs`.
-    pub fn start(namespace: &str, name: &str, kubeconfig: Option<&PathBuf>) -> Self {
+    pub fn start(room: &Room, name: &str, kubeconfig: Option<&PathBuf>) -> Self {
+        Self::start_with(room, name, kubeconfig, &[])
+    }
+
+    /// As [`start`](Self::start), with more arguments.
+    pub fn start_with(room: &Room, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
+        let namespace = &room.namespace;
+        let governor = SocketAddr::new(room.node, free_port(room.node));
+        let mut arguments: Vec<String> = ["controller", "--namespace", namespace, "--lease-namespace", namespace].map(str::to_owned).into();
+        arguments.extend(["--agent-image", "localhost/spillway/spillway:dev", "--gateway-account"].map(str::to_owned));
+        arguments.extend([format!("{namespace}:{GATEWAY}"), "--gateway-address".into(), room.gateway.to_string()]);
+        arguments.extend(["--governor-listen".into(), governor.to_string(), "--governor-address".into(), governor.to_string()]);
+        arguments.extend(["--canary".to_owned(), format!("{}:6443", room.node)]);
+        arguments.extend_from_slice(more);
+        Self::spawn(namespace, name, "--listen", kubeconfig, &arguments)
+    }
+
+    /// Starts a gateway for `room`, under its address.
+    pub fn gateway(room: &Room, name: &str) -> Self {
+        Self::gateway_at(room, name, room.gateway, &room.journal())
+    }
+
+    /// As [`gateway`](Self::gateway), another one beside it.
+    pub fn gateway_at(room: &Room, name: &str, address: SocketAddr, journal: &Path) -> Self {
+        let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
+        arguments.extend(["--listen".into(), address.to_string()]);
+        arguments.extend(["--governor-token-file".into(), room.token_file().to_string_lossy().into_owned()]);
+        std::fs::create_dir_all(journal).expect("a folder for the journal");
+        arguments.extend(["--journal".into(), journal.to_string_lossy().into_owned()]);
+        if room.origins_file().exists() {
+            arguments.extend(["--model-origins-file".into(), room.origins_file().to_string_lossy().into_owned()]);
+        }
+        Self::spawn(&room.namespace, name, "--health-listen", None, &arguments)
+    }
+
+    fn spawn(namespace: &str, name: &str, listen: &str, kubeconfig: Option<&PathBuf>, arguments: &[String]) -> Self {
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-logs");
         std::fs::create_dir_all(&logs).expect("a folder for logs");
         let log = File::create(logs.join(format!("{namespace}-{name}.log"))).expect("a log file");
-        // Free now; nobody else in this network namespace takes ports at random.
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+        let port = free_port(Ipv4Addr::LOCALHOST.into());
         let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
-        command.args(["controller", "--namespace", namespace, "--lease-namespace", namespace, "--identity", name]);
-        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         if let Some(kubeconfig) = kubeconfig {
             command.env("KUBECONFIG", kubeconfig);
         }
@@ -63,6 +100,11 @@ impl Operator {
         Ok((status, body.to_owned()))
     }
 
+    /// Whether it did not end by itself.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("our own child takes a signal");
@@ -77,6 +119,19 @@ impl Operator {
             status.ok_or_else(|| "it runs".to_owned())
         })
         .await
+    }
+}
+
+/// Nobody's, also while who has it is started again: below the ports that the kernel gives to connections, and below those of
+/// Services, and none twice.
+pub fn free_port(address: IpAddr) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(12_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(port < 30_000, "no port is left");
+        if TcpListener::bind((address, port)).is_ok() {
+            return port;
+        }
     }
 }
 

@@ -1,18 +1,37 @@
 //! A namespace of a test's own, and what tests do in it.
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use spillway::api::{Agent, AgentPool};
+use spillway::api::{Agent, AgentPool, WorkItem};
 
+use super::operator::{GATEWAY, free_port};
 use super::{Operator, eventually, seen};
+
+/// Where the one real node is, and with it every process of ours.
+async fn address_of_the_node(client: &Client) -> IpAddr {
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes").items;
+    let addresses = nodes.into_iter().filter_map(|node| node.status?.addresses).flatten();
+    let internal = addresses.into_iter().find(|address| address.type_ == "InternalIP").expect("a node with an address");
+    internal.address.parse().expect("an address")
+}
 
 /// A namespace of a test's own, held to Pod Security `restricted`.
 pub struct Room {
     pub client: Client,
     pub namespace: String,
+    /// Address of the node, which our processes share.
+    pub node: IpAddr,
+    /// Where this room's gateway serves.
+    pub gateway: SocketAddr,
+    serving: Mutex<Option<Operator>>,
 }
 
 impl Room {
@@ -23,12 +42,43 @@ impl Room {
         let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
         let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace, "labels": labels}})).expect("a namespace");
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await.expect("a new namespace");
-        let room = Self { client, namespace };
+        let node = address_of_the_node(&client).await;
+        let gateway = SocketAddr::new(node, free_port(node));
+        let room = Self { client, namespace, node, gateway, serving: Mutex::default() };
         eventually("the namespace has its ServiceAccount", async || {
-            room.api::<k8s_openapi::api::core::v1::ServiceAccount>().get("default").await.map_err(|error| error.to_string())
+            room.api::<ServiceAccount>().get("default").await.map_err(|error| error.to_string())
         })
         .await;
+        room.gateways_token().await;
+        room.start_gateway("gateway");
         room
+    }
+
+    /// The gateway's own ServiceAccount and its token for the governor, as the kubelet would mount it.
+    async fn gateways_token(&self) {
+        let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": GATEWAY}})).expect("an account");
+        let accounts = self.api::<ServiceAccount>();
+        accounts.create(&PostParams::default(), &account).await.expect("a ServiceAccount");
+        let request: TokenRequest =
+            serde_json::from_value(json!({"metadata": {}, "spec": {"audiences": ["spillway.dev/governor"], "expirationSeconds": 7200}}))
+                .expect("a request");
+        let answer = accounts.create_token_request(GATEWAY, &PostParams::default(), &request).await.expect("a token");
+        std::fs::write(self.token_file(), answer.status.and_then(|status| status.token).expect("a token")).expect("a file for the token");
+    }
+
+    /// File with the gateway's token for the governor.
+    pub fn token_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.token", self.namespace))
+    }
+
+    /// Starts the room's gateway, after it was stopped.
+    pub fn start_gateway(&self, name: &str) {
+        *self.serving.lock().expect("one at a time") = Some(Operator::gateway(self, name));
+    }
+
+    /// Kills the room's gateway.
+    pub fn kill_gateway(&self) {
+        *self.serving.lock().expect("one at a time") = None;
     }
 
     /// Removes all there is while the operator still runs (it must leave nothing), then the namespace. Without it (a test
@@ -37,6 +87,7 @@ impl Room {
         let all = ListParams::default();
         self.api::<AgentPool>().delete_collection(&DeleteParams::default(), &all).await.expect("the pools are deleted");
         self.api::<Agent>().delete_collection(&DeleteParams::default(), &all).await.expect("the Agents are deleted");
+        self.api::<WorkItem>().delete_collection(&DeleteParams::default(), &all).await.expect("the items are deleted");
         self.empty().await;
         let all = Api::<Namespace>::all(self.client.clone());
         all.delete(&self.namespace, &DeleteParams::default()).await.expect("the namespace is deleted");
@@ -52,7 +103,7 @@ impl Room {
 
     /// An operator that serves this namespace only.
     pub fn operator(&self, name: &str) -> Operator {
-        Operator::start(&self.namespace, name, None)
+        Operator::start(self, name, None)
     }
 
     /// A pool of demo agents of type free that differs from the plainest one by `extra` (merged into the spec).
@@ -60,7 +111,7 @@ impl Room {
         let resources = json!({"requests": {"cpu": "5m", "memory": "8Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}});
         let mut object = json!({
             "apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": name},
-            "spec": {"type": "free", "agent": {"image": "localhost/spillway/demo-agent:dev", "resources": resources}},
+            "spec": {"type": "free", "agent": {"image": "localhost/spillway/demo-agent:dev", "command": ["/bin/demo-agent"], "resources": resources}},
         });
         merge(&mut object["spec"], extra);
         let params = PatchParams::apply("e2e").force();
@@ -134,7 +185,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn merge(into: &mut Value, from: Value) {
+pub fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value))

@@ -1,10 +1,13 @@
 //! `Agent` -> pod: makes it, records it, tells its state, ends with it.
 
 mod build;
+mod claim;
 mod disappear;
+mod govern;
 mod observe;
 mod pod_view;
 mod status;
+mod supervise;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +18,26 @@ use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
 use super::context::{Context, Key, Look, jittered};
+use super::places;
 use super::publish::publish;
 use super::stores::AgentObject;
-use crate::api::agent::{AgentPhase, PodRef};
+use crate::api::agent::{AgentPhase, ClaimRef, PodRef};
 use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Agent, AgentPool, AgentStatus};
 use crate::cluster::{Class, Error, calls};
+use crate::governor::budget::standing::{self, Tokens};
 use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
+use crate::policy::places::Amounts;
 use crate::policy::presence::Verdict;
 use crate::policy::publish::When;
 
-pub use build::owner;
+pub use build::{claim as claim_of, owner};
 pub use disappear::Disappearances;
 pub use observe::Observed;
 pub use pod_view::reachable;
 pub use status::{hindrance_of, hindrance_reason};
+pub use supervise::condemned;
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "agent";
@@ -41,6 +48,11 @@ const GATE_RETRY: Duration = Duration::from_secs(5);
 /// A pod that the watch does not show is looked at this often; while it is missing, its node: what proves its end is that the
 /// node stayed healthy all along.
 const MISSING_PERIOD: Duration = Duration::from_secs(5);
+
+/// A pod that was asked to leave is looked at this often.
+const LEAVING_PERIOD: Duration = Duration::from_secs(10);
+/// The shortest grace there is. With 0 the object would vanish before its processes.
+const SHORTEST_GRACE: u32 = 1;
 
 /// Observe, plan, apply, status.
 pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Result<Action, Error> {
@@ -72,7 +84,7 @@ async fn malformed(object: &AgentObject, trouble: &str, key: &Key, context: &Con
     let pod = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
     let pod = pod.filter(|pod| pod.metadata.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == meta.uid.as_ref()));
     match pod {
-        Some(pod) if pod.metadata.deletion_timestamp.is_none() => delete_pod(key, context, &pod.uid().unwrap_or_default()).await?,
+        Some(pod) if pod.metadata.deletion_timestamp.is_none() => delete_pod(key, context, &pod.uid().unwrap_or_default(), None).await?,
         Some(_) => {}
         None => remove_finalizer(meta, key, context).await?,
     }
@@ -97,10 +109,15 @@ async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Look, Error>
     }
     let observed = observe::observe(agent, key, pod, context).await?;
     let (step, state) = plan(&observed.facts);
+    govern::guide(agent, key, context, &observed, &state);
     let (state, written) = apply(agent, key, context, &observed, step, state).await?;
+    // Before the end is stored, so that it is not forgotten. A pod that ended by itself stays to be read, with its volume.
+    if matches!(state, State::Ended(_)) && observed.pod.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()) {
+        claim::give_back(agent, key, context).await?;
+    }
     let wait = match written {
         Written::Gone => None,
-        Written::Nothing | Written::Pod(_) => tell(agent, key, context, &observed, &state, written).await?,
+        Written::Nothing | Written::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
     };
     let wait = wait.into_iter().chain(observed.unwatched.then_some(MISSING_PERIOD)).min();
     Ok(match (wait, next_look(&state)) {
@@ -113,8 +130,8 @@ async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Look, Error>
 enum Written {
     /// The status, as the state says.
     Nothing,
-    /// The status, with the pod that was just made.
-    Pod(Box<Pod>),
+    /// The status, with the pod that was just made, and the claim that it mounts.
+    Pod(Box<Pod>, Option<ClaimRef>),
     /// The Agent is gone, or changed under us: nothing.
     Gone,
 }
@@ -136,7 +153,13 @@ async fn apply(
         Step::CreatePod => create_pod(agent, key, context, observed).await,
         Step::DeletePod => {
             if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
-                delete_pod(key, context, &pod.uid).await?;
+                delete_pod(key, context, &pod.uid, None).await?;
+            }
+            Ok((state, Written::Nothing))
+        }
+        Step::ForcePod => {
+            if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
+                delete_pod(key, context, &pod.uid, Some(SHORTEST_GRACE)).await?;
             }
             Ok((state, Written::Nothing))
         }
@@ -169,12 +192,26 @@ async fn adopt(agent: &Agent, key: &Key, context: &Context, observed: &Observed)
 
 async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Observed) -> Result<(State, Written), Error> {
     let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, Written::Nothing)) };
+    let pod = build::pod(agent, pool, observe::user_namespaces(pool, context), &context.supervised);
+    let volume = if agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some()) { None } else { build::claim(agent, pool) };
+    let amounts = Amounts { agents: 1, memory: places::memory(&pod), storage: volume.as_ref().map_or(0, places::volume) };
+    // Before its volume: what there is no room for leaves nothing behind.
+    if let Err(hindrance) = context.places.take(key, pool, amounts, &context.stores) {
+        return Ok((State::Hindered(hindrance), Written::Nothing));
+    }
+    let claim = match claim::ensure(agent, pool, key, context).await? {
+        claim::Claim::None => None,
+        claim::Claim::Ready(claim) => Some(claim),
+        claim::Claim::Refused(hindrance) => {
+            context.places.give_back(key);
+            return Ok((State::Hindered(hindrance), Written::Nothing));
+        }
+    };
     context.leadership.check()?;
-    let pod = build::pod(agent, pool, observe::user_namespaces(pool, context));
     match calls::create(&context.api::<Pod>(&key.namespace), &pod, managers::AGENT).await {
         Ok(made) => {
             context.pod_gate.wrote(key.clone(), made.metadata.resource_version.as_deref());
-            Ok((State::Pending(None), Written::Pod(Box::new(made))))
+            Ok((State::Pending(None), Written::Pod(Box::new(made), claim)))
         }
         Err(error) => {
             let kind = match error.class() {
@@ -188,15 +225,16 @@ async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Obse
                 Class::Refused => HindranceKind::PodRefused,
                 Class::Conflict | Class::NotFound | Class::LostLeadership | Class::Unavailable => return Err(error),
             };
+            context.places.give_back(key);
             Ok((State::Hindered(Hindrance { kind, message: error.message() }), Written::Nothing))
         }
     }
 }
 
-/// Deletes our pod with the grace that it carries.
-async fn delete_pod(key: &Key, context: &Context, uid: &str) -> Result<(), Error> {
+/// Deletes our pod with `grace` seconds; `None`: with what it carries.
+async fn delete_pod(key: &Key, context: &Context, uid: &str, grace: Option<u32>) -> Result<(), Error> {
     context.leadership.confirm().await?;
-    let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, None).await?;
+    let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, grace).await?;
     if let Some(meta) = deleted {
         context.pod_gate.deleted(key.clone(), meta.resource_version.as_deref());
     }
@@ -214,7 +252,7 @@ async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context) -> Resu
     if recorded.as_deref() == Some(uid.as_str()) || pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
-    delete_pod(key, context, &uid).await?;
+    delete_pod(key, context, &uid, None).await?;
     let note = format!("Pod {} (uid {uid}) was not made by a create that we saw answered; it is replaced", key.name);
     context.events.warning(agent, reasons::FOREIGN_POD, "DeletePod", note).await;
     Ok(())
@@ -245,11 +283,25 @@ async fn tell(
     state: &State,
     written: Written,
 ) -> Result<Option<Duration>, Error> {
-    let made = match &written {
-        Written::Pod(pod) => pod.metadata.uid.as_ref().map(|uid| PodRef { name: key.name.clone(), uid: uid.clone() }),
-        Written::Nothing | Written::Gone => None,
+    let (made, claim) = match written {
+        Written::Pod(pod, claim) => (pod.metadata.uid.map(|uid| PodRef { name: key.name.clone(), uid }), claim),
+        Written::Nothing | Written::Gone => (None, None),
     };
-    let told = status::Told { state, pod: observed.pod.as_deref(), made: made.as_ref(), epoch: context.epoch, now: jiff::Timestamp::now() };
+    let told = status::Told {
+        state,
+        pod: observed.pod.as_deref(),
+        made: made.as_ref(),
+        claim: claim.as_ref(),
+        view: observed.view.as_ref(),
+        decision: observed.decision.as_ref().filter(|decision| govern::is_new(agent, context, decision)),
+        paused: supervise::pause(agent, observed.decision.as_ref()),
+        holding: observed.holding.as_ref(),
+        tokens: observed.pool().map_or(Tokens::Unknown, |pool| standing::of_agent(agent, pool, context)),
+        children: observed.children,
+        parent_ended: observed.parent_ended,
+        epoch: context.epoch,
+        now: jiff::Timestamp::now(),
+    };
     let Some((next, change)) = status::next(agent, &told) else { return Ok(None) };
     match context.publish_now(CONTROLLER, key, change) {
         When::Never => return Ok(None),
@@ -261,8 +313,24 @@ async fn tell(
         None => publish(context, &context.api::<Agent>(&key.namespace), agent, managers::AGENT, &next).await?,
     };
     context.agent_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
-    if let Some((reason, note)) = status::news(agent.status.as_ref(), &next) {
-        context.events.warning(agent, &reason, "Supervise", note).await;
+    if let Some(pod) = next.pod_ref.as_ref().filter(|_| next.goodbye.is_some()) {
+        context.live.goodbye_stored(&pod.uid);
+    }
+    if let Some(pod) = &next.pod_ref {
+        context.live.asks_stored(&pod.uid, status::asked(&next));
+    }
+    if let (State::Hibernated, Some(pod)) = (state, agent.status.as_ref().and_then(|status| status.pod_ref.as_ref())) {
+        context.disappearances.forget(&pod.uid);
+    }
+    for news in status::news(agent.status.as_ref(), &next) {
+        if news.warning {
+            context.events.warning(agent, &news.reason, "Supervise", news.note).await;
+        } else {
+            context.events.normal(agent, &news.reason, "Supervise", news.note).await;
+        }
+    }
+    if let Some(decision) = told.decision {
+        govern::intervene(agent, context, decision).await;
     }
     Ok(None)
 }
@@ -290,15 +358,19 @@ async fn record(agent: &Agent, key: &Key, context: &Context, next: &AgentStatus)
 
 fn next_look(state: &State) -> Look {
     match state {
+        // Its own write wakes it at once; this is for when that event is lost.
+        State::Condemned(_) | State::Hibernating => Look::After(GATE_RETRY),
+        // What is in the way of a pod that leaves is looked at until it is gone: the kubelet may need to be told again.
+        State::Stopping => Look::After(LEAVING_PERIOD),
         State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => Look::Later,
         State::Missing(Verdict::NotYet(wait)) => Look::After(MISSING_PERIOD.min(*wait)),
         State::Keep
         | State::Creating
         | State::PoolMissing
         | State::Pending(_)
-        | State::Running { .. }
+        | State::Running(_)
         | State::Unreachable
-        | State::Stopping
+        | State::Hibernated
         | State::Ended(_)
         | State::Missing(Verdict::Gone) => Look::After(jittered(LOOK_AGAIN)),
     }
@@ -306,6 +378,9 @@ fn next_look(state: &State) -> Look {
 
 fn forget(agent: &Agent, key: &Key, context: &Context) {
     context.forget(CONTROLLER, key);
+    if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
+        context.live.revoke(&pod.uid);
+    }
     context.agent_gate.forget(key);
     context.pod_gate.forget(key);
     if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {

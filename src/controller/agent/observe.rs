@@ -6,15 +6,21 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Resource, ResourceExt};
 
-use super::{ended, pod_view};
+use super::{ended, pod_view, supervise};
 use crate::api::agent::PodRef;
+use crate::api::conditions::{reasons, types};
 use crate::api::sandbox::Requirement;
 use crate::api::{Agent, AgentPool, names};
 use crate::cluster::Error;
 use crate::controller::agent_pool::{missing_references, unsupported};
+use crate::controller::conditions::find;
 use crate::controller::context::{Context, Key};
 use crate::controller::stores::PoolObject;
-use crate::policy::agent::{Facts, Hindrance, HindranceKind, Pod as PodFact, Spawn};
+use crate::controller::walls;
+use crate::governor::live::View;
+use crate::governor::work::desk::Holding;
+use crate::policy::agent::{Facts, Hindrance, HindranceKind, Observed as PodObserved, Pod as PodFact, Sleep, Spawn, Stage};
+use crate::policy::hub;
 use crate::policy::presence::{NodeState, Verdict, judge};
 
 /// Where the kubelets keep their leases.
@@ -28,6 +34,16 @@ pub struct Observed {
     pub pod: Option<Arc<Pod>>,
     /// The pod is there and the cache does not show it: no event will tell what becomes of it.
     pub unwatched: bool,
+    /// What it reported.
+    pub view: Option<View>,
+    /// What its supervisor decided.
+    pub decision: Option<hub::Decision>,
+    /// The item that it holds.
+    pub holding: Option<Holding>,
+    /// Agents that it asked for and that live.
+    pub children: u32,
+    /// The agent that asked for it ended.
+    pub parent_ended: bool,
     /// The Agent's pool as stored, if it fits its type and is the one that owns the Agent.
     pool: Option<Arc<PoolObject>>,
 }
@@ -55,7 +71,30 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         (_, Some(_)) if ended(agent) => (PodFact::Absent(Verdict::Gone), None),
         (_, Some(recorded)) => look_for(agent, recorded, key, context).await?,
     };
+    let uid = recorded.map(|recorded| recorded.uid.as_str());
+    let view = uid.and_then(|uid| context.live.view(uid));
+    let spec = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(|pool| &pool.spec);
+    let failure = match &fact {
+        PodFact::Ours(PodObserved { stage: Stage::Failed(words), .. }) => Some(words.as_str()),
+        PodFact::Ours(_) | PodFact::Foreign | PodFact::Absent(_) => None,
+    };
+    // Of a pod that leaves, or whose node is not heard of, silence says nothing.
+    let quiet = match &fact {
+        PodFact::Ours(shown) => shown.deleting || shown.node_unreachable,
+        PodFact::Foreign | PodFact::Absent(_) => true,
+    };
+    let decision = uid.filter(|_| !ended(agent) && !quiet).and_then(|uid| supervise::decide(uid, view.as_ref(), failure, spec, context));
+    let parent_ended = match &agent.spec.parent_ref {
+        Some(parent) if !ended(agent) => parent_has_ended(agent, &parent.name, context).await?,
+        Some(_) | None => false,
+    };
+    let status = agent.status.as_ref();
+    let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
     let facts = Facts {
+        goodbye: parent_ended || status.is_some_and(|status| status.goodbye.is_some()),
+        condemned: status.is_some_and(super::condemned),
+        sleep: sleep(agent),
+        life: supervise::life(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some()),
         deleting: agent.metadata.deletion_timestamp.is_some(),
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
         owned: owner.is_some() || pool.is_none(),
@@ -69,12 +108,50 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         ),
         pod: fact,
     };
-    Ok(Observed { facts, unwatched: pod.is_some() && !watched, pod, pool })
+    let children = uid.map_or(0, |uid| living_children(&key.namespace, uid, context));
+    Ok(Observed { facts, unwatched: pod.is_some() && !watched, pod, pool, view, decision, holding, children, parent_ended })
+}
+
+/// Whether it is to hibernate. What began goes on until its pod is gone, whatever its pool says meanwhile.
+fn sleep(agent: &Agent) -> Sleep {
+    let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
+    if ready.is_some_and(|ready| ready.reason == reasons::HIBERNATING) {
+        return Sleep::Begun;
+    }
+    // Nobody would wake one that was made by hand.
+    if agent.spec.hibernated == Some(true) && agent.spec.sequence.is_some() { Sleep::Wanted } else { Sleep::No }
+}
+
+fn living_children(namespace: &str, uid: &str, context: &Context) -> u32 {
+    let mine = context.stores.agents.state_filter(|child| {
+        let meta = child.meta();
+        meta.namespace.as_deref() == Some(namespace)
+            && meta.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL)).is_some_and(|parent| parent == uid)
+            && child.0.as_ref().is_ok_and(|child| !ended(child))
+    });
+    u32::try_from(mine.len()).unwrap_or(u32::MAX)
+}
+
+/// Whether the agent that asked for `agent` ended. One that the cache does not show is looked for.
+async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Result<bool, Error> {
+    let namespace = agent.namespace().unwrap_or_default();
+    let asked_by = agent.metadata.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL));
+    let Some(asked_by) = asked_by else { return Ok(false) }; // named by a person, who may name whom they like
+    let over = |parent: &Agent| {
+        let pod = parent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
+        ended(parent) || pod.is_none_or(|pod| pod.uid != *asked_by)
+    };
+    let cached = context.stores.agent(&Key { namespace: namespace.clone(), name: parent.to_owned() });
+    if let Some(parent) = cached.as_ref().and_then(|object| object.0.as_ref().ok()) {
+        return Ok(over(parent));
+    }
+    let live = context.api::<Agent>(&namespace).get_opt(parent).await.map_err(Error::of("reading an Agent"))?;
+    Ok(live.is_none_or(|parent| over(&parent)))
 }
 
 fn ours(pod: &Pod, context: &Context) -> PodFact {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
-    PodFact::Ours(pod_view::observed(pod, node.as_deref()))
+    PodFact::Ours(pod_view::observed(pod, node.as_deref(), jiff::Timestamp::now()))
 }
 
 /// The uid of the pool that owns the Agent; an Agent made by hand may have none.
@@ -102,10 +179,10 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     if !missing.is_empty() {
         return hindered(HindranceKind::MissingReference, format!("{} not found in this namespace", missing.join(", ")));
     }
-    match unsupported(&pool.spec) {
-        Some(message) => hindered(HindranceKind::Unsupported, message),
-        None => Spawn::Possible,
+    if let Some(message) = unsupported(&pool.spec) {
+        return hindered(HindranceKind::Unsupported, message);
     }
+    if walls::stand(&namespace, context) { Spawn::Possible } else { Spawn::NotYet }
 }
 
 /// Whether a pod of this pool gets a user namespace of its own.

@@ -7,9 +7,15 @@ use crate::policy::agent::{Hindrance, HindranceKind, Observed, Stage};
 /// Taint by which a person vouches that a node is off.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
+/// A pod that is still there so long after its grace is told again, with the shortest one.
+const OVERDUE: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// What the pod shows; `node` is the one it is on, if that is known.
-pub fn observed(pod: &Pod, node: Option<&Node>) -> Observed {
+pub fn observed(pod: &Pod, node: Option<&Node>, now: jiff::Timestamp) -> Observed {
+    // The deletion time is that of the request, with the grace added.
+    let since = pod.metadata.deletion_timestamp.as_ref().and_then(|time| std::time::Duration::try_from(now.duration_since(time.0)).ok());
     Observed {
+        overdue: since.is_some_and(|since| since >= OVERDUE),
         stage: stage(pod),
         deleting: pod.metadata.deletion_timestamp.is_some(),
         node_unreachable: node.is_some_and(|node| !reachable(node)),

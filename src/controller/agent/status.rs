@@ -3,11 +3,17 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::api::agent::{AgentPhase, PodRef};
+use super::supervise::{self, Pause};
+use crate::api::agent::{AgentPhase, ClaimRef, CurrentItem, Goodbye, InterventionRecord, PodRef, SandboxReport};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentStatus};
 use crate::controller::conditions::{Builder, find, with_old_words};
-use crate::policy::agent::{End, HindranceKind, State};
+use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::live::{Asks, View};
+use crate::governor::work::desk::Holding;
+use crate::policy::agent::{Doing, End, GiveUp, HindranceKind, State};
+use crate::policy::health::Finding;
+use crate::policy::hub::Decision;
 use crate::policy::presence::Verdict;
 use crate::policy::publish::Change;
 
@@ -19,6 +25,22 @@ pub struct Told<'a> {
     pub pod: Option<&'a Pod>,
     /// The pod that was just made.
     pub made: Option<&'a PodRef>,
+    /// The claim that it mounts.
+    pub claim: Option<&'a ClaimRef>,
+    /// What it reported.
+    pub view: Option<&'a View>,
+    /// What its supervisor decided, if that is new.
+    pub decision: Option<&'a Decision>,
+    /// The item that it holds.
+    pub holding: Option<&'a Holding>,
+    /// Who holds it.
+    pub paused: Option<Pause>,
+    /// Whether there are tokens for its calls.
+    pub tokens: Tokens,
+    /// Agents that it asked for and that live.
+    pub children: u32,
+    /// The agent that asked for it ended.
+    pub parent_ended: bool,
     /// Our owner epoch.
     pub epoch: i64,
     /// Now.
@@ -29,46 +51,257 @@ pub struct Told<'a> {
 /// other writers own is neither compared nor written.
 pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     let stored = own(agent.status.as_ref());
-    let (phase, ready, reason, message) = describe(told.state)?;
+    // A goodbye that is written now is followed by its pod's end: told in one write.
+    let leaves = told.parent_ended || told.view.is_some_and(|view| view.goodbye.is_some());
+    let state = if leaves && matches!(told.state, State::Running(_)) { &State::Stopping } else { told.state };
+    let (phase, ready, reason, message) = describe(state, &stored)?;
     let generation = agent.metadata.generation.unwrap_or(0);
     let conditions = Builder { stored: &stored.conditions, generation, now: told.now };
-    let mut next = AgentStatus {
-        observed_generation: Some(generation),
-        phase: Some(phase),
-        pod_ref: told.made.cloned().or_else(|| stored.pod_ref.clone()),
-        conditions: vec![
-            conditions.build(types::READY, ready, reason, message),
-            conditions.with_status(
-                types::SANDBOX_ENFORCED,
-                "Unknown",
-                reasons::NOT_REPORTED,
-                "the pod does not report its sandbox in this version",
-            ),
-        ],
-        ..stored.clone()
-    };
+    let mut next = AgentStatus { observed_generation: Some(generation), phase: Some(phase), ..stored.clone() };
+    next.pod_ref = told.made.cloned().or(next.pod_ref);
+    next.claim_ref = told.claim.cloned().or(next.claim_ref);
     if let Some(pod) = told.pod {
-        let container = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.container_statuses.as_ref()?.iter().find(|one| one.name == super::build::CONTAINER));
-        next.node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).or(next.node);
-        next.container_id =
-            container.and_then(|container| container.container_id.clone()).filter(|id| !id.is_empty()).or(next.container_id);
-        next.start_time = container.and_then(started).or(next.start_time);
+        place(pod, &mut next);
     }
     if phase.ended() && next.stop_time.is_none() {
         next.stop_time = Some(Time(told.now));
     }
+    life(agent, told, &mut next);
+    if *state == State::Hibernated {
+        forget_pod(&mut next);
+    }
+    next.conditions = vec![conditions.build(types::READY, ready, &reason, message)];
+    next.conditions.extend(heartbeating(told, &conditions, phase));
+    next.conditions.extend(next.goodbye.as_ref().map(|goodbye| {
+        let said = goodbye.reason.clone().unwrap_or_default();
+        let reason = if told.parent_ended { reasons::PARENT_ENDED } else { reasons::SAID_GOODBYE };
+        conditions.build(types::GOODBYE_REQUESTED, true, reason, said)
+    }));
+    let given_up = if let State::Condemned(Some((why, words))) = told.state {
+        Some(conditions.build(types::GIVEN_UP, true, supervise::reason(*why), words.clone()))
+    } else {
+        find(&stored.conditions, types::GIVEN_UP).cloned()
+    };
+    next.conditions.extend(given_up);
+    next.conditions.push(sandbox(told, &next, &conditions));
+    next.conditions.push(paused(told, &conditions));
+    next.conditions.extend(asks(told, &conditions).filter(|_| !phase.ended()));
+    let available = available(told, &conditions, phase);
+    // That there are tokens goes without saying: said for the first time it is no news, and rides along.
+    let (rides, counts) =
+        available.into_iter().partition::<Vec<_>, _>(|is| is.status == "True" && find(&stored.conditions, &is.type_).is_none());
+    next.conditions.extend(counts);
+    let quiet = AgentStatus {
+        conditions: with_old_words(&next.conditions, &stored.conditions),
+        phase: if both_at_work(stored.phase, next.phase) { stored.phase } else { next.phase },
+        current_action: stored.current_action.clone(),
+        current_item: stored.current_item.clone(),
+        children: stored.children,
+        ..next.clone()
+    };
     let change = if next == stored {
         return None;
-    } else if (AgentStatus { conditions: with_old_words(&next.conditions, &stored.conditions), ..next.clone() }) == stored {
-        Change::Counts // only words changed: a count in a quota's message, a back-off that goes on
+    } else if quiet == stored || (still_starting(&next) && still_starting(&stored) && next.pod_ref == stored.pod_ref) {
+        Change::Counts // only words or counts changed: a quota's message, a back-off that goes on, what an agent does
     } else {
         Change::State
     };
+    next.conditions.extend(rides);
+    // Times alone are no change: they ride along. What a leader before us wrote stays until we know better.
+    next.last_heartbeat_time = agent.status.as_ref().and_then(|status| status.last_heartbeat_time.clone());
+    next.last_activity_time = agent.status.as_ref().and_then(|status| status.last_activity_time.clone());
+    if *state == State::Hibernated {
+        (next.last_heartbeat_time, next.last_activity_time) = (None, None);
+    } else if let Some((report, at)) = told.view.and_then(|view| view.report.as_ref()) {
+        next.last_heartbeat_time = Some(Time(*at));
+        let silent = jiff::SignedDuration::from_millis(i64::try_from(report.silent_ms).unwrap_or(i64::MAX));
+        next.last_activity_time = at.checked_sub(silent).ok().map(Time);
+    }
     next.governor_epoch = Some(told.epoch);
     Some((next, change))
+}
+
+/// Nothing is left of its pod: what was said of that is not of the next one, which begins as if there had been none.
+fn forget_pod(next: &mut AgentStatus) {
+    let AgentStatus { pod_ref, node, container_id, start_time, current_action, current_item, sandbox, .. } = next;
+    (*pod_ref, *node, *container_id, *start_time) = (None, None, None, None);
+    (*current_action, *current_item, *sandbox) = (None, None, None);
+}
+
+/// Active and Idle alternate with each piece of work: a count, not a state that others wait for.
+fn both_at_work(before: Option<AgentPhase>, after: Option<AgentPhase>) -> bool {
+    let at_work = |phase| matches!(phase, Some(AgentPhase::Active | AgentPhase::Idle));
+    at_work(before) && at_work(after)
+}
+
+/// Whether a pod is on its way to register, with nothing in it: where it is meanwhile is told with what comes of it, if that
+/// comes soon. A thousand agents that start would else be three thousand writes.
+fn still_starting(status: &AgentStatus) -> bool {
+    let on_its_way = [reasons::POD_PENDING, reasons::POD_NOT_READY, reasons::NOT_REGISTERED];
+    find(&status.conditions, types::READY).is_some_and(|ready| on_its_way.contains(&ready.reason.as_str()))
+}
+
+/// Where the pod is.
+fn place(pod: &Pod, next: &mut AgentStatus) {
+    let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    let container = containers.and_then(|all| all.iter().find(|one| one.name == super::build::CONTAINER));
+    next.node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).or(next.node.take());
+    next.container_id =
+        container.and_then(|container| container.container_id.clone()).filter(|id| !id.is_empty()).or(next.container_id.take());
+    next.start_time = container.and_then(started).or(next.start_time.take());
+}
+
+/// What it reported, and what was decided about it.
+fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
+    if let Some(view) = told.view {
+        if let Some((report, _)) = &view.report {
+            next.current_action = report.action.clone();
+        }
+        if let Some(found) = &view.sandbox {
+            next.sandbox =
+                Some(SandboxReport { tier: found.tier.clone(), missing: Some(found.missing.clone()).filter(|all| !all.is_empty()) });
+        }
+        // One that is on its way to sleep comes back, whatever its program says when it is asked to end.
+        if next.goodbye.is_none()
+            && !matches!(told.state, State::Hibernating | State::Hibernated)
+            && let Some((reason, at)) = &view.goodbye
+        {
+            next.goodbye = Some(Goodbye { time: Time(*at), reason: Some(reason.clone()) });
+        }
+    }
+    next.current_item =
+        told.holding.map(|holding| CurrentItem { name: holding.name.clone(), uid: holding.held.uid.clone(), epoch: holding.held.epoch });
+    if told.parent_ended && next.goodbye.is_none() {
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent that asked for it ended".into()) });
+    }
+    let children = i32::try_from(told.children).unwrap_or(i32::MAX);
+    next.children = (children > 0 || next.children.is_some()).then_some(children);
+    let was_paused =
+        agent.status.as_ref().and_then(|status| find(&status.conditions, types::PAUSED)).is_some_and(|was| was.status == "True");
+    if told.paused.is_some() && !was_paused {
+        next.pauses = Some(next.pauses.unwrap_or(0) + 1);
+    }
+    if let Some(decision) = told.decision {
+        let words = if decision.enforced { decision.message.clone() } else { format!("{} (observed only)", decision.message) };
+        let record = InterventionRecord {
+            time: Time(told.now),
+            signal: decision.signal.name().to_owned(),
+            action: decision.action.name().to_owned(),
+            // As long as the schema lets it be: a program may have written it.
+            message: words.chars().take(1024).collect(),
+        };
+        let all = next.interventions.get_or_insert_default();
+        all.push(record);
+        let surplus = all.len().saturating_sub(INTERVENTIONS);
+        all.drain(..surplus);
+    }
+}
+
+/// Whether it is heard of. Nothing is said before its pod runs.
+fn heartbeating(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+    let stored = find(conditions.stored, types::HEARTBEATING).cloned();
+    let say = |status: &str, reason: &str, words: &str| Some(conditions.with_status(types::HEARTBEATING, status, reason, words));
+    match told.state {
+        State::Condemned(Some((GiveUp::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
+        State::Condemned(Some((GiveUp::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
+        // Not ready, and not heard of: that it runs is no sign of life.
+        State::Running(Doing::Starting) if told.view.is_none_or(|view| !view.registered) => {
+            stored.or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED).into())
+        }
+        State::Running(Doing::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED),
+        State::Running(_) => match told.view.map(|view| view.finding) {
+            Some(Finding::SilentWithMany) => say(
+                "Unknown",
+                reasons::SILENT_WITH_MANY,
+                "it is silent, and so are many of its node's or gateway's agents: something of ours is down, and nobody is given up for it yet",
+            ),
+            // Only with supervision.mode Observe: else the agent is given up.
+            Some(Finding::HeartbeatLost(_)) => say("False", reasons::HEARTBEAT_LOST, "its pod is silent"),
+            Some(Finding::ProgramSilent(_)) => say("False", reasons::PROGRAM_SILENT, "its program is silent"),
+            Some(
+                Finding::Well
+                | Finding::StartOverdue(_)
+                | Finding::LeaseExpired(_)
+                | Finding::ItemStalled(_)
+                | Finding::ItemPastTime(_)
+                | Finding::CancelIgnored(_),
+            )
+            | None => say("True", reasons::HEARTBEATING, "its pod reports"),
+        },
+        State::Ended(_) => stored.and_then(|_| say("False", reasons::POD_GONE, "the agent ended")),
+        // Its next pod has not called yet.
+        State::Hibernated => None,
+        State::Keep
+        | State::Creating
+        | State::Replacing
+        | State::Hindered(_)
+        | State::PoolMissing
+        | State::Pending(_)
+        | State::Unreachable
+        | State::Stopping
+        | State::Hibernating
+        | State::Condemned(_)
+        | State::Missing(_) => stored.filter(|_| !phase.ended()),
+    }
+}
+
+/// What isolates it, as its pod found it.
+fn sandbox(told: &Told<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
+    let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
+    if let State::Running(Doing::WallsDown(reachable)) = told.state {
+        let words = format!("{reachable} can be reached from its pod: the NetworkPolicy is not enforced; its program is held back");
+        return to("False", reasons::EGRESS_NOT_ENFORCED, words);
+    }
+    match &next.sandbox {
+        Some(SandboxReport { tier, missing: Some(missing) }) => {
+            to("False", reasons::POD_WALLS_ONLY, format!("tier {tier}: the pod's own walls stand; missing: {}", missing.join(", ")))
+        }
+        Some(SandboxReport { tier, missing: None }) => to("True", reasons::REGISTERED, format!("tier {tier}")),
+        None => to("Unknown", reasons::NOT_REPORTED, "its pod has not reported its sandbox yet".to_owned()),
+    }
+}
+
+fn paused(told: &Told<'_>, conditions: &Builder<'_>) -> Condition {
+    let (status, reason, words) = match told.paused {
+        None => (false, reasons::NOT_PAUSED, ""),
+        Some(Pause::Spec) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
+        Some(Pause::Supervisor) => {
+            (true, reasons::PAUSED_BY_SUPERVISOR, "the supervisor holds it; spec.resumePause: status.pauses lets it go")
+        }
+    };
+    conditions.build(types::PAUSED, status, reason, words)
+}
+
+/// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
+/// seen here.
+fn asks(told: &Told<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+    let stored = find(conditions.stored, types::TOKENS_REQUESTED);
+    match told.view.and_then(|view| view.asks.as_ref()) {
+        Some(Asks::Tokens(words)) => Some(conditions.build(types::TOKENS_REQUESTED, true, reasons::ASKED_FOR_TOKENS, words.clone())),
+        Some(Asks::Nothing) => {
+            stored.map(|_| conditions.build(types::TOKENS_REQUESTED, false, reasons::TAKEN_BACK, "it needs no more".to_owned()))
+        }
+        None => stored.cloned(),
+    }
+}
+
+/// What is stored of what it asks people for.
+pub fn asked(status: &AgentStatus) -> Asks {
+    let asked = find(&status.conditions, types::TOKENS_REQUESTED).filter(|asked| asked.status == "True");
+    asked.map_or(Asks::Nothing, |asked| Asks::Tokens(asked.message.clone()))
+}
+
+/// Whether there are tokens for its calls. Of one that ended, and while it is not known, what was said stays.
+fn available(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+    let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
+    if phase.ended() {
+        return stored.cloned();
+    }
+    match &told.tokens {
+        Tokens::Unknown => stored.cloned(),
+        Tokens::There => Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for its calls")),
+        Tokens::Short(obstacle) => Some(conditions.build(types::BUDGET_AVAILABLE, false, standing::reason(obstacle), obstacle.to_string())),
+    }
 }
 
 /// When the program started, also if it has ended since.
@@ -78,28 +311,58 @@ fn started(container: &ContainerStatus) -> Option<Time> {
     running.or_else(|| state.terminated.as_ref().and_then(|terminated| terminated.started_at.clone()))
 }
 
-/// What of a status this controller owns.
+/// What of a status this controller owns. Times that only ride along are left out: they never make a difference.
 fn own(status: Option<&AgentStatus>) -> AgentStatus {
     let Some(status) = status else { return AgentStatus::default() };
-    let ours = |condition: &&Condition| [types::READY, types::SANDBOX_ENFORCED].contains(&condition.type_.as_str());
+    let ours = |condition: &&Condition| OWN.contains(&condition.type_.as_str());
     AgentStatus {
         observed_generation: status.observed_generation,
         phase: status.phase,
         pod_ref: status.pod_ref.clone(),
+        claim_ref: status.claim_ref.clone(),
         node: status.node.clone(),
         container_id: status.container_id.clone(),
         start_time: status.start_time.clone(),
         stop_time: status.stop_time.clone(),
+        goodbye: status.goodbye.clone(),
+        current_action: status.current_action.clone(),
+        current_item: status.current_item.clone(),
+        pauses: status.pauses,
+        children: status.children,
+        sandbox: status.sandbox.clone(),
+        interventions: status.interventions.clone(),
         governor_epoch: status.governor_epoch,
         conditions: status.conditions.iter().filter(ours).cloned().collect(),
         ..AgentStatus::default()
     }
 }
 
+/// The condition types that this controller owns.
+const OWN: [&str; 8] = [
+    types::READY,
+    types::HEARTBEATING,
+    types::GOODBYE_REQUESTED,
+    types::GIVEN_UP,
+    types::SANDBOX_ENFORCED,
+    types::PAUSED,
+    types::TOKENS_REQUESTED,
+    types::BUDGET_AVAILABLE,
+];
+/// Of a pod that has not called.
+const NOT_REGISTERED: &str = "its pod has not registered with the gateway yet";
+/// Interventions that are kept.
+const INTERVENTIONS: usize = 5;
+
 /// Phase, readiness, reason and words of a state; `None`: what is stored stays.
-fn describe(state: &State) -> Option<(AgentPhase, bool, &'static str, String)> {
-    let told = match state {
-        State::Keep => return None,
+fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, String, String)> {
+    let (phase, ready, reason, message) = match state {
+        State::Keep | State::Condemned(None) => return None,
+        State::Condemned(Some((why, message))) => (AgentPhase::Stale, false, supervise::reason(*why), message.clone()),
+        // Why is stored since it was decided.
+        State::Ended(End::Forced) => {
+            let given_up = find(&stored.conditions, types::GIVEN_UP)?;
+            return Some((AgentPhase::ForceStopped, false, given_up.reason.clone(), given_up.message.clone()));
+        }
         State::Creating => (AgentPhase::Spawning, false, reasons::POD_CREATING, "the pod is about to be made".to_owned()),
         State::Replacing => (
             AgentPhase::Spawning,
@@ -112,8 +375,7 @@ fn describe(state: &State) -> Option<(AgentPhase, bool, &'static str, String)> {
         }
         State::PoolMissing => (AgentPhase::Spawning, false, reasons::POOL_MISSING, "its pool does not exist any more".to_owned()),
         State::Pending(None) => (AgentPhase::Spawning, false, reasons::POD_PENDING, "the pod has not started yet".to_owned()),
-        State::Running { ready: true } => (AgentPhase::Running, true, reasons::POD_RUNNING, "the pod runs and is ready".to_owned()),
-        State::Running { ready: false } => (AgentPhase::Running, false, reasons::POD_NOT_READY, "the pod runs and is not ready".to_owned()),
+        State::Running(doing) => running(doing),
         State::Unreachable | State::Missing(Verdict::Unknown) => (
             AgentPhase::Stale,
             false,
@@ -121,6 +383,18 @@ fn describe(state: &State) -> Option<(AgentPhase, bool, &'static str, String)> {
             "its node is not heard of: whether its processes run is not known".to_owned(),
         ),
         State::Stopping => (AgentPhase::Goodbye, false, reasons::POD_STOPPING, "the pod is being ended".to_owned()),
+        State::Hibernating => (
+            AgentPhase::Goodbye,
+            false,
+            reasons::HIBERNATING,
+            "there is no work for it: its pod is given back, its volume is kept".to_owned(),
+        ),
+        State::Hibernated => (
+            AgentPhase::Hibernated,
+            false,
+            reasons::HIBERNATED,
+            "there is no work for it: it has no pod, and keeps its name and its volume until there is".to_owned(),
+        ),
         State::Missing(Verdict::NotYet(_) | Verdict::Gone) => (
             AgentPhase::Goodbye,
             false,
@@ -130,15 +404,43 @@ fn describe(state: &State) -> Option<(AgentPhase, bool, &'static str, String)> {
         State::Ended(End::Succeeded) => (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with success".to_owned()),
         State::Ended(End::Failed(message)) => (AgentPhase::Stopped, false, reasons::POD_FAILED, message.clone()),
         State::Ended(End::PodGone) => (AgentPhase::Stopped, false, reasons::POD_GONE, "the pod was deleted".to_owned()),
+        State::Ended(End::Goodbye) => {
+            let said = stored.goodbye.as_ref().and_then(|goodbye| goodbye.reason.clone()).unwrap_or_default();
+            (AgentPhase::Stopped, false, reasons::SAID_GOODBYE, said)
+        }
     };
-    Some(told)
+    Some((phase, ready, reason.to_owned(), message))
+}
+
+fn running(doing: &Doing) -> (AgentPhase, bool, &'static str, String) {
+    let registered = |phase, words: &str| (phase, true, reasons::REGISTERED, words.to_owned());
+    match doing {
+        Doing::Starting => {
+            (AgentPhase::Running, false, reasons::POD_NOT_READY, "the pod runs and its program is not ready to work".to_owned())
+        }
+        Doing::Registering => {
+            (AgentPhase::Running, false, reasons::NOT_REGISTERED, "the pod runs and has not registered with the gateway yet".to_owned())
+        }
+        Doing::WallsDown(reachable) => {
+            let words =
+                format!("{reachable} can be reached from the pod: its NetworkPolicy is not enforced (yet), so its program is held back");
+            (AgentPhase::Running, false, reasons::EGRESS_NOT_ENFORCED, words)
+        }
+        Doing::PreflightFailed(why) => (AgentPhase::Running, false, reasons::PREFLIGHT_FAILED, why.clone()),
+        Doing::Idle => registered(AgentPhase::Idle, "it is registered and waits for work"),
+        Doing::Active => registered(AgentPhase::Active, "it works"),
+        Doing::Paused => registered(AgentPhase::Paused, "it is held"),
+    }
 }
 
 /// Every kind of hindrance with the reason under which it is shown, on the Agent and as Blocked on its pool.
-const HINDRANCES: [(HindranceKind, &str); 8] = [
+const HINDRANCES: [(HindranceKind, &str); 11] = [
     (HindranceKind::QuotaExceeded, reasons::QUOTA_EXCEEDED),
+    (HindranceKind::BudgetExhausted, reasons::BUDGET_EXHAUSTED),
+    (HindranceKind::ProjectLimit, reasons::PROJECT_LIMIT),
     (HindranceKind::NamespaceTerminating, reasons::NAMESPACE_TERMINATING),
     (HindranceKind::PodRefused, reasons::POD_REFUSED),
+    (HindranceKind::VolumeRefused, reasons::VOLUME_REFUSED),
     (HindranceKind::MissingReference, reasons::MISSING_REFERENCE),
     (HindranceKind::Unsupported, reasons::UNSUPPORTED),
     (HindranceKind::Unschedulable, reasons::UNSCHEDULABLE),
@@ -156,113 +458,55 @@ pub fn hindrance_of(reason: &str) -> Option<HindranceKind> {
     HINDRANCES.iter().find(|(_, known)| *known == reason).map(|(kind, _)| *kind)
 }
 
-/// What is worth an event: an Agent that failed or cannot start, when it begins.
-pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Option<(String, String)> {
-    let now = find(&next.conditions, types::READY)?;
-    let before = stored.and_then(|stored| find(&stored.conditions, types::READY)).map(|condition| condition.reason.as_str());
-    let trouble = hindrance_of(&now.reason).is_some()
-        || [reasons::POD_FAILED, reasons::NODE_UNREACHABLE, reasons::POD_MISSING].contains(&now.reason.as_str());
-    let reason = now.reason.clone();
-    (trouble && before != Some(reason.as_str())).then(|| (reason, now.message.clone()))
+/// Something worth an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Whether a person may have to look.
+    pub warning: bool,
+    /// One word.
+    pub reason: String,
+    /// And more.
+    pub note: String,
+}
+
+/// What is worth an event, when it begins: an Agent that failed or cannot start, a goodbye, a pause. What the supervisor
+/// decided is told with its decision.
+pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<News> {
+    let none = Vec::new();
+    let before = stored.map_or(&none, |stored| &stored.conditions);
+    let began = |type_: &str| {
+        let now = find(&next.conditions, type_)?;
+        let was = find(before, type_);
+        (was.map(|was| (&was.status, &was.reason)) != Some((&now.status, &now.reason))).then_some(now)
+    };
+    let told = |now: &Condition, warning| News { warning, reason: now.reason.clone(), note: now.message.clone() };
+    let mut all = Vec::new();
+    if let Some(now) = began(types::READY) {
+        let trouble = [
+            reasons::POD_FAILED,
+            reasons::NODE_UNREACHABLE,
+            reasons::POD_MISSING,
+            reasons::EGRESS_NOT_ENFORCED,
+            reasons::PREFLIGHT_FAILED,
+            reasons::START_TIMED_OUT,
+        ];
+        let waits = hindrance_of(&now.reason).is_some();
+        if waits || (trouble.contains(&now.reason.as_str()) && next.phase != Some(AgentPhase::ForceStopped)) {
+            all.push(told(now, true));
+        }
+        if now.reason == reasons::HIBERNATED {
+            all.push(told(now, false));
+        } else if find(before, types::READY).is_some_and(|was| was.reason == reasons::HIBERNATED) {
+            all.push(News { warning: false, reason: reasons::WOKEN.to_owned(), note: "there is work for it again".to_owned() });
+        }
+    }
+    all.extend(began(types::GOODBYE_REQUESTED).map(|now| told(now, false)));
+    all.extend(began(types::TOKENS_REQUESTED).filter(|now| now.status == "True").map(|now| told(now, true)));
+    let was_paused = find(before, types::PAUSED).is_some_and(|was| was.status == "True");
+    all.extend(began(types::PAUSED).filter(|now| now.status == "True" || was_paused).map(|now| told(now, false)));
+    all
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::AgentSpec;
-    use crate::policy::agent::Hindrance;
-
-    fn agent() -> Agent {
-        let mut agent = Agent::new(
-            "a",
-            AgentSpec {
-                pool_ref: Default::default(),
-                display_name: None,
-                sequence: None,
-                parent_ref: None,
-                manual: None,
-                paused: None,
-                resume_pause: None,
-                resources: None,
-            },
-        );
-        agent.metadata.generation = Some(3);
-        agent
-    }
-    fn written(agent: &Agent, told: &Told<'_>) -> AgentStatus {
-        next(agent, told).expect("news").0
-    }
-    fn told(state: &State) -> Told<'_> {
-        Told { state, pod: None, made: None, epoch: 7, now: jiff::Timestamp::from_second(100).expect("a time") }
-    }
-
-    #[test]
-    fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
-        let mut agent = agent();
-        agent.status = Some(written(&agent, &told(&State::Pending(None))));
-        let state = State::Pending(None);
-        let later = Told { epoch: 99, now: jiff::Timestamp::from_second(200).expect("a time"), ..told(&state) };
-        assert_eq!(next(&agent, &later), None);
-    }
-
-    #[test]
-    fn the_recorded_pod_is_kept_and_the_epoch_is_ours() {
-        let pod = PodRef { name: "a".into(), uid: "u".into() };
-        let mut agent = agent();
-        let state = State::Pending(None);
-        let first = written(&agent, &Told { made: Some(&pod), ..told(&state) });
-        assert_eq!((first.pod_ref.as_ref(), first.governor_epoch, first.observed_generation), (Some(&pod), Some(7), Some(3)));
-        agent.status = Some(first);
-        let second = written(&agent, &told(&State::Running { ready: true }));
-        assert_eq!(second.pod_ref, Some(pod));
-    }
-
-    #[test]
-    fn the_end_has_a_time_and_a_reason() {
-        let ended = written(&agent(), &told(&State::Ended(End::Failed("OOMKilled".into()))));
-        assert_eq!((ended.phase, ended.stop_time.is_some()), (Some(AgentPhase::Stopped), true));
-        assert_eq!(news(None, &ended), Some((reasons::POD_FAILED.into(), "OOMKilled".into())));
-        assert_eq!(news(Some(&ended), &ended), None, "told once");
-    }
-
-    #[test]
-    fn what_others_own_is_neither_compared_nor_written() {
-        let mut agent = agent();
-        let state = State::Pending(None);
-        let mut stored = written(&agent, &told(&state));
-        stored.current_action = Some("somebody else's".into());
-        stored.conditions.push(Builder { stored: &[], generation: 3, now: jiff::Timestamp::UNIX_EPOCH }.build(
-            "Heartbeating",
-            true,
-            "A",
-            "",
-        ));
-        agent.status = Some(stored);
-        assert_eq!(next(&agent, &told(&state)), None);
-        let changed = written(&agent, &told(&State::Running { ready: true }));
-        assert_eq!((changed.current_action, changed.conditions.len()), (None, 2));
-    }
-
-    #[test]
-    fn words_alone_may_wait() {
-        let mut agent = agent();
-        let quota = |used: u32| State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: format!("used: pods={used}") });
-        agent.status = Some(written(&agent, &told(&quota(2))));
-        assert_eq!(next(&agent, &told(&quota(3))).map(|(_, change)| change), Some(Change::Counts));
-    }
-
-    #[test]
-    fn every_hindrance_has_a_reason_of_its_own() {
-        for (kind, reason) in HINDRANCES {
-            assert_eq!((hindrance_reason(kind), hindrance_of(reason)), (reason, Some(kind)));
-        }
-    }
-
-    #[test]
-    fn what_hinders_is_shown_under_its_reason() {
-        let state = State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: "exceeded quota: q".into() });
-        let status = written(&agent(), &told(&state));
-        let ready = find(&status.conditions, types::READY).expect("Ready");
-        assert_eq!((ready.status.as_str(), ready.reason.as_str(), ready.message.as_str()), ("False", "QuotaExceeded", "exceeded quota: q"));
-    }
-}
+#[path = "status_tests.rs"]
+mod tests;

@@ -9,16 +9,36 @@ use crate::controller::agent::owner;
 
 /// The Agent with this number.
 pub fn agent(pool: &AgentPool, number: i64) -> Agent {
+    let uid = pool.metadata.uid.as_deref().unwrap_or_default();
+    let mut agent = member(pool, names::agent_name(&pool.name_any(), uid, number));
+    agent.spec.sequence = Some(number);
+    agent
+}
+
+/// The Agent that the agent `parent`, whose pod has the uid `parent_uid`, asks for under `key`: outside the pool's min and
+/// max, and the same for the same key.
+pub fn child(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, display_name: Option<&str>) -> Agent {
+    let mut agent = member(pool, names::child_name(&pool.name_any(), parent_uid, key));
+    agent.spec.manual = Some(true);
+    agent.spec.parent_ref = Some(LocalRef { name: parent.name_any() });
+    if let Some(name) = display_name {
+        agent.spec.display_name = Some(name.to_owned());
+    }
+    agent.metadata.labels.get_or_insert_default().insert(names::PARENT_UID_LABEL.to_owned(), parent_uid.to_owned());
+    agent
+}
+
+fn member(pool: &AgentPool, name: String) -> Agent {
     let uid = pool.metadata.uid.clone().unwrap_or_default();
-    let name = names::agent_name(&pool.name_any(), &uid, number);
     let spec = AgentSpec {
         pool_ref: LocalRef { name: pool.name_any() },
         display_name: Some(names::display_name(&name)),
-        sequence: Some(number),
+        sequence: None,
         parent_ref: None,
         manual: None,
         paused: None,
         resume_pause: None,
+        hibernated: None,
         resources: None,
     };
     Agent {
@@ -43,7 +63,7 @@ mod tests {
     #[test]
     fn the_same_number_gives_the_same_agent_and_its_number_can_be_proved() {
         let mut pool: AgentPool = serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool",
-            "metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"type": "free", "agent": {"image": "x"}}}))
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"type": "free", "agent": {"image": "x", "command": ["y"]}}}))
         .expect("a pool");
         let made = agent(&pool, 3);
         assert_eq!(made, agent(&pool, 3));

@@ -4,6 +4,7 @@
 //! read first, its Agents after it, and the pool's counters are written only over the version that was read.
 
 mod build;
+mod descent;
 mod observe;
 mod status;
 
@@ -14,17 +15,21 @@ use futures::{StreamExt, TryStreamExt};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
+use super::budget;
 use super::context::{Context, Key, Look, jittered};
 use super::publish::publish;
 use super::stores::PoolObject;
+use super::walls;
 use crate::api::conditions::reasons;
 use crate::api::names::managers;
 use crate::api::{Agent, AgentPool, AgentPoolStatus};
 use crate::cluster::{Class, Error, calls};
 use crate::policy::pool::{AgentFacts, Facts, Leaving, Plan, Standing, plan};
 use crate::policy::publish::When;
-use observe::{Blocked, Observed};
+use observe::{Blocked, Member, Observed};
 
+pub use build::child;
+pub use descent::Descent;
 pub use observe::{missing_references, unsupported};
 
 /// Name of this controller in metrics and logs.
@@ -66,13 +71,29 @@ async fn one(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Err
         context.metrics.gated(CONTROLLER);
         return Ok(Look::After(GATE_RETRY));
     }
-    let cached = observe::from_cache(pool, key, context);
+    // Before its first agent, and for as long as the pool is there, whoever takes them down.
+    let refused = match walls::ensure(&key.namespace, context).await {
+        Ok(()) => None,
+        Err(error) => match error.class() {
+            Class::Refused | Class::QuotaExceeded | Class::Terminating => Some(error.message()),
+            Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => return Err(error),
+        },
+    };
+    let mut cached = observe::from_cache(pool, key, context);
+    if let Some(message) = refused {
+        cached.blocked = Some(Blocked { reason: reasons::WALLS_PENDING, message });
+        let plan = Plan { counters: plan(&Facts { desired: 0, ..cached.facts.clone() }).counters, ..Plan::default() };
+        store(pool, &cached, &plan, key, context).await?;
+        return Ok(Look::Later);
+    }
+    let default = budget::ensure_default(pool, key, context).await?;
     let plan = plan(&cached.facts);
     if !plan.settled() {
         return act(pool, key, context).await;
     }
     let wait = store(pool, &cached, &plan, key, context).await?;
-    let soonest = [Some(jittered(LOOK_AGAIN)), wait, plan.look_again].into_iter().flatten().min().unwrap_or(LOOK_AGAIN);
+    let soonest =
+        [Some(jittered(LOOK_AGAIN)), wait, plan.look_again, cached.settles, default].into_iter().flatten().min().unwrap_or(LOOK_AGAIN);
     Ok(Look::After(soonest))
 }
 
@@ -108,15 +129,22 @@ async fn act(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Err
         let (next, _) = status::next(&live, &observed, plan.counters, context.epoch);
         live = write(&live, &next, key, context).await?;
     }
+    wake(key, context, &observed, &plan).await?;
     let made = create(&live, key, context, &plan).await?;
+    put_to_sleep(key, context, &observed, &plan).await?;
     delete(key, context, &observed, &plan).await?;
     match made {
         // The watch shows what was done, and wakes us; should nothing come, we look again.
         Made::All => Ok(Look::After(GATE_RETRY)),
         Made::NamesTaken(numbers) => {
             // Those numbers are used up: stored as such, they are never tried again.
-            let used_up =
-                |number: i64| AgentFacts { name: String::new(), sequence: Some(number), standing: Standing::Foreign, age: Duration::ZERO };
+            let used_up = |number: i64| AgentFacts {
+                name: String::new(),
+                sequence: Some(number),
+                standing: Standing::Foreign,
+                age: Duration::ZERO,
+                keeps: false,
+            };
             observed.facts.agents.extend(numbers.into_iter().map(used_up));
             observed.facts.spawned = plan.counters.spawned;
             let counters = crate::policy::pool::plan(&Facts { desired: 0, ..observed.facts.clone() }).counters;
@@ -152,6 +180,11 @@ async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> 
         async move {
             context.leadership.check()?;
             match calls::create(api, &agent, managers::POOL).await {
+                // A field that the API server does not know it drops without a word: such an Agent could never be told ours.
+                Ok(made) if made.spec.sequence != agent.spec.sequence => {
+                    let message = "the API server drops spec.sequence of Agents: its CustomResourceDefinitions are older than this operator; apply the current ones".to_owned();
+                    Ok(Made::Refused(Blocked { reason: reasons::AGENT_REFUSED, message }))
+                }
                 Ok(_) => Ok(Made::All),
                 Err(error) => match error.class() {
                     Class::AlreadyExists => {
@@ -181,6 +214,49 @@ async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> 
     }))
 }
 
+/// From here an Agent gets no work any more. No: it just got some, and is left alone.
+fn retired(member: &Member, key: &Key, context: &Context) -> bool {
+    member.pod.as_ref().is_none_or(|pod| context.desk.with(&key.namespace, |room| room.retire(pod)))
+}
+
+/// Puts the planned Agents to sleep, after a renewal of our lease that began after the decision: their pods go.
+async fn put_to_sleep(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+    if plan.hibernate.is_empty() {
+        return Ok(());
+    }
+    context.leadership.confirm().await?;
+    set_hibernated(&plan.hibernate, true, key, context, observed).await
+}
+
+/// Wakes the planned Agents.
+async fn wake(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+    context.leadership.check()?;
+    set_hibernated(&plan.wake, false, key, context, observed).await
+}
+
+/// Says so in each Agent's spec, if it still is the very version that was decided on: else it is looked at again.
+async fn set_hibernated(names: &[String], hibernated: bool, key: &Key, context: &Context, observed: &Observed) -> Result<(), Error> {
+    let api = context.api::<Agent>(&key.namespace);
+    let writing = names.iter().map(|name| {
+        let api = &api;
+        async move {
+            let Some(member) = observed.members.get(name).filter(|member| !hibernated || retired(member, key, context)) else {
+                return Ok(());
+            };
+            let spec = serde_json::json!({"hibernated": hibernated});
+            let Some(meta) = calls::patch_spec(api, name, (&member.uid, &member.version), managers::POOL, spec).await? else {
+                return Ok(());
+            };
+            let agent = Key { namespace: key.namespace.clone(), name: name.clone() };
+            context.agent_gate.wrote(agent, meta.resource_version.as_deref());
+            tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, hibernated, "an Agent is to sleep, or to wake");
+            Ok(())
+        }
+    });
+    let writing: Vec<_> = writing.collect();
+    futures::stream::iter(writing).buffer_unordered(AT_ONCE).try_collect().await
+}
+
 /// Deletes the planned Agents, after a renewal of our lease that began after the decision.
 async fn delete(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
     if plan.delete.is_empty() {
@@ -191,11 +267,12 @@ async fn delete(key: &Key, context: &Context, observed: &Observed, plan: &Plan) 
     let deleting = plan.delete.iter().map(|(name, why)| {
         let api = &api;
         async move {
-            let Some(uid) = observed.uids.get(name) else { return Ok(()) };
-            calls::delete(api, name, uid, None).await?;
+            let Some(member) = observed.members.get(name).filter(|member| retired(member, key, context)) else { return Ok(()) };
+            calls::delete(api, name, &member.uid, None).await?;
             let why = match why {
                 Leaving::ScaledDown => "the pool wants fewer",
                 Leaving::Collected => "it ended and was kept long enough",
+                Leaving::NotKept => "it hibernates, and the pool keeps fewer",
             };
             tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, why, "deleted an Agent");
             Ok(())

@@ -1,6 +1,6 @@
 //! What is known of a pool and its Agents: from the caches, to see whether anything is to be done; live, to do it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
 use crate::api::agent::AgentPhase;
+use crate::api::agent_pool::{EmptyAction, PoolMode};
 use crate::api::conditions::{reasons, types};
 use crate::api::sandbox::{ChangesetDriver, Requirement, SeccompProfile};
 use crate::api::{Agent, AgentPool, AgentPoolSpec, names};
@@ -16,9 +17,16 @@ use crate::cluster::Error;
 use crate::controller::agent::{hindrance_of, hindrance_reason};
 use crate::controller::conditions::find;
 use crate::controller::context::{Context, Key};
+use crate::controller::places;
 use crate::controller::stores::{AgentObject, Stores};
+use crate::controller::walls;
+use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::work::calls::queues_of;
 use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes};
 use crate::policy::scaling::{self, Desired, Work};
+
+/// How long a pool without work waits when neither it nor its queue says.
+const EMPTY_AFTER: Duration = Duration::from_secs(60);
 
 /// What is known.
 pub struct Observed {
@@ -26,6 +34,10 @@ pub struct Observed {
     pub facts: Facts,
     /// How many are wanted, and why.
     pub desired: Desired,
+    /// When fewer are wanted, if nothing changes.
+    pub settles: Option<Duration>,
+    /// Items that its agents could take now, and that they hold; unknown until all were listed.
+    pub work: Option<(u64, u64)>,
     /// Objects that the spec names and that do not exist.
     pub missing: Vec<String>,
     /// What the spec asks for and this version cannot do.
@@ -36,8 +48,19 @@ pub struct Observed {
     pub ready: u32,
     /// Agents that ended soon after their start, lately; with what the last of them said.
     pub crashes: Option<(u32, String)>,
-    /// The uid of each Agent, by name.
-    pub uids: BTreeMap<String, String>,
+    /// The Agents, by name.
+    pub members: BTreeMap<String, Member>,
+}
+
+/// What a write of an Agent is tied to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its uid.
+    pub uid: String,
+    /// The version that was read.
+    pub version: String,
+    /// The uid of its pod.
+    pub pod: Option<String>,
 }
 
 /// What keeps Agents from running.
@@ -68,35 +91,65 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let status = pool.status.as_ref();
     let spawned = status.and_then(|status| status.spawned).unwrap_or(0);
     let mine: Vec<(&AgentObject, Option<i64>)> = agents.filter_map(|agent| id.own(agent, spawned).map(|number| (agent, number))).collect();
-    let desired = scaling::desired(&scaling::Facts {
+    let namespace = pool.namespace().unwrap_or_default();
+    let work = work_for(pool, &namespace, &mine, context);
+    let target = scaling::desired(&scaling::Facts {
         replicas: spec.fixed_replicas(),
         min: spec.min(),
         max: spec.max(),
-        work: if spec.work_aware() { Work::NotServed } else { Work::Ignored },
+        work: wanted_work(pool, work),
         room: None,
     });
-    let missing = missing_references(spec, &pool.namespace().unwrap_or_default(), &context.stores);
+    let follows = spec.work_aware() && spec.replicas.is_none();
+    let (desired, settles) =
+        if follows { context.descent.step(pool, target, empty_after(pool, &namespace, context)) } else { (target, None) };
+    if !follows {
+        context.descent.forget(&Key { namespace: namespace.clone(), name: pool.name_any() });
+    }
+    let missing = missing_references(spec, &namespace, &context.stores);
     let unsupported = unsupported(spec);
+    let not_a_project =
+        places::not_a_project(&namespace, &context.stores).map(|message| Blocked { reason: reasons::PROJECT_LIMIT, message });
+    let short = without_tokens(pool, &standing::of_pool(pool, context));
     let now = jiff::Timestamp::now();
     let facts = Facts {
         desired: desired.count,
-        may_grow: missing.is_empty() && unsupported.is_none(),
+        may_grow: missing.is_empty()
+            && unsupported.is_none()
+            && not_a_project.is_none()
+            && short.is_none()
+            && walls::stand(&namespace, context),
         spawned,
         collected_below: status.and_then(|status| status.collected_below).unwrap_or(0),
-        agents: mine.iter().map(|(agent, number)| agent_facts(agent, *number, now)).collect(),
+        agents: mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect(),
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
+        hibernate: follows && hibernates(pool, &namespace, context),
+        with_hibernated: if hibernates(pool, &namespace, context) { spec.max() } else { 0 },
     };
     let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
-    let ready = facts.agents.iter().filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy));
+    let ready = facts
+        .agents
+        .iter()
+        .filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy | Standing::Held));
     Observed {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_words(&numbered))),
-        blocked: blocked(&numbered),
+        blocked: gravest(blocked(&numbered), short.filter(|_| desired.count > 0)).or(not_a_project),
         facts,
         desired,
+        settles,
+        work,
         missing,
         unsupported,
-        uids: mine.iter().map(|(agent, _)| (agent.name_any(), agent.uid().unwrap_or_default())).collect(),
+        members: mine.iter().map(|(agent, _)| (agent.name_any(), member(agent))).collect(),
+    }
+}
+
+fn member(agent: &AgentObject) -> Member {
+    Member {
+        uid: agent.uid().unwrap_or_default(),
+        version: agent.resource_version().unwrap_or_default(),
+        pod: agent.0.as_ref().ok().and_then(pod_uid).map(str::to_owned),
     }
 }
 
@@ -121,25 +174,88 @@ impl PoolId {
     }
 }
 
-fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp) -> AgentFacts {
+/// How much work there is for the pool: what its agents could take, and what they hold.
+fn work_for(pool: &AgentPool, namespace: &str, mine: &[(&AgentObject, Option<i64>)], context: &Context) -> Option<(u64, u64)> {
+    let queues = queues_of(pool);
+    if queues.is_empty() {
+        return None;
+    }
+    let pods: HashSet<&str> = mine.iter().filter_map(|(agent, _)| pod_uid(agent.0.as_ref().ok()?)).collect();
+    context.desk.work_for(namespace, &queues, &pods)
+}
+
+fn pod_uid(agent: &Agent) -> Option<&str> {
+    agent.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str())
+}
+
+fn wanted_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
+    let spec = &pool.spec;
+    if !spec.work_aware() {
+        return Work::Ignored;
+    }
+    let known = |ready, leased| Work::Known { ready, leased, items_per_agent: spec.items_per_agent(), idle_buffer: spec.idle_buffer() };
+    match work {
+        Some((ready, leased)) => known(ready, leased),
+        // Without queues there is never any.
+        None if queues_of(pool).is_empty() => known(0, 0),
+        None => {
+            let so_far = pool.status.as_ref().and_then(|status| status.desired).unwrap_or(0);
+            Work::Unknown { so_far: u32::try_from(so_far).unwrap_or(0) }
+        }
+    }
+}
+
+/// How long a pool without work waits before it goes to nothing: what it says itself, else what its first queue says.
+fn empty_after(pool: &AgentPool, namespace: &str, context: &Context) -> Duration {
+    let own = pool.spec.when_empty.as_ref().map(|when| when.after_seconds);
+    let first = pool.spec.queues.as_ref().and_then(|queues| queues.first());
+    let of_queue = || first.and_then(|queue| context.desk.queue(namespace, &queue.name)).and_then(|queue| queue.empty_after);
+    let own = own.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    own.or_else(of_queue).unwrap_or(EMPTY_AFTER)
+}
+
+/// Whether agents without work hibernate: as the pool says itself, else as its first queue says. Without a volume that
+/// outlives a pod there is nothing to keep.
+fn hibernates(pool: &AgentPool, namespace: &str, context: &Context) -> bool {
+    let kept = pool.spec.workspace.as_ref().is_some_and(|workspace| workspace.volume_claim_template.is_some());
+    let first = pool.spec.queues.as_ref().and_then(|queues| queues.first());
+    let of_queue = || first.and_then(|queue| context.desk.queue(namespace, &queue.name)).is_some_and(|queue| queue.hibernates);
+    kept && pool.spec.when_empty.as_ref().map_or_else(of_queue, |when| when.action == EmptyAction::Hibernate)
+}
+
+fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp, mode: PoolMode, context: &Context) -> AgentFacts {
     let since = |time: jiff::Timestamp| Duration::try_from(now.duration_since(time)).unwrap_or_default();
     AgentFacts {
         name: agent.name_any(),
         sequence,
         // What does not fit its type holds its place, and is not touched.
-        standing: agent.0.as_ref().map_or(Standing::Leaving, |agent| standing(agent, since)),
+        standing: agent.0.as_ref().map_or(Standing::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
         age: agent.creation_timestamp().map(|time| since(time.0)).unwrap_or_default(),
+        keeps: agent.0.as_ref().is_ok_and(|agent| agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some())),
     }
 }
 
-fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration) -> Standing {
+/// A status tells late of what an agent holds: whoever gives it out knows.
+fn at_work(standing: Standing, agent: &Agent, context: &Context) -> Standing {
+    let namespace = agent.namespace().unwrap_or_default();
+    match standing {
+        Standing::Idle | Standing::Starting if pod_uid(agent).is_some_and(|uid| context.desk.holding(&namespace, uid).is_some()) => {
+            Standing::Busy
+        }
+        standing => standing,
+    }
+}
+
+fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: PoolMode) -> Standing {
     let status = agent.status.as_ref();
     let reason = reason_of(agent);
     let with_pod = status.is_some_and(|status| status.pod_ref.is_some());
     let phase = status.and_then(|status| status.phase);
     if let Some(AgentPhase::Stopped | AgentPhase::ForceStopped) = phase {
         let ago = status.and_then(|status| status.stop_time.as_ref()).map(|time| since(time.0)).unwrap_or_default();
-        return Standing::Ended { ago, crashed: crashed(agent) };
+        // A person who leaves the terminal ends the program: that is no crash.
+        let left = mode == PoolMode::Chat && reason == Some(reasons::POD_SUCCEEDED);
+        return Standing::Ended { ago, crashed: crashed(agent) && !left };
     }
     if reason == Some(reasons::NODE_UNREACHABLE) {
         return Standing::Unreachable;
@@ -147,31 +263,41 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration) -> Stand
     if agent.metadata.deletion_timestamp.is_some() {
         return Standing::Leaving;
     }
+    let to_sleep = agent.spec.hibernated == Some(true);
     match phase {
+        Some(AgentPhase::Hibernated) if to_sleep => Standing::Hibernated { paused: is_paused(agent) },
+        Some(AgentPhase::Hibernated) => Standing::Spawning, // it is being woken
         Some(AgentPhase::Goodbye | AgentPhase::Stale | AgentPhase::Stopped | AgentPhase::ForceStopped) => Standing::Leaving,
         Some(AgentPhase::Active) => Standing::Busy,
-        Some(AgentPhase::Running | AgentPhase::Idle | AgentPhase::Paused | AgentPhase::Hibernated) => {
-            if reason == Some(reasons::POD_RUNNING) { Standing::Idle } else { Standing::Starting }
-        }
+        Some(AgentPhase::Paused) => Standing::Held,
+        // On its way to sleep: it holds its place until its pod is gone.
+        None | Some(AgentPhase::Idle | AgentPhase::Running | AgentPhase::Spawning) if to_sleep => Standing::Leaving,
+        Some(AgentPhase::Idle) => Standing::Idle,
+        Some(AgentPhase::Running) => Standing::Starting,
         None | Some(AgentPhase::Spawning) if with_pod => Standing::Starting,
         None | Some(AgentPhase::Spawning) if reason.is_some_and(|reason| hindrance_of(reason).is_some()) => Standing::Refused,
         None | Some(AgentPhase::Spawning) => Standing::Spawning,
     }
 }
 
+fn is_paused(agent: &Agent) -> bool {
+    let paused = agent.status.as_ref().and_then(|status| find(&status.conditions, types::PAUSED));
+    agent.spec.paused == Some(true) || paused.is_some_and(|paused| paused.status == "True")
+}
+
 fn reason_of(agent: &Agent) -> Option<&str> {
     agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY)).map(|ready| ready.reason.as_str())
 }
 
-/// Whether an ended Agent ended by itself, and soon after its program started (or its pod was made, if it never did).
+/// Whether an ended Agent ended by itself, and soon after its program started, or before.
 fn crashed(agent: &Agent) -> bool {
-    let by_itself = matches!(reason_of(agent), Some(reasons::POD_FAILED | reasons::POD_SUCCEEDED));
+    let by_itself = matches!(reason_of(agent), Some(reasons::POD_FAILED | reasons::POD_SUCCEEDED | reasons::START_TIMED_OUT));
     let status = agent.status.as_ref();
-    let started =
-        status.and_then(|status| status.start_time.as_ref()).map(|time| time.0).or_else(|| agent.creation_timestamp().map(|time| time.0));
+    let started = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
     let stopped = status.and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
     let lived = started.zip(stopped).and_then(|(started, stopped)| Duration::try_from(stopped.duration_since(started)).ok());
-    by_itself && lived.is_none_or(|lived| lived < SHORT_LIFE)
+    // One that did not even start in time has crashed however long that was.
+    by_itself && (reason_of(agent) == Some(reasons::START_TIMED_OUT) || lived.is_none_or(|lived| lived < SHORT_LIFE))
 }
 
 /// What the Agent that crashed last said.
@@ -193,12 +319,52 @@ fn blocked(agents: &[&Agent]) -> Option<Blocked> {
         })
         .collect();
     waiting.sort();
-    let (kind, name, message) = waiting.first()?;
+    let Some((kind, name, message)) = waiting.first() else { return held_back(agents) };
     let others = match waiting.iter().filter(|(other, ..)| other == kind).count() - 1 {
         0 => String::new(),
         others => format!(" (and {others} more)"),
     };
     Some(Blocked { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
+}
+
+/// That there are no tokens for the pool's agents. While that is not known it says what it said: a leader that has not read the
+/// records yet must not make agents that the one before it did not make.
+fn without_tokens(pool: &AgentPool, tokens: &Tokens) -> Option<Blocked> {
+    let stored = || pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
+    let message = match tokens {
+        Tokens::There => None,
+        Tokens::Short(obstacle) => Some(obstacle.to_string()),
+        Tokens::Unknown => stored()
+            .filter(|blocked| blocked.status == "True" && blocked.reason == reasons::BUDGET_EXHAUSTED)
+            .map(|blocked| blocked.message.clone()),
+    };
+    message.map(|message| Blocked { reason: reasons::BUDGET_EXHAUSTED, message })
+}
+
+/// Of what keeps its agents from running and that there are no tokens for them, what is told. Who has no quota, or cannot make
+/// agents for want of one, gets nothing done with more tokens.
+fn gravest(agents: Option<Blocked>, tokens: Option<Blocked>) -> Option<Blocked> {
+    match (agents, tokens) {
+        (Some(agents), Some(_)) if agents.reason == reasons::QUOTA_EXCEEDED => Some(agents),
+        (_, Some(tokens)) => Some(tokens),
+        (agents, None) => agents,
+    }
+}
+
+/// Agents that are there and get no work: their walls do not stand, or they fail their preflight. They are kept, and try again.
+fn held_back(agents: &[&Agent]) -> Option<Blocked> {
+    [reasons::EGRESS_NOT_ENFORCED, reasons::PREFLIGHT_FAILED].into_iter().find_map(|reason| {
+        let words = |agent: &&&Agent| {
+            let ready = find(&agent.status.as_ref()?.conditions, types::READY)?;
+            let counts = ready.reason == reason && agent.metadata.deletion_timestamp.is_none();
+            counts.then(|| (agent.name_any(), ready.message.clone()))
+        };
+        // The first by name, so that the words do not change with the order in which they were read.
+        let mut all: Vec<_> = agents.iter().filter_map(|agent| words(&agent)).collect();
+        all.sort();
+        let others = if all.len() > 1 { format!(" (and {} more)", all.len() - 1) } else { String::new() };
+        all.into_iter().next().map(|(name, message)| Blocked { reason, message: format!("{name}: {message}{others}") })
+    })
 }
 
 /// Objects that the spec names and that the namespace does not have, as `Kind/name`.
@@ -228,8 +394,12 @@ pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
     if workspace.is_some_and(|workspace| workspace.git.is_some()) {
         return Some("spec.workspace.git is not supported by this version: use empty or claimName".into());
     }
-    if workspace.is_some_and(|workspace| workspace.volume_claim_template.is_some()) {
-        return Some("spec.workspace.volumeClaimTemplate is not supported by this version: use empty or claimName".into());
+    let template = workspace.and_then(|workspace| workspace.volume_claim_template.clone());
+    if let Some(Err(error)) = template.map(serde_json::from_value::<k8s_openapi::api::core::v1::PersistentVolumeClaimSpec>) {
+        return Some(format!("spec.workspace.volumeClaimTemplate is not the spec of a PersistentVolumeClaim: {error}"));
+    }
+    if spec.preflight.as_ref().and_then(|preflight| preflight.urls.as_ref()).is_some_and(|urls| !urls.is_empty()) {
+        return Some("spec.preflight.urls is not supported by this version: have agent.preflightCommand ask them".into());
     }
     // A wall that somebody asked for by name and that is not there is worse than none: it is refused, not left out.
     let sandbox = spec.sandbox.clone().unwrap_or_default();
@@ -255,6 +425,9 @@ pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::budget::obstacle::Spent;
+    use crate::policy::budget::refusal::Because;
+    use crate::policy::budget::{Key as TokenKey, Obstacle, Window};
     use serde_json::json;
 
     fn agent(status: serde_json::Value) -> Agent {
@@ -264,7 +437,7 @@ mod tests {
         json!([{"type": "Ready", "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
     }
     fn stands(status: serde_json::Value) -> Standing {
-        standing(&agent(status), |_| Duration::ZERO)
+        standing(&agent(status), |_| Duration::ZERO, PoolMode::Perseverance)
     }
 
     #[test]
@@ -273,7 +446,9 @@ mod tests {
         assert_eq!(stands(json!({})), Standing::Spawning);
         assert_eq!(stands(json!({"phase": "Spawning", "conditions": ready("False", "QuotaExceeded")})), Standing::Refused);
         assert_eq!(stands(json!({"phase": "Spawning", "podRef": pod, "conditions": ready("False", "ImagePull")})), Standing::Starting);
-        assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("True", "PodRunning")})), Standing::Idle);
+        assert_eq!(stands(json!({"phase": "Idle", "podRef": pod, "conditions": ready("True", "Registered")})), Standing::Idle);
+        assert_eq!(stands(json!({"phase": "Paused", "podRef": pod, "conditions": ready("True", "Registered")})), Standing::Held);
+        assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "NotRegistered")})), Standing::Starting);
         assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "PodNotReady")})), Standing::Starting);
         assert_eq!(stands(json!({"phase": "Goodbye", "podRef": pod})), Standing::Leaving);
         assert_eq!(
@@ -284,12 +459,32 @@ mod tests {
     }
 
     #[test]
+    fn where_an_agent_stands_that_sleeps_or_is_to() {
+        let sleepy = |hibernated: bool, status: serde_json::Value| {
+            let mut agent = agent(status);
+            agent.spec.hibernated = Some(hibernated);
+            standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance)
+        };
+        let (pod, asleep) = (json!({"name": "a", "uid": "u"}), json!({"phase": "Hibernated", "conditions": ready("False", "Hibernated")}));
+        assert_eq!(sleepy(true, json!({"phase": "Idle", "podRef": pod})), Standing::Leaving, "it holds its place until its pod is gone");
+        assert_eq!(sleepy(true, json!({"phase": "Goodbye", "podRef": pod})), Standing::Leaving);
+        assert_eq!(sleepy(true, json!({"phase": "Active", "podRef": pod})), Standing::Busy);
+        assert_eq!(sleepy(true, asleep.clone()), Standing::Hibernated { paused: false });
+        assert_eq!(sleepy(false, asleep), Standing::Spawning, "it is being woken");
+        let paused = json!([{"type": "Paused", "status": "True", "reason": "PausedBySpec", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        assert_eq!(sleepy(true, json!({"phase": "Hibernated", "conditions": paused})), Standing::Hibernated { paused: true });
+    }
+
+    #[test]
     fn an_agent_under_deletion_is_leaving_until_it_is_gone() {
-        let mut agent = agent(json!({"phase": "Running", "conditions": ready("True", "PodRunning")}));
+        let mut agent = agent(json!({"phase": "Running", "conditions": ready("True", "Registered")}));
         agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-        assert_eq!(standing(&agent, |_| Duration::ZERO), Standing::Leaving);
+        assert_eq!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), Standing::Leaving);
         agent.status.as_mut().expect("a status").phase = Some(AgentPhase::Stopped);
-        assert!(matches!(standing(&agent, |_| Duration::ZERO), Standing::Ended { .. }), "one that ended holds no place while it goes");
+        assert!(
+            matches!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), Standing::Ended { .. }),
+            "one that ended holds no place while it goes"
+        );
     }
 
     #[test]
@@ -302,6 +497,8 @@ mod tests {
         assert!(ended("PodFailed", "2026-01-01T00:09:59Z") && ended("PodSucceeded", "2026-01-01T00:00:01Z"));
         assert!(!ended("PodFailed", "2026-01-01T00:10:00Z"), "it lived long enough");
         assert!(!ended("PodGone", "2026-01-01T00:00:01Z"), "somebody ended it");
+        let unstarted = json!({"phase": "Stopped", "stopTime": "2026-01-01T09:00:00Z", "conditions": ready("False", "PodFailed")});
+        assert!(crashed(&agent(unstarted)), "its program did not even start, however old the Agent is");
     }
 
     #[test]
@@ -331,17 +528,71 @@ mod tests {
             (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
         let got = blocked(&[&image, &quota, &quota]).expect("blocked");
         assert_eq!((got.reason, got.message.as_str()), ("QuotaExceeded", "a: m (and 1 more)"));
-        assert_eq!(blocked(&[&agent(json!({"conditions": ready("True", "PodRunning")}))]), None);
+        assert_eq!(blocked(&[&agent(json!({"conditions": ready("True", "Registered")}))]), None);
+    }
+
+    #[test]
+    fn agents_that_get_no_work_are_told_of_with_their_count() {
+        let said = |name: &str, reason: &str| {
+            let mut agent = agent(json!({"phase": "Running", "conditions": ready("False", reason)}));
+            agent.metadata.name = Some(name.to_owned());
+            agent
+        };
+        let (first, second) = (said("b", "PreflightFailed"), said("a", "PreflightFailed"));
+        let got = blocked(&[&first, &second]).expect("blocked");
+        assert_eq!((got.reason, got.message.as_str()), ("PreflightFailed", "a: m (and 1 more)"));
+        let open = said("c", "EgressNotEnforced");
+        assert_eq!(blocked(&[&first, &open]).map(|blocked| blocked.reason), Some("EgressNotEnforced"), "the graver one");
+        let mut gone = first.clone();
+        gone.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+        assert_eq!(blocked(&[&gone]), None);
+        // It holds its place: its pool makes no other for it, and does not end it for having nothing to do.
+        assert_eq!(
+            stands(json!({"phase": "Running", "podRef": {"name": "a", "uid": "u"}, "conditions": ready("False", "PreflightFailed")})),
+            Standing::Starting
+        );
+    }
+
+    #[test]
+    fn a_pool_without_tokens_says_so_and_goes_on_saying_so_while_that_is_not_known() {
+        let pool = |status: serde_json::Value| -> AgentPool {
+            let spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
+            let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec, "status": status});
+            serde_json::from_value(object).expect("a pool")
+        };
+        let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
+        let field = "spec.tokens.limits[hourly].tokens".to_owned();
+        let short = Tokens::Short(Obstacle { key: TokenKey::budget("n", "b"), because: Because::Used, limit, field });
+        let blocked = without_tokens(&pool(json!({})), &short).expect("blocked");
+        assert!(blocked.reason == "BudgetExhausted" && blocked.message.contains("Budget/b"), "{}", blocked.message);
+        let says = |status: &str, reason: &str| {
+            let blocked = json!([{"type": "Blocked", "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+            pool(json!({"conditions": blocked}))
+        };
+        let was = says("True", "BudgetExhausted");
+        assert_eq!(without_tokens(&was, &Tokens::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
+        assert_eq!(without_tokens(&was, &Tokens::There), None);
+        for other in [pool(json!({})), says("True", "QuotaExceeded"), says("False", "NotBlocked")] {
+            assert_eq!(without_tokens(&other, &Tokens::Unknown), None);
+        }
+        let of = |reason| Some(Blocked { reason, message: "of agents".into() });
+        let reason = |agents| gravest(agents, Some(blocked.clone())).map(|blocked| blocked.reason);
+        assert_eq!(reason(of(reasons::QUOTA_EXCEEDED)), Some("QuotaExceeded"));
+        assert_eq!((reason(of(reasons::IMAGE_PULL)), reason(None)), (Some("BudgetExhausted"), Some("BudgetExhausted")));
+        assert_eq!(gravest(of(reasons::IMAGE_PULL), None).map(|blocked| blocked.reason), Some("ImagePull"));
     }
 
     #[test]
     fn what_is_not_built_is_refused_by_name() {
         let spec = |extra: serde_json::Value| -> AgentPoolSpec {
-            let mut spec = json!({"type": "free", "agent": {"image": "x"}});
+            let mut spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
             spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
             serde_json::from_value(spec).expect("a spec")
         };
         assert_eq!(unsupported(&spec(json!({}))), None);
+        assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": []}}))), None);
+        let urls = unsupported(&spec(json!({"preflight": {"urls": ["https://example.org"]}})));
+        assert!(urls.is_some_and(|message| message.contains("spec.preflight.urls")));
         let git = unsupported(&spec(json!({"workspace": {"git": {"remote": "https://example.org/r"}}})));
         assert!(git.is_some_and(|message| message.contains("spec.workspace.git")));
         for sandbox in [

@@ -22,7 +22,10 @@ pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i6
         desired: i32::try_from(observed.desired.count).ok(),
         agents: Some(agents),
         active: Some(count(|standing| standing == Standing::Busy)),
-        idle: Some(0), // registered and without work: nothing registers before agents have a supervisor
+        idle: Some(count(|standing| standing == Standing::Idle)),
+        hibernated: Some(count(|standing| matches!(standing, Standing::Hibernated { .. }))),
+        work_ready: observed.work.map(|(ready, _)| i64::try_from(ready).unwrap_or(i64::MAX)),
+        work_leased: observed.work.map(|(_, leased)| i64::try_from(leased).unwrap_or(i64::MAX)),
         selector: Some(format!("{}={}", names::POOL_UID_LABEL, pool.metadata.uid.as_deref().unwrap_or_default())),
         spawned: Some(counters.spawned),
         // It rides along with other changes: a lower one stored only means that more is looked at.
@@ -30,13 +33,20 @@ pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i6
         reason: Some(headline(&conditions, observed)),
         conditions,
         governor_epoch: stored.governor_epoch,
-        ..AgentPoolStatus::default()
     };
     let words = with_old_words(&next.conditions, &stored.conditions);
     let change = if next == stored {
         Change::None
-    } else if (AgentPoolStatus { agents: stored.agents, active: stored.active, idle: stored.idle, conditions: words, ..next.clone() })
-        == stored
+    } else if (AgentPoolStatus {
+        agents: stored.agents,
+        active: stored.active,
+        idle: stored.idle,
+        hibernated: stored.hibernated,
+        work_ready: stored.work_ready,
+        work_leased: stored.work_leased,
+        conditions: words,
+        ..next.clone()
+    }) == stored
     {
         Change::Counts
     } else {
@@ -50,11 +60,9 @@ pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i6
 /// The condition types that this controller owns.
 const OWN: [&str; 6] = [types::READY, types::RECONCILING, types::STALLED, types::SCALED_TO_ZERO, types::AT_MAX, types::BLOCKED];
 
-/// What of a status this controller owns: all but the work, which whoever serves queues counts.
+/// What of a status this controller owns.
 fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
     let mut own = status.cloned().unwrap_or_default();
-    own.work_ready = None;
-    own.work_leased = None;
     own.conditions.retain(|condition| OWN.contains(&condition.type_.as_str()));
     own
 }
@@ -131,7 +139,9 @@ fn desired_reason(why: Why) -> &'static str {
         Why::AgentsWanted => reasons::AGENTS_WANTED,
         Why::MaxReached => reasons::MAX_REACHED,
         Why::Drained => reasons::DRAINED,
-        Why::NoWork | Why::WorkNotServed => reasons::NO_WORK,
+        Why::NoWork => reasons::NO_WORK,
+        Why::WorkUnknown => reasons::WORK_UNKNOWN,
+        Why::CoolingDown => reasons::COOLING_DOWN,
         Why::NoRoom => reasons::NO_ROOM,
     }
 }
@@ -145,7 +155,10 @@ fn why_desired(observed: &Observed) -> String {
         Why::MaxReached => format!("scaling.max allows {count}"),
         Why::Drained => "scaling.max is 0".into(),
         Why::NoWork => "there is no eligible work".into(),
-        Why::WorkNotServed => "the pool follows its queues, and this version serves no queues yet: it stays at 0 (scaling.workAware: false runs scaling.min agents)".into(),
+        Why::WorkUnknown => "how much work there is is not known yet".into(),
+        Why::CoolingDown => {
+            "fewer would do, and that has not been so for long enough (scaling.cooldownSeconds, whenEmpty.afterSeconds)".into()
+        }
         Why::NoRoom => format!("budgets leave room for {count}"),
     }
 }

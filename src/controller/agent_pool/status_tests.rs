@@ -11,7 +11,7 @@ use crate::policy::pool::{AgentFacts, Facts};
 use crate::policy::scaling::Desired;
 
 fn pool(extra: serde_json::Value) -> AgentPool {
-    let mut spec = json!({"type": "free", "agent": {"image": "x"}});
+    let mut spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
     spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
     serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p", "uid": "u", "generation": 2}, "spec": spec})).expect("a pool")
 }
@@ -23,17 +23,29 @@ fn observed(desired: u32, ready: u32) -> Observed {
             sequence: Some(number.into()),
             standing: Standing::Idle,
             age: Duration::ZERO,
+            keeps: false,
         })
         .collect();
     Observed {
-        facts: Facts { desired, may_grow: true, spawned: desired.into(), collected_below: 0, agents, stopped_ttl: Duration::ZERO },
+        facts: Facts {
+            desired,
+            may_grow: true,
+            spawned: desired.into(),
+            collected_below: 0,
+            agents,
+            stopped_ttl: Duration::ZERO,
+            hibernate: false,
+            with_hibernated: 0,
+        },
         desired: Desired { count: desired, why: Why::AtMinimum },
+        settles: None,
+        work: None,
         missing: vec![],
         unsupported: None,
         blocked: None,
         ready,
         crashes: None,
-        uids: BTreeMap::new(),
+        members: BTreeMap::new(),
     }
 }
 
@@ -83,7 +95,7 @@ fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
 
 #[test]
 fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
-    let at_zero = Observed { desired: Desired { count: 0, why: Why::WorkNotServed }, ..observed(0, 0) };
+    let at_zero = Observed { desired: Desired { count: 0, why: Why::NoWork }, ..observed(0, 0) };
     let (status, _) = written(&pool(json!({"type": "worker"})), &at_zero);
     assert_eq!((says(&status, "Ready"), says(&status, "ScaledToZero")), (told("True", "AsDesired"), told("True", "NoWork")));
     assert_eq!(status.reason.as_deref(), Some("NoWork"));
@@ -129,13 +141,12 @@ fn agents_that_crash_block_their_pool_and_in_the_end_stall_it() {
 }
 
 #[test]
-fn words_and_counts_may_wait_and_what_others_own_is_left_alone() {
+fn words_and_counts_may_wait() {
     let mut pool = pool(json!({}));
-    let (mut stored, _) = written(&pool, &observed(3, 1));
-    stored.work_ready = Some(9);
+    let (stored, _) = written(&pool, &observed(3, 1));
     pool.status = Some(stored);
-    let (next, change) = written(&pool, &observed(3, 2));
-    assert_eq!((change, next.work_ready), (Change::Counts, None), "1 of 3, 2 of 3: not a write for each");
+    let (next, change) = written(&pool, &Observed { work: Some((9, 1)), ..observed(3, 2) });
+    assert_eq!((change, next.work_ready), (Change::Counts, Some(9)), "1 of 3, 2 of 3, and more to do: not a write for each");
 }
 
 #[test]

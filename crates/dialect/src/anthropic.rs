@@ -1,0 +1,159 @@
+//! Anthropic Messages: what a call asks for, and what its answer used.
+
+use spillway_wire::meter::Dialect;
+
+use crate::Fault;
+use crate::call::{Asked, Limit, model, none_of};
+use crate::media::{Found, image};
+use crate::seen::{Seen, Standing, spoken};
+use crate::strict::{self, Node, Path};
+
+/// Tools that Anthropic describes and the client runs.
+const RUN_BY_CLIENTS: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
+const REFUSED: [(&str, &str); 3] = [
+    ("mcp_servers", "the provider would call these servers and read their answers as input that nobody here can count"),
+    ("container", "files and skills of a container are input that does not stand in the body"),
+    ("fallbacks", "another model than the one that was allowed could answer"),
+];
+
+pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
+    let root = Path::Root;
+    let model = model(body)?;
+    none_of(body, &REFUSED)?;
+    let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
+    let output = strict::count(body.get("max_tokens"), &root.key("max_tokens"), 0)?;
+    let at = root.key("thinking");
+    let thinking = match strict::object(body.get("thinking"), &at)? {
+        Some(thinking) => strict::count(thinking.get("budget_tokens"), &at.key("budget_tokens"), 0)?.unwrap_or_default(),
+        None => 0,
+    };
+    content(body.get("system"), &root.key("system"), found)?;
+    let at = root.key("messages");
+    for (index, message) in strict::list(body.get("messages"), &at)?.iter().enumerate() {
+        let at = at.item(index);
+        strict::object(Some(message), &at)?;
+        content(message.get("content"), &at.key("content"), found)?;
+    }
+    let at = root.key("tools");
+    let offered = strict::list(body.get("tools"), &at)?;
+    if !offered.is_empty() {
+        found.tools();
+    }
+    for (index, offered) in offered.iter().enumerate() {
+        tool(offered, &at.item(index), found)?;
+    }
+    edits(body)?;
+    let limits = vec![Limit::of(body, "max_tokens", output)];
+    Ok(Asked { model, stream, output, thinking, choices: 1, limits, ..Asked::default() })
+}
+
+fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    strict::object(Some(tool), at)?;
+    match strict::text(tool.get("type"), &at.key("type"))?.as_deref() {
+        None | Some("custom") => Ok(()),
+        Some(known) if RUN_BY_CLIENTS.iter().any(|prefix| known.starts_with(prefix)) => {
+            found.known_tool();
+            Ok(())
+        }
+        Some(other) => Err(at.key("type").fault(format_args!(
+            "{other:.64} is run by the provider, which reads its results as input that nobody here can count; take it out of the tools"
+        ))),
+    }
+}
+
+/// Editing the context may take input away; writing a summary is another call of the model inside this one.
+fn edits(body: &Node<'_>) -> Result<(), Fault> {
+    let at = Path::Root.key("context_management");
+    let Some(management) = strict::object(body.get("context_management"), &at)? else { return Ok(()) };
+    let at = at.key("edits");
+    for (index, edit) in strict::list(management.get("edits"), &at)?.iter().enumerate() {
+        let at = at.item(index);
+        let kind = strict::text(edit.get("type"), &at.key("type"))?.unwrap_or_default();
+        if !kind.starts_with("clear_") {
+            let what = "may run the model once more, outside of max_tokens; only clear_ edits are passed";
+            return Err(at.key("type").fault(format_args!("{kind:.64} {what}")));
+        }
+    }
+    Ok(())
+}
+
+/// A text, or blocks.
+fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    if node.is_some_and(|node| node.text().is_some()) {
+        return Ok(());
+    }
+    for (index, block) in strict::list(node, at)?.iter().enumerate() {
+        let at = at.item(index);
+        strict::object(Some(block), &at)?;
+        match strict::text(block.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
+            "image" | "document" => source(block.get("source"), &at.key("source"), found)?,
+            "tool_result" => content(block.get("content"), &at.key("content"), found)?,
+            "container_upload" => return Err(at.fault("a file that the provider keeps is input that does not stand in the body")),
+            "tool_addition" => {
+                if let Some(added) = block.get("tool") {
+                    tool(added, &at.key("tool"), found)?;
+                }
+            }
+            // Text, thinking, calls of tools, and what is yet to come: text, as it stands.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn source(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    let source = strict::object(node, at)?.ok_or_else(|| at.fault("it is missing"))?;
+    match strict::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
+        "base64" => {
+            let mime = strict::text(source.get("media_type"), &at.key("media_type"))?.unwrap_or_default();
+            let at = at.key("data");
+            let data = source.get("data").ok_or_else(|| at.fault("it is missing"))?;
+            strict::text(Some(data), &at)?;
+            found.base64(&mime, data.text_bytes(), image(Dialect::Anthropic, "", None));
+            Ok(())
+        }
+        "text" => Ok(()),
+        "content" => content(source.get("content"), &at.key("content"), found),
+        "url" => Err(at.key("type").fault("send the data itself, in base64: the provider would fetch the URL, unseen and uncounted")),
+        "file" => Err(at.key("type").fault("send the data itself: a file that the provider keeps cannot be counted")),
+        other => Err(at.key("type").fault(format_args!("{other:.64} is not known here and cannot be counted"))),
+    }
+}
+
+/// An event of a stream, or a whole answer.
+pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
+    match node.get("type").and_then(Node::text).unwrap_or_default().as_ref() {
+        "message_start" => {
+            if let Some(usage) = node.get("message").and_then(|message| message.get("usage")) {
+                said(usage, seen);
+            }
+        }
+        "message_delta" => {
+            let Some(usage) = node.get("usage") else { return };
+            if said(usage, seen) {
+                let last = node.get("delta").is_some_and(|delta| delta.get("stop_reason").is_some());
+                seen.stands(if last { Standing::Final } else { Standing::AtEnd });
+            }
+        }
+        "content_block_start" => seen.wrote(node.get("content_block").map_or(0, spoken)),
+        "content_block_delta" => seen.wrote(node.get("delta").map_or(0, spoken)),
+        "message" => {
+            if let Some(usage) = node.get("usage")
+                && said(usage, seen)
+            {
+                seen.stands(Standing::Final);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether output is said. It is cumulative: per field the last one counts, and nothing is added up.
+fn said(usage: &Node<'_>, seen: &mut Seen) -> bool {
+    let input = seen.number(usage.get("input_tokens"));
+    let read = seen.number(usage.get("cache_read_input_tokens"));
+    let written = seen.number(usage.get("cache_creation_input_tokens"));
+    let output = seen.number(usage.get("output_tokens"));
+    seen.say(input, read, written, output);
+    output.is_some()
+}

@@ -1,0 +1,452 @@
+use super::*;
+use crate::route::route;
+use serde_json::{Value, json};
+
+const JSON: Option<&str> = Some("application/json");
+const MESSAGES: &str = "/v1/messages";
+const CHAT: &str = "/v1/chat/completions";
+const RESPONSES: &str = "/v1/responses";
+const GEMINI: &str = "/v1beta/models/gemini-2.5-pro:streamGenerateContent";
+
+fn call(path: &str, body: &str) -> Result<Call, Fault> {
+    parse(&route("POST", path, None).expect(path), JSON, None, body.as_bytes())
+}
+
+fn good(path: &str, body: &Value) -> Call {
+    call(path, &body.to_string()).unwrap_or_else(|fault| panic!("{fault}: {body}"))
+}
+
+fn sent(call: &Call, output: i64) -> Value {
+    serde_json::from_slice(&call.upstream(output)).expect("JSON is sent")
+}
+
+fn with(mut body: Value, key: &str, value: Value) -> Value {
+    body[key] = value;
+    body
+}
+
+fn messages() -> Value {
+    json!({"model": "claude-opus-4-8", "max_tokens": 64_000, "stream": true, "messages": [{"role": "user", "content": "hi"}]})
+}
+
+fn chat() -> Value {
+    json!({"model": "gpt-5.5", "messages": [{"role": "user", "content": "hi"}]})
+}
+
+fn responses() -> Value {
+    json!({"model": "gpt-5.5", "store": false, "stream": true, "input": [{"type": "message", "role": "user",
+        "content": [{"type": "input_text", "text": "hi"}]}]})
+}
+
+fn gemini() -> Value {
+    json!({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]})
+}
+
+#[test]
+fn bodies_that_two_could_read_in_two_ways_are_refused() {
+    let route = route("POST", MESSAGES, None).expect("known");
+    let body = messages().to_string();
+    for (content_type, encoding, field) in [
+        (Some("text/plain"), None, "content-type"),
+        (Some("application/x-www-form-urlencoded"), None, "content-type"),
+        (Some("application/json; charset=utf-16"), None, "content-type"),
+        (JSON, Some("gzip"), "content-encoding"),
+        (JSON, Some("zstd"), "content-encoding"),
+        (JSON, Some("identity, br"), "content-encoding"),
+    ] {
+        let fault = parse(&route, content_type, encoding, body.as_bytes()).expect_err(field);
+        assert_eq!(fault.field.as_deref(), Some(field));
+    }
+    for (content_type, encoding) in [(None, None), (Some("Application/JSON; Charset=\"UTF-8\""), Some("identity")), (JSON, Some(""))] {
+        assert!(parse(&route, content_type, encoding, body.as_bytes()).is_ok(), "{content_type:?} {encoding:?}");
+    }
+    for body in [&b"\xff\xfe{\0}\0"[..], b"{\"model\":\"a\xff\"}", b"", b"[]", b"\"x\"", b"null"] {
+        assert!(parse(&route, JSON, None, body).is_err(), "{body:?}");
+    }
+}
+
+#[test]
+fn faults_name_their_fields() {
+    let cases = [
+        (MESSAGES, "{}", "model"),
+        (MESSAGES, r#"{"model":""}"#, "model"),
+        (MESSAGES, r#"{"model":null}"#, "model"),
+        (MESSAGES, r#"{"model":7}"#, "model"),
+        (MESSAGES, r#"{"model":"a b"}"#, "model"),
+        (MESSAGES, r#"{"model":"a","model":"b"}"#, "model"),
+        (MESSAGES, r#"{"model":"a","max_tokens":"5"}"#, "max_tokens"),
+        (MESSAGES, r#"{"model":"a","max_tokens":1.5}"#, "max_tokens"),
+        (MESSAGES, r#"{"model":"a","max_tokens":-1}"#, "max_tokens"),
+        (MESSAGES, r#"{"model":"a","max_tokens":99999999999999999999}"#, "max_tokens"),
+        (MESSAGES, r#"{"model":"a","stream":"true"}"#, "stream"),
+        (MESSAGES, r#"{"model":"a","messages":{}}"#, "messages"),
+        (MESSAGES, r#"{"model":"a","messages":["x"]}"#, "messages[0]"),
+        (MESSAGES, r#"{"model":"a","messages":[{"content":{}}]}"#, "messages[0].content"),
+        (MESSAGES, r#"{"model":"a","messages":[{"content":[7]}]}"#, "messages[0].content[0]"),
+        (
+            MESSAGES,
+            r#"{"model":"a","messages":[{"content":[{"type":"image","source":{"type":"base64","data":7}}]}]}"#,
+            "messages[0].content[0].source.data",
+        ),
+        (MESSAGES, r#"{"model":"a","thinking":{"budget_tokens":"x"}}"#, "thinking.budget_tokens"),
+        (MESSAGES, r#"{"model":"a","tools":[{"x":{"y":1,"y":1}}]}"#, "tools[0].x.y"),
+        (CHAT, r#"{"model":"a","Model":"b"}"#, "Model"),
+        (CHAT, r#"{"model":"a","MAX_TOKENS":9}"#, "MAX_TOKENS"),
+        (CHAT, r#"{"model":"a","\u017ftream":true}"#, "\u{17f}tream"),
+        (RESPONSES, r#"{"model":"a","Previous_Response_ID":"r"}"#, "Previous_Response_ID"),
+        (CHAT, r#"{"model":"a","n":0}"#, "n"),
+        (CHAT, r#"{"model":"a","best_of":129}"#, "best_of"),
+        (CHAT, r#"{"model":"a","max_completion_tokens":[]}"#, "max_completion_tokens"),
+        (CHAT, r#"{"model":"a","stream":true,"stream_options":true}"#, "stream_options"),
+        (CHAT, r#"{"model":"a","stream":true,"stream_options":{"include_usage":1}}"#, "stream_options.include_usage"),
+        (RESPONSES, r#"{"model":"a","max_output_tokens":{}}"#, "max_output_tokens"),
+        (RESPONSES, r#"{"model":"a","input":7}"#, "input"),
+        (GEMINI, r#"{"generationConfig":7}"#, "generationConfig"),
+        (GEMINI, r#"{"generationConfig":{"maxOutputTokens":"5"}}"#, "generationConfig.maxOutputTokens"),
+        (GEMINI, r#"{"generationConfig":{"maxOutputTokens":5,"max_output_tokens":6}}"#, "generationConfig.maxOutputTokens"),
+        (GEMINI, r#"{"generationConfig":{},"generation_config":{}}"#, "generationConfig"),
+        (GEMINI, r#"{"model":"models/gemini-9-ultra"}"#, "model"),
+        (GEMINI, r#"{"contents":["x"]}"#, "contents[0]"),
+    ];
+    for (path, body, field) in cases {
+        let fault = call(path, body).expect_err(body);
+        assert_eq!(fault.field.as_deref(), Some(field), "{fault}");
+        let refusal = Refusal::from(fault);
+        assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(field)));
+    }
+    let long = format!(r#"{{"model":"{}"}}"#, "m".repeat(129));
+    assert_eq!(call(CHAT, &long).expect_err("long").field.as_deref(), Some("model"));
+}
+
+#[test]
+fn what_brings_input_that_is_not_in_the_body_is_refused() {
+    let block = |block: Value| with(messages(), "messages", json!([{"role": "user", "content": [block]}]));
+    let part = |part: Value| with(chat(), "messages", json!([{"role": "user", "content": [part]}]));
+    let item = |item: Value| with(responses(), "input", json!([item]));
+    let inline = |part: Value| json!({"contents": [{"parts": [part]}]});
+    let cases = [
+        (MESSAGES, with(messages(), "mcp_servers", json!([{"type": "url"}])), "mcp_servers"),
+        (MESSAGES, with(messages(), "container", json!("c_1")), "container"),
+        (MESSAGES, with(messages(), "tools", json!([{"type": "web_search_20250305", "name": "web_search"}])), "tools[0].type"),
+        (MESSAGES, with(messages(), "tools", json!([{"name": "x"}, {"type": "code_execution_20250825"}])), "tools[1].type"),
+        (
+            MESSAGES,
+            with(messages(), "context_management", json!({"edits": [{"type": "compact_20260112"}]})),
+            "context_management.edits[0].type",
+        ),
+        (
+            MESSAGES,
+            block(json!({"type": "image", "source": {"type": "url", "url": "https://x/?secret"}})),
+            "messages[0].content[0].source.type",
+        ),
+        (MESSAGES, block(json!({"type": "document", "source": {"type": "file", "file_id": "f"}})), "messages[0].content[0].source.type"),
+        (
+            MESSAGES,
+            block(json!({"type": "tool_result", "content": [{"type": "image", "source": {"type": "file"}}]})),
+            "messages[0].content[0].content[0].source.type",
+        ),
+        (MESSAGES, block(json!({"type": "container_upload", "file_id": "f"})), "messages[0].content[0]"),
+        (CHAT, with(chat(), "web_search_options", json!({})), "web_search_options"),
+        (CHAT, with(chat(), "models", json!(["other"])), "models"),
+        (CHAT, with(chat(), "prediction", json!({"type": "content", "content": "x"})), "prediction"),
+        (CHAT, with(chat(), "modalities", json!(["text", "audio"])), "modalities[1]"),
+        (CHAT, with(chat(), "tools", json!([{"type": "web_search"}])), "tools[0].type"),
+        (CHAT, with(chat(), "messages", json!([{"role": "assistant", "audio": {"id": "a"}}])), "messages[0].audio"),
+        (CHAT, part(json!({"type": "image_url", "image_url": {"url": "https://x/a.png"}})), "messages[0].content[0].image_url.url"),
+        (CHAT, part(json!({"image_url": "https://x/a.png"})), "messages[0].content[0].image_url.url"),
+        (CHAT, part(json!({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA"}})), "messages[0].content[0].video_url"),
+        (CHAT, part(json!({"type": "file", "file": {"file_id": "f"}})), "messages[0].content[0].file.file_id"),
+        (RESPONSES, with(responses(), "previous_response_id", json!("resp_1")), "previous_response_id"),
+        (RESPONSES, with(responses(), "conversation", json!({"id": "c"})), "conversation"),
+        (RESPONSES, with(responses(), "prompt", json!({"id": "p"})), "prompt"),
+        (RESPONSES, with(responses(), "background", json!(true)), "background"),
+        (RESPONSES, with(responses(), "tools", json!([{"type": "file_search"}])), "tools[0].type"),
+        (RESPONSES, with(responses(), "tools", json!([{"type": "mcp"}])), "tools[0].type"),
+        (RESPONSES, with(responses(), "tools", json!([{"type": "shell", "environment": {"type": "container_auto"}}])), "tools[0].type"),
+        (
+            RESPONSES,
+            with(responses(), "tools", json!([{"type": "namespace", "tools": [{"type": "web_search"}]}])),
+            "tools[0].tools[0].type",
+        ),
+        (RESPONSES, item(json!({"type": "additional_tools", "tools": [{"type": "mcp"}]})), "input[0].tools[0].type"),
+        (RESPONSES, with(responses(), "tool_choice", json!({"type": "web_search"})), "tool_choice.type"),
+        (RESPONSES, item(json!({"type": "item_reference", "id": "msg_1"})), "input[0]"),
+        (RESPONSES, item(json!({"id": "msg_1"})), "input[0]"),
+        (RESPONSES, item(json!({"type": "image_generation_call", "id": "ig_1"})), "input[0]"),
+        (RESPONSES, with(item(json!({"type": "reasoning", "id": "rs_1", "summary": []})), "store", json!(true)), "input[0]"),
+        (
+            RESPONSES,
+            item(json!({"role": "user", "content": [{"type": "input_image", "image_url": "https://x"}]})),
+            "input[0].content[0].image_url",
+        ),
+        (RESPONSES, item(json!({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]})), "input[0].content[0].file_id"),
+        (
+            RESPONSES,
+            item(json!({"type": "function_call_output", "output": [{"type": "input_file", "file_url": "https://x"}]})),
+            "input[0].output[0].file_url",
+        ),
+        (
+            RESPONSES,
+            item(json!({"type": "computer_call_output", "output": {"type": "computer_screenshot", "file_id": "f"}})),
+            "input[0].output.file_id",
+        ),
+        (GEMINI, with(gemini(), "cachedContent", json!("cachedContents/1")), "cachedContent"),
+        (GEMINI, with(gemini(), "cached_content", json!("cachedContents/1")), "cachedContent"),
+        (GEMINI, with(gemini(), "tools", json!([{"googleSearch": {}}])), "tools[0].googleSearch"),
+        (GEMINI, with(gemini(), "tools", json!({"url_context": {}})), "tools[0].url_context"),
+        (GEMINI, inline(json!({"fileData": {"fileUri": "https://x"}})), "contents[0].parts[0].fileData"),
+        (
+            GEMINI,
+            inline(json!({"functionResponse": {"parts": [{"file_data": {}}]}})),
+            "contents[0].parts[0].functionResponse.parts[0].fileData",
+        ),
+        (GEMINI, with(gemini(), "generationConfig", json!({"responseModalities": ["IMAGE"]})), "generationConfig.responseModalities[0]"),
+    ];
+    for (path, body, field) in cases {
+        let fault = call(path, &body.to_string()).expect_err(field);
+        assert_eq!(fault.field.as_deref(), Some(field), "{fault}");
+    }
+}
+
+#[test]
+fn what_asks_for_nothing_passes() {
+    for (path, body) in [
+        (MESSAGES, with(messages(), "container", Value::Null)),
+        (MESSAGES, with(messages(), "mcp_servers", json!([]))),
+        (CHAT, with(chat(), "chatId", json!("x"))),
+        (CHAT, with(chat(), "audio", Value::Null)),
+        (CHAT, with(chat(), "modalities", json!(["text"]))),
+        (RESPONSES, with(responses(), "background", json!(false))),
+        (RESPONSES, with(responses(), "previous_response_id", Value::Null)),
+        (RESPONSES, with(responses(), "input", json!("hi"))),
+        (GEMINI, with(gemini(), "cachedContent", json!(""))),
+        (GEMINI, with(gemini(), "tools", json!([{"googleSearch": null, "functionDeclarations": []}]))),
+    ] {
+        good(path, &body);
+    }
+}
+
+#[test]
+fn facts_are_all_bytes_but_those_of_images() {
+    let data = "A".repeat(4000);
+    let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}});
+    let body = with(messages(), "messages", json!([{"role": "user", "content": [image, {"type": "tool_result", "content": [image]}]}]));
+    let facts = good(MESSAGES, &body).facts();
+    assert_eq!(facts.bytes, i64::try_from(body.to_string().len() - 8000).expect("small"));
+    assert_eq!((facts.other_tokens, facts.output, facts.thinking, facts.choices), (10_000, Some(64_000), 0, 1));
+    // An input of a tool that looks like an image is text.
+    let body = with(messages(), "messages", json!([{"role": "assistant", "content": [{"type": "tool_use", "input": image}]}]));
+    assert_eq!(good(MESSAGES, &body).facts().bytes, i64::try_from(body.to_string().len()).expect("small"));
+
+    let body = with(messages(), "thinking", json!({"type": "enabled", "budget_tokens": 32_000}));
+    assert_eq!(good(MESSAGES, &body).facts().thinking, 32_000);
+    let body = with(with(messages(), "thinking", json!({"type": "adaptive"})), "tools", json!([{"name": "x"}, {"type": "bash_20250124"}]));
+    assert_eq!((good(MESSAGES, &body).facts().thinking, good(MESSAGES, &body).facts().other_tokens), (0, 3_000));
+
+    let url = format!("data:image/jpeg;base64,{data}");
+    let parts = json!([{"type": "image_url", "image_url": {"url": url}}, {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]);
+    let body = with(with(chat(), "n", json!(3)), "messages", json!([{"role": "user", "content": parts}]));
+    let facts = good(CHAT, &body).facts();
+    assert_eq!((facts.other_tokens, facts.choices, facts.output), (25_000 + 3_000 + 8, 3, None));
+    assert_eq!(facts.bytes, i64::try_from(body.to_string().len() - 8004).expect("small"));
+
+    let body = with(
+        responses(),
+        "input",
+        json!([{"role": "user", "content": [{"type": "input_image", "image_url": url},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}]}]),
+    );
+    assert_eq!(good(RESPONSES, &body).facts().other_tokens, crate::media::WINDOW);
+
+    let body = json!({"contents": {"parts": {"inline_data": {"mime_type": "image/png", "data": "AAAA"}}},
+        "generation_config": {"max_output_tokens": 9, "candidateCount": 2, "thinkingConfig": {"thinkingBudget": -1}}});
+    let facts = good(GEMINI, &body).facts();
+    assert_eq!((facts.other_tokens, facts.output, facts.choices, facts.thinking), (4_500, Some(9), 2, 0));
+    let body = with(gemini(), "generationConfig", json!({"thinkingConfig": {"thinkingBudget": 512}}));
+    assert_eq!(good(GEMINI, &body).facts().thinking, 512);
+}
+
+#[test]
+fn the_limit_is_lowered_or_written_and_the_rest_is_the_clients_own() {
+    for (path, body, want) in [
+        // Low enough: byte for byte.
+        (MESSAGES, r#"{ "model":"m" , "max_tokens": 50}"#, r#"{ "model":"m" , "max_tokens": 50}"#),
+        (MESSAGES, r#"{ "model":"m" , "max_tokens": 500 }"#, r#"{ "model":"m" , "max_tokens": 100 }"#),
+        (MESSAGES, r#"{"max_tokens":null,"model":"m"}"#, r#"{"max_tokens":100,"model":"m"}"#),
+        (MESSAGES, r#"{"model":"m"}"#, r#"{"max_tokens":100,"model":"m"}"#),
+        (CHAT, r#"{"model":"m"}"#, r#"{"max_completion_tokens":100,"model":"m"}"#),
+        (CHAT, r#"{"model":"m","max_tokens":null}"#, r#"{"model":"m","max_tokens":100}"#),
+        (CHAT, r#"{"model":"m","max_tokens":101}"#, r#"{"model":"m","max_tokens":100}"#),
+        (
+            CHAT,
+            r#"{"max_completion_tokens":7,"model":"m","max_tokens":101}"#,
+            r#"{"max_completion_tokens":7,"model":"m","max_tokens":100}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"m","stream":true,"max_tokens":9}"#,
+            r#"{"stream_options":{"include_usage":true},"model":"m","stream":true,"max_tokens":9}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":null}"#,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{}}"#,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"x":1}}"#,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true,"x":1}}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":false}}"#,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
+        ),
+        (
+            CHAT,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
+            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
+        ),
+        (RESPONSES, r#"{"model":"m","x":[1 , 2]}"#, r#"{"max_output_tokens":100,"model":"m","x":[1 , 2]}"#),
+        (
+            RESPONSES,
+            r#"{"model":"m","max_output_tokens":100,"tools":[{"type":"web_search"}, {"type":"function" },{"type":"image_generation"}]}"#,
+            r#"{"model":"m","max_output_tokens":100,"tools":[{"type":"function" }]}"#,
+        ),
+        (GEMINI, "{}", r#"{"generationConfig":{"maxOutputTokens":100}}"#),
+        (GEMINI, r#"{"contents":[]}"#, r#"{"generationConfig":{"maxOutputTokens":100},"contents":[]}"#),
+        (GEMINI, r#"{"generationConfig":null}"#, r#"{"generationConfig":{"maxOutputTokens":100}}"#),
+        (GEMINI, r#"{"generationConfig":{}}"#, r#"{"generationConfig":{"maxOutputTokens":100}}"#),
+        (GEMINI, r#"{"generation_config":{"topK":1}}"#, r#"{"generation_config":{"maxOutputTokens":100,"topK":1}}"#),
+        (GEMINI, r#"{"generation_config":{"max_output_tokens":1000}}"#, r#"{"generation_config":{"max_output_tokens":100}}"#),
+        (GEMINI, r#"{"generationConfig":{"max_output_tokens":null}}"#, r#"{"generationConfig":{"max_output_tokens":100}}"#),
+    ] {
+        let call = call(path, body).unwrap_or_else(|fault| panic!("{fault}: {body}"));
+        assert_eq!(String::from_utf8(call.upstream(100)).expect("UTF-8"), want, "{body}");
+        assert!(sent(&call, 0).is_object(), "a limit below 1 is 1");
+    }
+}
+
+#[test]
+fn what_was_sent_asks_for_what_was_held() {
+    for (path, body) in [(MESSAGES, messages()), (CHAT, with(chat(), "stream", json!(true))), (RESPONSES, responses()), (GEMINI, gemini())]
+    {
+        let again = call(path, &sent(&good(path, &body), 1234).to_string()).expect("what is sent is read again");
+        assert_eq!(again.facts().output, Some(1234), "{path}");
+        assert_eq!(again.upstream(1234), again.upstream(9999), "nothing is left to change");
+    }
+}
+
+#[test]
+fn counts_and_lists_pass_as_they_are() {
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]}).to_string();
+    let count = call("/v1/messages/count_tokens", &body).expect("a count");
+    assert_eq!((count.kind(), count.model(), count.upstream(1)), (Kind::CountTokens, "m", body.into_bytes()));
+    let inner = json!({"generateContentRequest": {"model": "models/g", "contents": [{"parts": [{"text": "x"}]}]}}).to_string();
+    let count = call("/v1beta/models/g:countTokens", &inner).expect("a count");
+    assert_eq!((count.model(), count.upstream(1)), ("g", inner.into_bytes()));
+    let other = json!({"generateContentRequest": {"model": "models/h"}}).to_string();
+    assert!(call("/v1beta/models/g:countTokens", &other).is_err());
+    let list = route("GET", "/v1/models", None).expect("known");
+    assert_eq!(parse(&list, None, None, b"").expect("a list").upstream(1), b"");
+    assert!(parse(&list, None, None, b"{}").is_err());
+}
+
+/// As they were seen to be sent, shortened.
+#[test]
+fn what_real_programs_send_passes() {
+    let codex = json!({"model": "gpt-5.5", "instructions": "You are Codex", "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "rules"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "task"}]},
+        {"type": "reasoning", "summary": [], "content": null, "encrypted_content": "gAAAA"},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "function_call", "name": "shell", "arguments": "{\"command\":[\"ls\"]}", "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a\nb"},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "x"}]},
+        {"type": "local_shell_call", "status": "completed", "action": {"type": "exec"}},
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}],
+        "tools": [{"type": "function", "name": "shell", "strict": false, "parameters": {"type": "object"}},
+            {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}}, {"type": "local_shell"},
+            {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "f"}]},
+            {"type": "tool_search", "execution": "client", "description": "d", "parameters": {}},
+            {"type": "web_search", "external_web_access": true}],
+        "tool_choice": "auto", "parallel_tool_calls": false, "reasoning": {"effort": "high", "summary": "auto"}, "store": false,
+        "stream": true, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "text": {"verbosity": "low"},
+        "client_metadata": {"x": "y"}});
+    let codex = good(RESPONSES, &codex);
+    let body = sent(&codex, 16_000);
+    assert_eq!((body["max_output_tokens"].as_i64(), body["tools"].as_array().map(Vec::len), codex.stream()), (Some(16_000), Some(5), true));
+
+    // Newer models get their tools in the input.
+    let lite = json!({"model": "gpt-6-sol", "store": false, "stream": true, "reasoning": {"context": "all_turns"}, "input": [
+        {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [{"type": "namespace", "name": "functions",
+            "tools": [{"type": "custom", "name": "exec"}]}, {"type": "web_search", "external_web_access": true}]},
+        {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "task"}]},
+        {"type": "custom_tool_call", "id": "c", "call_id": "c1", "name": "exec", "input": "ls"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "a"}],
+        "client_metadata": {"x-codex-installation-id": "i"}});
+    let body = sent(&good(RESPONSES, &lite), 16_000);
+    assert_eq!(body["input"][0]["tools"].as_array().map(Vec::len), Some(1), "{body}");
+
+    let claude = json!({"model": "claude-opus-4-8", "max_tokens": 64_000, "stream": true, "temperature": 1,
+        "system": [{"type": "text", "text": "You are", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "task", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"},
+                {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "a", "is_error": false},
+                {"type": "tool_result", "tool_use_id": "u", "content": [{"type": "tool_reference", "tool_name": "x"}]}]}],
+        "tools": [{"name": "Bash", "description": "d", "input_schema": {"type": "object"}, "defer_loading": true}],
+        "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}});
+    good(MESSAGES, &claude);
+
+    let gemini_cli = json!({"contents": [{"role": "user", "parts": [{"text": "task"}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "ls", "args": {"path": "."}}, "thoughtSignature": "AAAA"}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"output": "a"}}}]}],
+        "systemInstruction": {"role": "user", "parts": [{"text": "You are"}]},
+        "tools": [{"functionDeclarations": [{"name": "ls", "parametersJsonSchema": {"type": "object"}}]}],
+        "generationConfig": {"temperature": 1, "topP": 0.95, "topK": 64, "thinkingConfig": {"includeThoughts": true, "thinkingBudget": 8192}}});
+    assert_eq!(sent(&good(GEMINI, &gemini_cli), 9)["generationConfig"]["maxOutputTokens"], 9);
+
+    let swe = json!({"model": "m", "messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": null,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "out"}], "tools": [{"type": "function", "function": {"name": "bash"}}]});
+    assert_eq!(sent(&good(CHAT, &swe), 9)["max_completion_tokens"], 9);
+    let pi = json!({"model": "m", "stream": true, "stream_options": {"include_usage": true}, "store": false, "max_completion_tokens": 32000,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "reasoning_effort": "medium"});
+    assert!(!good(CHAT, &pi).strips());
+}
+
+proptest::proptest! {
+    /// Whatever a body is: no panic, and what is sent is JSON with a limit that is not above what was given.
+    #[test]
+    fn a_changed_body_is_refused_or_sent_with_its_limit(
+        which in 0..8usize, at in proptest::prelude::any::<proptest::sample::Index>(), put in "[ -~]{0,6}", cut in 0..4usize,
+    ) {
+        let bodies = [
+            (MESSAGES, messages()), (CHAT, with(chat(), "stream", json!(true))), (RESPONSES, responses()), (GEMINI, gemini()),
+            (CHAT, with(with(chat(), "max_tokens", json!(90_000)), "stream_options", json!({"include_usage": false}))),
+            (RESPONSES, with(responses(), "tools", json!([{"type": "web_search"}, {"type": "custom", "name": "x"}]))),
+            (GEMINI, with(gemini(), "generationConfig", json!({"maxOutputTokens": 90_000, "candidateCount": 2}))),
+            (MESSAGES, with(messages(), "tools", json!([{"name": "x", "input_schema": {"type": "object"}}]))),
+        ];
+        let (path, body) = &bodies[which];
+        let mut body = body.to_string();
+        let at = at.index(body.len());
+        body.replace_range(at..(at + cut).min(body.len()), &put);
+        if let Ok(read) = call(path, &body) {
+            let sent = read.upstream(1234);
+            let again = call(path, std::str::from_utf8(&sent).expect("UTF-8")).expect("what is sent is read again");
+            proptest::prop_assert!(again.facts().output.is_some_and(|output| output <= 1234));
+            proptest::prop_assert_eq!(again.model(), read.model());
+            proptest::prop_assert_eq!(again.stream(), read.stream());
+            proptest::prop_assert_eq!(again.upstream(1234), sent);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! OpenAI Chat Completions, and servers that speak it: what a call asks for, and what its answer used.
+
+use spillway_wire::meter::Dialect;
+
+use crate::Fault;
+use crate::call::{Asked, Edit, Limit, first_of, model, none_of};
+use crate::media::{Found, image};
+use crate::seen::{Seen, Standing, spoken};
+use crate::strict::{self, Node, Path};
+
+const SEARCH: &str = "the provider would search and read what it finds as input that nobody here can count";
+const OTHERS: &str = "another model than the one that was allowed could answer";
+const REFUSED: [(&str, &str); 11] = [
+    ("web_search_options", SEARCH),
+    ("search_parameters", SEARCH),
+    ("plugins", SEARCH),
+    ("enable_search", SEARCH),
+    ("data_sources", SEARCH),
+    ("models", OTHERS),
+    ("route", OTHERS),
+    ("fallbacks", OTHERS),
+    ("audio", "spoken output costs more than its text and is not passed"),
+    ("prediction", "rejected predictions are charged beside the output limit"),
+    ("chat_template", "a template can make more input than stands in the body"),
+];
+/// Where a limit may stand. The second is what new models take, and what is written if there is none.
+const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+
+pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
+    let root = Path::Root;
+    let model = model(body)?;
+    none_of(body, &REFUSED)?;
+    let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
+    let mut choices = 1;
+    for key in ["n", "best_of"] {
+        choices = strict::choices(body.get(key), &root.key(key))?.unwrap_or(1).max(choices);
+    }
+    let (mut limits, mut output) = (Vec::new(), None);
+    for key in LIMITS {
+        let tokens = strict::count(body.get(key), &root.key(key), 0)?;
+        output = [output, tokens].into_iter().flatten().min();
+        if tokens.is_some() {
+            limits.push(Limit::of(body, key, tokens));
+        }
+    }
+    if limits.is_empty() {
+        let key = LIMITS.into_iter().find(|key| body.member(key).is_some()).unwrap_or(LIMITS[1]);
+        limits.push(Limit::of(body, key, None));
+    }
+    modalities(body)?;
+    messages(body, &model, found)?;
+    tools(body, found)?;
+    let (edits, strip) = if stream { usage(body)? } else { (Vec::new(), false) };
+    Ok(Asked { model, stream, output, thinking: 0, choices, limits, edits, strip })
+}
+
+fn modalities(body: &Node<'_>) -> Result<(), Fault> {
+    let at = Path::Root.key("modalities");
+    for (index, modality) in strict::list(body.get("modalities"), &at)?.iter().enumerate() {
+        if !modality.is("text") {
+            return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
+        }
+    }
+    Ok(())
+}
+
+fn tools(body: &Node<'_>, found: &mut Found) -> Result<(), Fault> {
+    let at = Path::Root.key("tools");
+    let tools = strict::list(body.get("tools"), &at)?;
+    if !tools.is_empty() || body.get("functions").is_some() {
+        found.tools();
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        let at = at.item(index);
+        strict::object(Some(tool), &at)?;
+        match strict::text(tool.get("type"), &at.key("type"))?.as_deref() {
+            None | Some("function" | "custom") => {}
+            Some(other) => {
+                let what = "is run by the provider, which reads its results as input that nobody here can count";
+                return Err(at.key("type").fault(format_args!("{other:.64} {what}; take it out of the tools")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn messages(body: &Node<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    let at = Path::Root.key("messages");
+    for (index, message) in strict::list(body.get("messages"), &at)?.iter().enumerate() {
+        let at = at.item(index);
+        strict::object(Some(message), &at)?;
+        if message.get("audio").is_some() {
+            return Err(at.key("audio").fault("sound that the provider keeps is input that does not stand in the body"));
+        }
+        let Some(content) = message.get("content").filter(|content| content.text().is_none()) else { continue };
+        let at = at.key("content");
+        for (index, part) in strict::list(Some(content), &at)?.iter().enumerate() {
+            strict::object(Some(part), &at.item(index))?;
+            part_of(part, &at.item(index), model, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// By its members, not by its type: some servers do without the type.
+fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    if let Some(node) = part.get("image_url") {
+        let at = at.key("image_url");
+        // A server that takes the URL itself instead of an object has no details.
+        let (url, detail) = if node.text().is_some() {
+            (node.text(), None)
+        } else {
+            strict::object(Some(node), &at)?;
+            (strict::text(node.get("url"), &at.key("url"))?, strict::text(node.get("detail"), &at.key("detail"))?)
+        };
+        found.url(&url.unwrap_or_default(), &at.key("url"), image(Dialect::OpenAIChat, model, detail.as_deref()))?;
+    }
+    let inner = at.key("input_audio");
+    if let Some(sound) = strict::object(part.get("input_audio"), &inner)? {
+        strict::text(sound.get("data"), &inner.key("data"))?;
+        found.base64("audio", sound.get("data").map_or(0, Node::text_bytes), 0);
+    }
+    let inner = at.key("file");
+    if let Some(file) = strict::object(part.get("file"), &inner)? {
+        if file.get("file_id").is_some() {
+            return Err(inner.key("file_id").fault("send the data itself: a file that the provider keeps cannot be counted"));
+        }
+        let data = strict::text(file.get("file_data"), &inner.key("file_data"))?.unwrap_or_default();
+        found.url(&data, &inner.key("file_data"), image(Dialect::OpenAIChat, model, None))?;
+    }
+    match ["video_url", "audio_url", "file_url", "image_embeds"].into_iter().find(|key| part.get(key).is_some()) {
+        Some(key) => Err(at.key(key).fault("the provider would fetch it, or unpack what nobody here can count")),
+        None => Ok(()),
+    }
+}
+
+/// Usage is asked for in every stream; whether the client did not.
+fn usage(body: &Node<'_>) -> Result<(Vec<Edit>, bool), Fault> {
+    let at = Path::Root.key("stream_options");
+    let node = strict::object(body.get("stream_options"), &at)?;
+    let asked = match node {
+        Some(options) => strict::boolean(options.get("include_usage"), &at.key("include_usage"))?.unwrap_or_default(),
+        None => false,
+    };
+    if asked {
+        return Ok((Vec::new(), false));
+    }
+    let edit = match (node, body.member("stream_options")) {
+        (Some(options), _) => match options.member("include_usage") {
+            Some(no) => Edit { at: no.at, end: no.end, text: "true".to_owned() },
+            None => {
+                let (at, after) = first_of(options);
+                Edit { at, end: at, text: format!("\"include_usage\":true{after}") }
+            }
+        },
+        (None, Some(null)) => Edit { at: null.at, end: null.end, text: "{\"include_usage\":true}".to_owned() },
+        (None, None) => {
+            let (at, after) = first_of(body);
+            Edit { at, end: at, text: format!("\"stream_options\":{{\"include_usage\":true}}{after}") }
+        }
+    };
+    Ok((vec![edit], true))
+}
+
+/// A chunk of a stream, or a whole answer.
+pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
+    let choices = node.get("choices").map(Node::items).unwrap_or_default();
+    for choice in choices {
+        seen.wrote(choice.get("delta").map_or(0, spoken));
+    }
+    let Some(usage) = node.get("usage").filter(|usage| !usage.members().is_empty()) else { return };
+    let prompt = seen.number(usage.get("prompt_tokens"));
+    let completion = seen.number(usage.get("completion_tokens"));
+    let total = seen.number(usage.get("total_tokens"));
+    let details = usage.get("prompt_tokens_details");
+    let cached = seen.number(details.and_then(|details| details.get("cached_tokens")).or_else(|| usage.get("prompt_cache_hit_tokens")));
+    let written = seen.number(details.and_then(|details| details.get("cache_write_tokens")));
+    seen.say_whole(prompt, cached, written, completion, total);
+    // With a message it is a whole answer; without choices it is the extra chunk; else more may follow.
+    let whole = choices.is_empty() || choices.iter().all(|choice| choice.get("message").is_some());
+    if prompt.is_some() && completion.is_some() {
+        seen.stands(if whole { Standing::Final } else { Standing::AtEnd });
+    }
+}
+
+/// Whether this is the extra chunk that `include_usage` brings: no choices, usage, and nothing that went wrong.
+pub(crate) fn is_extra(node: &Node<'_>) -> bool {
+    let none = node.member("choices").is_none_or(|choices| choices.is_empty());
+    none && node.get("usage").is_some_and(|usage| !usage.members().is_empty()) && node.get("error").is_none()
+}

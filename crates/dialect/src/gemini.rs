@@ -1,0 +1,193 @@
+//! Gemini generateContent and streamGenerateContent: what a call asks for, and what its answer used.
+//!
+//! Google's reader takes each name in two spellings (`maxOutputTokens`, `max_output_tokens`) and one object where a list is
+//! meant. So does this one, and it refuses both spellings of a name in one object.
+
+use spillway_wire::meter::Dialect;
+
+use crate::Fault;
+use crate::call::{Asked, Limit, first_of};
+use crate::media::{Found, image};
+use crate::seen::{Seen, Standing, spoken};
+use crate::strict::{self, Node, Path, Value};
+
+/// What may stand in a tool. All else is run by the provider.
+const TOOLS: [&str; 2] = ["functionDeclarations", "computerUse"];
+
+pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut Found) -> Result<Asked, Fault> {
+    let root = Path::Root;
+    let mut asked = request(body, model, &root, found)?;
+    // countTokens takes a whole request as well.
+    if let Some(inner) = pick(body, "generateContentRequest", &root)? {
+        let at = root.key("generateContentRequest");
+        strict::object(Some(inner), &at)?;
+        request(inner, model, &at, found)?;
+    }
+    asked.model = model.to_owned();
+    Ok(asked)
+}
+
+fn request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Found) -> Result<Asked, Fault> {
+    let at = root.key("model");
+    if let Some(named) = strict::text(body.get("model"), &at)?
+        && named.strip_prefix("models/").unwrap_or(&named) != model
+    {
+        return Err(at.fault("it is not the model of the path"));
+    }
+    if pick(body, "cachedContent", root)?.is_some_and(|node| !node.is_empty()) {
+        let at = root.key("cachedContent");
+        return Err(at.fault("what the provider keeps is input that does not stand in the body; send the whole input with each call"));
+    }
+    for key in ["contents", "systemInstruction"] {
+        let at = root.key(key);
+        for (index, content) in many(pick(body, key, root)?).iter().enumerate() {
+            let at = at.item(index);
+            strict::object(Some(content), &at)?;
+            parts(pick(content, "parts", &at)?, &at.key("parts"), found)?;
+        }
+    }
+    tools(pick(body, "tools", root)?, &root.key("tools"), found)?;
+    config(body, root)
+}
+
+/// The member `key` in either of its spellings, unless it is null.
+fn pick<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<&'n Node<'a>>, Fault> {
+    Ok(spelt(object, key, at)?.map(|(_, node)| node).filter(|node| !matches!(node.value, Value::Null)))
+}
+
+/// The member `key` and how it is spelt there.
+fn spelt<'n, 'a>(object: &'n Node<'a>, key: &str, at: &Path<'_>) -> Result<Option<(String, &'n Node<'a>)>, Fault> {
+    let other = snake(key);
+    match (object.member(key), object.member(&other)) {
+        (Some(_), Some(_)) if other != key => Err(at.key(key).fault(format_args!("it stands there twice, as {key} and as {other}"))),
+        (Some(node), _) => Ok(Some((key.to_owned(), node))),
+        (None, Some(node)) => Ok(Some((other, node))),
+        (None, None) => Ok(None),
+    }
+}
+
+fn snake(key: &str) -> String {
+    key.chars().fold(String::new(), |mut out, letter| {
+        if letter.is_ascii_uppercase() {
+            out.push('_');
+        }
+        out.push(letter.to_ascii_lowercase());
+        out
+    })
+}
+
+/// A list, or one object in its place.
+fn many<'n, 'a>(node: Option<&'n Node<'a>>) -> &'n [Node<'a>] {
+    match node {
+        Some(Node { value: Value::List(items), .. }) => items,
+        Some(one) => std::slice::from_ref(one),
+        None => &[],
+    }
+}
+
+fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    for (index, part) in many(node).iter().enumerate() {
+        let at = at.item(index);
+        strict::object(Some(part), &at)?;
+        if pick(part, "fileData", &at)?.is_some() {
+            return Err(at.key("fileData").fault("send the data itself, inline: what the provider keeps or fetches cannot be counted"));
+        }
+        if let Some(inline) = pick(part, "inlineData", &at)? {
+            let at = at.key("inlineData");
+            strict::object(Some(inline), &at)?;
+            let mime = strict::text(pick(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
+            let data = inline.get("data");
+            strict::text(data, &at.key("data"))?;
+            found.base64(&mime, data.map_or(0, Node::text_bytes), image(Dialect::Gemini, "", None));
+        }
+        if let Some(response) = pick(part, "functionResponse", &at)? {
+            let at = at.key("functionResponse");
+            parts(pick(response, "parts", &at)?, &at.key("parts"), found)?;
+        }
+    }
+    Ok(())
+}
+
+fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    let tools = many(node);
+    if !tools.is_empty() {
+        found.tools();
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        let at = at.item(index);
+        strict::object(Some(tool), &at)?;
+        for member in tool.members().iter().filter(|member| !matches!(member.node.value, Value::Null)) {
+            match TOOLS.into_iter().find(|known| member.key == *known || member.key == snake(known)) {
+                Some("computerUse") => found.known_tool(),
+                Some(_) => {}
+                None => {
+                    let what = "it is run by the provider, which reads its results as input that nobody here can count";
+                    return Err(at.key(&member.key).fault(format_args!("{what}; take it out of the tools")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Asked, Fault> {
+    let key = "generationConfig";
+    let at = root.key(key);
+    let mut asked = Asked { choices: 1, ..Asked::default() };
+    let config = match spelt(body, key, root)? {
+        Some((_, node)) if !matches!(node.value, Value::Null) => node,
+        Some((_, null)) => {
+            let limit = Limit::Goes { at: null.at, end: null.end, before: "{\"maxOutputTokens\":".to_owned(), after: "}" };
+            return Ok(Asked { limits: vec![limit], ..asked });
+        }
+        None => {
+            let (at, after) = first_of(body);
+            let before = format!("\"{key}\":{{\"maxOutputTokens\":");
+            let after = if after.is_empty() { "}" } else { "}," };
+            return Ok(Asked { limits: vec![Limit::Goes { at, end: at, before, after }], ..asked });
+        }
+    };
+    strict::object(Some(config), &at)?;
+    let limit = spelt(config, "maxOutputTokens", &at)?;
+    asked.output = strict::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
+    let spelling = limit.map_or("maxOutputTokens".to_owned(), |(spelling, _)| spelling);
+    asked.limits = vec![Limit::of(config, &spelling, asked.output)];
+    asked.choices = strict::choices(pick(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
+    if let Some(thinking) = pick(config, "thinkingConfig", &at)? {
+        let at = at.key("thinkingConfig");
+        strict::object(Some(thinking), &at)?;
+        // -1: as much as the model likes, within the limit.
+        asked.thinking = strict::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
+    }
+    let modalities = pick(config, "responseModalities", &at)?;
+    let at = at.key("responseModalities");
+    for (index, modality) in many(modalities).iter().enumerate() {
+        if !strict::text(Some(modality), &at.item(index))?.is_some_and(|modality| modality.eq_ignore_ascii_case("text")) {
+            return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
+        }
+    }
+    Ok(asked)
+}
+
+/// An event of a stream, a piece of a list, or a whole answer.
+pub(crate) fn event(node: &Node<'_>, choices: i64, seen: &mut Seen) {
+    for candidate in node.get("candidates").map(Node::items).unwrap_or_default() {
+        seen.wrote(candidate.get("content").and_then(|content| content.get("parts")).map_or(0, spoken));
+        if candidate.get("finishReason").is_some() {
+            seen.finished += 1;
+        }
+    }
+    let Some(usage) = node.get("usageMetadata") else { return };
+    let prompt = seen.number(usage.get("promptTokenCount"));
+    let tools = seen.number(usage.get("toolUsePromptTokenCount")).unwrap_or_default();
+    let candidates = seen.number(usage.get("candidatesTokenCount"));
+    let thoughts = seen.number(usage.get("thoughtsTokenCount"));
+    let cached = seen.number(usage.get("cachedContentTokenCount"));
+    let total = seen.number(usage.get("totalTokenCount"));
+    // What is zero is left out.
+    let output = candidates.unwrap_or_default() + thoughts.unwrap_or_default();
+    seen.say_whole(prompt.map(|prompt| prompt + tools), cached, None, Some(output), total);
+    if prompt.is_some() {
+        seen.stands(if seen.finished >= choices { Standing::Final } else { Standing::AtEnd });
+    }
+}

@@ -1,0 +1,53 @@
+//! The protocols of model APIs, as pure code: which path asks for what, what a call may cost, what its answer used, and how a
+//! refusal is said so that programs understand it. Bytes in, bytes and facts out: no I/O, no clock, no decision about budgets.
+//!
+//! | module | for |
+//! |---|---|
+//! | `route` | a method, a path and a query: what is asked for, or nothing that may be passed |
+//! | `strict` | reading JSON once, with the place of each value |
+//! | `call` | a call: its facts, and the body that is sent on |
+//! | `media` | what is no text, by a table of upper bounds |
+//! | `anthropic`, `chat`, `responses`, `gemini` | the fields of each dialect, in calls and in answers |
+//! | `sse`, `pieces` | events and JSON objects at whatever places a body is cut |
+//! | `seen`, `meter` | the usage of an answer as it passes |
+//! | `refuse` | the answer for a refused call |
+//!
+//! # What always holds
+//! [`Facts::bytes`](spillway_wire::meter::Facts::bytes) plus `other_tokens` is an upper bound of the input's tokens: a token a
+//! byte of the body as it stands, names, structure and tools among it, but for what stands in the table of `media`. So a call
+//! whose input does not stand in its body is refused ([`parse`] says so, with the field), and what is sent is what was counted.
+//!
+//! # What is refused, and why
+//! | | fields | why |
+//! |---|---|---|
+//! | all | a key twice in an object, no UTF-8, compressed, deeper than 128, more than 300,000 values, a rest behind the end | two readers could read two calls |
+//! | all | URLs and ids of files, images, sound | what the provider fetches or keeps is not counted; and a URL is a way out |
+//! | all | tools that the provider runs (search, fetching, code, MCP, retrieval) | it reads their results as input, again and again |
+//! | all | output that is no text | it costs more than its tokens say |
+//! | Anthropic | `mcp_servers`, `container`, `fallbacks`, edits of the context other than `clear_*` | hidden input; another model; another call inside the call |
+//! | Chat | `web_search_options`, `search_parameters`, `plugins`, `enable_search`, `data_sources`, `models`, `route`, `fallbacks`, `audio`, `prediction`, `chat_template` | hidden input; another model; output beside the limit |
+//! | Responses | `previous_response_id`, `conversation`, `prompt`, `background`, `context_management`, `fallbacks`, references to items, sealed reasoning that is not in the body while `store` is not false | hidden input; an answer that nobody reads |
+//! | Gemini | `cachedContent`, both spellings of a name, another model in the body than in the path | hidden input; two readers |
+//!
+//! Web search and image generation that a Responses call only offers are taken out of its tools: programs offer them unasked.
+//! Null, `false` and empty strings and lists ask for nothing and pass. Fields that are not known here pass: a provider that
+//! adds one which brings tokens is not covered until it stands in the table.
+
+mod anthropic;
+mod call;
+mod chat;
+mod gemini;
+mod media;
+mod meter;
+mod pieces;
+mod refuse;
+mod responses;
+mod route;
+mod seen;
+mod sse;
+mod strict;
+
+pub use call::{Call, Fault, parse};
+pub use meter::Meter;
+pub use refuse::{Answer, budget_headers, refuse};
+pub use route::{Kind, Route, route};

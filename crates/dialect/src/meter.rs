@@ -1,0 +1,139 @@
+//! Reads an answer as it passes: what goes to the client, and what was used. It never stops an answer: what is not understood
+//! passes, and makes the usage less sure.
+//!
+//! What always holds: the client gets the provider's bytes, but for the one chunk of a Chat stream that it did not ask for
+//! ([`Call::upstream`](crate::Call::upstream) did). Memory is bounded, whatever the provider sends.
+
+use spillway_wire::meter::{Dialect, Quality, Usage};
+
+use crate::call::Call;
+use crate::pieces::Pieces;
+use crate::route::Kind;
+use crate::seen::Seen;
+use crate::sse::{Found, Pass, Sse};
+use crate::strict::{self, Keys};
+use crate::{anthropic, chat, gemini, responses};
+
+/// Reads an answer as it passes.
+#[derive(Debug)]
+pub struct Meter {
+    shape: Shape,
+    of: Of,
+    seen: Seen,
+}
+
+#[derive(Debug)]
+enum Shape {
+    /// Nothing is used by it: a refusal, a list of models, a count.
+    Free,
+    Events(Box<Sse>),
+    Json(Pieces),
+}
+
+/// What the call was.
+#[derive(Clone, Copy, Debug)]
+struct Of {
+    dialect: Dialect,
+    choices: i64,
+    strips: bool,
+}
+
+impl Meter {
+    /// For the answer to `call`, by its status and its `content-type`. The answer must not be compressed: ask the provider for
+    /// `accept-encoding: identity`.
+    pub fn new(call: &Call, status: u16, content_type: Option<&str>) -> Self {
+        let of = Of { dialect: call.dialect(), choices: call.choices(), strips: call.strips() };
+        let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
+        let shape = match call.kind() {
+            Kind::Generate if (200..300).contains(&status) => match events {
+                true => Shape::Events(Box::new(Sse::new(of.strips))),
+                false => Shape::Json(Pieces::default()),
+            },
+            // Refused before it was processed, or free.
+            Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Free,
+        };
+        Self { shape, of, seen: Seen::default() }
+    }
+
+    /// Takes the next bytes of the answer and appends to `out` what the client gets of it now.
+    pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
+        let Self { shape, of, seen } = self;
+        match shape {
+            Shape::Free => out.extend_from_slice(chunk),
+            Shape::Events(sse) => sse.feed(chunk, out, &mut |found| of.event(found, seen)),
+            Shape::Json(pieces) => {
+                out.extend_from_slice(chunk);
+                pieces.feed(chunk, &mut |piece| of.piece(piece, seen));
+            }
+        }
+    }
+
+    /// An upper estimate of the output so far, all choices together, in tokens: what the provider said last, and one for each
+    /// byte of text since. For extending a hold.
+    pub fn output_so_far(&self) -> i64 {
+        self.seen.so_far()
+    }
+
+    /// The answer ended; `complete`: as it should, not by a broken connection. Appends to `out` what was held back.
+    pub fn end(self, complete: bool, out: &mut Vec<u8>) -> (Usage, Quality) {
+        let Self { shape, of, mut seen } = self;
+        match shape {
+            Shape::Free => return (Usage::default(), Quality::Exact),
+            Shape::Events(mut sse) => {
+                // An event that was cut in two is no sign that something was not understood.
+                let before = seen.trouble;
+                sse.end(out, &mut |found| of.event(found, &mut seen));
+                seen.trouble &= complete || before;
+            }
+            Shape::Json(pieces) => seen.trouble |= complete && !pieces.is_whole(),
+        }
+        seen.end(complete)
+    }
+}
+
+impl Of {
+    fn event(&self, found: Found<'_>, seen: &mut Seen) -> Pass {
+        match found {
+            Found::Data(data) if data.trim_ascii() == b"[DONE]" => {
+                seen.over();
+                Pass::On
+            }
+            Found::Data(data) => self.read(data, seen),
+            Found::TooLong => {
+                seen.trouble = true;
+                Pass::On
+            }
+        }
+    }
+
+    fn piece(&self, piece: Option<&[u8]>, seen: &mut Seen) {
+        match piece {
+            Some(piece) => {
+                self.read(piece, seen);
+            }
+            None => seen.trouble = true,
+        }
+    }
+
+    fn read(&self, json: &[u8], seen: &mut Seen) -> Pass {
+        let node = std::str::from_utf8(json).ok().and_then(|text| strict::read(text, Keys::Last).ok());
+        let Some(node) = node else {
+            seen.trouble = true;
+            return Pass::On;
+        };
+        match self.dialect {
+            Dialect::Anthropic => anthropic::event(&node, seen),
+            Dialect::OpenAIChat => chat::event(&node, seen),
+            Dialect::OpenAIResponses => responses::event(&node, seen),
+            Dialect::Gemini => gemini::event(&node, self.choices, seen),
+        }
+        if self.strips && self.dialect == Dialect::OpenAIChat && chat::is_extra(&node) { Pass::Drop } else { Pass::On }
+    }
+}
+
+#[cfg(test)]
+#[path = "meter_properties.rs"]
+mod properties;
+#[cfg(test)]
+#[path = "meter_tests.rs"]
+mod tests;

@@ -1,0 +1,240 @@
+//! The answer for a refused call, in its dialect, so that its program ends its work at once or waits, and never tries again in
+//! a storm. What programs do with which answer was measured; the table is in `docs/reference/models.md`.
+
+use serde_json::{Value, json};
+use spillway_wire::meter::{Dialect, Room, Shortage};
+use spillway_wire::{Code, Refusal};
+
+/// Above so many seconds programs do not wait: the call is refused for good.
+const WAIT_MOST: u32 = 60;
+/// Where nobody says how long.
+const WAIT: u32 = 5;
+/// The longest message, in characters.
+const MESSAGE: usize = 2_000;
+
+/// Codex shows this header's words where it drops the body's, and goes on with ", or try again at".
+const CODEX: &str = "x-codex-promo-message";
+
+/// An answer for a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// Headers, `content-type` among them; names in small letters.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body, in the dialect's shape of an error.
+    pub body: Vec<u8>,
+}
+
+/// What a program shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// Try again after so many seconds: others hold what is left.
+    Wait(u32),
+    /// Try again after so many seconds: we are away.
+    Away(u32),
+    /// End.
+    End,
+    /// End: the call itself is wrong. With the status.
+    Wrong(u16),
+}
+
+fn then(refusal: &Refusal, now_ms: i64) -> Then {
+    let seconds = refusal.retry_after_seconds.or_else(|| until_reset(refusal.budget.as_deref(), now_ms));
+    match refusal.code {
+        Code::BudgetHeld | Code::TooManyCalls => Then::Wait(seconds.unwrap_or(WAIT).clamp(1, WAIT_MOST)),
+        Code::GovernorAway | Code::SessionUnknown | Code::HoldClosed | Code::PreflightNotPassed | Code::Internal | Code::Unknown => {
+            match seconds.unwrap_or(WAIT) {
+                short @ 0..=WAIT_MOST => Then::Away(short.max(1)),
+                _ => Then::End,
+            }
+        }
+        // Not 401 and not 403, which programs take for a wrong key of the user's.
+        Code::BudgetExhausted
+        | Code::NotWorking
+        | Code::AgentEnded
+        | Code::NoToken
+        | Code::InvalidToken
+        | Code::WrongAudience
+        | Code::NotAPod
+        | Code::NotAnAgent
+        | Code::StaleLease
+        | Code::LeaseLost => Then::End,
+        Code::NoSuchCall => Then::Wrong(404),
+        Code::WrongMethod => Then::Wrong(405),
+        Code::ModelNotAllowed
+        | Code::InvalidBody
+        | Code::BodyTooLarge
+        | Code::NotAllowed
+        | Code::LimitReached
+        | Code::NotBuilt
+        | Code::KeyReused
+        | Code::FinishedAlready
+        | Code::NotHeld
+        | Code::NoQueues
+        | Code::QueueMissing
+        | Code::QueueFull
+        | Code::TypeNotAccepted
+        | Code::ItemTooLarge
+        | Code::Cycle
+        | Code::Duplicate => Then::Wrong(400),
+    }
+}
+
+/// Seconds until the window ends, if that is soon.
+fn until_reset(shortage: Option<&Shortage>, now_ms: i64) -> Option<u32> {
+    let left = shortage?.room.as_ref()?.resets_at?.saturating_sub(now_ms);
+    let seconds = u32::try_from(left.max(0).saturating_add(999) / 1000).ok()?;
+    (seconds <= WAIT_MOST).then_some(seconds)
+}
+
+/// The answer for a refused call. `_stream` changes nothing: nothing of the stream was sent yet, so it is an HTTP error too.
+pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -> Answer {
+    let then = then(refusal, now_ms);
+    // Codex asks thirty times after a 503, and six times after a 402.
+    let codex = dialect == Dialect::OpenAIResponses;
+    let (status, wait) = match then {
+        Then::Wait(seconds) => (429, Some(seconds)),
+        Then::Away(seconds) if codex => (429, Some(seconds)),
+        Then::Away(seconds) => (503, Some(seconds)),
+        Then::End if codex => (429, None),
+        Then::End => (402, None),
+        Then::Wrong(status) => (status, None),
+    };
+    let mut headers = vec![("content-type", "application/json".to_owned())];
+    headers.extend(wait.map(|seconds| ("retry-after", seconds.to_string())));
+    if then == Then::End {
+        headers.push(("x-should-retry", "false".to_owned()));
+    }
+    let room = refusal.budget.as_ref().and_then(|shortage| shortage.room.as_ref());
+    headers.extend(room.map(budget_headers).unwrap_or_default());
+    let message = message(refusal);
+    if then == Then::End && codex {
+        headers.push((CODEX, one_line(&message)));
+    }
+    let body = match dialect {
+        Dialect::Anthropic => anthropic(then, &message),
+        Dialect::OpenAIChat => openai(then, &message, refusal),
+        Dialect::OpenAIResponses => responses(then, &message, refusal),
+        Dialect::Gemini => gemini(status, then, wait, &message),
+    };
+    Answer { status, headers, body: body.to_string().into_bytes() }
+}
+
+/// The headers that say how the tightest limit stands, for allowed answers as for refusals: the limit, what is left, and when
+/// its window ends, in seconds since 1970.
+pub fn budget_headers(room: &Room) -> Vec<(&'static str, String)> {
+    let mut headers = vec![("x-budget-limit", room.limit.to_string()), ("x-budget-remaining", room.left.max(0).to_string())];
+    headers.extend(room.resets_at.map(|at| ("x-budget-reset", at.div_euclid(1000).to_string())));
+    headers
+}
+
+fn anthropic(then: Then, message: &str) -> Value {
+    let kind = match then {
+        Then::Wait(_) => "rate_limit_error",
+        // Not overloaded_error, after which Claude Code gives up on the third try.
+        Then::Away(_) => "api_error",
+        Then::End => "billing_error",
+        Then::Wrong(404) => "not_found_error",
+        Then::Wrong(_) => "invalid_request_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": message}})
+}
+
+fn openai(then: Then, message: &str, refusal: &Refusal) -> Value {
+    let kind = match then {
+        Then::Wait(_) => "rate_limit_exceeded",
+        Then::Away(_) => "server_error",
+        Then::End => "insufficient_quota",
+        Then::Wrong(_) => "invalid_request_error",
+    };
+    json!({"error": {"message": message, "type": kind, "param": refusal.field, "code": refusal.code.label()}})
+}
+
+fn responses(then: Then, message: &str, refusal: &Refusal) -> Value {
+    let mut body = openai(then, message, refusal);
+    if then == Then::End {
+        body["error"]["type"] = "usage_limit_reached".into();
+        let resets = refusal.budget.as_ref().and_then(|shortage| shortage.room.as_ref()?.resets_at);
+        if let Some(at) = resets {
+            body["error"]["resets_at"] = at.div_euclid(1000).into();
+        }
+    }
+    body
+}
+
+fn gemini(status: u16, then: Then, wait: Option<u32>, message: &str) -> Value {
+    let word = match then {
+        Then::Wait(_) => "RESOURCE_EXHAUSTED",
+        Then::Away(_) => "UNAVAILABLE",
+        Then::End => "FAILED_PRECONDITION",
+        Then::Wrong(404) => "NOT_FOUND",
+        Then::Wrong(_) => "INVALID_ARGUMENT",
+    };
+    let mut body = json!({"error": {"code": status, "message": message, "status": word}});
+    if let Some(seconds) = wait {
+        let info = json!({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{seconds}s")});
+        body["error"]["details"] = json!([info]);
+    }
+    body
+}
+
+/// The refusal's words, and what they leave out of the budget: what is left, when it resets, which field to raise, whom to ask.
+fn message(refusal: &Refusal) -> String {
+    let mut message = format!("Spillway: {}", refusal.message.trim_end_matches('.'));
+    let mut add = |part: String| {
+        message.push_str(". ");
+        message.push_str(&part);
+    };
+    if let Some(Shortage { room, because: _, field, own: _ }) = refusal.budget.as_deref() {
+        if let Some(Room { budget, name, limit, used, held, left, resets_at }) = room {
+            if !refusal.message.contains(&format!("{left} of {limit} tokens")) {
+                add(format!("{budget}, limit {name}: {left} of {limit} tokens are left ({used} used, {held} held by calls in flight)"));
+            }
+            match resets_at.map(utc) {
+                Some(at) if refusal.message.contains(&at) => {}
+                Some(at) => add(format!("It resets at {at}")),
+                None => add("It does not reset by itself".to_owned()),
+            }
+        }
+        // The ledger's own sentence begins with the object and ends with the field; the field alone has its object behind it.
+        let bare = field.split_once(" of ").map_or(field.as_str(), |(bare, _)| bare);
+        if !refusal.message.contains(bare) {
+            add(format!("The field to raise is {field}"));
+        }
+        add("The platform engineers of this team can raise it, or give more for a while with a Grant".to_owned());
+    }
+    message.push('.');
+    match message.char_indices().nth(MESSAGE) {
+        Some((end, _)) => message[..end].to_owned(),
+        None => message,
+    }
+}
+
+/// A message as the value of a header: one line of ASCII without a full stop.
+fn one_line(message: &str) -> String {
+    let sign = |sign: char| match sign {
+        ' '..='~' => sign,
+        _ if sign.is_whitespace() => ' ',
+        _ => '?',
+    };
+    message.trim_end_matches('.').chars().map(sign).collect()
+}
+
+/// A time in milliseconds as `2026-11-22T16:05Z`, as the ledger writes it.
+fn utc(ms: i64) -> String {
+    let minutes = ms.div_euclid(60_000);
+    let (days, minute) = (minutes.div_euclid(1440), minutes.rem_euclid(1440));
+    // Days since 0000-03-01, in eras of 400 years: the leap day is the last of its year.
+    let (era, day) = ((days + 719_468).div_euclid(146_097), (days + 719_468).rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (date, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = year + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}Z", minute / 60, minute % 60)
+}
+
+#[cfg(test)]
+#[path = "refuse_tests.rs"]
+mod tests;

@@ -1,0 +1,215 @@
+//! OpenAI Responses: what a call asks for, and what its answer used.
+
+use spillway_wire::meter::Dialect;
+
+use crate::Fault;
+use crate::call::{Asked, Edit, Limit, model, none_of};
+use crate::media::{Found, image};
+use crate::seen::{Seen, Standing, spoken};
+use crate::strict::{self, Node, Path};
+
+const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
+const REFUSED: [(&str, &str); 6] = [
+    ("previous_response_id", KEPT),
+    ("conversation", KEPT),
+    ("prompt", KEPT),
+    ("background", "nobody would read what the answer used; stream it, or wait for it"),
+    ("context_management", "a summary runs the model once more, outside of the output limit"),
+    ("fallbacks", "another model than the one that was allowed could answer"),
+];
+/// Where tools stand that the client runs itself, and such that the provider runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runs {
+    /// It stands in the body and the client runs it.
+    Client,
+    /// The provider describes it, the client runs it.
+    Known,
+    /// The provider runs it. Programs offer it unasked: it is taken out.
+    Dropped,
+    /// The provider runs it.
+    Provider,
+}
+
+pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Asked, Fault> {
+    let root = Path::Root;
+    let model = model(body)?;
+    none_of(body, &REFUSED)?;
+    let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
+    let output = strict::count(body.get("max_output_tokens"), &root.key("max_output_tokens"), 0)?;
+    let keeps = strict::boolean(body.get("store"), &root.key("store"))?.unwrap_or(true);
+    let mut edits = Vec::new();
+    tools(body.get("tools"), &root.key("tools"), text, found, &mut edits)?;
+    choice(body)?;
+    let at = root.key("input");
+    let of = Input { text, model: &model, keeps };
+    if let Some(input) = body.get("input").filter(|input| input.text().is_none()) {
+        for (index, item) in strict::list(Some(input), &at)?.iter().enumerate() {
+            strict::object(Some(item), &at.item(index))?;
+            item_of(item, &at.item(index), &of, found, &mut edits)?;
+        }
+    }
+    let limits = vec![Limit::of(body, "max_output_tokens", output)];
+    Ok(Asked { model, stream, output, thinking: 0, choices: 1, limits, edits, strip: false })
+}
+
+fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<Runs, Fault> {
+    strict::object(Some(tool), at)?;
+    let local =
+        |environment: Option<&Node<'_>>| environment.is_none_or(|environment| environment.get("type").is_some_and(|is| is.is("local")));
+    Ok(match strict::text(tool.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
+        "function" | "custom" => Runs::Client,
+        "namespace" => {
+            let at = at.key("tools");
+            for (index, inner) in strict::list(tool.get("tools"), &at)?.iter().enumerate() {
+                if runs(inner, &at.item(index))? != Runs::Client {
+                    return Err(refused(inner, &at.item(index)));
+                }
+            }
+            Runs::Client
+        }
+        "tool_search" if tool.get("execution").is_some_and(|by| by.is("client")) => Runs::Client,
+        "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => Runs::Known,
+        "shell" if local(tool.get("environment")) => Runs::Known,
+        "web_search" | "web_search_preview" | "image_generation" => Runs::Dropped,
+        dated if dated.starts_with("web_search_20") || dated.starts_with("web_search_preview_20") => Runs::Dropped,
+        _ => Runs::Provider,
+    })
+}
+
+fn refused(tool: &Node<'_>, at: &Path<'_>) -> Fault {
+    let kind = tool.get("type").and_then(Node::text).unwrap_or_default();
+    let what = "is run by the provider, which reads its results as input that nobody here can count";
+    at.key("type").fault(format_args!("{kind:.64} {what}; take it out of the tools"))
+}
+
+/// Looks at a list of tools: an edit takes out what programs offer unasked.
+fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, edits: &mut Vec<Edit>) -> Result<(), Fault> {
+    let tools = strict::list(node, at)?;
+    let (Some(node), false) = (node, tools.is_empty()) else { return Ok(()) };
+    found.tools();
+    let mut kept = Vec::with_capacity(tools.len());
+    for (index, tool) in tools.iter().enumerate() {
+        let at = at.item(index);
+        match runs(tool, &at)? {
+            Runs::Client => {}
+            Runs::Known => found.known_tool(),
+            Runs::Dropped => continue,
+            Runs::Provider => return Err(refused(tool, &at)),
+        }
+        kept.push(&text[tool.at..tool.end]);
+    }
+    if kept.len() < tools.len() {
+        edits.push(Edit { at: node.at, end: node.end, text: format!("[{}]", kept.join(",")) });
+    }
+    Ok(())
+}
+
+/// A tool that is taken out must not be asked for by name.
+fn choice(body: &Node<'_>) -> Result<(), Fault> {
+    let at = Path::Root.key("tool_choice");
+    let Some(choice) = body.get("tool_choice").filter(|choice| choice.text().is_none()) else { return Ok(()) };
+    strict::object(Some(choice), &at)?;
+    let asked = |tool: &Node<'_>, at: &Path<'_>| match runs(tool, at)? {
+        Runs::Client | Runs::Known => Ok(()),
+        Runs::Dropped | Runs::Provider => Err(refused(tool, at)),
+    };
+    if choice.get("type").is_some_and(|kind| kind.is("allowed_tools")) {
+        let at = at.key("tools");
+        for (index, tool) in strict::list(choice.get("tools"), &at)?.iter().enumerate() {
+            asked(tool, &at.item(index))?;
+        }
+        return Ok(());
+    }
+    asked(choice, &at)
+}
+
+/// What an item is read for.
+struct Input<'t> {
+    text: &'t str,
+    model: &'t str,
+    /// The provider keeps what it answers.
+    keeps: bool,
+}
+
+fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found, edits: &mut Vec<Edit>) -> Result<(), Fault> {
+    let Input { text, model, keeps } = *input;
+    let kind = strict::text(item.get("type"), &at.key("type"))?;
+    match kind.as_deref() {
+        Some("item_reference") => return Err(at.fault(KEPT)),
+        // Without a type: a message, or the reference to an item that the provider keeps.
+        None if item.get("role").is_none() => return Err(at.fault(KEPT)),
+        Some("reasoning") => {
+            let whole = ["encrypted_content", "content"].into_iter().any(|key| item.get(key).is_some_and(|node| !node.is_empty()));
+            if keeps && item.get("id").is_some() && !whole {
+                let do_so = "send store: false and include: [\"reasoning.encrypted_content\"]";
+                return Err(at.fault(format_args!("it stands for reasoning that the provider keeps, which nobody here can count; {do_so}")));
+            }
+        }
+        // The image that was made, without the image.
+        Some("image_generation_call") if item.get("result").is_none_or(Node::is_empty) => return Err(at.fault(KEPT)),
+        Some(_) | None => {}
+    }
+    // Codex offers its tools here to newer models; and tools are found on the way.
+    if let Some("tool_search_output" | "additional_tools") = kind.as_deref() {
+        tools(item.get("tools"), &at.key("tools"), text, found, edits)?;
+    }
+    for key in ["content", "output"] {
+        let Some(node) = item.get(key) else { continue };
+        let at = at.key(key);
+        if node.members().is_empty() {
+            for (index, part) in node.items().iter().enumerate() {
+                part_of(part, &at.item(index), model, found)?;
+            }
+        } else {
+            part_of(node, &at, model, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// By its members, not by its type: so an unknown type hides nothing.
+fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    for key in ["file_id", "file_url", "video_url"] {
+        if part.get(key).is_some() {
+            return Err(at.key(key).fault("send the data itself: what the provider keeps or fetches cannot be counted"));
+        }
+    }
+    let detail = strict::text(part.get("detail"), &at.key("detail"))?;
+    for key in ["image_url", "file_data"] {
+        if let Some(url) = strict::text(part.get(key), &at.key(key))? {
+            found.url(&url, &at.key(key), image(Dialect::OpenAIResponses, model, detail.as_deref()))?;
+        }
+    }
+    if let Some(sound) = part.get("input_audio").and_then(|sound| sound.get("data")) {
+        found.base64("audio", sound.text_bytes(), 0);
+    }
+    Ok(())
+}
+
+/// An event of a stream, or a whole answer.
+pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
+    let kind = node.get("type").and_then(Node::text).unwrap_or_default();
+    match kind.as_ref() {
+        "response.completed" | "response.incomplete" | "response.failed" => said(node.get("response"), seen),
+        "response.output_item.added" => seen.wrote(node.get("item").and_then(|item| item.get("name")).map_or(0, spoken)),
+        // Reasoning that is not shown comes as one sealed text.
+        "response.output_item.done" => {
+            seen.wrote(node.get("item").and_then(|item| item.get("encrypted_content")).map_or(0, spoken));
+        }
+        delta if delta.ends_with(".delta") => seen.wrote(node.get("delta").map_or(0, spoken)),
+        "" => said(Some(node), seen),
+        _ => {}
+    }
+}
+
+fn said(response: Option<&Node<'_>>, seen: &mut Seen) {
+    let Some(usage) = response.and_then(|response| response.get("usage")).filter(|usage| !usage.members().is_empty()) else { return };
+    let input = seen.number(usage.get("input_tokens"));
+    let output = seen.number(usage.get("output_tokens"));
+    let total = seen.number(usage.get("total_tokens"));
+    let cached = seen.number(usage.get("input_tokens_details").and_then(|details| details.get("cached_tokens")));
+    seen.say_whole(input, cached, None, output, total);
+    if input.is_some() && output.is_some() {
+        seen.stands(Standing::Final);
+    }
+}

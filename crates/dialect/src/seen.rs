@@ -1,0 +1,140 @@
+//! What a provider said of an answer's usage so far, whatever its dialect. The last that was said counts, per field; nothing
+//! is added up. A number that cannot be is cut to what can, and the rest is not believed to be exact either.
+
+use spillway_wire::meter::{Quality, Usage};
+
+use crate::strict::{Member, Node, Value};
+
+/// The most tokens of one sort that a provider is believed.
+pub(crate) const MOST: i64 = 10_000_000;
+
+/// What the usage that was said last is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// A part of it, or nothing.
+    #[default]
+    Nothing,
+    /// All of it if the answer ended properly.
+    AtEnd,
+    /// All of it: whatever may follow says no more.
+    Final,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    input: Option<i64>,
+    cache_read: Option<i64>,
+    cache_write: Option<i64>,
+    output: Option<i64>,
+    /// The output that was said, or 0, with the bytes that were written since.
+    so_far: i64,
+    standing: Standing,
+    /// Something was not understood, or cannot be.
+    pub trouble: bool,
+    /// Choices that ended.
+    pub finished: i64,
+}
+
+impl Seen {
+    /// A count that a provider says; none is none.
+    pub fn number(&mut self, node: Option<&Node<'_>>) -> Option<i64> {
+        let read = match node?.value {
+            Value::Number(digits) => digits.parse().ok().or_else(|| whole(digits)),
+            Value::Null => return None,
+            Value::Bool(_) | Value::Text(_) | Value::List(_) | Value::Object(_) => None,
+        };
+        let sane = read.map(|number: i64| number.clamp(0, MOST));
+        self.trouble |= sane.is_none() || sane != read;
+        sane
+    }
+
+    /// Takes what is said, where the four do not overlap.
+    pub fn say(&mut self, input: Option<i64>, cache_read: Option<i64>, cache_write: Option<i64>, output: Option<i64>) {
+        self.input = input.or(self.input);
+        self.cache_read = cache_read.or(self.cache_read);
+        self.cache_write = cache_write.or(self.cache_write);
+        if let Some(output) = output {
+            self.output = Some(output);
+            // Some say 0 until the end.
+            if output > 0 {
+                self.so_far = output;
+            }
+        }
+    }
+
+    /// Takes what is said, where `input` has what caches had in it, and what `total` has beyond input and output is output
+    /// (reasoning, which some do not count there).
+    pub fn say_whole(&mut self, input: Option<i64>, cached: Option<i64>, written: Option<i64>, output: Option<i64>, total: Option<i64>) {
+        let (Some(whole), cached, written) = (input, cached.unwrap_or_default(), written.unwrap_or_default()) else {
+            return self.say(None, cached, written, output);
+        };
+        self.trouble |= cached + written > whole;
+        let cached = cached.min(whole);
+        let written = written.min(whole - cached);
+        let output = output.map(|output| output.max(total.unwrap_or_default() - whole));
+        self.say(Some(whole - cached - written), Some(cached), Some(written), output);
+    }
+
+    /// What was just said is worth this.
+    pub fn stands(&mut self, standing: Standing) {
+        self.standing = self.standing.max(standing);
+    }
+
+    /// The stream said that it is over: what stands if it ends properly, stands.
+    pub fn over(&mut self) {
+        if self.standing == Standing::AtEnd {
+            self.standing = Standing::Final;
+        }
+    }
+
+    /// So many bytes of output came.
+    pub fn wrote(&mut self, bytes: i64) {
+        self.so_far = self.so_far.saturating_add(bytes);
+    }
+
+    /// An upper estimate of the output so far: what was said, and a token for each byte since.
+    pub fn so_far(&self) -> i64 {
+        self.so_far
+    }
+
+    /// What is known at the end.
+    pub fn end(&self, complete: bool) -> (Usage, Quality) {
+        let any = [self.input, self.cache_read, self.cache_write, self.output];
+        let [input, cache_read, cache_write, output] = any.map(Option::unwrap_or_default);
+        let all = self.input.is_some() && self.output.is_some() && !self.trouble;
+        let quality = match self.standing {
+            Standing::Final if all => Quality::Exact,
+            Standing::AtEnd if all && complete => Quality::Exact,
+            Standing::Final | Standing::AtEnd | Standing::Nothing if any.iter().any(Option::is_some) => Quality::Partial,
+            Standing::Final | Standing::AtEnd | Standing::Nothing => Quality::Estimated,
+        };
+        (Usage { input, cache_read, cache_write, output }, quality)
+    }
+}
+
+/// An integer that is written as something else: `12.0`, `1e3`.
+fn whole(digits: &str) -> Option<i64> {
+    let number: f64 = digits.parse().ok()?;
+    // The cast ends at the ends of i64, which are cut anyway.
+    (number.is_finite() && number.fract() == 0.0).then_some(number as i64)
+}
+
+/// Bytes of what a model wrote: all strings and numbers in it, arguments of calls as they stand, but not the words that only
+/// say what it is.
+pub(crate) fn spoken(node: &Node<'_>) -> i64 {
+    let of = |member: &Member<'_>| match member.key.as_ref() {
+        "type" | "id" | "index" | "role" | "call_id" | "mimeType" => 0,
+        "args" | "input" => span(&member.node),
+        _ => spoken(&member.node),
+    };
+    match &node.value {
+        Value::Null => 0,
+        Value::Bool(_) | Value::Number(_) | Value::Text(_) => span(node),
+        Value::List(items) => items.iter().map(spoken).sum(),
+        Value::Object(members) => members.iter().map(of).sum(),
+    }
+}
+
+fn span(node: &Node<'_>) -> i64 {
+    i64::try_from(node.end - node.at).unwrap_or(MOST)
+}

@@ -1,0 +1,131 @@
+//! The supervisor's connection to the sidecar: opened before the program starts, opened again for ever when it breaks.
+//!
+//! What is told is a whole state, so that nothing is lost when the connection is; the key that the sidecar gave proves who
+//! comes again. It decides nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use spillway_wire::agent::Report;
+use spillway_wire::link::{Answer, Control, Hello, Order};
+use spillway_wire::work::{Held, Outcome};
+use tokio::io::BufReader;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::{MAX_ORDER, agent_says, lines};
+
+/// First and longest pause between two tries to connect.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// What the sidecar should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// How the program is.
+    pub report: Report,
+    /// Nothing of it is left.
+    pub ended: bool,
+    /// How the item in hand ended, until that is settled.
+    pub finished: Option<(Held, Outcome)>,
+}
+
+/// Connects, tells, listens, until its end is nobody's concern. `said` gets the last state that was written whole.
+pub async fn keep(
+    socket: PathBuf,
+    mut told: watch::Receiver<Option<Told>>,
+    said: watch::Sender<Option<Told>>,
+    orders: mpsc::Sender<Order>,
+) {
+    let mut key = None;
+    let mut pause = PAUSE.0;
+    let mut complained = false;
+    loop {
+        match UnixStream::connect(&socket).await {
+            Ok(stream) => {
+                let (reader, writer) = stream.into_split();
+                let telling = tell(writer, key.clone(), &mut told, &said);
+                let mut listening = std::pin::pin!(listen(reader, &mut key, &orders));
+                let heard = tokio::select! {
+                    heard = &mut listening => heard,
+                    // A sidecar that died may have said something before, the key among it.
+                    () = telling => timeout(PAUSE.1, listening).await.unwrap_or(false),
+                };
+                if heard {
+                    pause = PAUSE.0;
+                    complained = false;
+                }
+            }
+            Err(error) if !complained => {
+                complained = true;
+                agent_says!("the sidecar is not there yet ({}: {error}); trying again", socket.display());
+            }
+            Err(_) => {}
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// Hands orders on until the connection ends; says whether there were any.
+async fn listen(reader: OwnedReadHalf, key: &mut Option<String>, orders: &mpsc::Sender<Order>) -> bool {
+    let mut reader = BufReader::with_capacity(1024, reader);
+    let mut heard = false;
+    while let Ok(Some(line)) = lines::read(&mut reader, MAX_ORDER).await {
+        match serde_json::from_slice::<Order>(&line) {
+            Ok(Order::Key(given)) => {
+                heard = true;
+                *key = Some(given);
+            }
+            Ok(order) => {
+                heard = true;
+                if orders.send(order).await.is_err() {
+                    return heard;
+                }
+            }
+            Err(error) => match serde_json::from_slice::<Answer>(&line) {
+                Ok(Answer::Refused(refusal)) => agent_says!("the sidecar refuses the supervisor: {refusal}"),
+                Ok(_) | Err(_) => agent_says!("an order is not understood: {error}"),
+            },
+        }
+    }
+    heard
+}
+
+/// Says who we are, then how the program is, whenever that changes.
+async fn tell(
+    mut writer: OwnedWriteHalf,
+    key: Option<String>,
+    told: &mut watch::Receiver<Option<Told>>,
+    said: &watch::Sender<Option<Told>>,
+) {
+    if lines::write(&mut writer, &Hello::Control { key }).await.is_err() {
+        return;
+    }
+    let mut seen = 0;
+    let mut finished = None;
+    told.mark_changed();
+    while told.changed().await.is_ok() {
+        let Some(state) = told.borrow_and_update().clone() else { continue };
+        let mut news = vec![Control::State(state.report.clone())];
+        if state.report.notices_seen > seen {
+            seen = state.report.notices_seen;
+            news.push(Control::NoticesSeen(seen));
+        }
+        // Once on each connection.
+        if state.finished != finished {
+            finished.clone_from(&state.finished);
+            news.extend(state.finished.clone().map(|(held, outcome)| Control::Finished { held, outcome }));
+        }
+        if state.ended {
+            news.push(Control::Ended);
+        }
+        for one in news {
+            if lines::write(&mut writer, &one).await.is_err() {
+                return;
+            }
+        }
+        said.send_replace(Some(state));
+    }
+}

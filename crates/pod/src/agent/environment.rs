@@ -1,0 +1,151 @@
+//! The program's environment: built from nothing, so that what it gets is what is written here.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use spillway_wire::work::Assignment;
+
+use super::papers::{PAYLOAD, RESULT};
+use crate::{DATA_DIR_VARIABLE, FIRST_PORT};
+
+/// Taken over from the container, where it has them.
+const KEPT: [&str; 9] = [
+    "SPILLWAY_AGENT_ID",
+    "SPILLWAY_AGENT_NAME",
+    "SPILLWAY_AGENT_TYPE",
+    "SPILLWAY_POOL",
+    "SPILLWAY_CONTAINER_MODE",
+    "SPILLWAY_STORAGE_HASH",
+    "HOME",
+    "TMPDIR",
+    "LANG",
+];
+/// Base URLs of models, and the keys that their clients insist on. A key in the pod would be a secret in the pod: the gateway
+/// puts the real one in.
+const MODELS: [(&str, &[&str]); 3] = [
+    ("ANTHROPIC_BASE_URL", &["ANTHROPIC_API_KEY"]),
+    ("OPENAI_BASE_URL", &["OPENAI_API_KEY"]),
+    ("GOOGLE_GEMINI_BASE_URL", &["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
+];
+/// What stands where a key is expected.
+const PLACEHOLDER: &str = "held-by-spillway";
+/// Never sent through the proxy.
+const NO_PROXY: &str = "localhost,127.0.0.1,::1";
+/// Where an image that says nothing keeps its programs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of the program. `own` looks a name up in the supervisor's; `pass` are the names of the pool's
+/// `agent.env`, which lose against ours.
+pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path, data: &Path, tty: bool) -> BTreeMap<String, OsString> {
+    let mut built: BTreeMap<String, OsString> = pass.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
+    let mut set = |name: &str, value: OsString| built.insert(name.to_owned(), value);
+    for name in KEPT {
+        if let Some(value) = own(name) {
+            set(name, value);
+        }
+    }
+    for (url, keys) in MODELS {
+        if let Some(value) = own(url) {
+            set(url, value);
+            for key in keys {
+                set(key, PLACEHOLDER.into());
+            }
+        }
+    }
+    let proxy = OsString::from(format!("http://127.0.0.1:{}", FIRST_PORT + 1));
+    for (name, value) in [("HTTP_PROXY", &proxy), ("HTTPS_PROXY", &proxy), ("NO_PROXY", &NO_PROXY.into())] {
+        let value = own(name).unwrap_or_else(|| value.clone());
+        set(&name.to_lowercase(), value.clone());
+        set(name, value);
+    }
+    set(DATA_DIR_VARIABLE, data.into());
+    let mut path = bin.as_os_str().to_owned();
+    path.push(":");
+    path.push(own("PATH").filter(|path| !path.is_empty()).unwrap_or_else(|| PATH.into()));
+    set("PATH", path);
+    if tty {
+        set("TERM", own("TERM").unwrap_or_else(|| "xterm-256color".into()));
+    }
+    built
+}
+
+/// What the program has beside it when it is run for an item, for the `turn`th time.
+pub fn of_item(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, OsString> {
+    let Assignment { held, name, queue, type_, payload: _, attempt, attempt_seconds: _, checkpoint_ref } = item;
+    let text = [
+        ("SPILLWAY_ITEM", Some(name.clone())),
+        ("SPILLWAY_ITEM_UID", Some(held.uid.clone())),
+        ("SPILLWAY_WORK_EPOCH", Some(held.epoch.to_string())),
+        ("SPILLWAY_ITEM_TYPE", type_.clone()),
+        ("SPILLWAY_QUEUE", Some(queue.clone())),
+        ("SPILLWAY_ATTEMPT", Some(attempt.to_string())),
+        ("SPILLWAY_CHECKPOINT", checkpoint_ref.clone()),
+        ("SPILLWAY_TURN", Some(turn.to_string())),
+    ];
+    let files = [("SPILLWAY_PAYLOAD_FILE", data.join(PAYLOAD)), ("SPILLWAY_RESULT_FILE", data.join(RESULT))];
+    let text = text.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+    text.chain(files.into_iter().map(|(name, path)| (name.to_owned(), path.into()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_wire::work::Held;
+
+    use super::*;
+
+    fn names(own: &[(&str, &str)], pass: &[&str], tty: bool) -> BTreeMap<String, String> {
+        let pass: Vec<String> = pass.iter().map(|name| (*name).to_owned()).collect();
+        let look = |name: &str| own.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
+        let built = build(look, &pass, Path::new("/spillway/bin"), Path::new("/spillway/data"), tty);
+        built.into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned())).collect()
+    }
+
+    #[test]
+    fn nothing_is_inherited_that_is_not_named() {
+        let own = [("SECRET", "s"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("LISTED", "l"), ("PATH", "/img/bin"), ("TERM", "vt100")];
+        let built = names(&own, &["LISTED", "ABSENT"], false);
+        let expected =
+            ["HTTPS_PROXY", "HTTP_PROXY", "LISTED", "NO_PROXY", "PATH", "SPILLWAY_DATA_DIR", "http_proxy", "https_proxy", "no_proxy"];
+        assert_eq!(built.keys().map(String::as_str).collect::<Vec<_>>(), expected);
+        assert_eq!(built["PATH"], "/spillway/bin:/img/bin");
+        assert_eq!(built["https_proxy"], "http://127.0.0.1:4102");
+        assert_eq!(names(&own, &[], true)["TERM"], "vt100");
+    }
+
+    #[test]
+    fn an_item_brings_what_is_known_of_it() {
+        let item = Assignment {
+            held: Held { uid: "u-1".into(), epoch: 7 },
+            name: "fix-1".into(),
+            queue: "fixes".into(),
+            type_: None,
+            payload: "do it".into(),
+            attempt: 2,
+            attempt_seconds: 60,
+            checkpoint_ref: Some("branch-1".into()),
+        };
+        let built = of_item(&item, 3, Path::new("/spillway/data"));
+        let lines: Vec<String> = built.iter().map(|(name, value)| format!("{name}={}", value.to_string_lossy())).collect();
+        let expected = [
+            "SPILLWAY_ATTEMPT=2",
+            "SPILLWAY_CHECKPOINT=branch-1",
+            "SPILLWAY_ITEM=fix-1",
+            "SPILLWAY_ITEM_UID=u-1",
+            "SPILLWAY_PAYLOAD_FILE=/spillway/data/payload",
+            "SPILLWAY_QUEUE=fixes",
+            "SPILLWAY_RESULT_FILE=/spillway/data/result",
+            "SPILLWAY_TURN=3",
+            "SPILLWAY_WORK_EPOCH=7",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_model_brings_its_url_and_a_key_that_opens_nothing() {
+        let built =
+            names(&[("OPENAI_BASE_URL", "http://127.0.0.1:4101/m"), ("OPENAI_API_KEY", "real")], &["OPENAI_API_KEY", "PATH"], false);
+        assert_eq!((built["OPENAI_BASE_URL"].as_str(), built["OPENAI_API_KEY"].as_str()), ("http://127.0.0.1:4101/m", PLACEHOLDER));
+        assert!(!built.contains_key("ANTHROPIC_API_KEY"));
+    }
+}

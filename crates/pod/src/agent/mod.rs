@@ -1,0 +1,670 @@
+//! The supervisor: PID 1 of the agent's container. It holds no secret.
+//!
+//! One loop on one thread: it starts the program when the sidecar says so, reaps every orphan, measures, and ends everything
+//! when told. What it decides is in [`life`], [`preflight`], [`item`] and [`health`]. It never waits for anybody: the sidecar, a hook or a slow reader
+//! of its output cannot keep it from reaping and ending.
+
+pub mod control;
+pub mod environment;
+pub mod health;
+pub mod item;
+pub mod life;
+pub mod notices;
+pub mod output;
+pub mod papers;
+pub mod preflight;
+pub mod processes;
+pub mod terminal;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
+use spillway_wire::agent::{Input, Notice, Program, Report, Settings, Wanted};
+use spillway_wire::link::Order;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::clock::BootTime;
+use crate::{EXIT_CLOSED, OWN_NOTICES, agent_says, clock};
+use control::Told;
+use health::Health;
+use item::{Items, Words};
+use life::{Action, Event, Life};
+use notices::Notices;
+use output::LastOutput;
+use papers::{PAYLOAD, Papers, RESULT};
+use preflight::Preflight;
+use processes::{Change, Init, Reaped, Started};
+use terminal::Terminal;
+
+/// Between two looks at the program.
+const LOOK: Duration = Duration::from_secs(1);
+/// For one run of the warn hook.
+const WARN_WITHIN: Duration = Duration::from_secs(10);
+/// Notices that wait for the warn hook; the oldest gives way.
+const WARNINGS: usize = 32;
+/// Notices that wait to be written.
+const UNWRITTEN: usize = 256;
+/// Between two tries to write a notice that could not be written.
+const WRITE_AGAIN: Duration = Duration::from_secs(5);
+/// At the end, for what is still in the program's pipes and for the sidecar to be told.
+const LAST: Duration = Duration::from_secs(2);
+const TELL_LAST: Duration = Duration::from_millis(500);
+
+/// What to run, and where everything is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program.
+    pub command: Vec<OsString>,
+    /// Variables of our own environment that the program gets.
+    pub pass: Vec<String>,
+    /// The program has our terminal.
+    pub tty: bool,
+    /// The program's data folder.
+    pub data: PathBuf,
+    /// The sidecar's socket.
+    pub socket: PathBuf,
+}
+
+/// Runs the supervisor; gives the exit code.
+pub fn run(options: Options) -> io::Result<u8> {
+    // Everything that can be seen is killed at the end: outside a container of its own that would be everything there is.
+    let Some(init) = Init::new() else {
+        agent_says!("not started: the supervisor must be PID 1 of its container");
+        return Ok(EXIT_CLOSED);
+    };
+    let own = std::env::current_exe()?;
+    let bin = own.parent().unwrap_or(std::path::Path::new(crate::BIN_DIR)).to_owned();
+    // The program has our uid: it must not read our memory, nor trace us.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let environment = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let code = runtime.block_on(async move { Supervisor::new(init, options, environment).run().await })?;
+    Ok(code)
+}
+
+/// A hook that runs.
+struct Hook {
+    pid: i32,
+    until: BootTime,
+}
+
+/// All that the program wrote was read.
+async fn copied(copying: &mut Option<mpsc::Receiver<()>>) {
+    if let Some(copying) = copying {
+        copying.recv().await;
+    }
+}
+
+struct Supervisor {
+    init: Init,
+    options: Options,
+    environment: BTreeMap<String, OsString>,
+    /// What an item adds to it, while there is one.
+    of_item: BTreeMap<String, OsString>,
+    life: Life,
+    preflight: Preflight,
+    /// The preflight command, as long as it exists.
+    checking: Option<i32>,
+    /// What the program is started with when its preflight passed.
+    start_with: Option<Settings>,
+    items: Items,
+    health: Health,
+    /// The program, as long as it exists.
+    program: Option<i32>,
+    output: LastOutput,
+    /// Ends when all that the program wrote was read.
+    copying: Option<mpsc::Receiver<()>>,
+    papers: Option<Papers>,
+    terminal: Option<Terminal>,
+    notices: Option<Notices>,
+    /// Notices of our own, so far.
+    own_notices: u64,
+    /// Notices that could not be written yet.
+    unwritten: VecDeque<Notice>,
+    write_at: BootTime,
+    warn_hook: Vec<String>,
+    warnings: VecDeque<Notice>,
+    warning: Option<Hook>,
+    drain: Option<i32>,
+    look_at: BootTime,
+    told: watch::Sender<Option<Told>>,
+    told_active: BootTime,
+    leave: Option<u8>,
+}
+
+impl Supervisor {
+    fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>) -> Self {
+        let now = BootTime::now();
+        let notices = Notices::open(&options.data)
+            .inspect_err(|error| agent_says!("no notices can be written to {}: {error}", options.data.display()))
+            .ok();
+        let papers = Papers::open(&options.data).ok();
+        Self {
+            init,
+            terminal: options.tty.then(|| Terminal::open().ok()).flatten(),
+            options,
+            environment,
+            of_item: BTreeMap::new(),
+            life: Life::default(),
+            preflight: Preflight::default(),
+            checking: None,
+            start_with: None,
+            items: Items::default(),
+            health: Health::new(now),
+            program: None,
+            output: LastOutput::default(),
+            copying: None,
+            papers,
+            notices,
+            own_notices: 0,
+            unwritten: VecDeque::new(),
+            write_at: now,
+            warn_hook: Vec::new(),
+            warnings: VecDeque::new(),
+            warning: None,
+            drain: None,
+            look_at: now,
+            told: watch::Sender::new(None),
+            told_active: now,
+            leave: None,
+        }
+    }
+
+    async fn run(mut self) -> io::Result<u8> {
+        let mut children = signal(SignalKind::child())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (orders, mut received) = mpsc::channel(64);
+        let said = watch::Sender::new(None);
+        let mut heard = said.subscribe();
+        tokio::spawn(control::keep(self.options.socket.clone(), self.told.subscribe(), said, orders));
+        loop {
+            // Before anything is judged that happened since: what was said of it.
+            while let Ok(order) = received.try_recv() {
+                self.take(order);
+            }
+            let wake = self.settle();
+            if let Some(code) = self.leave {
+                self.last_words(&mut heard).await;
+                return Ok(code);
+            }
+            tokio::select! {
+                biased;
+                _ = terminate.recv() => self.on(Event::Terminate),
+                _ = children.recv() => {}
+                Some(order) = received.recv() => self.take(order),
+                () = copied(&mut self.copying), if self.items.copying() || self.preflight.copying() => self.read_all(),
+                () = sleep(wake) => {}
+            }
+        }
+    }
+
+    /// Brings everything up to now: what ended, what has to be looked at, what is due. Says for how long nothing is.
+    fn settle(&mut self) -> Duration {
+        self.reap();
+        let now = BootTime::now();
+        if now >= self.look_at {
+            self.look_at = now.after(LOOK);
+            self.look(now);
+        }
+        self.on(Event::Tick);
+        if self.leave.is_none() {
+            self.on_preflight(preflight::Event::Tick);
+        }
+        self.on_item(item::Event::Tick);
+        self.write_notices(now);
+        self.warn(now);
+        if self.leave.is_none() {
+            self.tell(now);
+        }
+        let mut wake = self.look_at;
+        for due in
+            [self.life.wake(), self.preflight.wake(), self.items.wake(), self.warning.as_ref().map(|hook| hook.until)].into_iter().flatten()
+        {
+            wake = wake.min(due);
+        }
+        wake.since(BootTime::now()).max(Duration::from_millis(1))
+    }
+
+    fn on(&mut self, event: Event) {
+        let now = BootTime::now();
+        for action in self.life.on(now, event) {
+            match action {
+                Action::Start => self.start(now),
+                Action::DrainHook(command) => self.drain(&command),
+                Action::AskAll => self.ask_all(),
+                Action::KillAll => self.init.signal_all(Signal::KILL),
+                Action::Say(what) => agent_says!("{what}"),
+                Action::Leave(code) => self.leave = Some(code),
+            }
+        }
+        if self.life.ending() {
+            self.on_item(item::Event::Draining);
+        }
+    }
+
+    fn on_preflight(&mut self, event: preflight::Event) {
+        let now = BootTime::now();
+        let actions = self.preflight.on(now, event);
+        self.prepare(now, actions);
+    }
+
+    fn prepare(&mut self, now: BootTime, actions: Vec<preflight::Action>) {
+        for action in actions {
+            match action {
+                preflight::Action::Run(command) => self.check(&command),
+                preflight::Action::KillAll => self.init.signal_all(Signal::KILL),
+                preflight::Action::Judge => {
+                    let tail = self.output.tail();
+                    let actions = self.preflight.judge(now, &tail);
+                    if let Some(words) = self.preflight.failure() {
+                        agent_says!("the program is not started: {words}");
+                    }
+                    self.prepare(now, actions);
+                }
+                preflight::Action::Start => {
+                    // Of what the preflight wrote nothing is the program's.
+                    (self.output, self.copying) = (LastOutput::default(), None);
+                    if let Some(settings) = self.start_with.take() {
+                        self.on(Event::Order(Order::Start(Box::new(settings))));
+                    }
+                }
+            }
+        }
+    }
+
+    /// All that was written was read, by whoever wrote it.
+    fn read_all(&mut self) {
+        self.on_preflight(preflight::Event::Copied);
+        self.on_item(item::Event::Copied);
+    }
+
+    fn on_item(&mut self, event: item::Event) {
+        let now = BootTime::now();
+        let actions = self.items.on(now, event);
+        self.work(now, actions);
+    }
+
+    fn work(&mut self, now: BootTime, actions: Vec<item::Action>) {
+        for action in actions {
+            match action {
+                item::Action::Run { turn, text, input } => {
+                    if let Err((code, why)) = self.start_for_item(now, turn, &text, input) {
+                        agent_says!("{why}");
+                        self.on_item(item::Event::NotStarted(code, why));
+                    }
+                }
+                item::Action::AskAll => self.ask_all(),
+                item::Action::KillAll => self.init.signal_all(Signal::KILL),
+                item::Action::Conclude => {
+                    let result = self.papers.as_ref().and_then(|papers| item::result_of(&papers.result()));
+                    self.health.action(None);
+                    let actions = self.items.conclude(now, Words { result, tail: self.output.tail() });
+                    self.work(now, actions);
+                }
+                item::Action::Notice(about, text) => {
+                    self.own_notices += 1;
+                    let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
+                    self.unwritten.push_back(notice);
+                    self.write_at = now;
+                }
+            }
+        }
+    }
+
+    fn ask_all(&self) {
+        self.init.signal_all(Signal::TERM);
+        if self.options.tty {
+            // A shell at a terminal ignores the other one.
+            self.init.signal_all(Signal::HUP);
+        }
+        // A stopped process takes no signal but this one and SIGKILL.
+        self.init.signal_all(Signal::CONT);
+    }
+
+    fn take(&mut self, order: Order) {
+        // Of the program first: that it starts. Of its item next, which it may need.
+        match &order {
+            Order::Start(settings) => self.may_start(settings),
+            Order::Key(_)
+            | Order::Wanted(_)
+            | Order::Abandoned
+            | Order::WallsDown(_)
+            | Order::Activity { .. }
+            | Order::Item(_)
+            | Order::Said(..)
+            | Order::Settled(_) => self.on(Event::Order(order.clone())),
+        }
+        match order {
+            Order::Start(settings) => {
+                self.items.settings(&settings);
+                self.warn_hook.clone_from(&settings.warn_hook);
+                self.note(&settings.wanted);
+                self.on_item(item::Event::Wanted(settings.wanted.item));
+            }
+            Order::Wanted(wanted) => {
+                self.note(&wanted);
+                self.on_item(item::Event::Wanted(wanted.item));
+            }
+            Order::Activity { action } => {
+                self.health.active(BootTime::now());
+                if action.is_some() {
+                    self.health.action(action);
+                }
+            }
+            Order::Item(assignment) => self.on_item(item::Event::Take(assignment)),
+            Order::Said(held, outcome) => self.on_item(item::Event::Said(held, outcome)),
+            Order::Settled(held) => self.on_item(item::Event::Settled(held)),
+            Order::Key(_) | Order::Abandoned | Order::WallsDown(_) => {}
+        }
+    }
+
+    /// The program may be started, as far as the sidecar is concerned: its preflight comes first.
+    fn may_start(&mut self, settings: &Settings) {
+        // As it is said last: a sidecar that comes again may know better.
+        self.start_with = Some(settings.clone());
+        self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone()));
+        if self.preflight.passed()
+            && let Some(settings) = self.start_with.take()
+        {
+            self.on(Event::Order(Order::Start(Box::new(settings))));
+        }
+    }
+
+    /// Runs the preflight command: as the program, but with nothing to read and no terminal.
+    fn check(&mut self, command: &[String]) {
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        (self.output, self.copying) = (LastOutput::default(), None);
+        match processes::start(&command, &self.environment, b"", false) {
+            Ok(started) => {
+                self.checking = Some(started.pid);
+                self.copy(started);
+            }
+            Err(error) => {
+                let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                self.on_preflight(preflight::Event::NotStarted(format!("cannot start {name}: {error}")));
+            }
+        }
+    }
+
+    fn start(&mut self, now: BootTime) {
+        match processes::start(&self.options.command, &self.environment, b"", self.options.tty) {
+            Ok(started) => self.started(now, started),
+            Err(error) => {
+                let (code, why) = self.not_started(&error);
+                agent_says!("{why}");
+                self.health.started(now);
+                self.health.ended();
+                self.on(Event::NotStarted(code));
+            }
+        }
+    }
+
+    /// Puts the item where the program finds it, and runs the program. Otherwise: the exit code, and why.
+    fn start_for_item(&mut self, now: BootTime, turn: u32, text: &str, input: Input) -> Result<(), (u8, String)> {
+        let Some(item) = self.items.assignment() else { return Ok(()) };
+        if self.papers.is_none() {
+            self.papers = Papers::open(&self.options.data).ok();
+        }
+        let papers = self.papers.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
+        let put = papers.and_then(|papers| {
+            if turn == 1 {
+                papers.put(RESULT, b"")?;
+            }
+            if turn == 1 || input == Input::File { papers.put(PAYLOAD, text.as_bytes()) } else { Ok(()) }
+        });
+        put.map_err(|error| (126, format!("cannot write the item to {}: {error}", self.options.data.display())))?;
+        let of_item = environment::of_item(item, turn, &self.options.data);
+        let mut command = self.options.command.clone();
+        if input == Input::Argument {
+            command.push(text.into());
+        }
+        let stdin = if input == Input::Stdin { text.as_bytes() } else { b"" };
+        self.of_item = of_item;
+        // Of what an earlier item wrote nothing is this one's.
+        self.output = LastOutput::default();
+        self.copying = None;
+        let started = processes::start(&command, &self.environment(), stdin, self.options.tty);
+        let started = started.map_err(|error| self.not_started(&error))?;
+        self.life.busy();
+        self.started(now, started);
+        Ok(())
+    }
+
+    /// As a shell says it: not found, or found and not to be run.
+    fn not_started(&self, error: &io::Error) -> (u8, String) {
+        let name = self.options.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        (if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, format!("cannot start {name}: {error}"))
+    }
+
+    /// The environment of the program and of hooks, now.
+    fn environment(&self) -> BTreeMap<String, OsString> {
+        let mut environment = self.environment.clone();
+        if self.items.held().is_some() {
+            environment.extend(self.of_item.clone());
+        }
+        environment
+    }
+
+    fn started(&mut self, now: BootTime, started: Started) {
+        self.program = Some(started.pid);
+        self.health.started(now);
+        self.copy(started);
+    }
+
+    /// Copies what it writes, until its end.
+    fn copy(&mut self, started: Started) {
+        if let Some((out, err)) = started.output {
+            let (ended, copying) = mpsc::channel(1);
+            self.copying = Some(copying);
+            let copied = output::copy(out, io::stdout(), self.output.clone(), ended.clone())
+                .and_then(|()| output::copy(err, io::stderr(), self.output.clone(), ended));
+            if let Err(error) = copied {
+                // Its pipe is closed: the program will notice. There is no sensible way to go on.
+                agent_says!("cannot copy the program's output: {error}");
+                self.init.signal_all(Signal::KILL);
+            }
+        }
+    }
+
+    fn drain(&mut self, command: &[String]) {
+        match self.start_hook(command, b"") {
+            Ok(pid) => self.drain = Some(pid),
+            Err(error) => {
+                agent_says!("the drain hook cannot be started: {error}");
+                self.on(Event::HookEnded);
+            }
+        }
+    }
+
+    fn start_hook(&self, command: &[String], input: &[u8]) -> io::Result<i32> {
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        processes::start_hook(&command, &self.environment(), input)
+    }
+
+    /// Takes every process that ended, or was stopped or continued.
+    fn reap(&mut self) {
+        loop {
+            match self.init.reap() {
+                Reaped::Change(pid, change) => self.changed(pid, change),
+                Reaped::Nothing => return,
+                Reaped::Empty => {
+                    if self.preflight.clearing() {
+                        self.on_preflight(preflight::Event::Empty);
+                    }
+                    if self.items.clearing() {
+                        self.on_item(item::Event::Empty);
+                    }
+                    if self.life.ending() {
+                        self.on(Event::Empty);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn changed(&mut self, pid: i32, change: Change) {
+        let now = BootTime::now();
+        if self.program == Some(pid) {
+            match change {
+                Change::Ended(exit) => {
+                    self.program = None;
+                    if self.items.per_item() {
+                        self.health.rested();
+                    } else {
+                        self.health.ended();
+                    }
+                    // Whether it ended by itself is known before the container's end begins.
+                    self.on_item(item::Event::Ended(exit));
+                    self.on(Event::Ended(exit.code));
+                }
+                Change::Stopped => self.health.frozen(now, true),
+                Change::Continued => self.health.frozen(now, false),
+            }
+        } else if let Change::Ended(exit) = change {
+            let code = exit.code;
+            if self.checking == Some(pid) {
+                self.checking = None;
+                self.on_preflight(preflight::Event::Ended(exit));
+            } else if self.drain == Some(pid) {
+                self.drain = None;
+                if code != 0 {
+                    agent_says!("the drain hook ended with {code}");
+                }
+                self.on(Event::HookEnded);
+            } else if self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
+                self.warning = None;
+                if code != 0 {
+                    agent_says!("the warn hook ended with {code}");
+                }
+            }
+        }
+    }
+
+    /// Looks at what no signal tells.
+    fn look(&mut self, now: BootTime) {
+        if let Some(frozen) = self.program.and_then(processes::stopped) {
+            self.health.frozen(now, frozen);
+        }
+        self.health.active(self.output.get());
+        if let Some(terminal) = &mut self.terminal {
+            let used = terminal.look(now);
+            if let Some(typed) = used.typed {
+                self.health.terminal(typed);
+            }
+            if let Some(written) = used.written {
+                self.health.active(written);
+            }
+        }
+    }
+
+    /// Queues the notices that are new.
+    fn note(&mut self, wanted: &Wanted) {
+        let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < OWN_NOTICES).unwrap_or(self.health.seen());
+        let room = UNWRITTEN.saturating_sub(self.unwritten.len());
+        // What finds no room is not acknowledged either, and comes again.
+        self.unwritten.extend(wanted.notices.iter().filter(|notice| notice.id > newest).take(room).cloned());
+        self.write_at = BootTime::now();
+    }
+
+    /// Writes them down; only what is written counts as delivered.
+    fn write_notices(&mut self, now: BootTime) {
+        if self.unwritten.is_empty() || now < self.write_at {
+            return;
+        }
+        if self.notices.is_none() {
+            self.notices = Notices::open(&self.options.data).ok();
+        }
+        while let (Some(notice), Some(file)) = (self.unwritten.front(), &self.notices) {
+            if let Err(error) = file.append(notice) {
+                agent_says!("notice {} cannot be written: {error}; trying again", notice.id);
+                break;
+            }
+            if notice.id < OWN_NOTICES {
+                self.health.notices_seen(notice.id);
+            }
+            self.warnings.extend(self.unwritten.pop_front());
+        }
+        while self.warnings.len() > WARNINGS {
+            self.warnings.pop_front();
+        }
+        self.write_at = now.after(WRITE_AGAIN);
+    }
+
+    /// Runs the warn hook, for one notice at a time, beside a program that runs.
+    fn warn(&mut self, now: BootTime) {
+        if let Some(hook) = &mut self.warning {
+            if now >= hook.until {
+                agent_says!("the warn hook takes too long and is killed");
+                self.init.kill_group(hook.pid);
+                hook.until = now.after(WARN_WITHIN);
+            }
+            return;
+        }
+        if self.program.is_none() || self.life.ending() {
+            return;
+        }
+        while let Some(notice) = self.warnings.pop_front() {
+            if self.warn_hook.is_empty() {
+                continue;
+            }
+            let input = crate::lines::line(&notice).unwrap_or_default();
+            match self.start_hook(&self.warn_hook, &input) {
+                Ok(pid) => {
+                    self.warning = Some(Hook { pid, until: now.after(WARN_WITHIN) });
+                    return;
+                }
+                Err(error) => agent_says!("the warn hook cannot be started: {error}"),
+            }
+        }
+    }
+
+    /// Lets the sidecar know, if it matters: something changed, or the program was active since.
+    fn tell(&mut self, now: BootTime) {
+        let report = Report { held: self.items.held(), preflight: self.preflight.told(), ..self.health.report(now) };
+        let finished = self.items.finished();
+        let ended = self.leave.is_some();
+        let active = self.health.last_active() > self.told_active;
+        self.told_active = self.health.last_active();
+        self.told.send_if_modified(|told| {
+            let news = active
+                || told.as_ref().is_none_or(|told| {
+                    told.ended != ended
+                        || told.finished != finished
+                        || told.report.held != report.held
+                        || told.report.preflight != report.preflight
+                        || told.report.program != report.program
+                        || told.report.action != report.action
+                        || told.report.attached != report.attached
+                        || told.report.notices_seen != report.notices_seen
+                });
+            if news {
+                *told = Some(Told { report, ended, finished });
+            }
+            news
+        });
+    }
+
+    /// The program is gone: what it wrote last is copied, and the sidecar is told, if it listens.
+    async fn last_words(mut self, heard: &mut watch::Receiver<Option<Told>>) {
+        if self.checking.is_some() {
+            self.init.signal_all(Signal::KILL); // it would be killed with us, and holds its output open until then
+        }
+        let _ = timeout(LAST, copied(&mut self.copying)).await; // whoever reads our output may not read any more
+        self.on_item(item::Event::Leave);
+        if self.items.per_item() {
+            self.health.ended();
+        }
+        self.tell(BootTime::now());
+        if self.health.report(BootTime::now()).program != Program::Waiting {
+            let told = heard.wait_for(|told| told.as_ref().is_some_and(|told| told.ended));
+            let _ = timeout(TELL_LAST, told).await; // it learns from the kubelet then
+        }
+    }
+}

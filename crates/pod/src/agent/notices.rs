@@ -1,0 +1,184 @@
+//! The file of notices in the program's data folder.
+//!
+//! The program may write there what it likes, so nothing there is believed: no link is followed, nothing but a plain file of
+//! one name is written to, and reading is bounded. What is wrong is replaced. The folder itself is opened before the program
+//! starts, and is a mount that it cannot exchange.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, openat, renameat, unlinkat};
+use spillway_wire::agent::Notice;
+
+use crate::NOTICES_FILE;
+
+/// The file is never larger.
+const MOST: u64 = 1024 * 1024;
+/// What stays of a file that became too large.
+const KEPT: u64 = MOST / 2;
+/// The name under which a shortened file is made.
+const BESIDE: &str = ".notices.jsonl.new";
+
+/// The folder.
+#[derive(Debug)]
+pub struct Notices {
+    folder: OwnedFd,
+    most: u64,
+}
+
+impl Notices {
+    /// In `folder`.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let folder = open(folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { folder, most: MOST })
+    }
+
+    /// Appends a notice.
+    pub fn append(&self, notice: &Notice) -> io::Result<()> {
+        let line = crate::lines::line(notice)?;
+        let length = line.len() as u64;
+        if length > self.most {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a notice is larger than the file may be"));
+        }
+        let mut file = self.file()?;
+        let size = file.metadata()?.len();
+        // A crash of ours, or the program, may have left half a line.
+        let broken = size > 0 && !ends_a_line(&mut file, size)?;
+        if size + length + u64::from(broken) > self.most {
+            file = self.shortened(&mut file, size, self.most.saturating_sub(length).min(self.most * KEPT / MOST))?;
+        } else if broken {
+            file.write_all(b"\n")?;
+        }
+        file.write_all(&line)
+    }
+
+    /// The file, made anew if it is not a plain one.
+    fn file(&self) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = openat(&self.folder, NOTICES_FILE, flags, Mode::from_raw_mode(0o644));
+        if let Ok(file) = opened {
+            let stat = fstat(&file)?;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink == 1 {
+                return Ok(file.into());
+            }
+        }
+        clear(&self.folder, NOTICES_FILE)?;
+        Ok(openat(&self.folder, NOTICES_FILE, flags | OFlags::EXCL, Mode::from_raw_mode(0o644))?.into())
+    }
+
+    /// A new file in its place with the last whole lines of at most `keep` bytes.
+    fn shortened(&self, file: &mut File, size: u64, keep: u64) -> io::Result<File> {
+        let mut kept = Vec::new();
+        file.seek(SeekFrom::Start(size.saturating_sub(keep)))?;
+        file.take(keep).read_to_end(&mut kept)?;
+        let first = if size > keep { kept.iter().position(|byte| *byte == b'\n').map_or(kept.len(), |end| end + 1) } else { 0 };
+        let last = kept.iter().rposition(|byte| *byte == b'\n').map_or(first, |end| end + 1).max(first);
+        clear(&self.folder, BESIDE)?;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut shorter = File::from(openat(&self.folder, BESIDE, flags, Mode::from_raw_mode(0o644))?);
+        shorter.write_all(kept.get(first..last).unwrap_or_default())?;
+        renameat(&self.folder, BESIDE, &self.folder, NOTICES_FILE)?;
+        Ok(shorter)
+    }
+}
+
+/// Removes what has this name in `folder`, a link itself. A folder with something in it is moved out of the way instead.
+pub fn clear(folder: &OwnedFd, name: &str) -> io::Result<()> {
+    match unlinkat(folder, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {
+            if unlinkat(folder, name, AtFlags::REMOVEDIR).is_err() {
+                let aside = format!("{name}.{:.8}", crate::random::key()?);
+                renameat(folder, name, folder, aside)?;
+            }
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn ends_a_line(file: &mut File, size: u64) -> io::Result<bool> {
+    let mut last = [0_u8; 1];
+    file.seek(SeekFrom::Start(size.saturating_sub(1)))?;
+    Ok(file.read(&mut last)? == 0 || last == *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("spillway-notices-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).expect("a folder");
+            Self(path)
+        }
+        fn ids(&self) -> Vec<u64> {
+            let text = fs::read_to_string(self.0.join(NOTICES_FILE)).expect("the file");
+            text.lines().map(|line| serde_json::from_str::<Notice>(line).expect("a notice").id).collect()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn notice(id: u64) -> Notice {
+        Notice { id, time: "2026-01-01T00:00:00Z".into(), about: "BudgetNearLimit".into(), text: "x".repeat(100) }
+    }
+
+    #[test]
+    fn links_pipes_folders_and_other_names_are_replaced_not_followed() {
+        let folder = Folder::new("hostile");
+        let path = folder.0.join(NOTICES_FILE);
+        let victim = folder.0.join("victim");
+        fs::write(&victim, "mine").expect("written");
+        let notices = Notices::open(&folder.0).expect("the folder");
+        let hostile: [&dyn Fn(); 5] = [
+            &|| symlink(&victim, &path).expect("a link"),
+            &|| fs::hard_link(&victim, &path).expect("a second name"),
+            &|| rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::from_raw_mode(0o666)).expect("a pipe"),
+            &|| fs::create_dir(&path).expect("a folder"),
+            &|| fs::create_dir_all(path.join("full")).expect("a folder with something in it"),
+        ];
+        for make in hostile {
+            make();
+            notices.append(&notice(7)).expect("appended");
+            assert_eq!(folder.ids(), [7]);
+            fs::remove_file(&path).expect("a plain file");
+        }
+        assert_eq!(fs::read_to_string(&victim).expect("the victim"), "mine");
+    }
+
+    #[test]
+    fn the_oldest_go_when_the_file_is_full() {
+        let folder = Folder::new("full");
+        let notices = Notices { most: 4096, ..Notices::open(&folder.0).expect("the folder") };
+        for id in 1..=100 {
+            notices.append(&notice(id)).expect("appended");
+            assert!(fs::metadata(folder.0.join(NOTICES_FILE)).expect("the file").len() <= 4096);
+        }
+        let ids = folder.ids();
+        assert!(ids.len() >= 10, "some of the past is kept: {ids:?}");
+        assert_eq!(ids, (100 - ids.len() as u64 + 1..=100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn half_a_line_spoils_no_other() {
+        let folder = Folder::new("half");
+        fs::write(folder.0.join(NOTICES_FILE), "{\"id\": 1, \"ti").expect("written");
+        Notices::open(&folder.0).expect("the folder").append(&notice(2)).expect("appended");
+        let text = fs::read_to_string(folder.0.join(NOTICES_FILE)).expect("the file");
+        assert_eq!(serde_json::from_str::<Notice>(text.lines().last().expect("a line")).expect("a notice").id, 2);
+    }
+}

@@ -1,0 +1,173 @@
+//! Everything the kernel is asked about processes: starting, reaping, looking, killing. Decides nothing.
+//!
+//! Only PID 1 of a container may come here: it kills everything it can see.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, wait};
+
+/// Proof that we are PID 1, without which nothing can be killed.
+#[derive(Clone, Copy, Debug)]
+pub struct Init(());
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit code; 128 and the signal's number if one ended it.
+    pub code: u8,
+    /// A signal ended it.
+    pub killed: bool,
+}
+
+/// What became of a child, or of an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It ended.
+    Ended(Exit),
+    /// A signal stopped it.
+    Stopped,
+    /// It goes on.
+    Continued,
+}
+
+/// What [`Init::reap`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// A process changed.
+    Change(i32, Change),
+    /// No more changed.
+    Nothing,
+    /// There is no child and no orphan.
+    Empty,
+}
+
+impl Init {
+    /// We, if we are PID 1.
+    pub fn new() -> Option<Self> {
+        (getpid() == Pid::INIT).then_some(Self(()))
+    }
+
+    /// The next change of any child or orphan.
+    pub fn reap(self) -> Reaped {
+        loop {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
+                Ok(None) => return Reaped::Nothing,
+                Ok(Some((pid, status))) => {
+                    let change = if let Some(code) = status.exit_status() {
+                        Change::Ended(Exit { code: u8::try_from(code & 0xff).unwrap_or(u8::MAX), killed: false })
+                    } else if let Some(signal) = status.terminating_signal() {
+                        Change::Ended(Exit { code: u8::try_from(signal).unwrap_or(127).saturating_add(128), killed: true })
+                    } else if status.stopped() {
+                        Change::Stopped
+                    } else if status.continued() {
+                        Change::Continued
+                    } else {
+                        continue;
+                    };
+                    return Reaped::Change(pid.as_raw_nonzero().get(), change);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return Reaped::Empty,
+            }
+        }
+    }
+
+    /// Sends `signal` to everything in our PID namespace but ourselves. Group 1 with a minus is what the kernel takes for
+    /// everything: PID 1's own group cannot be named that way.
+    pub fn signal_all(self, signal: Signal) {
+        let _ = kill_process_group(Pid::INIT, signal); // nothing is left, which is as good
+    }
+
+    /// Kills the process group of a hook.
+    pub fn kill_group(self, leader: i32) {
+        if let Some(leader) = Pid::from_raw(leader).filter(|leader| *leader != Pid::INIT) {
+            let _ = kill_process_group(leader, Signal::KILL); // it may have ended
+        }
+    }
+}
+
+/// Whether a process is stopped, as its entry in /proc says. `None`: it is not there.
+pub fn stopped(pid: i32) -> Option<bool> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    // Not `t`: one that is traced stands still for moments, and goes on.
+    Some(state == 'T')
+}
+
+/// A program that was started.
+#[derive(Debug)]
+pub struct Started {
+    /// Its pid.
+    pub pid: i32,
+    /// What it writes; none with a terminal.
+    pub output: Option<(std::process::ChildStdout, std::process::ChildStderr)>,
+}
+
+/// Starts the program, with `input` to read. With a terminal it gets ours instead, and stays in our group so that the
+/// terminal's signals reach it.
+pub fn start(command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8], tty: bool) -> io::Result<Started> {
+    let mut prepared = prepare(command, environment)?;
+    if tty {
+        prepared.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+    } else {
+        prepared.stdin(reading(input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    }
+    // Never waited for by this handle: reaping is done in one place, for everybody.
+    let mut child = prepared.spawn()?;
+    let output = child.stdout.take().zip(child.stderr.take());
+    Ok(Started { pid: i32::try_from(child.id()).unwrap_or(0), output })
+}
+
+/// Starts a hook, in a group of its own, with `input` to read; what it writes goes to our own output.
+pub fn start_hook(command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
+    let mut prepared = prepare(command, environment)?;
+    let child = prepared.stdin(reading(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0).spawn()?;
+    Ok(i32::try_from(child.id()).unwrap_or(0))
+}
+
+/// A file that is nowhere: who does not read its input cannot hold us up.
+fn reading(content: &[u8]) -> io::Result<Stdio> {
+    use std::io::{Seek as _, Write as _};
+    if content.is_empty() {
+        return Ok(Stdio::null());
+    }
+    let mut file = File::from(rustix::fs::memfd_create("input", MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+fn prepare(command: &[OsString], environment: &BTreeMap<String, OsString>) -> io::Result<Command> {
+    let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+    let mut prepared = Command::new(program);
+    prepared.args(arguments).env_clear().envs(environment);
+    Ok(prepared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pid_1_can_kill_everything() {
+        assert!(Init::new().is_none(), "the tests' own process is not PID 1 of a container");
+    }
+
+    #[test]
+    fn a_running_process_is_not_stopped() {
+        assert_eq!(stopped(i32::try_from(std::process::id()).expect("a pid")), Some(false));
+        assert_eq!(stopped(i32::MAX), None);
+    }
+
+    #[test]
+    fn an_empty_command_is_an_error() {
+        assert!(start(&[], &BTreeMap::new(), b"", false).is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! One question to the sidecar, and its answer.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use spillway_wire::link::{Answer, Ask, Hello};
+
+use crate::{MAX_ORDER, lines};
+
+/// A little more than the sidecar takes for any question.
+const WITHIN: Duration = Duration::from_secs(35);
+
+/// A sidecar that is being restarted is asked again for so long. Every question may be repeated.
+const RESTART: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Asks.
+pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
+    let began = Instant::now();
+    loop {
+        match once(socket, ask) {
+            Err(error) if restarting(&error) && began.elapsed() < RESTART => std::thread::sleep(PAUSE),
+            answer => return answer,
+        }
+    }
+}
+
+/// There is a socket, and nobody at it, or not any more.
+fn restarting(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
+}
+
+fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", socket.display())))?;
+    stream.set_read_timeout(Some(WITHIN))?;
+    stream.set_write_timeout(Some(WITHIN))?;
+    stream.write_all(&lines::line(&Hello::Ask(ask.clone()))?)?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(MAX_ORDER as u64)).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection without an answer"));
+    }
+    Ok(serde_json::from_slice(&line)?)
+}

@@ -1,0 +1,123 @@
+//! `spillway budget`: what is left of the budgets over this agent, and asking people for more.
+
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+use spillway_wire::budget::{AskTokens, Left, Limit};
+use spillway_wire::link::{Answer, Ask};
+
+use super::{ask, print, show, unreachable_sidecar};
+
+/// What of it is printed, or asked.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Arguments {
+    /// Print all that is known of each limit, as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+/// Asking.
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Ask people for more tokens: they see it at this agent, and as an event. Nothing is raised before one of them grants it
+    Ask {
+        /// How many on top: 50000, 50k or 2M
+        #[arg(value_parser = tokens)]
+        tokens: i64,
+        /// Why; at most 256 characters
+        #[arg(required = true, num_args = 1..)]
+        reason: Vec<String>,
+    },
+    /// Say that what was asked for is not needed any more
+    Withdraw,
+}
+
+/// Prints how the limits stand, or asks.
+pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
+    let question = match verb {
+        None => Ask::Budget,
+        Some(Verb::Ask { tokens, reason }) => Ask::AskTokens(AskTokens { tokens, reason: reason.join(" ") }),
+        Some(Verb::Withdraw) => Ask::AskTokens(AskTokens { tokens: 0, reason: String::new() }),
+    };
+    match ask::ask(socket, &question) {
+        Ok(Answer::Budget(left)) if json => {
+            print(&serde_json::to_string(&left).unwrap_or_default()); // our own types have no value that JSON cannot say
+            0
+        }
+        Ok(answer) => show(&answer, None),
+        Err(error) => unreachable_sidecar(&error),
+    }
+}
+
+/// Prints a line for each limit.
+pub fn show_left(Left { limits }: &Left) {
+    if limits.is_empty() {
+        print("nothing limits the tokens of this agent");
+    }
+    limits.iter().for_each(|limit| print(&line(limit)));
+}
+
+fn line(limit: &Limit) -> String {
+    let Limit { budget, name, window, limit: tokens, used, held, left, resets, enforced, paused } = limit;
+    let mut line = format!("{budget}, {name} ({window}): {left} of {tokens} left, {used} used, {held} held");
+    if let Some(resets) = resets {
+        line.push_str(&format!(", resets {resets}"));
+    }
+    if *paused {
+        line.push_str(", paused");
+    }
+    if !enforced {
+        line.push_str(", only counted");
+    }
+    line
+}
+
+/// A number of tokens as people write it.
+fn tokens(text: &str) -> Result<i64, String> {
+    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1_000),
+        None => text.strip_suffix('M').map_or((text, 1), |digits| (digits, 1_000_000)),
+    };
+    let number = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit())).and_then(|digits| digits.parse().ok());
+    let number = number.and_then(|number: i64| number.checked_mul(factor)).filter(|number| *number > 0);
+    number.ok_or_else(|| "a number of tokens, as 50000, 50k or 2M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_written_as_people_write_them() {
+        let cases = [("50000", Some(50_000)), ("50k", Some(50_000)), ("2M", Some(2_000_000)), ("1K", Some(1_000))];
+        for (text, number) in cases {
+            assert_eq!(tokens(text).ok(), number, "{text}");
+        }
+        for text in ["", "0", "k", "-5", "+5", "1.5M", "5kk", "5m", "9223372036854775807k", "all"] {
+            assert!(tokens(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_one_line() {
+        let limit = Limit {
+            budget: "Budget/default in team".into(),
+            name: "hourly".into(),
+            window: "Hour".into(),
+            limit: 1000,
+            used: 200,
+            held: 50,
+            left: 750,
+            resets: Some("2026-11-22T11:00:00Z".into()),
+            enforced: true,
+            paused: false,
+        };
+        let said = "Budget/default in team, hourly (Hour): 750 of 1000 left, 200 used, 50 held, resets 2026-11-22T11:00:00Z";
+        assert_eq!(line(&limit), said);
+        let life = Limit { resets: None, enforced: false, paused: true, ..limit };
+        assert!(line(&life).ends_with("50 held, paused, only counted"));
+    }
+}

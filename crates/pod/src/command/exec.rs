@@ -1,0 +1,235 @@
+//! `spillway exec`: a command with a time limit, behind the session's breaker.
+//!
+//! The sidecar is asked before and told after. One that cannot be reached stops no command: the breaker protects from hanging
+//! commands, and must not be one more thing that hangs.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use spillway_wire::command::{BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected};
+use spillway_wire::link::{Answer, Ask};
+
+use super::{ask, print, tell};
+use crate::clock::millis;
+use crate::process::tree::Exit;
+use crate::process::{self, Ended, Job, Ran};
+
+/// Its time was over.
+const EXIT_TIMED_OUT: u8 = 124;
+/// It was not run: a breaker is open, or we could not.
+const EXIT_NOT_RUN: u8 = 125;
+/// It exists and cannot be started.
+const EXIT_NOT_STARTED: u8 = 126;
+/// There is no such program.
+const EXIT_MISSING: u8 = 127;
+/// A day: the longest time that can be asked for.
+const MOST: f64 = 86_400.0;
+
+/// A command.
+#[derive(Debug, Args)]
+pub struct ExecArguments {
+    /// How long it may take, at most what the pool allows [default: the pool's time for commands]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// Print what came of it as JSON when it is over; it has nothing to read then, and writes to nobody else
+    #[arg(long, value_name = "json")]
+    output: Option<Output>,
+    /// Leave alive what the command leaves behind when it ends by itself; otherwise that is killed
+    #[arg(long)]
+    keep: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl ExecArguments {
+    /// For a shell that is given a command: what it leaves behind was meant to stay.
+    pub fn of_shell(command: Vec<OsString>) -> Self {
+        Self { timeout: None, output: None, keep: true, command }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    /// One object.
+    Json,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=MOST).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("a number of seconds, at most {MOST}"))
+}
+
+/// What is printed of a command that was run.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    timed_out: bool,
+    spawn_failed: bool,
+    stdout: String,
+    stderr: String,
+    truncated: bool,
+    duration_milliseconds: u64,
+    killed_survivors: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unkillable: Option<usize>,
+}
+
+/// What is printed of one that was not.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotRun {
+    refused: String,
+    retry_after_milliseconds: u64,
+    do_not_retry: bool,
+}
+
+/// Runs it; gives the exit code.
+pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
+    let ExecArguments { timeout, output, keep, command } = arguments;
+    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (permit, within) = match begin(socket, timeout) {
+        Ok(begun) => begun,
+        Err(rejected) => return not_run(rejected, output),
+    };
+    let job = Job { command, within, capture: output.is_some(), keep };
+    let ran = match carry_out(&job) {
+        Ok(ran) => ran,
+        Err(error) => {
+            tell(&format!("error: {name} was not run: {error}"));
+            return EXIT_NOT_RUN;
+        }
+    };
+    if let Some(permit) = permit {
+        // Said before the result is: who reads that may ask for the next one.
+        let _ = ask::ask(socket, &Ask::EndCommand(CommandEnded { permit, how: how(&ran) })); // nobody can be told then
+    }
+    let code = exit_code(&ran);
+    match output {
+        Some(Output::Json) => print(&json(&told(&ran, &name))),
+        None => words(&ran, &name, within).into_iter().for_each(|line| tell(&line)),
+    }
+    code
+}
+
+/// The right to run it, if anybody can give it, and how long it may take.
+fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPermit>, Duration), CommandRejected> {
+    let asked = BeginCommand { timeout_milliseconds: timeout.map(millis) };
+    let trouble = match ask::ask(socket, &Ask::BeginCommand(asked)) {
+        Ok(Answer::CommandBegun(CommandBegun { permit, timeout_milliseconds })) => {
+            let within = Duration::from_millis(timeout_milliseconds);
+            if timeout.is_some_and(|timeout| timeout > within) {
+                tell(&format!("notice: a command of this pool may take at most {} s", within.as_secs()));
+            }
+            return Ok((Some(permit), within));
+        }
+        Ok(Answer::CommandRejected(rejected)) => return Err(rejected),
+        Ok(Answer::Refused(refusal)) => refusal.to_string(),
+        Ok(_) => "the sidecar's answer is not understood".to_owned(),
+        Err(error) => format!("the sidecar cannot be reached: {error}"),
+    };
+    tell(&format!("notice: no breaker guards this command: {trouble}"));
+    let limits = CommandLimits::default();
+    let most = Duration::from_secs(limits.max_timeout_seconds.into());
+    Ok((None, timeout.unwrap_or(Duration::from_secs(limits.timeout_seconds.into())).min(most)))
+}
+
+fn carry_out(job: &Job) -> io::Result<Ran> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(process::run(job))
+}
+
+fn not_run(CommandRejected { message, retry_after_milliseconds }: CommandRejected, output: Option<Output>) -> u8 {
+    match output {
+        Some(Output::Json) => print(&json(&NotRun { refused: message, retry_after_milliseconds, do_not_retry: true })),
+        None => tell(&format!("{message} (retryAfterMilliseconds: {retry_after_milliseconds})")),
+    }
+    EXIT_NOT_RUN
+}
+
+/// How it ended, for the breaker.
+fn how(ran: &Ran) -> CommandEnd {
+    match &ran.ended {
+        _ if ran.timed_out => CommandEnd::TimedOut,
+        _ if ran.cancelled.is_some() => CommandEnd::Cancelled,
+        Ended::NotStarted(_) => CommandEnd::NotStarted,
+        Ended::Exit(Exit::Code(code)) => CommandEnd::Exited(*code),
+        Ended::Exit(Exit::Signal(_)) | Ended::Never => CommandEnd::Signalled,
+    }
+}
+
+fn exit_code(ran: &Ran) -> u8 {
+    let of_signal = |signal: i32| u8::try_from(signal).unwrap_or(127).saturating_add(128);
+    match &ran.ended {
+        _ if ran.timed_out => EXIT_TIMED_OUT,
+        Ended::NotStarted(error) if error.kind() == io::ErrorKind::NotFound => EXIT_MISSING,
+        Ended::NotStarted(_) => EXIT_NOT_STARTED,
+        Ended::Exit(Exit::Code(code)) if ran.cancelled.is_none() => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
+        Ended::Exit(Exit::Signal(signal)) if ran.cancelled.is_none() => of_signal(*signal),
+        Ended::Exit(_) | Ended::Never => of_signal(ran.cancelled.unwrap_or(9)),
+    }
+}
+
+fn told(ran: &Ran, name: &str) -> Told {
+    let (exit_code, signal, trouble) = match &ran.ended {
+        Ended::Exit(Exit::Code(code)) => (Some(*code), None, None),
+        Ended::Exit(Exit::Signal(signal)) => (None, Some(*signal), None),
+        Ended::NotStarted(error) => (None, None, Some(format!("cannot start {name}: {error}"))),
+        Ended::Never => (None, None, None),
+    };
+    Told {
+        exit_code,
+        signal,
+        timed_out: ran.timed_out,
+        spawn_failed: trouble.is_some(),
+        stdout: ran.output.text(),
+        stderr: trouble.unwrap_or_else(|| ran.errors.text()),
+        truncated: ran.output.truncated() || ran.errors.truncated(),
+        duration_milliseconds: millis(ran.took),
+        killed_survivors: ran.killed_survivors,
+        unkillable: Some(ran.left).filter(|left| *left > 0),
+    }
+}
+
+/// What is said beside the command's own words.
+fn words(ran: &Ran, name: &str, within: Duration) -> Vec<String> {
+    let mut words = Vec::new();
+    if ran.timed_out {
+        words.push(format!("{name} timed out after {} s: it was ended, with all that it had started", within.as_secs_f64()));
+    }
+    if let Ended::NotStarted(error) = &ran.ended {
+        words.push(format!("cannot start {name}: {error}"));
+    }
+    if ran.left > 0 {
+        words.push(format!("{} processes of {name} cannot be killed", ran.left));
+    }
+    words
+}
+
+/// Our own types have no value that JSON cannot say.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_number_of_seconds() {
+        for (text, expected) in [("1", 1000), ("0.25", 250), ("86400", 86_400_000)] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(expected)), "{text}");
+        }
+        for wrong in ["0", "-1", "86401", "NaN", "inf", "", "1s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `spillway plan`, `work list` and `inbox`: more work at once, and what became of it.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use spillway_wire::Refusal;
+use spillway_wire::body::{self, MAX_BYTES};
+use spillway_wire::follow::{AskInbox, Inbox, Line, ListWork, Listed, Message};
+use spillway_wire::link::{Answer, Ask};
+use spillway_wire::plan::{Plan, Planned};
+use spillway_wire::work::MAX_WAIT_SECONDS;
+
+use super::{EXIT_REFUSED, ask, key_or_new, print, refused, show, tell, unreachable_sidecar};
+use crate::files;
+
+/// Holds the cursor of the last answer that was printed. The program's own to spoil: then it hears again what it heard.
+const CURSOR: &str = ".inbox-printed";
+/// Between two questions that were answered with nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A plan.
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    /// File with the plan, as JSON: {"steps": [{"key": "a", "item": {"type": "bug", "payload": "..."}}, {"key": "b", "after":
+    /// ["a"], "item": {...}}]}; - for standard input
+    file: PathBuf,
+    /// Makes a repetition harmless: the same key never makes a second plan [default: a new one]
+    #[arg(long)]
+    key: Option<String>,
+}
+
+/// Which items are listed.
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    /// Only those of a group
+    #[arg(long)]
+    group: Option<String>,
+    /// Only those of a plan
+    #[arg(long)]
+    plan: Option<String>,
+    /// Print all that is known of them, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which messages are printed.
+#[derive(Debug, Args)]
+pub struct InboxArguments {
+    /// How long to wait for one
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait: u32,
+    /// Those that were printed before, too
+    #[arg(long)]
+    all: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Queues a plan; prints its name, and key and name of each of its items.
+pub fn plan(socket: &Path, PlanArguments { file, key }: PlanArguments) -> u8 {
+    let mut text = Vec::new();
+    let read = if file.as_os_str() == "-" {
+        std::io::stdin().take(MAX_BYTES as u64 + 1).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(&file).and_then(|opened| opened.take(MAX_BYTES as u64 + 1).read_to_end(&mut text))
+    };
+    let read = read.map_err(|error| Refusal::new(spillway_wire::Code::InvalidBody, format!("{}: {error}", file.display())));
+    let asked = read.and_then(|_| body::read::<Plan>(&text)).and_then(|request| Ok((key_or_new(key)?, request)));
+    let (key, request) = match asked {
+        Ok(asked) => asked,
+        Err(refusal) => return refused(&refusal, None),
+    };
+    match ask::ask(socket, &Ask::Plan { key: key.clone(), request }) {
+        Ok(answer) => show(&answer, Some(&key)),
+        Err(error) => unreachable_sidecar(&error),
+    }
+}
+
+/// Prints a plan that was queued.
+pub fn show_plan(Planned { plan, items }: &Planned) {
+    print(plan);
+    items.iter().for_each(|item| print(&format!("{}\t{}", item.key, item.name)));
+}
+
+/// Prints the items that the agents of the pool submitted.
+pub fn list(socket: &Path, ListArguments { group, plan, json }: ListArguments) -> u8 {
+    match ask::ask(socket, &Ask::ListWork(ListWork { submitted_by: None, group, plan })) {
+        Ok(Answer::Listed(listed)) if json => {
+            print(&serde_json::to_string(&listed).unwrap_or_default()); // our own types have no value that JSON cannot say
+            0
+        }
+        Ok(answer) => show(&answer, None),
+        Err(error) => unreachable_sidecar(&error),
+    }
+}
+
+/// Prints how many items there are of each phase, and the items.
+pub fn show_list(Listed { counts, items }: &Listed) {
+    let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
+    print(&if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") });
+    items.iter().for_each(|item| print(&line(item)));
+}
+
+/// Prints what ended since this was asked last; waits for something if told to.
+pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: InboxArguments) -> u8 {
+    let (began, wait) = (Instant::now(), Duration::from_secs(wait.into()));
+    let file = data.join(CURSOR);
+    let mut after = files::read(&file, 64).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok());
+    after = after.map(|after| after.trim().to_owned()).filter(|after| !all && after.bytes().all(|byte| byte.is_ascii_digit()));
+    let mut printed = false;
+    loop {
+        let left = wait.saturating_sub(began.elapsed());
+        let wait_seconds =
+            if printed { 0 } else { u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS) };
+        match ask::ask(socket, &Ask::Inbox(AskInbox { after: after.clone(), wait_seconds })) {
+            Ok(Answer::Inbox(Inbox { messages, cursor })) => {
+                messages.iter().for_each(|message| print(&told(message, json)));
+                printed = true;
+                if let Err(error) = files::write(&file, cursor.as_bytes(), 0o600) {
+                    tell(&format!("what was printed cannot be remembered, and will be printed again: {error}"));
+                }
+                after = Some(cursor); // there may be more than fits one answer
+            }
+            Ok(Answer::Done) if printed => return 0,
+            Ok(Answer::Done) if began.elapsed() < wait => std::thread::sleep(PAUSE),
+            Ok(Answer::Done) => {
+                tell("there is no message");
+                return EXIT_REFUSED;
+            }
+            Ok(answer) => return show(&answer, None),
+            Err(error) => return unreachable_sidecar(&error),
+        }
+    }
+}
+
+/// A message in one line.
+pub fn told(message: &Message, json: bool) -> String {
+    if json {
+        return serde_json::to_string(message).unwrap_or_default(); // our own types have no value that JSON cannot say
+    }
+    match message {
+        Message::ItemEnded { item } => line(item),
+        Message::PlanEnded { plan, counts } => {
+            let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
+            format!("{plan}: finished, {}", counts.join(", "))
+        }
+    }
+}
+
+/// An item in one line, whatever came out of it.
+fn line(item: &Line) -> String {
+    let mut line = format!("{}: {}", item.name, item.phase);
+    if let Some(reason) = &item.reason {
+        line.push_str(&format!(" ({reason})"));
+    }
+    if let Some(position) = item.position {
+        line.push_str(&format!(", {position} before it"));
+    }
+    if let Some(result) = &item.result {
+        line.push_str(&format!(": {}", result.trim().replace(['\n', '\r'], " ")));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_is_one_line_whatever_came_out_of_it() {
+        let item = Line { name: "a".into(), phase: "Succeeded".into(), result: Some("one\ntwo\n".into()), ..Line::default() };
+        assert_eq!(line(&item), "a: Succeeded: one two");
+        let item = Line { name: "a".into(), phase: "Ready".into(), position: Some(3), reason: Some("Redriven".into()), ..Line::default() };
+        assert_eq!(line(&item), "a: Ready (Redriven), 3 before it");
+    }
+}

@@ -1,0 +1,350 @@
+//! `spillway`: what the program in the pod can say and ask. Each command asks the sidecar one question through the unix
+//! socket; none holds a secret or talks to anybody else.
+
+mod ask;
+mod budget;
+mod exec;
+mod follow;
+mod heard;
+pub mod shell;
+mod work;
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use spillway_wire::agent::{Directive, Goodbye, Notice, Spawn, Wanted};
+use spillway_wire::body::MAX_BYTES;
+use spillway_wire::link::{Answer, Ask, Progress};
+use spillway_wire::work::{NotifyOn, Submit};
+use spillway_wire::{Code, Refusal};
+
+use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, random};
+use heard::Heard;
+
+/// It was refused; or there is no item.
+pub const EXIT_REFUSED: u8 = 3;
+/// The sidecar cannot be reached.
+pub const EXIT_UNREACHABLE: u8 = 4;
+
+/// What an agent can say and ask.
+#[derive(Debug, Parser)]
+#[command(name = "spillway", version, about, after_help = EXIT_CODES)]
+pub struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// For `--help`.
+pub const EXIT_CODES: &str = "Exit codes: 0 done, or written down to be done (said on standard error); 2 usage; 3 refused, or there is no \
+item; 4 the sidecar cannot be reached; of exec the command's own, 124 its time was over, 125 a breaker is open, 126 or 127 it \
+cannot be started. New notices are printed on standard error before anything else.";
+
+/// Where the sidecar and the data folder are; fixed in a pod.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The sidecar's socket
+    #[arg(long, global = true, hide = true, default_value = SOCKET)]
+    ask_socket: PathBuf,
+    /// The program's data folder
+    #[arg(long, global = true, hide = true, env = DATA_DIR_VARIABLE, default_value = DATA_DIR)]
+    ask_data: PathBuf,
+}
+
+impl Place {
+    /// Where they are in a pod, for whoever is given no arguments of ours.
+    fn of_pod() -> Self {
+        let data = std::env::var_os(DATA_DIR_VARIABLE).map_or_else(|| PathBuf::from(DATA_DIR), PathBuf::from);
+        Self { ask_socket: PathBuf::from(SOCKET), ask_data: data }
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Say that this agent's work is over. It is recorded; the agent is ended soon, and replaced if its pool wants one
+    Goodbye {
+        /// Why, for people; at most 1,024 characters
+        #[arg(required = true, num_args = 1..)]
+        reason: Vec<String>,
+    },
+    /// Say what you are doing, in a few words, and how far your item is; people see it
+    Progress {
+        /// At most 256 characters
+        #[arg(required_unless_present_any = ["percent", "checkpoint"], num_args = 1..)]
+        text: Vec<String>,
+        /// How far your item is
+        #[arg(long, value_name = "0-100", value_parser = clap::value_parser!(u8).range(0..=100))]
+        percent: Option<u8>,
+        /// Where another attempt at your item could go on from, for instance a branch; at most 1,024 characters
+        #[arg(long, value_name = "TEXT")]
+        checkpoint: Option<String>,
+    },
+    /// Items of work: the one that you work on, and the next
+    Work {
+        /// What of it
+        #[command(subcommand)]
+        verb: work::Verb,
+    },
+    /// Ask for an item of work to be queued; prints its name
+    Submit(SubmitArguments),
+    /// Ask for many items that wait for one another to be queued at once; prints the plan's name and those of its items
+    Plan(follow::PlanArguments),
+    /// Print which of the items that your pool's agents submitted ended since this was asked last
+    Inbox(follow::InboxArguments),
+    /// Run a command with a time limit: when that is over everything is ended that it started
+    Exec(exec::ExecArguments),
+    /// Print what is left of the budgets over this agent; or ask for more
+    Budget(budget::Arguments),
+    /// Print what you should know
+    Notices,
+    /// Print whether the agent is registered, and what is wanted of it
+    Status,
+    /// Ask for a child agent; prints its name
+    Spawn {
+        /// The pool whose program and walls it gets; one that your own pool may spawn in
+        pool: String,
+        /// A name for people
+        #[arg(long)]
+        name: Option<String>,
+        /// Makes a repetition harmless: the same key never makes a second child [default: a new one]
+        #[arg(long)]
+        key: Option<String>,
+    },
+}
+
+/// An item to be queued.
+#[derive(Debug, Args)]
+pub struct SubmitArguments {
+    /// Its queue [default: the one that takes its type]
+    #[arg(long, required_unless_present = "type_")]
+    queue: Option<String>,
+    /// What kind of work it is
+    #[arg(long = "type", value_name = "TYPE")]
+    type_: Option<String>,
+    /// The higher the sooner
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    priority: i32,
+    /// Items of one group are cancelled together
+    #[arg(long)]
+    group: Option<String>,
+    /// At most one item of one such key exists
+    #[arg(long, value_name = "KEY")]
+    dedup_key: Option<String>,
+    /// The name of an item that must have succeeded before (repeatable)
+    #[arg(long, value_name = "NAME")]
+    after: Vec<String>,
+    /// An end of which your inbox, and people by an event, are told: Finished, Failed or DeadLettered (repeatable) [default:
+    /// your inbox is told of any, people of failures]
+    #[arg(long, value_name = "END", value_parser = end)]
+    notify_on: Vec<NotifyOn>,
+    /// Makes a repetition harmless: the same key never makes a second item [default: a new one]
+    #[arg(long)]
+    key: Option<String>,
+    /// The task; - for standard input
+    #[arg(allow_hyphen_values = true)]
+    payload: Option<String>,
+}
+
+/// Runs a command of `spillway`; gives the exit code.
+pub fn run(Arguments { place, verb }: Arguments) -> u8 {
+    run_verb(&place, verb)
+}
+
+/// Runs a command; gives the exit code.
+pub fn run_verb(place: &Place, verb: Verb) -> u8 {
+    let mut heard = Heard::new(&place.ask_data);
+    let asked = ask::ask(&place.ask_socket, &Ask::Notices);
+    let known = match &asked {
+        Ok(Answer::Notices(notices)) => notices.clone(),
+        Ok(_) | Err(_) => Vec::new(),
+    };
+    if let Verb::Notices = verb {
+        let notices = heard.all(known);
+        notices.iter().for_each(|notice| print(&line(notice)));
+        heard.remember(&notices);
+        // What was written down can be read without a sidecar; that there may be more has to be said.
+        return match asked {
+            Ok(Answer::Refused(refusal)) => refused(&refusal, None),
+            Ok(_) => 0,
+            Err(error) => unreachable_sidecar(&error),
+        };
+    }
+    let new = heard.new_ones(known);
+    for notice in &new {
+        tell(&format!("notice: {}", line(notice)));
+    }
+    heard.remember(&new);
+    carry_out(place, verb)
+}
+
+fn carry_out(place: &Place, verb: Verb) -> u8 {
+    let (ask, key) = match verb {
+        Verb::Work { verb } => return work::run(&place.ask_socket, verb),
+        Verb::Exec(arguments) => return exec::run(&place.ask_socket, arguments),
+        Verb::Budget(arguments) => return budget::run(&place.ask_socket, arguments),
+        Verb::Plan(arguments) => return follow::plan(&place.ask_socket, arguments),
+        Verb::Inbox(arguments) => return follow::inbox(&place.ask_socket, &place.ask_data, arguments),
+        Verb::Goodbye { reason } => (Ask::Goodbye(Goodbye { reason: reason.join(" ") }), None),
+        Verb::Progress { text, percent, checkpoint } => {
+            (Ask::Progress(Progress { action: text.join(" "), percent, checkpoint_ref: checkpoint }), None)
+        }
+        Verb::Notices => (Ask::Notices, None),
+        Verb::Status => (Ask::Status, None),
+        Verb::Spawn { pool, name, key } => {
+            let key = match key_or_new(key) {
+                Ok(key) => key,
+                Err(refusal) => return refused(&refusal, None),
+            };
+            (Ask::Spawn { key: key.clone(), request: Spawn { pool, display_name: name } }, Some(key))
+        }
+        Verb::Submit(arguments) => match submit(arguments) {
+            Ok((key, request)) => (Ask::Submit { key: key.clone(), request: Box::new(request) }, Some(key)),
+            Err(refusal) => return refused(&refusal, None),
+        },
+    };
+    match ask::ask(&place.ask_socket, &ask) {
+        Ok(answer) => show(&answer, key.as_deref()),
+        Err(error) => unreachable_sidecar(&error),
+    }
+}
+
+fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
+    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("no key can be made: {error}")))
+}
+
+fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
+    let SubmitArguments { queue, type_, priority, group, dedup_key, after, notify_on, key, payload } = arguments;
+    let payload = match payload {
+        Some(payload) if payload == "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().take(MAX_BYTES as u64).read_to_string(&mut text);
+            read.map_err(|error| Refusal::new(Code::InvalidBody, format!("payload: {error}")).field("payload"))?;
+            text
+        }
+        payload => payload.unwrap_or_default(),
+    };
+    let request = Submit { queue, type_, priority, group, dedup_key, payload, after, notify_on, ..Submit::default() };
+    Ok((key_or_new(key)?, request))
+}
+
+/// An end of an item, by its name.
+fn end(name: &str) -> Result<NotifyOn, String> {
+    let ends = [NotifyOn::Finished, NotifyOn::Failed, NotifyOn::DeadLettered];
+    ends.into_iter().find(|end| format!("{end:?}") == name).ok_or_else(|| "Finished, Failed or DeadLettered".to_owned())
+}
+
+fn show(answer: &Answer, key: Option<&str>) -> u8 {
+    match answer {
+        Answer::Done => 0,
+        Answer::Kept => {
+            tell("nobody answers now: it is written down and will be told as soon as somebody does");
+            0
+        }
+        Answer::Notices(notices) => {
+            notices.iter().for_each(|notice| print(&line(notice)));
+            0
+        }
+        Answer::Spawned(spawned) => {
+            print(&spawned.agent);
+            0
+        }
+        Answer::Submitted(submitted) => {
+            print(&submitted.name);
+            0
+        }
+        Answer::Planned(planned) => {
+            follow::show_plan(planned);
+            0
+        }
+        Answer::Listed(listed) => {
+            follow::show_list(listed);
+            0
+        }
+        Answer::Inbox(inbox) => {
+            inbox.messages.iter().for_each(|message| print(&follow::told(message, false)));
+            0
+        }
+        Answer::Budget(left) => {
+            budget::show_left(left);
+            0
+        }
+        Answer::Item(item) => work::show(item.as_deref(), false),
+        Answer::Status { registered, wanted } => {
+            print(&status(*registered, wanted));
+            0
+        }
+        // Only `exec` asks for these.
+        Answer::CommandBegun(_) | Answer::CommandRejected(_) => 0,
+        Answer::Refused(refusal) => refused(refusal, key),
+    }
+}
+
+fn refused(refusal: &Refusal, key: Option<&str>) -> u8 {
+    tell(&format!("refused: {refusal}"));
+    if let Some(key) = key.filter(|_| refusal.code.passes()) {
+        tell(&format!("to try again without making a second one: --key {key}"));
+    }
+    EXIT_REFUSED
+}
+
+fn unreachable_sidecar(error: &std::io::Error) -> u8 {
+    tell(&format!("error: the sidecar cannot be reached: {error}"));
+    EXIT_UNREACHABLE
+}
+
+/// A line for programs. Whoever closed our output has read enough.
+fn print(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// A line for people, and for the model.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// A notice in one line, whatever it holds.
+fn line(notice: &Notice) -> String {
+    let text = notice.text.replace(['\n', '\r'], " ");
+    format!("{} {}: {text}", notice.time, notice.about)
+}
+
+fn status(registered: bool, wanted: &Wanted) -> String {
+    let directive = match wanted.directive {
+        Directive::Run => "run: work",
+        Directive::Pause => "pause: take nothing new",
+        Directive::Drain => "drain: finish and leave, the pod is about to be ended",
+        Directive::Stop => "stop: end now",
+    };
+    let registered = if registered { "yes" } else { "not yet" };
+    format!("registered: {registered}\nwanted: {directive}\nnotices: {}", wanted.notices.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_sound() {
+        use clap::CommandFactory as _;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn asking_for_help_says_no_goodbye() {
+        for words in [&["--help"][..], &["-h"], &["done", "--help"], &["--reason", "x"], &[]] {
+            let words = ["spillway", "goodbye"].iter().chain(words);
+            assert!(Arguments::try_parse_from(words).is_err());
+        }
+        assert!(Arguments::try_parse_from(["spillway", "goodbye", "all", "is", "done"]).is_ok());
+        assert!(Arguments::try_parse_from(["spillway", "goodbye", "--", "--help"]).is_ok());
+    }
+
+    #[test]
+    fn a_notice_is_one_line() {
+        let notice = Notice { id: 1, time: "T".into(), about: "A".into(), text: "one\ntwo".into() };
+        assert_eq!(line(&notice), "T A: one two");
+    }
+}

@@ -1,0 +1,99 @@
+//! `spillway work`: what a program says of the item in hand, and how it asks for the next.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use spillway_wire::link::{Answer, Ask};
+use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
+
+use super::{EXIT_REFUSED, ask, print, tell, unreachable_sidecar};
+
+/// Between two questions for an item that were answered with none.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Print the next item's task, or the item in hand again; only for programs that run all the time (agent.run: LongRunning)
+    Next {
+        /// How long to wait for one
+        #[arg(long, value_name = "SECONDS", default_value_t = MAX_WAIT_SECONDS)]
+        wait: u32,
+        /// Print all that is known of it, as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the items that your pool's agents submitted, and where each is
+    List(super::follow::ListArguments),
+    /// Say that the item in hand is done
+    Done {
+        /// What came out; at most 4,096 bytes [default: what the result file holds]
+        #[arg(num_args = 0..)]
+        result: Vec<String>,
+    },
+    /// Say that the item in hand failed
+    Fail {
+        /// Why, as one word, for the queue's rules
+        #[arg(long, value_name = "WORD")]
+        reason: String,
+        /// The exit code by which it failed
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        exit_code: Option<i32>,
+        /// Why, for people; at most 1,024 characters
+        #[arg(num_args = 0..)]
+        message: Vec<String>,
+    },
+    /// Give the item in hand back; that counts as nothing, and another attempt is made later
+    Release {
+        /// Why, for people; at most 1,024 characters
+        #[arg(num_args = 0..)]
+        message: Vec<String>,
+    },
+}
+
+/// Runs a command; gives the exit code.
+pub fn run(socket: &Path, verb: Verb) -> u8 {
+    let outcome = match verb {
+        Verb::Next { wait, json } => return next(socket, Duration::from_secs(wait.into()), json),
+        Verb::List(arguments) => return super::follow::list(socket, arguments),
+        Verb::Done { result } => Outcome::Complete { result: (!result.is_empty()).then(|| result.join(" ")) },
+        Verb::Fail { reason, exit_code, message } => Outcome::Fail { reason, message: message.join(" "), exit_code },
+        Verb::Release { message } => Outcome::Release { reason: "Released".to_owned(), message: message.join(" ") },
+    };
+    match ask::ask(socket, &Ask::Finish(outcome)) {
+        Ok(answer) => super::show(&answer, None),
+        Err(error) => unreachable_sidecar(&error),
+    }
+}
+
+/// Asks until there is one or the time is over: a question is not answered later than the sidecar may wait.
+fn next(socket: &Path, wait: Duration, json: bool) -> u8 {
+    let began = Instant::now();
+    loop {
+        let left = wait.saturating_sub(began.elapsed());
+        let wait_seconds = u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS);
+        match ask::ask(socket, &Ask::Next { wait_seconds }) {
+            Ok(Answer::Item(None)) if began.elapsed() < wait => std::thread::sleep(PAUSE),
+            Ok(Answer::Item(item)) => return show(item.as_deref(), json),
+            Ok(answer) => return super::show(&answer, None),
+            Err(error) => return unreachable_sidecar(&error),
+        }
+    }
+}
+
+/// Prints the item, its task exactly as it is.
+pub fn show(item: Option<&Assignment>, json: bool) -> u8 {
+    let Some(item) = item else {
+        tell("there is no item");
+        return EXIT_REFUSED;
+    };
+    if json {
+        print(&serde_json::to_string(item).unwrap_or_default()); // our own types have no value that JSON cannot say
+    } else {
+        let mut out = std::io::stdout();
+        let _ = out.write_all(item.payload.as_bytes()).and_then(|()| out.flush()); // whoever closed it has read enough
+    }
+    0
+}

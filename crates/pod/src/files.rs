@@ -1,0 +1,67 @@
+//! Small files that another process may read while we write, or that a crash may interrupt: written beside, then renamed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Writes `bytes` to `path` as a whole or not at all.
+pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let beside = beside(path);
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+    file.write_all(bytes)?;
+    drop(file);
+    fs::rename(&beside, path)
+}
+
+/// Reads `path`, if it has at most `most` bytes. `None`: there is no such file.
+pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{} has more than {most} bytes", path.display())));
+    }
+    Ok(Some(bytes))
+}
+
+/// Removes `path`; that it is not there is as good.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The name under which a file is written before it is renamed.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_whole_or_not_there() {
+        let dir = std::env::temp_dir().join(format!("spillway-files-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder");
+        let path = dir.join("x");
+        assert_eq!(read(&path, 8).expect("no file"), None);
+        write(&path, b"one", 0o600).expect("written");
+        write(&path, b"two", 0o600).expect("written again");
+        assert_eq!(read(&path, 8).expect("a file").as_deref(), Some(&b"two"[..]));
+        assert!(read(&path, 2).is_err(), "a file over the limit is not read");
+        remove(&path).expect("removed");
+        remove(&path).expect("removed before");
+        assert_eq!(fs::read_dir(&dir).expect("the folder").count(), 0, "nothing is left beside");
+        fs::remove_dir(&dir).expect("removed");
+    }
+}

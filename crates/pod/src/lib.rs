@@ -1,0 +1,55 @@
+//! The programs inside an agent's pod: one binary, started in three ways.
+//!
+//! The sidecar ([`link`]) holds the pod's token and is the only one that talks to the gateway. The supervisor ([`agent`]) is
+//! PID 1 beside the program and holds no secret. The program's commands ([`command`]) ask the sidecar through a unix socket.
+//! What always holds: the program starts only when the agent is registered and its walls stand, and it is not stopped because
+//! one of us, the gateway or the controller is away for a while.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`link`] | the sidecar: gateway, canary, journal, unix socket, loopback ports |
+//! | [`agent`] | the supervisor: starts, measures, reaps, ends |
+//! | [`command`] | `spillway goodbye`, `progress`, `notices`, `status`, `spawn`, `work`, `submit`, `exec` |
+//! | [`process`] | runs one command with all that it starts |
+//! | [`install`] | puts the binary where the agent's container finds it |
+//! | [`clock`], [`files`], [`lines`], [`log`], [`random`] | what they share |
+
+pub mod agent;
+pub mod clock;
+pub mod command;
+pub mod files;
+pub mod install;
+pub mod lines;
+pub mod link;
+pub mod log;
+pub mod process;
+pub mod random;
+#[cfg(test)]
+mod samples;
+
+/// Where the binary is, in both containers.
+pub const BIN_DIR: &str = "/spillway/bin";
+/// The sidecar's unix socket.
+pub const SOCKET: &str = "/spillway/run/link.sock";
+/// What the program may read and write beside its workspace.
+pub const DATA_DIR: &str = "/spillway/data";
+/// The environment variable that names it.
+pub const DATA_DIR_VARIABLE: &str = "SPILLWAY_DATA_DIR";
+/// The file of notices in it.
+pub const NOTICES_FILE: &str = "notices.jsonl";
+/// Notices that the pod itself makes have higher numbers than this, so that they are never taken for the controller's, which
+/// are acknowledged by their numbers.
+pub const OWN_NOTICES: u64 = 1_000_000_000_000;
+/// Version of the programs in the pod.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The most bytes of a line that the sidecar takes from the socket.
+pub const MAX_LINE: usize = spillway_wire::body::MAX_BYTES;
+/// The most bytes of a line that the sidecar writes: settings with every hook at its largest.
+pub const MAX_ORDER: usize = 4 * 1024 * 1024;
+
+/// The loopback port for models; egress, git and tools have the three that follow.
+pub const FIRST_PORT: u16 = 4101;
+
+/// Exit code where the pod fails closed: the program is not started, or is ended, because it must not run.
+pub const EXIT_CLOSED: u8 = 78;

@@ -1,0 +1,364 @@
+//! The calls themselves, and the tasks that make those which are not the state's to pace: the long poll, the delivery of a
+//! goodbye, and what the program asks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_policy::backoff;
+use spillway_wire::agent::{Done, Goodbye, Register, Report, Sandbox, Spawn, Spawned};
+use spillway_wire::budget::{AskTokens, Left};
+use spillway_wire::follow::{AskInbox, Inbox, ListWork, Listed};
+use spillway_wire::link::Answer as Reply;
+use spillway_wire::plan::{Plan, Planned};
+use spillway_wire::work::{Advance, Assignment, Claim, Held, MAX_WAIT_SECONDS, Outcome, Submit, Submitted};
+use spillway_wire::{Code, Refusal};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::gateway::{Answer, Call, Gateway, Silence, escape};
+use super::state::BACKOFF;
+use super::work::Taken;
+use super::{Input, not_understood};
+use crate::{VERSION, random};
+
+/// For a call that is answered at once.
+const CALL: Duration = Duration::from_secs(10);
+/// For the long poll, which is answered within 30 s.
+const POLL: Duration = Duration::from_secs(40);
+/// For a claim, which is answered a little after the time that it waits.
+const CLAIM: Duration = Duration::from_secs(MAX_WAIT_SECONDS as u64 + 10);
+/// For a child or an item, with all repetitions: less than the socket gives a question.
+const CARRY: Duration = Duration::from_secs(25);
+/// The most seconds that a question for the inbox waits, so that its answer comes before the time for it is over.
+const LISTEN: u32 = 15;
+/// Between the starts of two polls that told nothing new, whatever the other side does.
+const POLL_GAP: Duration = Duration::from_secs(1);
+/// Children that are asked for at once ...
+const SPAWNS: usize = 4;
+/// ... each of which takes at least so long, and goodbyes too: an agent may call its gateway only so often, and what the
+/// program asks must leave room for what keeps it alive.
+const PACE: Duration = Duration::from_millis(500);
+/// The longest wait that a gateway may ask for.
+const MOST_ASKED: Duration = Duration::from_secs(60);
+/// The most characters of an idempotency key.
+const MAX_KEY: usize = 128;
+
+/// `register`.
+pub fn register() -> Call {
+    // The walls are the pod's own, and the program is not let start before they stand. Around single commands there are none.
+    let missing = ["Landlock", "AgentStrict"].map(str::to_owned).to_vec();
+    let sandbox = Some(Sandbox { tier: "Pod".to_owned(), missing });
+    let register = Register { version: VERSION.to_owned(), sandbox };
+    Call::post("/agent/v1/register", json(&register), CALL)
+}
+
+/// `report`.
+pub fn report(report: &Report) -> Call {
+    Call::post("/agent/v1/report", json(report), CALL)
+}
+
+/// `work/claim`.
+pub fn claim(wait_seconds: u32) -> Call {
+    Call::post("/agent/v1/work/claim", json(&Claim { wait_seconds }), CLAIM)
+}
+
+/// `work/{uid}/progress`.
+pub fn advance(held: &Held, advance: &Advance) -> Call {
+    Call::post(&format!("/agent/v1/work/{}/progress", escape(&held.uid)), json(advance), CALL)
+}
+
+/// `work/{uid}/complete`, `fail` or `release`.
+pub fn finish(held: &Held, outcome: &Outcome) -> Call {
+    let (verb, body) = outcome.call(held.epoch);
+    Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL)
+}
+
+/// What a claim was answered with.
+pub fn claimed(result: &Result<Answer, Silence>) -> Taken<Option<Assignment>> {
+    match result {
+        Ok(Answer::Done(body)) => match serde_json::from_slice(body) {
+            Ok(assignment) => Taken::Done(Some(assignment)),
+            Err(error) => Taken::Refused(not_understood(&error)),
+        },
+        Ok(Answer::Nothing) => Taken::Done(None),
+        Ok(Answer::Refused(refusal)) => Taken::Refused(refusal.clone()),
+        Err(_) => Taken::Silence,
+    }
+}
+
+/// Whether a call about an item was taken.
+pub fn taken(result: &Result<Answer, Silence>) -> Taken<()> {
+    match result {
+        Ok(Answer::Done(_) | Answer::Nothing) => Taken::Done(()),
+        Ok(Answer::Refused(refusal)) => Taken::Refused(refusal.clone()),
+        Err(_) => Taken::Silence,
+    }
+}
+
+fn goodbye(goodbye: &Goodbye) -> Call {
+    Call::post("/agent/v1/goodbye", json(goodbye), CALL)
+}
+
+/// Our own types have no value that JSON cannot say.
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Whether a refusal stays, however often one asks. Those that do not may follow from a leader that is new, a cache that is
+/// late, or a token that is being exchanged.
+pub fn lasting(code: Code) -> bool {
+    match code {
+        Code::NoToken
+        | Code::InvalidToken
+        | Code::NotAnAgent
+        | Code::GovernorAway
+        | Code::TooManyCalls
+        | Code::PreflightNotPassed
+        | Code::BudgetHeld
+        | Code::Internal
+        | Code::Unknown => false,
+        Code::WrongAudience
+        | Code::NotAPod
+        | Code::AgentEnded
+        | Code::NotAllowed
+        | Code::NoSuchCall
+        | Code::NotBuilt
+        | Code::BudgetExhausted
+        | Code::ModelNotAllowed
+        | Code::NotWorking
+        | Code::SessionUnknown
+        | Code::HoldClosed
+        | Code::WrongMethod
+        | Code::InvalidBody
+        | Code::BodyTooLarge
+        | Code::LimitReached
+        | Code::KeyReused
+        | Code::StaleLease
+        | Code::LeaseLost
+        | Code::FinishedAlready
+        | Code::NotHeld
+        | Code::NoQueues
+        | Code::QueueMissing
+        | Code::QueueFull
+        | Code::TypeNotAccepted
+        | Code::ItemTooLarge
+        | Code::Cycle
+        | Code::Duplicate => true,
+    }
+}
+
+/// How long the gateway asks us to wait.
+pub fn asked_to_wait(result: &Result<Answer, Silence>) -> Duration {
+    match result {
+        Ok(Answer::Refused(refusal)) => Duration::from_secs(refusal.retry_after_seconds.unwrap_or(0).into()).min(MOST_ASKED),
+        Ok(Answer::Done(_) | Answer::Nothing) | Err(_) => Duration::ZERO,
+    }
+}
+
+/// The pause before the next try.
+fn pause(failures: u32, result: &Result<Answer, Silence>) -> Duration {
+    backoff::delay(failures, BACKOFF.0, BACKOFF.1, random::fraction()).max(asked_to_wait(result))
+}
+
+/// Asks what is wanted, again and again, beyond the revision that is known; waits while there is none.
+pub async fn wait(gateway: Arc<Gateway>, mut revision: watch::Receiver<Option<String>>, inputs: mpsc::Sender<Input>) {
+    let mut failures = 0_u32;
+    loop {
+        let beyond = match revision.wait_for(Option::is_some).await {
+            Ok(known) => known.clone().unwrap_or_default(),
+            Err(_) => return,
+        };
+        let began = Instant::now();
+        let result = gateway.call(&Call::get(format!("/agent/v1/wanted?after={}", escape(&beyond)), POLL)).await;
+        let wait = match &result {
+            Ok(Answer::Done(_) | Answer::Nothing) => {
+                failures = 0;
+                POLL_GAP.saturating_sub(began.elapsed())
+            }
+            Ok(Answer::Refused(_)) | Err(_) => {
+                failures = failures.saturating_add(1);
+                pause(failures, &result)
+            }
+        };
+        if inputs.send(Input::Waited(result)).await.is_err() {
+            return;
+        }
+        sleep(wait).await;
+    }
+}
+
+/// Delivers the goodbye that is kept, again and again until it is taken or refused for good; then waits for another.
+pub async fn deliver(gateway: Arc<Gateway>, mut kept: watch::Receiver<Option<Goodbye>>, inputs: mpsc::Sender<Input>) {
+    let mut failures = 0_u32;
+    loop {
+        let said = match kept.wait_for(Option::is_some).await {
+            Ok(said) => said.clone(),
+            Err(_) => return,
+        };
+        let Some(said) = said else { continue };
+        let began = Instant::now();
+        let result = gateway.call(&goodbye(&said)).await;
+        let over = match &result {
+            Ok(Answer::Done(_) | Answer::Nothing) => true,
+            Ok(Answer::Refused(refusal)) => lasting(refusal.code),
+            Err(_) => false,
+        };
+        failures = if over { 0 } else { failures.saturating_add(1) };
+        let wait = pause(failures.max(1), &result);
+        kept.mark_unchanged();
+        if inputs.send(Input::Delivered(said, result)).await.is_err() {
+            return;
+        }
+        // Taken or refused, the loop clears it, which is a change as a new goodbye is one.
+        tokio::select! {
+            changed = kept.changed() => if changed.is_err() { return },
+            () = sleep(wait) => {}
+        }
+        sleep(PACE.saturating_sub(began.elapsed())).await;
+    }
+}
+
+/// The right to ask for something: a few at once.
+#[derive(Clone, Debug)]
+pub struct Spawning(Arc<Semaphore>);
+
+impl Default for Spawning {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(SPAWNS)))
+    }
+}
+
+/// A call that the program asked for and waits for.
+pub struct Delivery {
+    call: Call,
+    read: fn(&[u8]) -> serde_json::Result<Reply>,
+    spawning: Spawning,
+}
+
+impl Delivery {
+    /// A child, under a key that makes repetitions harmless.
+    pub fn spawn(key: String, request: &Spawn, spawning: Spawning) -> Result<Self, Refusal> {
+        let call = keyed(Call::post("/agent/v1/agents", json(request), CALL), key)?;
+        Ok(Self { call, read: |body| serde_json::from_slice::<Spawned>(body).map(Reply::Spawned), spawning })
+    }
+
+    /// An item of work, under a key that makes repetitions harmless.
+    pub fn submit(key: String, request: &Submit, spawning: Spawning) -> Result<Self, Refusal> {
+        let call = keyed(Call::post("/agent/v1/work", json(request), CALL), key)?;
+        Ok(Self { call, read: |body| serde_json::from_slice::<Submitted>(body).map(Reply::Submitted), spawning })
+    }
+
+    /// A plan, under a key that makes repetitions harmless.
+    pub fn plan(key: String, request: &Plan, spawning: Spawning) -> Result<Self, Refusal> {
+        let call = keyed(Call::post("/agent/v1/plan", json(request), CALL), key)?;
+        Ok(Self { call, read: |body| serde_json::from_slice::<Planned>(body).map(Reply::Planned), spawning })
+    }
+
+    /// What the agents of the pool submitted.
+    pub fn list(request: &ListWork, listening: Spawning) -> Self {
+        let ListWork { submitted_by, group, plan } = request;
+        let query = query(&[("submittedBy", submitted_by.as_deref()), ("group", group.as_deref()), ("plan", plan.as_deref())]);
+        let call = Call::get(format!("/agent/v1/work{query}"), CALL);
+        Self { call, read: |body| serde_json::from_slice::<Listed>(body).map(Reply::Listed), spawning: listening }
+    }
+
+    /// What of that ended.
+    pub fn inbox(request: &AskInbox, listening: Spawning) -> Self {
+        let wait = request.wait_seconds.min(LISTEN);
+        let query = query(&[("after", request.after.as_deref()), ("waitSeconds", Some(&wait.to_string()))]);
+        let call = Call::get(format!("/agent/v1/inbox{query}"), CALL + Duration::from_secs(wait.into()));
+        Self { call, read: |body| serde_json::from_slice::<Inbox>(body).map(Reply::Inbox), spawning: listening }
+    }
+
+    /// What is left of the budgets over the agent.
+    pub fn budget(listening: Spawning) -> Self {
+        let call = Call::get("/agent/v1/budget".to_owned(), CALL);
+        Self { call, read: |body| serde_json::from_slice::<Left>(body).map(Reply::Budget), spawning: listening }
+    }
+
+    /// More tokens. To say it again changes nothing.
+    pub fn ask_tokens(request: &AskTokens, spawning: Spawning) -> Self {
+        let call = Call::post("/agent/v1/budget/request", json(request), CALL);
+        Self { call, read: |body| serde_json::from_slice::<Done>(body).map(|Done {}| Reply::Done), spawning }
+    }
+
+    /// Asks until there is an answer that stays, or no time is left.
+    pub async fn carry(self, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, reply: oneshot::Sender<Reply>) {
+        let end = Instant::now() + CARRY;
+        let mut failures = 0_u32;
+        let mut answer = Reply::Refused(Refusal::new(Code::GovernorAway, "nobody answers; try again with the same key"));
+        let place = timeout_at(end, self.spawning.0.acquire()).await;
+        let began = Instant::now();
+        // Who asked may have gone: then nobody wants it any more.
+        while !reply.is_closed()
+            && let Ok(result) = timeout_at(end, gateway.call(&self.call)).await
+        {
+            let over = match &result {
+                Ok(Answer::Done(body)) => {
+                    answer = (self.read)(body).unwrap_or_else(|error| Reply::Refused(not_understood(&error)));
+                    true
+                }
+                Ok(Answer::Nothing) => {
+                    answer = Reply::Done;
+                    true
+                }
+                Ok(Answer::Refused(refusal)) => {
+                    answer = Reply::Refused(refusal.clone());
+                    lasting(refusal.code)
+                }
+                Err(_) => false,
+            };
+            failures = failures.saturating_add(1);
+            let wait = pause(failures, &result);
+            let _ = inputs.send(Input::Carried(result)).await; // we are ending
+            if over || Instant::now() + wait >= end {
+                break;
+            }
+            sleep(wait).await;
+        }
+        let _ = reply.send(answer); // who asked may have gone
+        sleep(PACE.saturating_sub(began.elapsed())).await;
+        drop(place);
+    }
+}
+
+/// The pairs that have a value, as a query.
+fn query(pairs: &[(&str, Option<&str>)]) -> String {
+    let pairs = pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={}", escape(value))));
+    let pairs: Vec<String> = pairs.collect();
+    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+}
+
+fn keyed(call: Call, key: String) -> Result<Call, Refusal> {
+    if key.is_empty() || key.len() > MAX_KEY || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let message = format!("key: 1 to {MAX_KEY} printable ASCII characters without spaces");
+        return Err(Refusal::new(Code::InvalidBody, message).field("key"));
+    }
+    Ok(call.key(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_cannot_be_a_header_is_refused_by_name() {
+        let request = Spawn { pool: "p".into(), display_name: None };
+        for key in ["", "a b", "a\nb", "\u{e9}", &"x".repeat(129)] {
+            let refused = Delivery::spawn(key.to_owned(), &request, Spawning::default());
+            assert_eq!(refused.err().and_then(|refusal| refusal.field).as_deref(), Some("key"));
+        }
+        assert!(Delivery::spawn("k-1".into(), &request, Spawning::default()).is_ok());
+    }
+
+    #[test]
+    fn a_query_names_what_has_a_value() {
+        assert_eq!(query(&[("a", None)]), "");
+        assert_eq!(query(&[("a", Some("1")), ("b", None), ("c", Some("x&y=z"))]), "?a=1&c=x%26y%3Dz");
+    }
+
+    #[test]
+    fn a_new_leader_that_does_not_know_us_yet_loses_no_goodbye() {
+        assert!(!lasting(Code::NotAnAgent) && !lasting(Code::InvalidToken) && lasting(Code::AgentEnded));
+    }
+}

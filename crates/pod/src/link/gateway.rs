@@ -1,0 +1,334 @@
+//! Calls to the gateway: HTTPS with the pod's token, over connections that are kept.
+//!
+//! It says whether somebody answered, and what. It decides nothing and retries only what cannot be told from a connection
+//! that the other side had already closed; every call of the API may be repeated. An answer is authentic or none: whatever
+//! does not prove the gateway's name by our CA is nobody.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use spillway_wire::{Code, GATEWAY_TLS_NAME, Refusal};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::files;
+
+/// For TCP and TLS together.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A kept connection that was not used for so long is not used again.
+const KEEP: Duration = Duration::from_secs(50);
+/// Connections that are kept.
+const KEPT: usize = 2;
+/// The most bytes of an answer that are read.
+const MAX_ANSWER: usize = 1024 * 1024;
+/// The most bytes of a token or a list of certificates.
+const MAX_FILE: usize = 256 * 1024;
+/// Header that makes a repetition harmless.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// What a gateway said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done, with this body.
+    Done(Bytes),
+    /// There is nothing to say (204).
+    Nothing,
+    /// No.
+    Refused(Refusal),
+}
+
+/// Why nobody answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Silence {
+    /// A file of ours cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file of certificates holds none that can be used.
+    #[error("{} holds no certificate to trust", .0.display())]
+    NoCertificate(PathBuf),
+    /// The TLS library refuses its settings.
+    #[error("cannot prepare TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// No connection, or one to somebody who is not the gateway.
+    #[error("cannot connect to the gateway: {0}")]
+    Connect(std::io::Error),
+    /// The connection broke.
+    #[error("the connection to the gateway broke: {0}")]
+    Broken(#[from] hyper::Error),
+    /// The answer could not be read.
+    #[error("the gateway's answer cannot be read: {0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+    /// It took too long.
+    #[error("the gateway did not answer in time")]
+    TimeOut,
+    /// The request could not be made.
+    #[error("the request is not one: {0}")]
+    Request(#[from] hyper::http::Error),
+}
+
+/// A call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Its method.
+    pub method: Method,
+    /// Its path, with the query.
+    pub path: String,
+    /// Its body; empty for none.
+    pub body: Vec<u8>,
+    /// Its idempotency key.
+    pub key: Option<String>,
+    /// How long it may take, connecting included.
+    pub within: Duration,
+}
+
+impl Call {
+    /// A POST of JSON.
+    pub fn post(path: &str, body: Vec<u8>, within: Duration) -> Self {
+        Self { method: Method::POST, path: path.to_owned(), body, key: None, within }
+    }
+
+    /// A GET.
+    pub fn get(path: String, within: Duration) -> Self {
+        Self { method: Method::GET, path, body: Vec::new(), key: None, within }
+    }
+
+    /// With an idempotency key.
+    pub fn key(mut self, key: String) -> Self {
+        self.key = Some(key);
+        self
+    }
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// The gateway, as seen from the pod.
+#[derive(Debug)]
+pub struct Gateway {
+    address: SocketAddr,
+    ca: PathBuf,
+    token: PathBuf,
+    /// The certificates as they were read, and what was made of them.
+    trust: Mutex<Option<(Vec<u8>, Arc<ClientConfig>)>>,
+    kept: Mutex<Vec<(Sender, Instant)>>,
+}
+
+impl Gateway {
+    /// The gateway at `address`, trusted by the certificates in `ca`, called with the token in `token`. Nothing is read yet.
+    pub fn new(address: SocketAddr, ca: PathBuf, token: PathBuf) -> Self {
+        Self { address, ca, token, trust: Mutex::new(None), kept: Mutex::new(Vec::new()) }
+    }
+
+    /// Makes a call. The token is read for each: it is exchanged while we run. A 401 under a token that has been exchanged
+    /// meanwhile is asked again at once, under the new one.
+    pub async fn call(&self, call: &Call) -> Result<Answer, Silence> {
+        timeout(call.within, async {
+            let token = self.token()?;
+            let answer = self.ask(call, &token).await?;
+            if matches!(&answer, Answer::Refused(refusal) if refusal.code.status() == 401) {
+                let newer = self.token()?;
+                if newer != token {
+                    return self.ask(call, &newer).await;
+                }
+            }
+            Ok(answer)
+        })
+        .await
+        .unwrap_or(Err(Silence::TimeOut))
+    }
+
+    fn token(&self) -> Result<String, Silence> {
+        let trouble = |source| Silence::File { path: self.token.clone(), source };
+        let bytes = files::read(&self.token, MAX_FILE).map_err(trouble)?;
+        let bytes = bytes.ok_or_else(|| trouble(std::io::ErrorKind::NotFound.into()))?;
+        let text = String::from_utf8(bytes).map_err(|error| trouble(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))?;
+        Ok(text.trim().to_owned())
+    }
+
+    async fn ask(&self, call: &Call, token: &str) -> Result<Answer, Silence> {
+        if let Some(mut sender) = self.take() {
+            // The other side may have closed it just now, which only shows when we send.
+            match sender.send_request(request(call, token)?).await {
+                Ok(response) => return self.read(sender, response).await,
+                Err(_) => drop(sender),
+            }
+        }
+        let mut sender = self.connect().await?;
+        let response = sender.send_request(request(call, token)?).await?;
+        self.read(sender, response).await
+    }
+
+    async fn read(&self, sender: Sender, response: Response<Incoming>) -> Result<Answer, Silence> {
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(Silence::Body)?.to_bytes();
+        self.keep(sender);
+        Ok(match status.as_u16() {
+            204 => Answer::Nothing,
+            200..=299 => Answer::Done(body),
+            status => Answer::Refused(refusal(status, &body)),
+        })
+    }
+
+    /// A kept connection that is still good.
+    fn take(&self) -> Option<Sender> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(sender, used)| !sender.is_closed() && used.elapsed() < KEEP);
+        let ready = kept.iter().rposition(|(sender, _)| sender.is_ready())?;
+        Some(kept.remove(ready).0)
+    }
+
+    fn keep(&self, sender: Sender) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push((sender, Instant::now()));
+        if kept.len() > KEPT {
+            kept.remove(0);
+        }
+    }
+
+    async fn connect(&self) -> Result<Sender, Silence> {
+        let (sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
+        // It ends when the sender is dropped or the other side closes; what went wrong shows at the sender.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    /// Carries a request as it comes, on a connection of its own: the answer's body is read as fast as whoever asked takes it,
+    /// and one that is dropped ends the connection, which is how the gateway learns of it.
+    pub async fn carry(&self, mut request: Request<Incoming>) -> Result<Response<Incoming>, Silence> {
+        let bearer = bearer(&self.token()?)?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static(GATEWAY_TLS_NAME));
+        headers.insert(AUTHORIZATION, bearer);
+        let (mut sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
+        tokio::spawn(async move {
+            let _ = connection.await; // what went wrong shows at the answer
+        });
+        Ok(sender.send_request(request).await?)
+    }
+
+    async fn secure(&self) -> Result<TlsStream<TcpStream>, Silence> {
+        let config = self.trusted()?;
+        let name = ServerName::try_from(GATEWAY_TLS_NAME).map_err(|error| Silence::Connect(std::io::Error::other(error)))?;
+        let connecting = async {
+            let stream = TcpStream::connect(self.address).await?;
+            stream.set_nodelay(true)?;
+            TlsConnector::from(config).connect(name, stream).await
+        };
+        timeout(CONNECT, connecting).await.map_err(|_| Silence::TimeOut)?.map_err(Silence::Connect)
+    }
+
+    /// Our certificates, as they are now: the file is read for each connection, and used anew when it says something else.
+    fn trusted(&self) -> Result<Arc<ClientConfig>, Silence> {
+        let trouble = |source| Silence::File { path: self.ca.clone(), source };
+        let pem = files::read(&self.ca, MAX_FILE).map_err(trouble)?.ok_or_else(|| trouble(std::io::ErrorKind::NotFound.into()))?;
+        let mut trust = self.trust.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, config)) = &*trust
+            && *known == pem
+        {
+            return Ok(config.clone());
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).flatten());
+        if roots.is_empty() {
+            return Err(Silence::NoCertificate(self.ca.clone()));
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        // Connections are few and kept: the memory is worth more than a shorter handshake.
+        config.resumption = rustls::client::Resumption::disabled();
+        let config = Arc::new(config);
+        *trust = Some((pem, config.clone()));
+        Ok(config)
+    }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, Silence> {
+    let mut bearer = HeaderValue::try_from(format!("Bearer {token}")).map_err(hyper::http::Error::from)?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
+}
+
+fn request(call: &Call, token: &str) -> Result<Request<Full<Bytes>>, Silence> {
+    let bearer = bearer(token)?;
+    let mut request = Request::builder()
+        .method(call.method.clone())
+        .uri(&call.path)
+        .header(HOST, GATEWAY_TLS_NAME)
+        .header(USER_AGENT, concat!("spillway-link/", env!("CARGO_PKG_VERSION")))
+        .header(AUTHORIZATION, bearer);
+    if !call.body.is_empty() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    if let Some(key) = &call.key {
+        request = request.header(IDEMPOTENCY_KEY, key);
+    }
+    Ok(request.body(Full::new(Bytes::from(call.body.clone())))?)
+}
+
+/// What a refusal says; one without our shape (a proxy's, say) is known by its status alone, and never taken for a verdict
+/// on the agent.
+fn refusal(status: u16, body: &[u8]) -> Refusal {
+    serde_json::from_slice(body).unwrap_or_else(|_| {
+        let code = match status {
+            401 => Code::InvalidToken,
+            403 => Code::NotAllowed,
+            404 => Code::NoSuchCall,
+            429 => Code::TooManyCalls,
+            502..=504 => Code::GovernorAway,
+            _ => Code::Unknown,
+        };
+        Refusal::new(code, format!("the gateway answered {status}"))
+    })
+}
+
+/// `text` as part of a query: everything but letters, digits and `-._~` is escaped.
+pub fn escape(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}"); // writing to a String cannot fail
+        }
+        escaped
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_without_our_shape_is_no_verdict_on_the_agent() {
+        assert_eq!(refusal(403, b"<html>").code, Code::NotAllowed);
+        assert_eq!(refusal(503, b"").code, Code::GovernorAway);
+        assert_eq!(refusal(403, b"{\"code\": \"agent_ended\", \"message\": \"x\"}").code, Code::AgentEnded);
+    }
+
+    #[test]
+    fn a_revision_may_be_any_text() {
+        assert_eq!(escape("a-1/b c&d"), "a-1%2Fb%20c%26d");
+    }
+}

@@ -1,0 +1,586 @@
+//! The sidecar: the only holder of the pod's token, and the only one that talks to the gateway.
+//!
+//! One loop owns the [state](state::Link) and does what it plans; calls, looks at the walls and connections are tasks that
+//! send it what they found. It never starts or ends the program itself: it tells the supervisor. What must survive its own
+//! restart is in the [journal](journal::Journal) before anybody is told that it is kept.
+
+pub mod canary;
+pub mod commands;
+pub mod gateway;
+pub mod journal;
+pub mod loopback;
+pub mod models;
+pub mod socket;
+pub mod state;
+pub mod work;
+
+pub mod calls;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_wire::Refusal;
+use spillway_wire::agent::{Goodbye, Settings, Wanted};
+use spillway_wire::link::{Answer as Reply, Ask, Control, Order};
+use spillway_wire::work::{Advance, Held};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::clock::BootTime;
+use crate::{link_says, random};
+use calls::{Delivery, Spawning, lasting};
+use commands::Commands;
+use gateway::{Answer, Gateway, Silence};
+use journal::Journal;
+use models::Models;
+use socket::{Admission, Candidate, Supervisor, admit};
+use state::{Action, Link};
+
+/// A goodbye is tried for so long before its caller is told that it is kept.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+/// After SIGTERM, for what was not told yet.
+const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+/// After SIGTERM, for the supervisor's last lines, which are on their way.
+const LAST_LINES: Duration = Duration::from_millis(50);
+/// Between two notes of when somebody last answered.
+const HEARD_EACH: Duration = Duration::from_secs(5);
+/// Between two lines about the same trouble with the gateway.
+const SAY_EACH: Duration = Duration::from_secs(60);
+
+/// Where everything is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The gateway.
+    pub gateway: SocketAddr,
+    /// The certificates to trust.
+    pub ca: PathBuf,
+    /// The pod's token.
+    pub token: PathBuf,
+    /// The journal's folder.
+    pub journal: PathBuf,
+    /// The unix socket.
+    pub socket: PathBuf,
+    /// The first of the loopback ports.
+    pub first_port: u16,
+    /// Between two looks at walls that stand.
+    pub look_each: Duration,
+    /// How long the breaker of commands stays open; none: as long as its guard says.
+    pub commands_open: Option<Duration>,
+}
+
+/// What comes to the loop.
+#[derive(Debug)]
+pub enum Input {
+    /// The registration was answered, or not.
+    Registered(Result<Answer, Silence>),
+    /// The report was answered, or not.
+    Reported(Result<Answer, Silence>),
+    /// The long poll was answered, or not.
+    Waited(Result<Answer, Silence>),
+    /// This goodbye was answered, or not.
+    Delivered(Goodbye, Result<Answer, Silence>),
+    /// A call about work was answered, or not.
+    Work(Worked),
+    /// A call on behalf of the program was answered, or not; who asked has the answer.
+    Carried(Result<Answer, Silence>),
+    /// A look at the walls is over.
+    Probed(Vec<String>),
+    /// Somebody says it is the supervisor.
+    Candidate(Candidate),
+    /// The supervisor with this number says something.
+    Control(u64, Control),
+    /// The supervisor with this number is gone.
+    Gone(u64),
+    /// The program asks.
+    Ask(Ask, oneshot::Sender<Reply>),
+    /// The program called a model, or hears from one.
+    Called,
+}
+
+/// A call about work, and what came of it.
+#[derive(Debug)]
+pub enum Worked {
+    /// A claim.
+    Claimed(Result<Answer, Silence>),
+    /// How far this item is.
+    Advanced(Held, Advance, Result<Answer, Silence>),
+    /// How this item ended.
+    Finished(Held, Result<Answer, Silence>),
+}
+
+/// Runs the sidecar until SIGTERM.
+pub fn run(options: Options) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (inputs, mut received) = mpsc::channel(64);
+        let listener = socket::bind(&options.socket)?;
+        tokio::spawn(socket::serve(listener, inputs.clone()));
+        let mut sidecar = Sidecar::new(&options, inputs);
+        loopback::serve(options.first_port, sidecar.models());
+        link_says!("started; the gateway is {}", options.gateway);
+        sidecar.run(&mut received, &mut terminate).await;
+        link_says!("asked to end");
+        sidecar.flush(&mut received).await;
+        Ok(())
+    })
+}
+
+/// The loop's own.
+struct Sidecar {
+    state: Link,
+    journal: Journal,
+    gateway: Arc<Gateway>,
+    inputs: mpsc::Sender<Input>,
+    supervisor: Option<(u64, Supervisor)>,
+    supervisors: u64,
+    key: Option<String>,
+    /// The goodbye that is to be delivered.
+    goodbye: watch::Sender<Option<Goodbye>>,
+    farewells: Vec<oneshot::Sender<Reply>>,
+    /// Questions about work that are not answered yet, by their numbers.
+    asked: BTreeMap<u64, oneshot::Sender<Reply>>,
+    questions: u64,
+    spawning: Spawning,
+    listening: Spawning,
+    commands: Commands,
+    /// The revision to wait beyond.
+    revision: watch::Sender<Option<String>>,
+    /// The item in hand, for calls of models.
+    item: watch::Sender<Option<Held>>,
+    heard_kept: BootTime,
+    /// A line about trouble was written, and none yet about its end.
+    troubled: bool,
+    trouble_said: Option<(String, BootTime)>,
+    /// What the last look reached.
+    reachable: Vec<String>,
+}
+
+impl Sidecar {
+    fn new(options: &Options, inputs: mpsc::Sender<Input>) -> Self {
+        let Options { gateway, ca, token, journal, socket: _, first_port: _, look_each, commands_open } = options.clone();
+        let gateway = Arc::new(Gateway::new(gateway, ca, token));
+        let journal = Journal::new(journal);
+        let now = BootTime::now();
+        let remembered = journal.remembered();
+        let limits = remembered.settings.as_ref().map(|settings| settings.commands);
+        let (goodbye, deliver) = watch::channel(journal.goodbye());
+        let (revision, beyond) = watch::channel(None);
+        tokio::spawn(calls::deliver(gateway.clone(), deliver, inputs.clone()));
+        tokio::spawn(calls::wait(gateway.clone(), beyond, inputs.clone()));
+        Self {
+            state: Link::new(now, look_each, remembered),
+            key: journal.key(),
+            commands: Commands::new(now, limits, commands_open, journal.commands()),
+            journal,
+            gateway,
+            inputs,
+            supervisor: None,
+            supervisors: 0,
+            goodbye,
+            farewells: Vec::new(),
+            asked: BTreeMap::new(),
+            questions: 0,
+            spawning: Spawning::default(),
+            listening: Spawning::default(),
+            revision,
+            item: watch::channel(None).0,
+            heard_kept: BootTime::default(),
+            troubled: false,
+            trouble_said: None,
+            reachable: Vec::new(),
+        }
+    }
+
+    /// What the port of models needs of us.
+    fn models(&self) -> Models {
+        Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
+    }
+
+    async fn run(&mut self, received: &mut mpsc::Receiver<Input>, terminate: &mut tokio::signal::unix::Signal) {
+        loop {
+            let wake = self.act();
+            tokio::select! {
+                Some(input) = received.recv() => self.take(input),
+                () = tokio::time::sleep(wake) => {}
+                _ = terminate.recv() => return,
+            }
+        }
+    }
+
+    /// Goes on for a moment, so that what was said is told: a goodbye, how an item ended, and that the program ended.
+    async fn flush(&mut self, received: &mut mpsc::Receiver<Input>) {
+        let began = BootTime::now();
+        self.state.leave(began);
+        loop {
+            let wake = self.act();
+            let passed = BootTime::now().since(began);
+            let told = self.goodbye.borrow().is_none() && self.state.all_told(BootTime::now());
+            if passed >= FLUSH_WITHIN || (told && passed >= LAST_LINES) {
+                return;
+            }
+            let left = if told { LAST_LINES.saturating_sub(passed) } else { FLUSH_WITHIN.saturating_sub(passed) };
+            tokio::select! {
+                Some(input) = received.recv() => self.take(input),
+                () = tokio::time::sleep(wake.min(left)) => {}
+            }
+        }
+    }
+
+    /// Does what is to be done now; says for how long nothing is.
+    fn act(&mut self) -> Duration {
+        let now = BootTime::now();
+        let (actions, wake) = self.state.plan(now);
+        for action in actions {
+            self.perform(action);
+        }
+        let revision = self.state.revision();
+        self.revision.send_if_modified(|known| std::mem::replace(known, revision.clone()) != revision);
+        let held = self.state.desk().held();
+        self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
+        if self.state.heard().since(self.heard_kept) >= HEARD_EACH {
+            self.heard_kept = self.state.heard();
+            self.journal.keep_heard(self.heard_kept);
+        }
+        // Never zero: a plan that is not carried out must not become a loop.
+        wake.since(now).max(Duration::from_millis(1))
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Register => self.call(calls::register(), Input::Registered),
+            Action::Report(report) => self.call(calls::report(&report), Input::Reported),
+            Action::Probe(targets) => {
+                let inputs = self.inputs.clone();
+                tokio::spawn(async move {
+                    let _ = inputs.send(Input::Probed(canary::probe(targets).await)).await; // we are ending
+                });
+            }
+            Action::Tell(order) => self.tell(order),
+            Action::RememberStart => self.journal.keep_start(),
+            Action::RememberSettings(settings) => self.journal.keep_settings(&settings),
+            Action::Work(action) => self.perform_work(action),
+        }
+    }
+
+    fn perform_work(&mut self, action: work::Action) {
+        match action {
+            work::Action::Remember(kept) => self.journal.keep_work(&kept),
+            work::Action::Claim(wait) => self.call(calls::claim(wait), |result| Input::Work(Worked::Claimed(result))),
+            work::Action::Advance(held, told) => {
+                let call = calls::advance(&held, &told);
+                self.call(call, move |result| Input::Work(Worked::Advanced(held, told, result)));
+            }
+            work::Action::Finish(held, outcome) => {
+                let call = calls::finish(&held, &outcome);
+                self.call(call, move |result| Input::Work(Worked::Finished(held, result)));
+            }
+            work::Action::Answer(number, answer) => {
+                match (self.asked.remove(&number), &self.supervisor) {
+                    // A program that hears that it is done may end at once: its supervisor has to know before.
+                    (Some(waiting), Some((_, supervisor))) => supervisor.then(waiting, answer),
+                    (Some(waiting), None) => drop(waiting.send(answer)), // who asked may have gone
+                    (None, _) => {}
+                }
+            }
+            work::Action::Goodbye(reason) => self.keep_goodbye(Goodbye { reason }),
+            work::Action::Say(what) => link_says!("{what}"),
+        }
+    }
+
+    fn call(&self, call: gateway::Call, as_input: impl FnOnce(Result<Answer, Silence>) -> Input + Send + 'static) {
+        let (gateway, inputs) = (self.gateway.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let _ = inputs.send(as_input(gateway.call(&call).await)).await; // we are ending
+        });
+    }
+
+    fn tell(&mut self, order: Order) {
+        match &order {
+            Order::Start(settings) => link_says!("registered as {} and walled in: the program may start", settings.agent),
+            Order::Abandoned => link_says!("nobody has answered for too long: the program has to end"),
+            Order::WallsDown(reachable) => link_says!("the walls do not stand ({}): the program has to end", reachable.join(", ")),
+            Order::Wanted(wanted) => link_says!("wanted: {:?} (revision {})", wanted.directive, wanted.revision),
+            Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
+        }
+        if let Some((_, supervisor)) = &self.supervisor
+            && !supervisor.tell(order)
+        {
+            link_says!("the supervisor does not read; its connection is closed");
+            self.supervisor = None;
+            self.state.disconnected();
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Registered(result) => self.take_registered(result),
+            Input::Reported(result) => self.take_reported(result),
+            Input::Waited(result) => {
+                self.hear(&result);
+                if let Ok(Answer::Done(body)) = &result {
+                    self.take_wanted(body);
+                }
+            }
+            Input::Delivered(goodbye, result) => self.take_delivered(&goodbye, &result),
+            Input::Carried(result) => self.hear(&result),
+            Input::Work(worked) => self.take_worked(worked),
+            Input::Probed(reachable) => self.take_probed(reachable),
+            Input::Candidate(candidate) => self.take_candidate(candidate),
+            Input::Control(number, said) => {
+                if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
+                    let now = BootTime::now();
+                    match said {
+                        Control::State(report) => self.state.program(now, report),
+                        Control::NoticesSeen(id) => self.state.notices_seen(id),
+                        Control::Ended => self.state.ended(now),
+                        Control::Finished { held, outcome } => {
+                            self.state.finished(held, outcome);
+                            self.journal.forget_action();
+                        }
+                    }
+                }
+            }
+            Input::Gone(number) => {
+                if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
+                    self.supervisor = None;
+                    self.state.disconnected();
+                }
+            }
+            Input::Ask(ask, reply) => self.take_ask(ask, reply),
+            Input::Called => self.state.asked(None),
+        }
+    }
+
+    /// Whatever came of a call: whether somebody is there, and whether they know us.
+    fn hear(&mut self, result: &Result<Answer, Silence>) {
+        let now = BootTime::now();
+        let trouble = match result {
+            Ok(Answer::Done(_) | Answer::Nothing) => {
+                self.state.answered(now);
+                self.state.accepted();
+                None
+            }
+            Ok(Answer::Refused(refusal)) => {
+                self.state.answered(now);
+                self.state.refused(now, refusal.code);
+                Some(refusal.to_string())
+            }
+            Err(silence) => {
+                self.state.unanswered();
+                Some(silence.to_string())
+            }
+        };
+        match trouble {
+            None => {
+                if std::mem::replace(&mut self.troubled, false) {
+                    link_says!("the gateway answers again");
+                }
+            }
+            Some(trouble) => {
+                let known = self.trouble_said.as_ref().is_some_and(|(text, said)| *text == trouble && now.since(*said) < SAY_EACH);
+                if !known {
+                    link_says!("{trouble}; trying again");
+                    self.trouble_said = Some((trouble, now));
+                    self.troubled = true;
+                }
+            }
+        }
+    }
+
+    fn take_registered(&mut self, result: Result<Answer, Silence>) {
+        self.hear(&result);
+        let now = BootTime::now();
+        if let Ok(Answer::Done(body)) = &result {
+            match serde_json::from_slice::<Settings>(body) {
+                Ok(settings) => {
+                    self.commands.limit(now, settings.commands);
+                    let remember = self.state.registered(now, settings);
+                    return self.perform(remember);
+                }
+                Err(error) => link_says!("the settings are not understood: {error}"),
+            }
+        }
+        self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
+    }
+
+    fn take_reported(&mut self, result: Result<Answer, Silence>) {
+        self.hear(&result);
+        let now = BootTime::now();
+        match &result {
+            Ok(Answer::Done(body)) => {
+                self.state.reported(now);
+                self.take_wanted(body);
+            }
+            Ok(Answer::Nothing) => self.state.reported(now),
+            Ok(Answer::Refused(_)) | Err(_) => self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction()),
+        }
+    }
+
+    /// A body that is a wanted state. Another one (an empty object) says that there is nothing to say.
+    fn take_wanted(&mut self, body: &[u8]) {
+        if let Ok(wanted) = serde_json::from_slice::<Wanted>(body)
+            && let Some(remember) = self.state.wanted(wanted)
+        {
+            self.perform(remember);
+        }
+    }
+
+    fn take_delivered(&mut self, goodbye: &Goodbye, result: &Result<Answer, Silence>) {
+        self.hear(result);
+        let reply = match result {
+            Ok(Answer::Done(_) | Answer::Nothing) => Reply::Done,
+            Ok(Answer::Refused(refusal)) if lasting(refusal.code) => Reply::Refused(refusal.clone()),
+            Ok(Answer::Refused(_)) | Err(_) => return, // kept, and tried again
+        };
+        // Another one may have been said meanwhile; it is delivered next.
+        if self.goodbye.borrow().as_ref() == Some(goodbye) {
+            self.journal.forget_goodbye();
+            self.goodbye.send_replace(None);
+            for waiting in self.farewells.drain(..) {
+                let _ = waiting.send(reply.clone()); // who asked may have gone
+            }
+        }
+    }
+
+    fn take_worked(&mut self, worked: Worked) {
+        let (now, random) = (BootTime::now(), random::fraction());
+        match worked {
+            Worked::Claimed(result) => {
+                self.hear(&result);
+                self.state.desk().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random);
+            }
+            Worked::Advanced(held, told, result) => {
+                self.hear(&result);
+                self.state.desk().advanced(now, &held, &told, calls::taken(&result), calls::asked_to_wait(&result), random);
+            }
+            Worked::Finished(held, result) => {
+                self.hear(&result);
+                self.state.desk().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random);
+            }
+        }
+    }
+
+    fn take_probed(&mut self, reachable: Vec<String>) {
+        if reachable != self.reachable {
+            match &reachable[..] {
+                [] => link_says!("nothing can be reached any more that must not be"),
+                [..] => link_says!("reachable and must not be: {}", reachable.join(", ")),
+            }
+            self.reachable.clone_from(&reachable);
+        }
+        self.state.probed(BootTime::now(), reachable);
+    }
+
+    fn take_candidate(&mut self, candidate: Candidate) {
+        let admission = admit(candidate.key.as_deref(), self.key.as_deref(), self.state.was_let_start(), self.state.is_connected());
+        let key = match (admission, &candidate.key) {
+            (Admission::Known, Some(shown)) => Ok(shown.clone()),
+            (Admission::First, _) | (Admission::Known, None) => random::key(),
+            (Admission::Refused, _) => {
+                link_says!("a second control connection is refused");
+                tokio::spawn(socket::refuse(candidate));
+                return;
+            }
+        };
+        let key = match key {
+            Ok(key) => key,
+            Err(error) => return link_says!("no key can be made: {error}"), // it comes again
+        };
+        if self.key.as_ref() != Some(&key)
+            && let Err(error) = self.journal.keep_key(&key)
+        {
+            link_says!("the supervisor's key cannot be written to the journal: {error}");
+        }
+        self.key = Some(key.clone());
+        self.supervisors += 1;
+        self.supervisor = Some((self.supervisors, Supervisor::accept(candidate, self.supervisors, self.inputs.clone())));
+        self.state.connected();
+        self.tell(Order::Key(key));
+    }
+
+    fn take_ask(&mut self, ask: Ask, reply: oneshot::Sender<Reply>) {
+        self.state.asked(None);
+        let answer = match ask {
+            Ask::Goodbye(goodbye) => return self.say_goodbye(goodbye, reply),
+            Ask::Spawn { key, request } => return self.carry(Delivery::spawn(key, &request, self.spawning.clone()), reply),
+            Ask::Submit { key, request } => return self.carry(Delivery::submit(key, &request, self.spawning.clone()), reply),
+            Ask::Plan { key, request } => return self.carry(Delivery::plan(key, &request, self.spawning.clone()), reply),
+            Ask::ListWork(request) => return self.carry(Ok(Delivery::list(&request, self.listening.clone())), reply),
+            Ask::Inbox(request) => return self.carry(Ok(Delivery::inbox(&request, self.listening.clone())), reply),
+            Ask::Budget => return self.carry(Ok(Delivery::budget(self.listening.clone())), reply),
+            Ask::AskTokens(request) => return self.carry(Ok(Delivery::ask_tokens(&request, self.spawning.clone())), reply),
+            Ask::Next { wait_seconds } => return self.ask_desk(reply, |state, now, number| state.next(now, number, wait_seconds)),
+            Ask::Finish(outcome) => return self.ask_desk(reply, |state, now, number| state.say(now, number, outcome)),
+            Ask::Progress(progress) => {
+                if !progress.action.is_empty()
+                    && let Err(error) = self.journal.keep_action(&progress.action)
+                {
+                    link_says!("what the program does cannot be written to the journal: {error}");
+                }
+                self.state.progress(&progress);
+                if self.state.in_touch() { Reply::Done } else { Reply::Kept }
+            }
+            Ask::BeginCommand(command) => {
+                let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
+                self.commands.begin(now, random, command, |kept| journal.keep_commands(kept))
+            }
+            Ask::EndCommand(ended) => {
+                let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
+                self.commands.end(now, random, ended, |kept| journal.keep_commands(kept));
+                Reply::Done
+            }
+            Ask::Notices => Reply::Notices(self.state.notices()),
+            Ask::Status => Reply::Status { registered: self.state.is_registered(), wanted: self.state.current() },
+        };
+        let _ = reply.send(answer); // who asked may have gone
+    }
+
+    fn carry(&self, delivery: Result<Delivery, Refusal>, reply: oneshot::Sender<Reply>) {
+        match delivery {
+            Ok(delivery) => {
+                tokio::spawn(delivery.carry(self.gateway.clone(), self.inputs.clone(), reply));
+            }
+            Err(refusal) => drop(reply.send(Reply::Refused(refusal))), // who asked may have gone
+        }
+    }
+
+    /// A question about work, which is answered now, or when there is an answer.
+    fn ask_desk(&mut self, reply: oneshot::Sender<Reply>, ask: impl FnOnce(&mut Link, BootTime, u64) -> Option<Reply>) {
+        self.questions += 1;
+        match ask(&mut self.state, BootTime::now(), self.questions) {
+            Some(answer) => drop(reply.send(answer)), // who asked may have gone
+            None => {
+                self.asked.insert(self.questions, reply);
+            }
+        }
+    }
+
+    fn keep_goodbye(&mut self, goodbye: Goodbye) {
+        if let Err(error) = self.journal.keep_goodbye(&goodbye) {
+            link_says!("a goodbye cannot be written to the journal: {error}");
+        }
+        self.goodbye.send_replace(Some(goodbye));
+    }
+
+    /// Kept first, then delivered; who asked waits a while for the latter.
+    fn say_goodbye(&mut self, goodbye: Goodbye, reply: oneshot::Sender<Reply>) {
+        let (waiting, answer) = oneshot::channel();
+        self.farewells.retain(|waiting| !waiting.is_closed());
+        self.farewells.push(waiting);
+        self.keep_goodbye(goodbye);
+        tokio::spawn(async move {
+            let answer = tokio::time::timeout(GOODBYE_WITHIN, answer).await.ok().and_then(Result::ok);
+            let _ = reply.send(answer.unwrap_or(Reply::Kept)); // who asked may have gone
+        });
+    }
+}
+
+/// An answer that is not what the API promises.
+fn not_understood(error: &serde_json::Error) -> Refusal {
+    Refusal::new(spillway_wire::Code::Internal, format!("the gateway's answer is not understood: {error}"))
+}

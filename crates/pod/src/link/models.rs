@@ -1,0 +1,188 @@
+//! The models port: what the program's clients ask of model APIs, carried to the gateway as it comes, and the answer back.
+//!
+//! It knows no protocol of models and keeps nothing. A key that a client shows stays in the pod: the gateway is shown the
+//! pod's token, and puts the team's credential in.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use spillway_wire::headers;
+use spillway_wire::meter::ITEM;
+use spillway_wire::work::Held;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::Input;
+use super::gateway::{Gateway, Silence};
+use crate::link_says;
+
+/// Requests at once. The gateway takes fewer of one agent and says so, which is clearer than a queue that does not move.
+pub const AT_ONCE: usize = 32;
+/// For the head of a request.
+const HEAD: Duration = Duration::from_secs(10);
+/// A little longer than the gateway waits for a provider: it answers before.
+const SILENCE: Duration = Duration::from_secs(660);
+/// Between two words about the program's being active while an answer comes.
+const ACTIVE_EACH: Duration = Duration::from_secs(1);
+/// Where this is of the path, its clients wait out a 429 and flood at a 503.
+const RESPONSES: &str = "/responses";
+/// The port's own.
+#[derive(Clone, Debug)]
+pub struct Models {
+    gateway: Arc<Gateway>,
+    item: watch::Receiver<Option<Held>>,
+    inputs: mpsc::Sender<Input>,
+}
+
+type Answer = Response<Either<Passing, Full<Bytes>>>;
+
+impl Models {
+    /// Carries to `gateway`, for the item in hand, and tells of what the program does.
+    pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<Held>>, inputs: mpsc::Sender<Input>) -> Self {
+        Self { gateway, item, inputs }
+    }
+
+    /// Serves one connection: one request, so that a client that keeps connections keeps nobody out.
+    pub async fn serve(self, stream: TcpStream) {
+        let service = service_fn(|request| {
+            let models = self.clone();
+            async move { Ok::<_, std::convert::Infallible>(models.answer(request).await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(64 * 1024);
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await; // a client that went away is no concern of ours
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let patient = request.uri().path().ends_with(RESPONSES);
+        if request.method() == Method::CONNECT {
+            return said(StatusCode::METHOD_NOT_ALLOWED, "this is the port of models, and no proxy");
+        }
+        self.active();
+        let carried = match self.prepare(request) {
+            Ok(request) => timeout(SILENCE, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
+            Err(error) => return said(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+        match carried {
+            Ok(answer) => {
+                let (mut head, body) = answer.into_parts();
+                head.headers.remove(CONNECTION);
+                Response::from_parts(head, Either::Left(Passing::new(body, self.inputs.clone())))
+            }
+            Err(silence) => {
+                link_says!("a call of a model was not carried: {silence}");
+                let status = if patient { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::SERVICE_UNAVAILABLE };
+                let mut answer = said(status, &format!("Spillway's gateway cannot be reached now ({silence}); try again"));
+                answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+                answer
+            }
+        }
+    }
+
+    /// The request, as the gateway gets it.
+    fn prepare(&self, mut request: Request<Incoming>) -> hyper::http::Result<Request<Incoming>> {
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        *request.uri_mut() = Uri::try_from(format!("/models{path}"))?;
+        strip(request.headers_mut());
+        let item = self.item.borrow().as_ref().map(|Held { uid, epoch }| format!("{uid}/{epoch}"));
+        if let Some(item) = item {
+            request.headers_mut().insert(ITEM, HeaderValue::try_from(item)?);
+        }
+        Ok(request)
+    }
+
+    /// The program asked something. That the loop has more to do than it can is no reason to wait.
+    fn active(&self) {
+        let _ = self.inputs.try_send(Input::Called);
+    }
+}
+
+/// What is not carried is taken out, and what `Connection` names.
+fn strip(sent: &mut HeaderMap) {
+    let named = sent.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let named = named.filter_map(|name| HeaderName::try_from(name.trim()).ok());
+    let kept = sent.keys().filter(|name| headers::stays(name.as_str())).cloned();
+    // How long the body is says the body itself.
+    let gone: Vec<HeaderName> = named.chain(kept).chain([CONTENT_LENGTH]).collect();
+    gone.iter().for_each(|name| drop(sent.remove(name)));
+}
+
+/// An answer of our own, in the shape that clients of all dialects read.
+fn said(status: StatusCode, message: &str) -> Answer {
+    let kind =
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS { "overloaded_error" } else { "invalid_request_error" };
+    let error = serde_json::json!({"type": "error", "error": {"type": kind, "code": status.as_u16(), "message": message}});
+    let mut answer = Response::new(Either::Right(Full::from(error.to_string())));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+/// An answer's body as it passes. While it comes, the program is active; when it does not come any more, it ends badly.
+pub struct Passing {
+    body: Incoming,
+    inputs: mpsc::Sender<Input>,
+    told: Instant,
+    silence: Pin<Box<Sleep>>,
+}
+
+impl Passing {
+    fn new(body: Incoming, inputs: mpsc::Sender<Input>) -> Self {
+        Self { body, inputs, told: Instant::now(), silence: Box::pin(sleep(SILENCE)) }
+    }
+}
+
+impl Body for Passing {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
+            ready!(this.silence.as_mut().poll(context));
+            return Poll::Ready(Some(Err("nothing came from the gateway any more".into())));
+        };
+        let now = Instant::now();
+        this.silence.as_mut().reset(now + SILENCE);
+        if now.duration_since(this.told) >= ACTIVE_EACH {
+            this.told = now;
+            let _ = this.inputs.try_send(Input::Called); // as at its start
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_the_connection_or_a_key_stays_here() {
+        let mut sent = HeaderMap::new();
+        for name in headers::HOPS.iter().chain(&headers::CREDENTIALS).chain(&["host", "spillway-item", "x-of-hop", "content-length"]) {
+            sent.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
+        }
+        sent.insert(CONNECTION, HeaderValue::from_static("close, X-Of-Hop"));
+        sent.insert("anthropic-beta", HeaderValue::from_static("y"));
+        strip(&mut sent);
+        assert_eq!(sent.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["anthropic-beta"]);
+    }
+}

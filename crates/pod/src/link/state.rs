@@ -1,0 +1,649 @@
+//! What the sidecar knows, and what it does next. Pure: the time and the dice come in as arguments, actions go out.
+//!
+//! What always holds: the program is let start only after the gateway answered a registration of this process and, after
+//! that, every canary was unreachable; an order to end stays; what is told to the supervisor is a whole state, so that a
+//! lost connection loses nothing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use spillway_policy::backoff;
+use spillway_wire::agent::{Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
+use spillway_wire::link::{Answer, Order, Progress};
+use spillway_wire::work::{Held, Outcome};
+use spillway_wire::{Code, Refusal};
+
+use super::work::{self, Desk, Kept};
+use crate::clock::{BootTime, millis};
+
+/// First and longest pause while nobody answers.
+pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Between two reports at least.
+const REPORT_GAP: Duration = Duration::from_secs(1);
+/// Between two words about the program's questions, of which it can ask thousands.
+const ACTIVITY_GAP: Duration = Duration::from_secs(1);
+/// Between two looks at walls that did not stand.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Looks in a row that find the walls open before a program that runs is ended.
+const OPEN_TWICE: u32 = 2;
+/// "This is no agent" has to be said so often ...
+const DISMISSALS: u32 = 3;
+/// ... with so much time between two that count (a new leader, or a late cache, may say it for a moment) ...
+const DISMISSAL_GAP: Duration = Duration::from_secs(5);
+/// ... or to stand for so long.
+const DISMISSAL_STANDS: Duration = Duration::from_secs(60);
+/// Calls that nobody answered, before silence is believed: a machine that slept asks first.
+const UNANSWERED: u32 = 3;
+/// Notices that are remembered for the program's questions.
+const NOTICES: usize = 64;
+/// Targets, and characters of each, that a report carries.
+const REACHABLE: (usize, usize) = (16, 260);
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Call `register`.
+    Register,
+    /// Call `report`.
+    Report(Report),
+    /// Try to connect to each of these.
+    Probe(Vec<String>),
+    /// Tell the supervisor.
+    Tell(Order),
+    /// Write down that the program was let start. Before it is told.
+    RememberStart,
+    /// Write the settings down.
+    RememberSettings(Box<Settings>),
+    /// About an item of work.
+    Work(work::Action),
+}
+
+/// What is left of an earlier process.
+#[derive(Clone, Debug, Default)]
+pub struct Remembered {
+    /// The settings.
+    pub settings: Option<Settings>,
+    /// When somebody last answered.
+    pub heard: Option<BootTime>,
+    /// The program was let start.
+    pub let_start: bool,
+    /// What the program said it does.
+    pub action: Option<String>,
+    /// The item in hand.
+    pub work: Kept,
+}
+
+/// Why the program has to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    /// Nobody answers.
+    Abandoned,
+    /// The walls do not stand.
+    WallsDown(Vec<String>),
+    /// We are not, or no longer, an agent.
+    Dismissed,
+}
+
+/// What the supervisor was told on its present connection.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    start: bool,
+    revision: Option<String>,
+    end: bool,
+    work: work::Present,
+}
+
+/// The walls, as the canary sees them.
+#[derive(Clone, Debug)]
+struct Walls {
+    /// A look is under way; whether we were registered when it began.
+    looking: Option<bool>,
+    next: BootTime,
+    /// Looks in a row that reached something.
+    open: u32,
+    reachable: Vec<String>,
+    /// A look that began after registering reached nothing, and none since did.
+    stand: bool,
+}
+
+/// The calls register and report: one at a time.
+#[derive(Clone, Debug)]
+struct Lane {
+    busy: bool,
+    failures: u32,
+    not_before: BootTime,
+}
+
+/// The parts of a report whose change is reported at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    program: Program,
+    action: Option<String>,
+    attached: bool,
+    reachable: Vec<String>,
+    notices_seen: u64,
+    held: Option<Held>,
+    preflight: Option<Preflight>,
+}
+
+impl Shown {
+    fn of(report: &Report) -> Self {
+        let Report { period_seconds: _, program, silent_ms: _, frozen_ms: _, action, attached, reachable, notices_seen, held, preflight } =
+            report.clone();
+        Self { program, action, attached, reachable, notices_seen, held, preflight }
+    }
+}
+
+/// "This is no agent".
+#[derive(Clone, Copy, Debug)]
+struct Dismissal {
+    first: BootTime,
+    counted: BootTime,
+    count: u32,
+}
+
+/// The sidecar's mind.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Between two looks at walls that stand.
+    look_each: Duration,
+    settings: Option<Settings>,
+    registered: bool,
+    lane: Lane,
+    heard: BootTime,
+    /// Calls in a row, on any lane, that nobody answered.
+    unanswered: u32,
+    dismissal: Option<Dismissal>,
+    walls: Walls,
+    program: Option<(BootTime, Report)>,
+    action: Option<String>,
+    let_start: bool,
+    sent: Option<(BootTime, Shown)>,
+    acknowledged: Option<Shown>,
+    supervisor: Option<Told>,
+    end: Option<End>,
+    notices: VecDeque<Notice>,
+    /// When the supervisor was last told that the program asked something, and what it has to be told.
+    activity_told: Option<BootTime>,
+    activity: Option<Option<String>>,
+    desk: Desk,
+    /// This process is ending.
+    leaving: bool,
+}
+
+impl Link {
+    /// At its start, with what an earlier process left.
+    pub fn new(now: BootTime, look_each: Duration, remembered: Remembered) -> Self {
+        let Remembered { settings, heard, let_start, action, work } = remembered;
+        let mut link = Self {
+            look_each,
+            settings,
+            registered: false,
+            lane: Lane { busy: false, failures: 0, not_before: now },
+            heard: heard.unwrap_or(now).min(now),
+            unanswered: 0,
+            dismissal: None,
+            walls: Walls { looking: None, next: now, open: 0, reachable: Vec::new(), stand: false },
+            program: None,
+            action,
+            let_start,
+            sent: None,
+            acknowledged: None,
+            supervisor: None,
+            end: None,
+            notices: VecDeque::new(),
+            activity_told: None,
+            activity: None,
+            desk: Desk::new(work),
+            leaving: false,
+        };
+        if let Some(wanted) = link.settings.as_ref().map(|settings| settings.wanted.clone()) {
+            link.note(&wanted);
+        }
+        link
+    }
+
+    /// What is to be done now, and when to ask again at the latest.
+    pub fn plan(&mut self, now: BootTime) -> (Vec<Action>, BootTime) {
+        let mut actions = Vec::new();
+        let mut wake = now.after(Duration::from_secs(60));
+        self.judge(now, &mut wake);
+        self.tell(&mut actions);
+        self.plan_work(now, &mut actions, &mut wake);
+        self.tell_activity(now, &mut actions, &mut wake);
+        self.plan_probe(now, &mut actions, &mut wake);
+        self.plan_call(now, &mut actions, &mut wake);
+        (actions, wake)
+    }
+
+    /// What follows from time alone.
+    fn judge(&mut self, now: BootTime, wake: &mut BootTime) {
+        let Some(settings) = &self.settings else { return };
+        let silence = Duration::from_secs(settings.heartbeat_timeout_seconds.max(1).into());
+        let over = self.heard.after(silence);
+        if now < over {
+            *wake = over.min(*wake);
+        } else if self.unanswered >= UNANSWERED {
+            self.end.get_or_insert(End::Abandoned);
+        }
+        if let Some(said) = &self.dismissal {
+            let stands = said.first.after(DISMISSAL_STANDS);
+            if said.count >= DISMISSALS || now >= stands {
+                self.end.get_or_insert(End::Dismissed);
+            } else {
+                *wake = stands.min(*wake);
+            }
+        }
+    }
+
+    /// Tells the supervisor what it was not told on this connection.
+    fn tell(&mut self, actions: &mut Vec<Action>) {
+        let may_start = self.may_start();
+        let (Some(told), Some(settings)) = (&mut self.supervisor, &self.settings) else { return };
+        if may_start && !told.start {
+            if !self.let_start {
+                self.let_start = true;
+                actions.push(Action::RememberStart);
+            }
+            told.start = true;
+            told.revision = Some(settings.wanted.revision.clone());
+            actions.push(Action::Tell(Order::Start(Box::new(settings.clone()))));
+        }
+        if self.registered && told.revision.as_ref() != Some(&settings.wanted.revision) {
+            told.revision = Some(settings.wanted.revision.clone());
+            actions.push(Action::Tell(Order::Wanted(settings.wanted.clone())));
+        }
+        if let (Some(end), false) = (&self.end, told.end) {
+            told.end = true;
+            actions.push(Action::Tell(match end {
+                End::Abandoned => Order::Abandoned,
+                End::WallsDown(reachable) => Order::WallsDown(reachable.clone()),
+                End::Dismissed => Order::Wanted(Wanted { directive: Directive::Stop, ..settings.wanted.clone() }),
+            }));
+        }
+    }
+
+    /// Tells that the program asked something: at once, then not more often than the supervisor can care about.
+    fn tell_activity(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
+        if self.activity.is_none() || self.supervisor.is_none() {
+            return;
+        }
+        let due = self.activity_told.map_or(now, |told| told.after(ACTIVITY_GAP));
+        if now < due {
+            *wake = due.min(*wake);
+        } else if let Some(action) = self.activity.take() {
+            self.activity_told = Some(now);
+            actions.push(Action::Tell(Order::Activity { action }));
+        }
+    }
+
+    fn may_start(&self) -> bool {
+        let wanted = self.settings.as_ref().is_some_and(|settings| match settings.wanted.directive {
+            Directive::Run | Directive::Pause => true,
+            Directive::Drain | Directive::Stop => false,
+        });
+        wanted && self.registered && self.walls.stand && self.end.is_none()
+    }
+
+    /// Why no work may be asked for yet: what the supervisor has to do first has not succeeded, or it has not said so.
+    fn preflight(&self) -> Option<Refusal> {
+        if self.settings.as_ref().is_none_or(|settings| settings.preflight_command.is_empty()) {
+            return None;
+        }
+        let said = self.program.as_ref().and_then(|(_, report)| report.preflight.as_ref());
+        let words = match said {
+            Some(Preflight { state: PreflightState::Passed, message: _ }) => return None,
+            Some(Preflight { state: PreflightState::Failed, message }) => format!("; {message}"),
+            Some(Preflight { state: PreflightState::Pending, message: _ }) | None => String::new(),
+        };
+        let message = format!("the preflight command (agent.preflightCommand) has not succeeded yet, and no item comes before{words}");
+        Some(Refusal::new(Code::PreflightNotPassed, message))
+    }
+
+    fn plan_work(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
+        let preflight = self.preflight();
+        let Some(settings) = &self.settings else { return };
+        let Some(how) = &settings.work else { return };
+        let directive = settings.wanted.directive;
+        let ending = self.leaving || self.end.is_some();
+        let give_back = match directive {
+            _ if ending => Some("Drained"),
+            _ if !self.registered => None, // what was wanted may be long ago
+            Directive::Run => None,
+            Directive::Pause => Some("Paused"),
+            Directive::Drain | Directive::Stop => Some("Drained"),
+        };
+        let around = work::Around {
+            how,
+            registered: self.registered,
+            may_claim: self.registered && self.walls.stand && directive == Directive::Run && !ending && preflight.is_none(),
+            give_back,
+            wanted: settings.wanted.item.as_ref(),
+            supervisor: self.supervisor.as_mut().map(|told| (&mut told.work, told.start)),
+        };
+        self.desk.plan(now, around, actions, wake);
+    }
+
+    fn plan_probe(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
+        let Some(settings) = &self.settings else { return };
+        // Unregistered, an unreachable target may be no more than a network that is not there yet.
+        if self.walls.looking.is_some() || !(self.registered || self.let_start) {
+            return;
+        }
+        if now >= self.walls.next {
+            self.walls.looking = Some(self.registered);
+            actions.push(Action::Probe(settings.canaries.clone()));
+        } else {
+            *wake = self.walls.next.min(*wake);
+        }
+    }
+
+    fn plan_call(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
+        if self.lane.busy {
+            return;
+        }
+        let (due, report) = if self.registered {
+            let Some(report) = self.report(now) else { return };
+            (self.report_due(&report), Some(report))
+        } else {
+            (self.lane.not_before, None)
+        };
+        let due = due.max(self.lane.not_before);
+        if now < due {
+            *wake = due.min(*wake);
+            return;
+        }
+        self.lane.busy = true;
+        actions.push(match report {
+            Some(report) => {
+                self.sent = Some((now, Shown::of(&report)));
+                Action::Report(report)
+            }
+            None => Action::Register,
+        });
+    }
+
+    fn report_due(&self, report: &Report) -> BootTime {
+        let Some((sent, shown)) = &self.sent else { return BootTime::default() };
+        let period = self.settings.as_ref().map_or(1, |settings| settings.heartbeat_period_seconds.max(1));
+        let changed = self.acknowledged.as_ref() != Some(&Shown::of(report));
+        // Others wait for the program to be started, and it is once; but for each item it would be too often.
+        if !self.settings.as_ref().is_some_and(|settings| settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem))
+            && shown.program == Program::Waiting
+            && report.program != Program::Waiting
+        {
+            return *sent;
+        }
+        sent.after(if changed { REPORT_GAP } else { Duration::from_secs(period.into()) })
+    }
+
+    /// How the agent is, now. `None`: a program was let start and the supervisor has not said how it is.
+    pub fn report(&self, now: BootTime) -> Option<Report> {
+        let waiting = Report::of(Program::Waiting);
+        let (at, said) = match &self.program {
+            Some((at, report)) => (*at, report.clone()),
+            None if self.let_start => return None,
+            None => (now, waiting),
+        };
+        // Nothing was heard since, so it has been silent (and frozen) since.
+        let since = millis(now.since(at));
+        let frozen_ms = if said.program == Program::Frozen { said.frozen_ms.saturating_add(since) } else { said.frozen_ms };
+        let silent_ms = if said.program == Program::Waiting { 0 } else { said.silent_ms.saturating_add(since) };
+        let reachable = if !self.let_start || self.walls.open >= OPEN_TWICE { self.walls.reachable.clone() } else { Vec::new() };
+        let action = self.action.clone().or_else(|| said.action.clone());
+        let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
+        // Of a lease we know before the supervisor does, and until its end is settled.
+        let held = self.desk.held();
+        Some(Report { period_seconds, silent_ms, frozen_ms, action, reachable, held, ..said })
+    }
+
+    /// Somebody answered a call: whatever was said, we are not alone.
+    pub fn answered(&mut self, now: BootTime) {
+        self.heard = now;
+        self.unanswered = 0;
+    }
+
+    /// Nobody answered a call.
+    pub fn unanswered(&mut self) {
+        self.unanswered = self.unanswered.saturating_add(1);
+    }
+
+    /// A gateway refused a call. One that is not about who we are changes nothing.
+    pub fn refused(&mut self, now: BootTime, code: Code) {
+        // Before anybody knew us, it only means that nobody knows us yet.
+        if !matches!(code, Code::NotAnAgent | Code::AgentEnded) || self.settings.is_none() {
+            return;
+        }
+        let said = self.dismissal.get_or_insert(Dismissal { first: now, counted: now, count: 1 });
+        if now.since(said.counted) >= DISMISSAL_GAP {
+            said.counted = now;
+            said.count += 1;
+        }
+    }
+
+    /// A gateway did what was asked: we are an agent.
+    pub fn accepted(&mut self) {
+        self.dismissal = None;
+    }
+
+    /// Our call (register or report) failed. `at_least` is what the gateway asks us to wait; `random` is in [0, 1).
+    pub fn call_failed(&mut self, now: BootTime, at_least: Duration, random: f64) {
+        self.lane.busy = false;
+        self.lane.failures = self.lane.failures.saturating_add(1);
+        let wait = backoff::delay(self.lane.failures, BACKOFF.0, BACKOFF.1, random);
+        self.lane.not_before = now.after(wait.max(at_least));
+    }
+
+    /// The registration was answered.
+    pub fn registered(&mut self, now: BootTime, mut settings: Settings) -> Action {
+        // Whether the program is run once or for each item is settled when it is let start, whatever the pool says later.
+        let before = self.settings.as_ref().filter(|_| self.let_start).map(|before| &before.work);
+        let run = |work: &Option<work::How>| work.as_ref().map(|work| work.run);
+        if let Some(before) = before.filter(|before| run(before) != run(&settings.work)) {
+            settings.work.clone_from(before);
+        }
+        // So is what has to succeed before.
+        if let Some(before) = self.settings.as_ref().filter(|_| self.let_start) {
+            settings.preflight_command.clone_from(&before.preflight_command);
+        }
+        self.lane = Lane { busy: false, failures: 0, not_before: now };
+        self.registered = true;
+        // What was found before may have been a network that was not there.
+        self.walls.next = now;
+        self.note(&settings.wanted);
+        self.settings = Some(settings.clone());
+        Action::RememberSettings(Box::new(settings))
+    }
+
+    /// The report was answered.
+    pub fn reported(&mut self, now: BootTime) {
+        self.lane = Lane { busy: false, failures: 0, not_before: now };
+        self.acknowledged = self.sent.as_ref().map(|(_, shown)| shown.clone());
+    }
+
+    /// What is wanted, as a gateway said it.
+    pub fn wanted(&mut self, wanted: Wanted) -> Option<Action> {
+        self.note(&wanted);
+        let settings = self.settings.as_mut()?;
+        if settings.wanted == wanted {
+            return None;
+        }
+        settings.wanted = wanted;
+        Some(Action::RememberSettings(Box::new(settings.clone())))
+    }
+
+    /// Remembers notices for the program's questions.
+    fn note(&mut self, wanted: &Wanted) {
+        for notice in &wanted.notices {
+            if self.notices.back().is_none_or(|newest| newest.id < notice.id) {
+                self.notices.push_back(notice.clone());
+            }
+        }
+        while self.notices.len() > NOTICES {
+            self.notices.pop_front();
+        }
+    }
+
+    /// A look at the walls is over; `reachable` was reached.
+    pub fn probed(&mut self, now: BootTime, mut reachable: Vec<String>) {
+        let registered = self.walls.looking.take().unwrap_or(false);
+        reachable.truncate(REACHABLE.0);
+        for target in &mut reachable {
+            *target = target.chars().take(REACHABLE.1).collect();
+        }
+        if reachable.is_empty() {
+            self.walls.open = 0;
+            self.walls.stand |= registered;
+            // A look from before the registration lets nothing start: the next one is due at once.
+            self.walls.next = if registered || !self.registered { now.after(self.look_each) } else { now };
+        } else {
+            self.walls.open = self.walls.open.saturating_add(1);
+            self.walls.stand = false;
+            self.walls.next = now.after(LOOK_AGAIN);
+            if self.let_start && self.walls.open >= OPEN_TWICE {
+                self.end.get_or_insert(End::WallsDown(reachable.clone()));
+            }
+        }
+        self.walls.reachable = reachable;
+    }
+
+    /// The supervisor connected.
+    pub fn connected(&mut self) {
+        self.supervisor = Some(Told::default());
+    }
+
+    /// The supervisor's connection is gone.
+    pub fn disconnected(&mut self) {
+        self.supervisor = None;
+    }
+
+    /// The supervisor says how the program is.
+    pub fn program(&mut self, now: BootTime, report: Report) {
+        self.action = self.action.take().or_else(|| report.action.clone());
+        self.desk.holds(report.held.as_ref());
+        if let Some(told) = &mut self.supervisor {
+            told.work.held = Some(report.held.clone());
+        }
+        self.program = Some((now, report));
+    }
+
+    /// The program asked something, or said what it does.
+    pub fn asked(&mut self, action: Option<String>) {
+        if action.is_some() {
+            self.action.clone_from(&action);
+        }
+        self.activity = Some(action.or_else(|| self.activity.take().flatten()));
+    }
+
+    /// The book of work, for what its calls came to.
+    pub fn desk(&mut self) -> &mut Desk {
+        &mut self.desk
+    }
+
+    fn run(&self) -> Option<Run> {
+        Some(self.settings.as_ref()?.work.as_ref()?.run)
+    }
+
+    /// The supervisor says how an item ended. What the program said it does was about that.
+    pub fn finished(&mut self, held: Held, outcome: Outcome) {
+        (self.action, self.activity) = (None, None);
+        self.desk.finished(held, outcome);
+    }
+
+    /// The program asks for an item. It is answered at once, or by its number.
+    pub fn next(&mut self, now: BootTime, number: u64, wait_seconds: u32) -> Option<Answer> {
+        let run = self.run();
+        // Who asks for none, or works from no queue, is told that first.
+        let early = self.preflight().filter(|_| run == Some(Run::LongRunning));
+        early.map(Answer::Refused).or_else(|| self.desk.next(now, number, wait_seconds, run))
+    }
+
+    /// The program says how its item ended. It is answered at once, or by its number.
+    pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome) -> Option<Answer> {
+        let run = self.run();
+        self.desk.say(now, number, outcome, run)
+    }
+
+    /// The program says how far it is.
+    pub fn progress(&mut self, progress: &Progress) {
+        self.desk.progress(progress);
+        let action = &progress.action;
+        self.asked(Some(action.clone()).filter(|action| !action.is_empty()));
+    }
+
+    /// This process is asked to end: it takes nothing new.
+    pub fn leave(&mut self, now: BootTime) {
+        self.leaving = true;
+        self.desk.hurry(now);
+    }
+
+    /// Nothing is left that a gateway has to know, as far as anybody can still say it.
+    pub fn all_told(&self, now: BootTime) -> bool {
+        self.desk.is_quiet(self.supervisor.is_some()) && (!self.let_start || self.all_reported(now))
+    }
+
+    /// Notices up to this one were written for the program.
+    pub fn notices_seen(&mut self, id: u64) {
+        if let Some((_, report)) = &mut self.program {
+            report.notices_seen = report.notices_seen.max(id);
+        }
+    }
+
+    /// Nothing of the program is left.
+    pub fn ended(&mut self, now: BootTime) {
+        if let Some(mut report) = self.report(now) {
+            report.program = Program::Ended;
+            self.program = Some((now, report));
+        }
+    }
+
+    /// Somebody answers, as far as the last call knows.
+    pub fn in_touch(&self) -> bool {
+        self.registered && self.unanswered == 0 && self.lane.failures == 0
+    }
+
+    /// This process is registered.
+    pub fn is_registered(&self) -> bool {
+        self.registered
+    }
+
+    /// The program was let start.
+    pub fn was_let_start(&self) -> bool {
+        self.let_start
+    }
+
+    /// The supervisor is connected.
+    pub fn is_connected(&self) -> bool {
+        self.supervisor.is_some()
+    }
+
+    /// What is wanted, as far as anybody said.
+    pub fn current(&self) -> Wanted {
+        self.settings.as_ref().map(|settings| settings.wanted.clone()).unwrap_or_default()
+    }
+
+    /// The revision to wait beyond, once registered.
+    pub fn revision(&self) -> Option<String> {
+        self.registered.then(|| self.current().revision)
+    }
+
+    /// When somebody last answered.
+    pub fn heard(&self) -> BootTime {
+        self.heard
+    }
+
+    /// The notices that are remembered, the oldest first.
+    pub fn notices(&self) -> Vec<Notice> {
+        self.notices.iter().cloned().collect()
+    }
+
+    /// The last report that a gateway took is what is true now, but for the lease, whose end is a call of its own.
+    pub fn all_reported(&self, now: BootTime) -> bool {
+        let known = |shown: &Shown| Shown { held: None, ..shown.clone() };
+        self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&Shown::of(&report))))
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,616 @@
+//! What the sidecar knows of its agent's work, and what it does next about it. Pure, as [`state`](super::state) is.
+//!
+//! What always holds: a claim is made only with nothing in hand; what is in hand is written down before anybody is told of
+//! it; an end is delivered until it is taken, refused for good, or of no interest to anybody any more, and only then forgotten.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use spillway_policy::backoff;
+use spillway_wire::agent::Run;
+pub use spillway_wire::agent::Work as How;
+use spillway_wire::link::{Answer, Order, Progress};
+use spillway_wire::work::{Advance, Assignment, Held, ItemOrder, ItemWanted, MAX_WAIT_SECONDS, Outcome};
+use spillway_wire::{Code, Refusal};
+
+use super::calls::lasting;
+use super::state::{Action as Plan, BACKOFF};
+use crate::clock::BootTime;
+
+/// Between the starts of two claims that found nothing, whatever the other side does.
+const CLAIM_GAP: Duration = Duration::from_secs(1);
+/// Between the starts of two claims that found something: with an end and a word about progress for each item that leaves
+/// room, of what a gateway takes from one agent, for what keeps it alive.
+const CLAIM_EACH: Duration = Duration::from_millis(200);
+/// Between two words about the progress of an item.
+const ADVANCE_GAP: Duration = Duration::from_secs(1);
+/// Beyond the time that was asked for, for an answer that is on its way.
+const SLACK: Duration = Duration::from_secs(3);
+/// Who says how its item ended waits so long before it is told that this is kept.
+const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// Why an agent whose items are done says goodbye.
+const ITEMS_DONE: &str = "its items are done (agent.maxItems)";
+
+/// What is to be done about work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write this down. Before anybody is told.
+    Remember(Box<Kept>),
+    /// Ask for an item, and wait for one so long.
+    Claim(u32),
+    /// Tell the gateway how far it is.
+    Advance(Held, Advance),
+    /// Tell the gateway how it ended.
+    Finish(Held, Outcome),
+    /// Answer the question with this number.
+    Answer(u64, Answer),
+    /// Say goodbye, with this reason.
+    Goodbye(String),
+    /// Tell people.
+    Say(String),
+}
+
+/// What a gateway made of a call.
+#[derive(Clone, Debug)]
+pub enum Taken<T> {
+    /// It did it.
+    Done(T),
+    /// It refused.
+    Refused(Refusal),
+    /// Nobody answered.
+    Silence,
+}
+
+/// What survives a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Kept {
+    item: Option<Item>,
+    last: Option<Last>,
+    /// Items that are behind it.
+    done: u32,
+}
+
+/// The item in hand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    held: Held,
+    /// None: our journal was lost, and the supervisor holds it.
+    assignment: Option<Box<Assignment>>,
+    /// What the program said of its end, while it still runs.
+    said: Option<Outcome>,
+    /// How it ended.
+    finish: Option<Outcome>,
+    /// It is given back before anybody worked on it, and is none of the items that the agent has done.
+    #[serde(default)]
+    untouched: bool,
+    /// It is not ours any more.
+    lost: bool,
+    /// How far it is, as far as no gateway knows.
+    advance: Option<Advance>,
+}
+
+/// The item before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Last {
+    held: Held,
+    /// None: it was lost, or its end was refused.
+    outcome: Option<Outcome>,
+}
+
+/// What the supervisor said and was told on its present connection.
+#[derive(Clone, Debug, Default)]
+pub struct Present {
+    /// The lease that it holds, once it said whether it does.
+    pub held: Option<Option<Held>>,
+    item: Option<Held>,
+    said: Option<(Held, Outcome)>,
+    settled: Option<Held>,
+}
+
+/// How things stand around the work.
+#[derive(Debug)]
+pub struct Around<'a> {
+    /// How this agent works.
+    pub how: &'a How,
+    /// This process is registered.
+    pub registered: bool,
+    /// New work is welcome.
+    pub may_claim: bool,
+    /// Why what nobody works on yet has to be given back.
+    pub give_back: Option<&'static str>,
+    /// What is wanted of an item.
+    pub wanted: Option<&'a ItemWanted>,
+    /// The supervisor, if it is connected, and whether it was told that the program may run.
+    pub supervisor: Option<(&'a mut Present, bool)>,
+}
+
+/// A program that asked for an item.
+#[derive(Clone, Debug)]
+struct Waiter {
+    number: u64,
+    until: BootTime,
+    /// A claim that was made for it is under way; it was answered.
+    claimed: bool,
+    tried: bool,
+    trouble: Option<Refusal>,
+}
+
+/// A program that said how its item ended.
+#[derive(Clone, Debug)]
+struct Talker {
+    number: u64,
+    until: BootTime,
+}
+
+/// One call at a time.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    busy: bool,
+    failures: u32,
+    not_before: BootTime,
+}
+
+impl Lane {
+    fn failed(&mut self, now: BootTime, at_least: Duration, random: f64) {
+        self.busy = false;
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now.after(backoff::delay(self.failures, BACKOFF.0, BACKOFF.1, random).max(at_least));
+    }
+
+    fn passed(&mut self, not_before: BootTime) {
+        *self = Self { busy: false, failures: 0, not_before };
+    }
+}
+
+/// The sidecar's book of work.
+#[derive(Clone, Debug, Default)]
+pub struct Desk {
+    kept: Kept,
+    /// `kept` was not written down yet.
+    dirty: bool,
+    claim: Lane,
+    claimed_at: BootTime,
+    /// Progress and ends.
+    calls: Lane,
+    advanced: Option<BootTime>,
+    waiters: Vec<Waiter>,
+    talkers: Vec<Talker>,
+    /// Leases of which the supervisor need not speak any more.
+    settled: Vec<Held>,
+    /// What was decided since the last plan.
+    news: Vec<Action>,
+    farewell: bool,
+}
+
+impl Desk {
+    /// With what an earlier process left.
+    pub fn new(kept: Kept) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    /// The lease in hand, until its end is settled.
+    pub fn held(&self) -> Option<Held> {
+        self.kept.item.as_ref().map(|item| item.held.clone())
+    }
+
+    /// Nothing is left to be told, as far as somebody is there who could say it.
+    pub fn is_quiet(&self, connected: bool) -> bool {
+        self.kept.item.as_ref().is_none_or(|item| item.lost || (item.finish.is_none() && !connected))
+    }
+
+    /// No failure of before holds up what is to be told now.
+    pub fn hurry(&mut self, now: BootTime) {
+        self.calls.not_before = self.calls.not_before.min(now);
+    }
+
+    /// What is to be done now, and when to ask again at the latest.
+    pub fn plan(&mut self, now: BootTime, mut around: Around<'_>, actions: &mut Vec<Plan>, wake: &mut BootTime) {
+        self.obey(&around);
+        let mut orders = Vec::new();
+        self.tell(&mut around, &mut orders);
+        self.answer(now, &around, wake);
+        self.plan_claim(now, &around, wake);
+        if around.registered {
+            self.plan_call(now, wake);
+        }
+        let over = around.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
+        if over && around.registered && !std::mem::replace(&mut self.farewell, true) {
+            self.news.push(Action::Goodbye(ITEMS_DONE.to_owned()));
+        }
+        if std::mem::take(&mut self.dirty) {
+            actions.push(Plan::Work(Action::Remember(Box::new(self.kept.clone()))));
+        }
+        actions.extend(orders.into_iter().map(Plan::Tell));
+        actions.extend(self.news.drain(..).map(Plan::Work));
+    }
+
+    /// What follows from what is wanted.
+    fn obey(&mut self, around: &Around<'_>) {
+        let Some(item) = &mut self.kept.item else { return };
+        // Nobody works on it, and nobody was told to: the supervisor says so.
+        let untouched = around.supervisor.as_ref().is_some_and(|(present, _)| present.lacks(&item.held));
+        let order = around.wanted.filter(|wanted| wanted.held == item.held).map(|wanted| wanted.order);
+        match (order, around.how.run) {
+            (Some(ItemOrder::Lost), Run::LongRunning) => self.lose(),
+            (Some(ItemOrder::Lost), Run::PerItem) if item.finish.is_some() || untouched => self.lose(),
+            (Some(ItemOrder::Lost), Run::PerItem) => {
+                self.dirty |= !item.lost;
+                item.lost = true;
+            }
+            (Some(ItemOrder::Cancel), Run::PerItem) if untouched => self.give_back("Cancelled"),
+            (Some(ItemOrder::Cancel), _) | (None, _) => {
+                if let Some(reason) = around.give_back.filter(|_| untouched) {
+                    self.give_back(reason);
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self) {
+        if let Some(item) = self.kept.item.take() {
+            self.news.push(Action::Say(format!("the lease of {} is lost: nothing is told of it any more", item.name())));
+            self.settle(item.held, None, &Answer::Refused(stale()));
+        }
+    }
+
+    fn give_back(&mut self, reason: &str) {
+        if let Some(item) = self.kept.item.as_mut().filter(|item| item.finish.is_none()) {
+            item.finish = Some(Outcome::Release { reason: reason.to_owned(), message: "no program worked on it".to_owned() });
+            item.untouched = true;
+            self.dirty = true;
+        }
+    }
+
+    /// Tells the supervisor what it was not told on this connection.
+    fn tell(&mut self, around: &mut Around<'_>, orders: &mut Vec<Order>) {
+        let settled = std::mem::take(&mut self.settled);
+        // One that is not there says its end again when it comes, and is told then.
+        let Some((present, started)) = &mut around.supervisor else { return };
+        for held in settled {
+            // Should the same lease be given to us again, it is told anew.
+            present.item.take_if(|told| *told == held);
+            present.settled = Some(held.clone());
+            orders.push(Order::Settled(held));
+        }
+        let in_hand = self.kept.item.as_ref().map(|item| &item.held);
+        let theirs = present.held.clone().flatten();
+        if let (Some(theirs), Some(last)) = (theirs, &self.kept.last)
+            && last.held == theirs
+            && in_hand != Some(&theirs)
+            && present.settled.as_ref() != Some(&theirs)
+        {
+            present.settled = Some(theirs.clone());
+            orders.push(Order::Settled(theirs));
+        }
+        let Some(item) = self.kept.item.as_ref().filter(|item| *started && item.finish.is_none() && !item.lost) else { return };
+        if let Some(assignment) = &item.assignment
+            && present.lacks(&item.held)
+        {
+            present.item = Some(item.held.clone());
+            orders.push(Order::Item(assignment.clone()));
+        }
+        let said = item.said.clone().map(|said| (item.held.clone(), said));
+        if let Some((held, outcome)) = said.clone().filter(|_| said != present.said && present.held.is_some()) {
+            present.said.clone_from(&said);
+            orders.push(Order::Said(held, outcome));
+        }
+        // Who said it may go once the supervisor knows, and not before: its end would be taken for another.
+        if said.is_some() && said == present.said {
+            self.news.extend(self.talkers.drain(..).map(|talker| Action::Answer(talker.number, Answer::Done)));
+        }
+    }
+
+    fn plan_claim(&mut self, now: BootTime, around: &Around<'_>, wake: &mut BootTime) {
+        if self.claim.busy || !self.welcome(around) {
+            return;
+        }
+        let wait = match around.how.run {
+            Run::PerItem => {
+                let idle = matches!(&around.supervisor, Some((Present { held: Some(None), .. }, true)));
+                (idle && self.kept.item.is_none()).then_some(MAX_WAIT_SECONDS)
+            }
+            Run::LongRunning => {
+                // A lease whose task our journal lost is claimed again.
+                let free = self.kept.item.as_ref().is_none_or(|item| item.assignment.is_none() && item.finish.is_none());
+                let left = self.waiters.iter().map(|waiter| waiter.until.since(now).as_millis().div_ceil(1000)).max();
+                left.filter(|_| free).map(|left| u32::try_from(left).unwrap_or(MAX_WAIT_SECONDS).min(MAX_WAIT_SECONDS))
+            }
+        };
+        let Some(wait) = wait else { return };
+        if now < self.claim.not_before {
+            *wake = self.claim.not_before.min(*wake);
+            return;
+        }
+        (self.claim.busy, self.claimed_at) = (true, now);
+        self.waiters.iter_mut().for_each(|waiter| waiter.claimed = true);
+        self.news.push(Action::Claim(wait));
+    }
+
+    fn welcome(&self, around: &Around<'_>) -> bool {
+        around.may_claim && around.how.max_items.is_none_or(|most| self.kept.done < most.max(1))
+    }
+
+    /// Answers those who asked for an item, or said how theirs ended.
+    fn answer(&mut self, now: BootTime, around: &Around<'_>, wake: &mut BootTime) {
+        let welcome = self.welcome(around);
+        let item = self.kept.item.as_ref().filter(|item| item.finish.is_none() && !item.lost);
+        let assignment = item.and_then(|item| item.assignment.as_ref());
+        let news = &mut self.news;
+        self.waiters.retain(|waiter| {
+            let due = if waiter.tried || !welcome { waiter.until } else { waiter.until.after(SLACK) };
+            let answer = match (assignment, &waiter.trouble) {
+                (Some(assignment), _) => Answer::Item(Some(assignment.clone())),
+                (None, _) if now < due => {
+                    *wake = due.min(*wake);
+                    return true;
+                }
+                (None, Some(trouble)) => Answer::Refused(trouble.clone()),
+                (None, None) => Answer::Item(None),
+            };
+            news.push(Action::Answer(waiter.number, answer));
+            false
+        });
+        self.talkers.retain(|talker| {
+            if now < talker.until {
+                *wake = talker.until.min(*wake);
+                return true;
+            }
+            news.push(Action::Answer(talker.number, Answer::Kept));
+            false
+        });
+    }
+
+    /// Progress first: nobody takes it after the end.
+    fn plan_call(&mut self, now: BootTime, wake: &mut BootTime) {
+        let Some(item) = self.kept.item.as_ref().filter(|item| !item.lost && !self.calls.busy) else { return };
+        let (action, due) = match (&item.advance, &item.finish) {
+            (Some(advance), finish) => {
+                let gap = self.advanced.filter(|_| finish.is_none()).map_or(now, |told| told.after(ADVANCE_GAP));
+                (Action::Advance(item.held.clone(), advance.clone()), gap)
+            }
+            (None, Some(finish)) => (Action::Finish(item.held.clone(), finish.clone()), now),
+            (None, None) => return,
+        };
+        let due = due.max(self.calls.not_before);
+        if now < due {
+            *wake = due.min(*wake);
+            return;
+        }
+        self.calls.busy = true;
+        self.news.push(action);
+    }
+
+    /// A claim was answered, or not. `at_least` is what the gateway asks us to wait; `random` is in [0, 1).
+    pub fn claimed(&mut self, now: BootTime, taken: Taken<Option<Assignment>>, at_least: Duration, random: f64) {
+        let (trouble, lasts) = match taken {
+            Taken::Done(Some(assignment)) => {
+                self.claim.passed(self.claimed_at.after(CLAIM_EACH).max(now));
+                return self.take(assignment);
+            }
+            Taken::Done(None) => {
+                self.claim.passed(self.claimed_at.after(CLAIM_GAP).max(now));
+                (None, false)
+            }
+            Taken::Refused(refusal) => {
+                self.claim.failed(now, at_least, random);
+                let lasts = lasting(refusal.code);
+                (Some(refusal), lasts)
+            }
+            Taken::Silence => {
+                self.claim.failed(now, at_least, random);
+                (Some(Refusal::new(Code::GovernorAway, "nobody answers; try again")), false)
+            }
+        };
+        for waiter in self.waiters.iter_mut().filter(|waiter| waiter.claimed) {
+            (waiter.claimed, waiter.tried, waiter.trouble) = (false, true, trouble.clone());
+            if lasts {
+                waiter.until = now;
+            }
+        }
+    }
+
+    fn take(&mut self, assignment: Assignment) {
+        let held = assignment.held.clone();
+        let known = self.kept.item.take();
+        self.dirty = true;
+        if let Some(known) = known {
+            if known.held == held {
+                self.kept.item = Some(Item { assignment: Some(Box::new(assignment)), ..known });
+                return;
+            }
+            // Whoever gives us another lease knows that we do not have this one.
+            self.settle(known.held, None, &Answer::Refused(stale()));
+        }
+        self.news.push(Action::Say(format!("holds {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
+        let assignment = Some(Box::new(assignment));
+        self.kept.item = Some(Item { held, assignment, said: None, finish: None, untouched: false, lost: false, advance: None });
+    }
+
+    /// Progress was taken, or not.
+    pub fn advanced(&mut self, now: BootTime, held: &Held, told: &Advance, taken: Taken<()>, at_least: Duration, random: f64) {
+        self.advanced = Some(now);
+        let over = match taken {
+            Taken::Done(()) => true,
+            // What is refused for a while is tried again; what cannot be carried out must not hold the end up.
+            Taken::Refused(refusal) => lasting(refusal.code) || matches!(refusal.code, Code::Internal | Code::Unknown),
+            Taken::Silence => false,
+        };
+        if over {
+            self.calls.passed(now);
+        } else {
+            self.calls.failed(now, at_least, random);
+        }
+        if over
+            && let Some(item) = self.kept.item.as_mut().filter(|item| item.held == *held)
+            && item.advance.as_ref() == Some(told)
+        {
+            item.advance = None;
+            self.dirty = true;
+        }
+    }
+
+    /// The end of the item was taken, or not.
+    pub fn delivered(&mut self, now: BootTime, held: &Held, taken: Taken<()>, at_least: Duration, random: f64) {
+        let answer = match taken {
+            Taken::Done(()) => Answer::Done,
+            Taken::Refused(refusal) if lasting(refusal.code) => Answer::Refused(refusal),
+            Taken::Refused(_) | Taken::Silence => return self.calls.failed(now, at_least, random),
+        };
+        self.calls.passed(now);
+        if let Some(item) = self.kept.item.take_if(|item| item.held == *held) {
+            let mut taken = item.finish.clone();
+            if let Answer::Refused(refusal) = &answer {
+                self.news.push(Action::Say(format!("the end of {} is refused and dropped: {refusal}", item.name())));
+                taken = None;
+            }
+            self.settle(item.held, taken, &answer);
+            self.kept.done -= u32::from(item.untouched);
+        }
+    }
+
+    /// This item is behind us.
+    fn settle(&mut self, held: Held, outcome: Option<Outcome>, answer: &Answer) {
+        for talker in self.talkers.drain(..) {
+            self.news.push(Action::Answer(talker.number, answer.clone()));
+        }
+        self.settled.push(held.clone());
+        self.kept.last = Some(Last { held, outcome });
+        self.kept.done = self.kept.done.saturating_add(1);
+        self.advanced = None;
+        self.dirty = true;
+    }
+
+    /// The supervisor says what it holds.
+    pub fn holds(&mut self, held: Option<&Held>) {
+        let Some(held) = held.filter(|_| self.kept.item.is_none()) else { return };
+        if self.kept.last.as_ref().is_none_or(|last| last.held != *held) {
+            self.adopt(held.clone(), None);
+        }
+    }
+
+    /// The supervisor says how an item ended.
+    pub fn finished(&mut self, held: Held, outcome: Outcome) {
+        match &mut self.kept.item {
+            Some(item) if item.held == held && item.lost => self.lose(),
+            Some(item) if item.held == held => {
+                self.dirty = true;
+                let said = item.said.take();
+                item.finish.get_or_insert(judged(said, outcome));
+            }
+            // Settled before, or of a time of which nothing is known.
+            Some(_) => self.settled.push(held),
+            None if self.kept.last.as_ref().is_some_and(|last| last.held == held) => self.settled.push(held),
+            None => self.adopt(held, Some(outcome)),
+        }
+    }
+
+    /// Our journal was lost; the lease may still be ours.
+    fn adopt(&mut self, held: Held, finish: Option<Outcome>) {
+        self.kept.item = Some(Item { held, assignment: None, said: None, finish, untouched: false, lost: false, advance: None });
+        self.dirty = true;
+    }
+
+    /// The program asks for an item. It is answered by [`Action::Answer`], or at once.
+    pub fn next(&mut self, now: BootTime, number: u64, wait_seconds: u32, run: Option<Run>) -> Option<Answer> {
+        match run {
+            Some(Run::LongRunning) => {
+                let until = now.after(Duration::from_secs(wait_seconds.into()));
+                self.waiters.push(Waiter { number, until, claimed: false, tried: false, trouble: None });
+                None
+            }
+            Some(Run::PerItem) => {
+                let message = "the program is run for each item and asks for none (agent.run: PerItem)";
+                Some(Answer::Refused(Refusal::new(Code::NotAllowed, message)))
+            }
+            None => Some(Answer::Refused(no_queues())),
+        }
+    }
+
+    /// The program says how its item ended. It is answered by [`Action::Answer`], or at once.
+    pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome, run: Option<Run>) -> Option<Answer> {
+        let Some(run) = run else { return Some(Answer::Refused(no_queues())) };
+        let item = match &mut self.kept.item {
+            Some(item) if item.lost => return Some(Answer::Refused(stale())),
+            Some(item) => item,
+            None => {
+                return Some(match &self.kept.last {
+                    Some(Last { outcome: None, .. }) => Answer::Refused(stale()),
+                    Some(last) if last.outcome.as_ref() == Some(&outcome) => Answer::Done, // said again
+                    Some(_) | None => Answer::Refused(Refusal::new(Code::NotHeld, "no item is in hand")),
+                });
+            }
+        };
+        match (&item.finish, run) {
+            (Some(finish), _) if *finish != outcome => {
+                return Some(Answer::Refused(Refusal::new(Code::FinishedAlready, "how this item ended was said already")));
+            }
+            // The supervisor uses it when the program ends: the last word counts.
+            (None, Run::PerItem) => {
+                item.said = Some(outcome);
+                self.dirty = true;
+            }
+            (None, Run::LongRunning) => {
+                item.finish = Some(outcome);
+                self.dirty = true;
+            }
+            (Some(_), _) => {}
+        }
+        self.talkers.push(Talker { number, until: now.after(FINISH_WITHIN) });
+        None
+    }
+
+    /// The program says how far it is.
+    pub fn progress(&mut self, progress: &Progress) {
+        let Progress { action, percent, checkpoint_ref } = progress;
+        let Some(item) = self.kept.item.as_mut().filter(|item| item.finish.is_none() && !item.lost) else { return };
+        let before = item.advance.take().unwrap_or_default();
+        item.advance = Some(Advance {
+            epoch: item.held.epoch,
+            percent: percent.or(before.percent),
+            message: Some(action.clone()).filter(|action| !action.is_empty()).or(before.message),
+            checkpoint_ref: checkpoint_ref.clone().or(before.checkpoint_ref),
+        });
+        self.dirty = true;
+    }
+}
+
+impl Item {
+    fn name(&self) -> &str {
+        self.assignment.as_ref().map_or(&self.held.uid, |assignment| &assignment.name)
+    }
+}
+
+impl Present {
+    /// It said that it does not hold this lease, and was not told to.
+    fn lacks(&self, held: &Held) -> bool {
+        self.held.as_ref().is_some_and(|theirs| theirs.as_ref() != Some(held)) && self.item.as_ref() != Some(held)
+    }
+}
+
+/// The end of an item whose program said `said`, of which its supervisor may not have heard, by the supervisor's rules.
+fn judged(said: Option<Outcome>, outcome: Outcome) -> Outcome {
+    match (said, outcome) {
+        (Some(Outcome::Complete { .. }), outcome @ Outcome::Complete { .. }) => outcome,
+        (Some(said @ Outcome::Complete { .. }), _) => said,
+        (Some(_), outcome @ Outcome::Release { .. }) if matches!(&outcome, Outcome::Release { reason, .. } if reason == "Cancelled") => {
+            outcome
+        }
+        (Some(said), _) => said,
+        (None, outcome) => outcome,
+    }
+}
+
+fn stale() -> Refusal {
+    Refusal::new(Code::StaleLease, "the item is not this agent's any more")
+}
+
+fn no_queues() -> Refusal {
+    Refusal::new(Code::NoQueues, "this agent's pool works from no queue (spec.queues)")
+}
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! `spillway-agent`, and under the name `spillway` the program's commands. Parses arguments and calls the library.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use spillway_pod::command::{self, Place, Verb, shell};
+use spillway_pod::{DATA_DIR, FIRST_PORT, SOCKET, agent, install, link};
+
+/// The programs inside an agent's pod.
+#[derive(Parser)]
+#[command(name = "spillway-agent", version, about, after_help = command::EXIT_CODES)]
+struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Copy this binary to a folder, and link `spillway` to it
+    Install {
+        /// The folder
+        dir: PathBuf,
+    },
+    /// Run the sidecar: it talks to the gateway for everybody in the pod
+    Link(LinkArguments),
+    /// Run the supervisor, as PID 1 of the agent's container: it starts the program, and ends it
+    Agent(AgentArguments),
+    #[command(flatten)]
+    Program(Verb),
+}
+
+#[derive(clap::Args)]
+struct LinkArguments {
+    /// The gateway, as IP:PORT
+    #[arg(long, env = "SPILLWAY_GATEWAY")]
+    gateway: SocketAddr,
+    /// Certificates to trust; read again when they change
+    #[arg(long, default_value = "/spillway/ca/ca.crt")]
+    ca: PathBuf,
+    /// The pod's token; read for each call
+    #[arg(long, default_value = "/spillway/token/token")]
+    token: PathBuf,
+    /// Folder for what must survive a restart of the sidecar
+    #[arg(long, default_value = "/spillway/journal")]
+    journal: PathBuf,
+    /// The unix socket
+    #[arg(long, default_value = SOCKET)]
+    socket: PathBuf,
+    /// The first of the loopback ports, 0 for none; fixed in a pod
+    #[arg(long, hide = true, default_value_t = FIRST_PORT)]
+    first_port: u16,
+    /// Milliseconds between two looks at walls that stand
+    #[arg(long, hide = true, default_value_t = 60_000)]
+    look_each_ms: u64,
+    /// Milliseconds for which the breaker of commands stays open
+    #[arg(long, hide = true)]
+    commands_open_ms: Option<u64>,
+}
+
+#[derive(clap::Args)]
+struct AgentArguments {
+    /// A variable of the container's environment that the program gets too (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pass: Vec<String>,
+    /// The program has the container's terminal
+    #[arg(long)]
+    tty: bool,
+    /// The program's data folder
+    #[arg(long, value_name = "DIR", env = spillway_pod::DATA_DIR_VARIABLE, default_value = DATA_DIR)]
+    data: PathBuf,
+    /// The sidecar's socket
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    let called = std::env::args_os().next();
+    if let Some(shell) = shell::called(called.as_deref()) {
+        return ExitCode::from(shell::run(shell, std::env::args_os().skip(1).collect()));
+    }
+    if called.as_deref().map(Path::new).and_then(Path::file_name) == Some(install::COMMAND.as_ref()) {
+        return ExitCode::from(command::run(command::Arguments::parse()));
+    }
+    let Arguments { place, command } = Arguments::parse();
+    let done = match command {
+        Command::Install { dir } => install::install(&dir).map(|()| 0),
+        Command::Link(arguments) => link::run(options(arguments)).map(|()| 0),
+        Command::Agent(AgentArguments { pass, tty, data, socket, command }) => {
+            agent::run(agent::Options { command, pass, tty, data, socket })
+        }
+        Command::Program(verb) => Ok(command::run_verb(&place, verb)),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(arguments: LinkArguments) -> link::Options {
+    let LinkArguments { gateway, ca, token, journal, socket, first_port, look_each_ms, commands_open_ms } = arguments;
+    let look_each = Duration::from_millis(look_each_ms);
+    let commands_open = commands_open_ms.map(Duration::from_millis);
+    link::Options { gateway, ca, token, journal, socket, first_port, look_each, commands_open }
+}

@@ -1,0 +1,81 @@
+//! What is kept of an output: its beginning and its end, each bounded, and how much was between them.
+
+use std::collections::VecDeque;
+
+/// Kept of the beginning, and as much of the end.
+pub const KEPT: usize = 64 * 1024;
+
+/// One stream.
+#[derive(Debug, Default)]
+pub struct Capture {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    /// Bytes between them that were dropped.
+    left_out: u64,
+}
+
+impl Capture {
+    /// It wrote this.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(bytes.len().min(KEPT - self.head.len()));
+        self.head.extend_from_slice(first);
+        // Of one that is longer than the tail only its end can stay.
+        let (passed, last) = rest.split_at(rest.len().saturating_sub(KEPT));
+        let over = (self.tail.len() + last.len()).saturating_sub(KEPT);
+        self.tail.drain(..over);
+        self.tail.extend(last);
+        self.left_out += (passed.len() + over) as u64;
+    }
+
+    /// Something is missing.
+    pub fn truncated(&self) -> bool {
+        self.left_out > 0
+    }
+
+    /// As text, which says in the middle what is missing.
+    pub fn text(&self) -> String {
+        let (one, other) = self.tail.as_slices();
+        let bytes = if self.left_out == 0 {
+            [self.head.as_slice(), one, other].concat()
+        } else {
+            let between = format!("\n[... {} bytes left out ...]\n", self.left_out);
+            [self.head.as_slice(), between.as_bytes(), one, other].concat()
+        };
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_output_is_whole() {
+        let mut capture = Capture::default();
+        for part in ["one ", "", "tw\u{f6}"] {
+            capture.push(part.as_bytes());
+        }
+        assert_eq!((capture.text().as_str(), capture.truncated()), ("one tw\u{f6}", false));
+        let mut full = Capture::default();
+        full.push(&vec![b'x'; 2 * KEPT]);
+        assert_eq!((full.text().len(), full.truncated()), (2 * KEPT, false));
+    }
+
+    #[test]
+    fn a_long_one_has_its_beginning_and_its_end_however_it_came() {
+        let all: Vec<u8> = (0..1_000_000_u32).map(|index| b'a' + u8::try_from(index % 23).unwrap_or(0)).collect();
+        let mut texts = Vec::new();
+        for chunk in [1000, 4096, 100_000, all.len()] {
+            let mut capture = Capture::default();
+            all.chunks(chunk).for_each(|part| capture.push(part));
+            assert!(capture.truncated() && capture.head.len() + capture.tail.len() == 2 * KEPT);
+            texts.push(capture.text());
+        }
+        texts.dedup();
+        let [text] = &texts[..] else { panic!("{} different texts", texts.len()) };
+        let left_out = format!("[... {} bytes left out ...]", all.len() - 2 * KEPT);
+        assert!(
+            text.as_bytes().starts_with(&all[..KEPT]) && text.as_bytes().ends_with(&all[all.len() - KEPT..]) && text.contains(&left_out)
+        );
+    }
+}

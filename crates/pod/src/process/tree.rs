@@ -1,0 +1,226 @@
+//! What is below us: finding, signalling, reaping. Decides nothing.
+//!
+//! We are the subreaper of all that we start: whoever loses its parent becomes our child, whatever session or group it made
+//! for itself. So the kernel's word that we have no child is proof that nothing is left, and a walk along the parents finds
+//! everything that is. A walk is not one moment: what forks meanwhile is found by the next one. It looks at nothing but what
+//! is below us, so that it is faster than what forks and ends, forks and ends.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
+};
+
+/// Walks in a row that find something new to stop, before everything is killed anyhow.
+const STOPS: usize = 64;
+
+/// We, who get the orphans of all that we start. All of our children are taken for the command's.
+#[derive(Debug)]
+pub struct Tree(());
+
+/// How a process of ours ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// What [`Tree::reap`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    /// A child ended.
+    Ended(i32, Exit),
+    /// None did, and there are some.
+    Nothing,
+    /// There is none, nor anything below.
+    Empty,
+}
+
+/// A process, as the kernel lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    pid: i32,
+    parent: i32,
+    /// It ended and was not reaped.
+    dead: bool,
+}
+
+impl Tree {
+    /// Makes us the subreaper.
+    pub fn new() -> io::Result<Self> {
+        set_child_subreaper(Some(getpid()))?;
+        Ok(Self(()))
+    }
+
+    /// The next child that ended.
+    pub fn reap(&self) -> Reaped {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(None) => return Reaped::Nothing,
+                Ok(Some((pid, status))) => {
+                    let exit = match (status.exit_status(), status.terminating_signal()) {
+                        (Some(code), _) => Exit::Code(code),
+                        (None, Some(signal)) => Exit::Signal(signal),
+                        (None, None) => continue,
+                    };
+                    return Reaped::Ended(pid.as_raw_nonzero().get(), exit);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return Reaped::Empty,
+            }
+        }
+    }
+
+    /// Asks everything to end. One that was stopped hears of it only when it goes on.
+    pub fn ask(&self) {
+        for pid in self.living() {
+            self.signal(pid, Signal::TERM);
+            self.signal(pid, Signal::CONT);
+        }
+    }
+
+    /// Kills everything: first nobody may fork any more, until a walk finds nobody new, then all die. Gives who was there.
+    pub fn kill(&self) -> BTreeSet<i32> {
+        let mut found = BTreeSet::new();
+        for _ in 0..STOPS {
+            let new: Vec<i32> = self.living().into_iter().filter(|pid| found.insert(*pid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            new.into_iter().for_each(|pid| self.signal(pid, Signal::STOP));
+        }
+        found.iter().for_each(|pid| self.signal(*pid, Signal::KILL));
+        found
+    }
+
+    /// Everything below us that has not ended.
+    pub fn living(&self) -> Vec<i32> {
+        let own = getpid().as_raw_nonzero().get();
+        let found = if children(own).is_some() {
+            below(own, |pid| children(pid).unwrap_or_default())
+        } else {
+            // A kernel that does not list them: everything there is has to be looked at.
+            let entries = entries();
+            below(own, |pid| entries.iter().filter(|entry| entry.parent == pid).map(|entry| entry.pid).collect())
+        };
+        found.into_iter().filter(|pid| entry(*pid).is_some_and(|entry| !entry.dead)).collect()
+    }
+
+    /// Signals `pid`, if it is still below us: it may have ended, and its number be somebody else's. What is held by the
+    /// descriptor stays the process that was looked at.
+    fn signal(&self, pid: i32, signal: Signal) {
+        let Some(number) = Pid::from_raw(pid) else { return };
+        match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(held) => {
+                if self.is_below(pid) {
+                    let _ = pidfd_send_signal(held, signal); // it may have ended
+                }
+            }
+            // A kernel without them.
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) if self.is_below(pid) => {
+                let _ = kill_process(number, signal);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Whether one of `pid`'s parents are we.
+    fn is_below(&self, pid: i32) -> bool {
+        let own = getpid().as_raw_nonzero().get();
+        let mut at = pid;
+        // Nobody has so many ancestors; numbers that change under us must not make a ring.
+        for _ in 0..1000 {
+            match entry(at).map(|entry| entry.parent) {
+                Some(parent) if parent == own => return true,
+                Some(0 | 1) | None => return false,
+                Some(parent) => at = parent,
+            }
+        }
+        false
+    }
+}
+
+/// Who is below `root`, where `children` says who is whose.
+fn below(root: i32, children: impl Fn(i32) -> Vec<i32>) -> BTreeSet<i32> {
+    let mut found = BTreeSet::new();
+    let mut ahead = vec![root];
+    while let Some(parent) = ahead.pop() {
+        ahead.extend(children(parent).into_iter().filter(|pid| *pid != root && found.insert(*pid)));
+    }
+    found
+}
+
+/// The children of all threads of `pid`, as the kernel lists them. `None`: it is gone, or the kernel has no such list.
+fn children(pid: i32) -> Option<Vec<i32>> {
+    let mut all = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        all.extend(list.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    Some(all)
+}
+
+fn entries() -> Vec<Entry> {
+    let Ok(folder) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = folder.filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter_map(entry).collect()
+}
+
+fn entry(pid: i32) -> Option<Entry> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// A line of `/proc/PID/stat`. The name, in parentheses, may hold anything.
+fn parse(pid: i32, stat: &str) -> Option<Entry> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    Some(Entry { pid, parent: fields.next()?.parse().ok()?, dead: matches!(state, "Z" | "X" | "x") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let cases = [
+            ("7 (sh) S 3 7 7 0 -1", Some((3, false))),
+            ("7 (a) Z 9 (b) Z 4 7", Some((4, true))),
+            ("7 (\u{fffd}\n)) T 1 7", Some((1, false))),
+            ("7 (sh", None),
+            ("7 (sh) S", None),
+        ];
+        for (stat, expected) in cases {
+            assert_eq!(parse(7, stat).map(|entry| (entry.parent, entry.dead)), expected, "{stat}");
+        }
+    }
+
+    #[test]
+    fn who_is_below_is_found_whatever_its_number() {
+        let of = |pairs: &'static [(i32, i32)]| {
+            move |root| pairs.iter().filter(|(_, parent)| *parent == root).map(|(pid, _)| *pid).collect::<Vec<_>>()
+        };
+        let all = of(&[(1, 0), (5, 1), (9, 5), (7, 9), (3, 7), (20, 1), (21, 20), (6, 5)]);
+        assert_eq!(below(5, all), BTreeSet::from([3, 6, 7, 9]));
+        assert_eq!(below(21, all), BTreeSet::new());
+        // A list that was read while numbers changed hands may even hold a ring.
+        assert_eq!(below(5, of(&[(6, 5), (8, 6), (6, 8), (5, 8)])), BTreeSet::from([6, 8]));
+    }
+
+    #[test]
+    fn the_kernel_lists_a_child_either_way() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a child");
+        let (own, pid) = (getpid().as_raw_nonzero().get(), i32::try_from(child.id()).expect("a pid"));
+        if let Some(children) = children(own) {
+            assert!(children.contains(&pid));
+        }
+        assert!(entries().contains(&Entry { pid, parent: own, dead: false }));
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert_eq!((entry(pid), children(pid)), (None, None));
+    }
+}

@@ -1,0 +1,43 @@
+//! Breakers: what keeps failing is stopped for a while, then tried with probes, then let pass again.
+//!
+//! One machine, four guards ([`Guard`]). Whoever wants to act asks [`admit`](Circuit::admit) for a permit, of one circuit or
+//! of [several at once](scopes), and gives it back with what came of it. A result under an earlier epoch, of another owner, or
+//! told before changes nothing; a probe that says nothing in its time has failed, so that time alone leads to a permit.
+//!
+//! An opening must be durable before anybody hears of it: until [`stored`](Circuit::stored) says so the answer is
+//! [`Answer::Store`]. Counts are memory and may be lost at any time.
+//!
+//! Times are milliseconds of a clock that never jumps; time and dice come in as an argument ([`At`]). The wall clock is only
+//! in what is [saved]. Nothing here knows who stores it, or what is guarded.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`circuit`] | the machine |
+//! | [`window`] | failures of the last while, in buckets |
+//! | [`settings`] | the guards and their defaults |
+//! | [`scopes`] | several circuits, all or nothing |
+//! | [`saved`] | what is durable, and what a new owner makes of it |
+//! | [`commands`] | which ends of a command are failures |
+//! | [`refusal`] | how a refusal is said |
+
+pub mod circuit;
+pub mod commands;
+pub mod refusal;
+pub mod saved;
+pub mod scopes;
+pub mod settings;
+pub mod window;
+
+pub use circuit::{Answer, At, Circuit, Completed, Counts, Outcome, Permit};
+pub use refusal::{Rejection, Why};
+pub use saved::{Saved, State};
+pub use settings::{Force, Guard, Mode, Review, Settings};
+
+#[cfg(test)]
+mod circuit_tests;
+#[cfg(test)]
+mod measure_tests;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod property_tests;

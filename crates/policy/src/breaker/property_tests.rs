@@ -1,0 +1,260 @@
+//! The promises of a circuit, over random admissions, results in any order, owners that crash and clocks that jump.
+
+use proptest::prelude::*;
+
+use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
+use super::saved::{Saved, State};
+use super::scopes;
+use super::settings::{DAY, Guard, Settings};
+
+const WALL: i64 = 1_790_000_000_000;
+/// What one operation may take.
+const WITHIN: u64 = 400;
+
+#[derive(Clone, Debug)]
+enum Do {
+    Admit,
+    /// A result of a permit that was given at some time, told before or not.
+    Complete(usize, Outcome),
+    Pass(u64),
+    /// The owner dies; by the wall clock so much time has passed when the next one reads.
+    Crash(i64),
+}
+
+fn doings() -> impl Strategy<Value = Vec<Do>> {
+    let outcome = prop_oneof![
+        2 => Just(Outcome::Success),
+        5 => prop_oneof![4 => Just(None), 1 => (0u64..5000).prop_map(Some)].prop_map(|retry_after| Outcome::Failure { retry_after }),
+        1 => Just(Outcome::Neutral),
+        1 => Just(Outcome::Dropped),
+    ];
+    let one = prop_oneof![
+        6 => Just(Do::Admit),
+        8 => (0usize..4, outcome).prop_map(|(which, outcome)| Do::Complete(which, outcome)),
+        3 => (0u64..700).prop_map(Do::Pass),
+        1 => prop_oneof![0i64..1000, -2000i64..0, Just(i64::MAX / 4), Just(i64::MIN / 4)].prop_map(Do::Crash),
+    ];
+    proptest::collection::vec(one, 1..150)
+}
+
+prop_compose! {
+    fn settings()(threshold in 1u32..5, window in 100u64..3000, open in 1u64..1000, factor in 1u32..4, successes in 1u32..4, probes in 1u32..4, within in proptest::option::of(1u64..600)) -> Settings {
+        Settings { threshold, window, open, factor, max_open: 2000, successes, probes, probe_within: within, ..Settings::of(Guard::Models) }
+    }
+}
+
+/// A circuit, whoever uses it, and its record.
+struct World {
+    circuit: Circuit,
+    owner: u64,
+    /// Permits, the newest last, and whether their results were told.
+    given: Vec<(Permit, bool)>,
+    /// When failures were told while it was closed.
+    failures: Vec<u64>,
+    stored: Saved,
+    now: u64,
+    random: f64,
+}
+
+/// Without what is for metrics only.
+fn plain(circuit: &Circuit) -> Circuit {
+    let mut plain = circuit.clone();
+    plain.counts = Counts::default();
+    plain
+}
+
+impl World {
+    fn new(settings: Settings, random: f64) -> Self {
+        let circuit = Circuit::new(settings, 0);
+        Self { circuit, owner: 0, given: Vec::new(), failures: Vec::new(), stored: Saved::default(), now: 0, random }
+    }
+
+    fn at(&self) -> At {
+        At { now: self.now, random: self.random }
+    }
+
+    /// Asks, and stores what has to be stored before.
+    fn admit(&mut self) -> Answer<Permit> {
+        match self.circuit.admit(self.at(), WITHIN) {
+            Answer::Store => {
+                self.stored = self.circuit.saved(self.now, WALL);
+                self.circuit.stored(self.stored.epoch);
+                self.circuit.admit(self.at(), WITHIN)
+            }
+            answer => answer,
+        }
+    }
+
+    fn probing(&self) -> usize {
+        let live = |(permit, told): &&(Permit, bool)| !told && (permit.owner, permit.epoch) == (self.owner, self.circuit.epoch());
+        self.given.iter().filter(live).filter(|(permit, _)| permit.kind == Kind::Probe).count()
+    }
+
+    /// The most that a refusal may say.
+    fn bound(&self) -> u64 {
+        let Settings { max_open, probe_within, .. } = self.circuit.settings();
+        [max_open + max_open / 10, probe_within.unwrap_or(WITHIN), 5000, 1000].into_iter().max().unwrap_or(DAY)
+    }
+
+    fn step(&mut self, doing: &Do) -> Result<(), TestCaseError> {
+        let before = (self.circuit.state(), self.circuit.epoch());
+        match doing {
+            Do::Admit => {
+                let open_until = self.circuit.saved(self.now, 0).open_until.filter(|until| *until > 0);
+                match self.admit() {
+                    Answer::Permit(permit) => {
+                        prop_assert_eq!(open_until, None, "B1");
+                        self.given.push((permit, false));
+                    }
+                    Answer::Rejected(rejection) => prop_assert!((1..=self.bound()).contains(&rejection.retry_after), "B9: {rejection:?}"),
+                    Answer::Store => prop_assert!(false, "it was stored"),
+                }
+            }
+            Do::Complete(back, outcome) if *back < self.given.len() => {
+                let which = self.given.len() - 1 - back;
+                self.complete(which, *outcome)?;
+            }
+            Do::Pass(time) => {
+                self.now += time;
+                self.circuit.tick(self.at());
+            }
+            Do::Crash(passed) => {
+                self.owner += 1;
+                let wall = WALL.saturating_add(*passed);
+                let settings = self.circuit.settings().clone();
+                self.circuit = Circuit::load(settings.clone(), self.owner, &self.stored, self.at(), wall);
+                let left = self.circuit.saved(self.now, 0).open_until.unwrap_or(0);
+                prop_assert!(left <= i64::try_from(settings.max_open).unwrap_or(0), "B7: {left} ms after a jump of the wall clock");
+                self.failures.clear();
+                return Ok(());
+            }
+            Do::Complete(..) => {}
+        }
+        self.check(before)
+    }
+
+    fn complete(&mut self, which: usize, outcome: Outcome) -> Result<(), TestCaseError> {
+        let (permit, told) = self.given[which];
+        let at = self.at();
+        let mut ticked = self.circuit.clone();
+        ticked.tick(at);
+        let (closed, epoch) = (ticked.state() == State::Closed, ticked.epoch());
+        let completed = self.circuit.complete(&permit, outcome, at);
+        if told || (permit.owner, permit.epoch) != (self.owner, epoch) {
+            prop_assert_eq!(completed, Completed::Late, "B3, B8");
+            prop_assert!(plain(&self.circuit) == plain(&ticked), "B3, B8");
+        } else {
+            prop_assert_eq!(completed, Completed::Taken);
+            if closed && matches!(outcome, Outcome::Failure { .. }) {
+                self.failures.push(self.now);
+                self.window()?;
+            }
+        }
+        self.given[which].1 = true;
+        Ok(())
+    }
+
+    /// B6: it is open exactly if enough failures count, give or take a bucket.
+    fn window(&mut self) -> Result<(), TestCaseError> {
+        let Settings { threshold, window, .. } = *self.circuit.settings();
+        let within = |age: u64| self.failures.iter().filter(|at| self.now - **at < age).count();
+        let open = self.circuit.state() == State::Open;
+        prop_assert!(open || within(window) < threshold as usize, "B6: {} failures count", within(window));
+        prop_assert!(!open || within(window.div_ceil(20) * 21) >= threshold as usize, "B6: only {} count", within(window));
+        if open {
+            self.failures.clear();
+        }
+        Ok(())
+    }
+
+    fn check(&self, (state, epoch): (State, u64)) -> Result<(), TestCaseError> {
+        let Settings { probes, .. } = *self.circuit.settings();
+        prop_assert!(self.probing() <= probes as usize, "B2");
+        let rise = match (state, self.circuit.state()) {
+            (State::Closed, State::Open) | (State::Open, State::HalfOpen) | (State::HalfOpen, State::Open) => 1,
+            (State::HalfOpen, State::Closed) => 0,
+            (before, after) => {
+                prop_assert_eq!(before, after, "B5");
+                0
+            }
+        };
+        prop_assert_eq!(self.circuit.epoch(), epoch + rise, "B5");
+        Ok(())
+    }
+
+    /// B4: nobody tells anything any more, and whoever asks comes back when he was told to.
+    fn comes_back(&mut self) -> Result<(), TestCaseError> {
+        for _ in 0..4 {
+            match self.admit() {
+                Answer::Permit(_) => return Ok(()),
+                Answer::Rejected(rejection) => self.now += rejection.retry_after,
+                Answer::Store => {}
+            }
+        }
+        prop_assert!(false, "B4: {:?}", self.circuit);
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn b1_to_b9_hold_whatever_happens(settings in settings(), doings in doings(), random in 0.0f64..1.0) {
+        let mut world = World::new(settings, random);
+        for doing in &doings {
+            world.step(doing)?;
+        }
+        world.comes_back()?;
+    }
+
+    #[test]
+    fn b7_only_its_own_clock_counts(settings in settings(), doings in doings(), shift in 0u64..1_000_000_000) {
+        // The same at any time of its clock, but for the borders of buckets.
+        let width = settings.window.div_ceil(20);
+        let (mut one, mut other) = (World::new(settings.clone(), 0.5), World::new(settings, 0.5));
+        other.now = shift / width * width;
+        for doing in doings.iter().filter(|doing| !matches!(doing, Do::Crash(_))) {
+            one.step(doing)?;
+            other.step(doing)?;
+            prop_assert_eq!(one.circuit.state(), other.circuit.state());
+            prop_assert_eq!(one.circuit.saved(one.now, WALL), other.circuit.saved(other.now, WALL));
+        }
+    }
+
+    #[test]
+    fn b10_a_refusal_takes_nothing_anywhere(first in settings(), second in settings(), doings in doings()) {
+        let mut circuits = [World::new(first, 0.5), World::new(second, 0.5)];
+        let mut given: Vec<Vec<Permit>> = Vec::new();
+        for (index, doing) in doings.iter().enumerate() {
+            let at = At { now: circuits[0].now, random: 0.5 };
+            match doing {
+                Do::Admit => {
+                    circuits.iter_mut().for_each(|world| world.circuit.tick(at));
+                    let before: Vec<Circuit> = circuits.iter().map(|world| plain(&world.circuit)).collect();
+                    let [one, other] = &mut circuits;
+                    match scopes::admit(&mut [&mut one.circuit, &mut other.circuit], at, WITHIN) {
+                        Answer::Permit(permits) => given.push(permits),
+                        Answer::Rejected(_) | Answer::Store => {
+                            for (world, before) in circuits.iter().zip(&before) {
+                                prop_assert!(plain(&world.circuit) == *before, "B10");
+                            }
+                        }
+                    }
+                    for world in &mut circuits {
+                        let epoch = world.circuit.epoch();
+                        world.circuit.stored(epoch);
+                    }
+                }
+                Do::Complete(_, outcome) if !given.is_empty() => {
+                    // One of the two fails more often than the other.
+                    let permits = given.swap_remove(index % given.len());
+                    for (which, (permit, world)) in permits.iter().zip(&mut circuits).enumerate() {
+                        let outcome = if which == index % 2 { *outcome } else { Outcome::Neutral };
+                        world.circuit.complete(permit, outcome, at);
+                    }
+                }
+                Do::Pass(time) => circuits.iter_mut().for_each(|world| world.now += time),
+                Do::Complete(..) | Do::Crash(_) => {}
+            }
+        }
+    }
+}

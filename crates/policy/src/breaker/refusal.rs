@@ -1,0 +1,91 @@
+//! How a refusal is said: which breaker, and when to come back.
+
+use std::fmt;
+
+use super::settings::Guard;
+
+/// Why there is no permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// Too much failed.
+    Open,
+    /// It is being tried whether things work again.
+    Probing,
+    /// A person has to approve that it is tried.
+    Review,
+    /// A person holds it open.
+    Forced,
+}
+
+/// A refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rejection {
+    /// What the circuit protects.
+    pub guard: Guard,
+    /// Why.
+    pub why: Why,
+    /// Milliseconds after which asking again may help; never 0. Where a person has to act it is a guess.
+    pub retry_after: u64,
+}
+
+impl Why {
+    /// As one word, for metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Probing => "probing",
+            Self::Review => "review",
+            Self::Forced => "forced",
+        }
+    }
+}
+
+impl Rejection {
+    /// Names the breaker. `about` is what the circuit is one of many for: a pool, a provider and its class of models.
+    pub fn name(&self, about: &str) -> String {
+        match self.guard {
+            Guard::Session => "bash circuit breaker open for session".to_owned(),
+            Guard::Commands => "bash circuit breaker open globally".to_owned(),
+            Guard::Work => format!("work circuit breaker open for {about}"),
+            Guard::Models => format!("model circuit breaker open for {about}"),
+        }
+    }
+}
+
+/// What follows the name: why, and when to come back.
+impl fmt::Display for Rejection {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.retry_after.div_ceil(1000);
+        match self.why {
+            Why::Open => write!(out, "too much failed; do not retry within {seconds} s"),
+            Why::Probing => write!(out, "it is being tried whether things work again; do not retry within {seconds} s"),
+            Why::Review => write!(out, "a person has to approve that it is tried again; do not retry"),
+            Why::Forced => write!(out, "a person holds it open; do not retry"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_breaker_and_when_to_come_back() {
+        let say = |guard, why| {
+            let rejection = Rejection { guard, why, retry_after: 29_001 };
+            format!("{}: {rejection}", rejection.name("drones"))
+        };
+        let cases = [
+            (Guard::Session, Why::Open, "bash circuit breaker open for session: too much failed; do not retry within 30 s"),
+            (Guard::Commands, Why::Forced, "bash circuit breaker open globally: a person holds it open; do not retry"),
+            (
+                Guard::Work,
+                Why::Review,
+                "work circuit breaker open for drones: a person has to approve that it is tried again; do not retry",
+            ),
+        ];
+        for (guard, why, expected) in cases {
+            assert_eq!(say(guard, why), expected);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Failures of the last while: a ring of buckets, so that counting costs the same however many there were.
+//!
+//! A failure counts for the whole window, and for at most one bucket (a twentieth) longer.
+
+/// The window is cut into so many; one more is being filled.
+const PARTS: u64 = 20;
+const LEN: usize = PARTS as usize + 1;
+
+/// The ring.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    width: u64,
+    /// The bucket that is being filled, counted from the beginning of the clock.
+    newest: u64,
+    buckets: [u32; LEN],
+    sum: u32,
+}
+
+impl Window {
+    /// An empty one of so many milliseconds.
+    pub fn new(length: u64) -> Self {
+        Self { width: length.div_ceil(PARTS).max(1), newest: 0, buckets: [0; LEN], sum: 0 }
+    }
+
+    /// How much longer than the window a failure may count.
+    pub fn bucket(&self) -> u64 {
+        self.width
+    }
+
+    /// A failure; gives how many count now.
+    pub fn add(&mut self, now: u64) -> u32 {
+        self.turn(now);
+        let bucket = &mut self.buckets[slot(self.newest)];
+        *bucket = bucket.saturating_add(1);
+        self.sum = self.sum.saturating_add(1);
+        self.sum
+    }
+
+    /// How many count now.
+    pub fn count(&mut self, now: u64) -> u32 {
+        self.turn(now);
+        self.sum
+    }
+
+    /// The same failures in a window of another length.
+    pub fn resized(&self, length: u64, now: u64) -> Self {
+        let mut new = Self::new(length);
+        for age in (0..LEN as u64).rev().filter(|age| *age <= self.newest) {
+            let index = self.newest - age;
+            for _ in 0..self.buckets[slot(index)] {
+                new.add(index.saturating_mul(self.width));
+            }
+        }
+        new.turn(now);
+        new
+    }
+
+    /// Empties the buckets that are too old. A time before the newest is as the newest.
+    fn turn(&mut self, now: u64) {
+        let index = now / self.width;
+        for step in 1..=index.saturating_sub(self.newest).min(LEN as u64) {
+            let old = std::mem::take(&mut self.buckets[slot(self.newest + step)]);
+            self.sum = self.sum.saturating_sub(old);
+        }
+        self.newest = self.newest.max(index);
+    }
+}
+
+fn slot(index: u64) -> usize {
+    usize::try_from(index % LEN as u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_counts_for_the_window_and_a_bucket_at_most() {
+        let mut window = Window::new(1000);
+        assert_eq!((window.bucket(), window.add(49), window.add(50)), (50, 1, 2));
+        assert_eq!(window.count(1049), 2);
+        assert_eq!(window.count(1050), 1);
+        assert_eq!(window.count(1100), 0);
+        assert_eq!(window.add(10_000_000), 1);
+        assert_eq!(window.count(u64::MAX), 0);
+    }
+
+    #[test]
+    fn failures_find_their_place_in_a_longer_window() {
+        let mut window = Window::new(1000);
+        for index in 0..5 {
+            window.add(index * 100);
+        }
+        let mut longer = window.resized(4000, 500);
+        assert_eq!((longer.count(500), longer.count(3900), longer.count(5000)), (5, 5, 0));
+        assert_eq!(window.resized(100, 500).count(500), 1, "of those that are older than it none counts");
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_is_that_of_the_failures_in_the_window(length in 1u64..5000, steps in proptest::collection::vec((0u64..600, any::<bool>()), 1..80)) {
+            let mut window = Window::new(length);
+            let (mut now, mut failures) = (0, Vec::new());
+            for (step, failure) in steps {
+                now += step;
+                if failure {
+                    window.add(now);
+                    failures.push(now);
+                }
+                let within = |age: u64| u32::try_from(failures.iter().filter(|at| now - **at < age).count()).unwrap_or(u32::MAX);
+                let count = window.count(now);
+                // Of less than a millisecond a bucket cannot be.
+                prop_assert!(within(length) <= count && count <= within((PARTS + 1) * window.bucket()), "{count}");
+            }
+        }
+    }
+}

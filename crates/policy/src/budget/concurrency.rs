@@ -1,0 +1,80 @@
+//! Rates of calls, and room for agents. (Calls in flight are counted where they are held: see [`super::NodeSpec`].)
+
+/// Calls of one caller in a second: evenly, with a burst of one second's. It is as large as one number, so that one for each
+/// agent costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// When the caller would be as if it had never called, in microseconds.
+    even_at: i64,
+}
+
+const SECOND: i64 = 1_000_000;
+
+impl Rate {
+    /// One more call at this time, in microseconds of a clock that runs steadily. Refused: after how many microseconds it may
+    /// come again. `per_second` 0 refuses every call.
+    pub fn call(&mut self, now: i64, per_second: u32) -> Result<(), i64> {
+        if per_second == 0 {
+            return Err(SECOND);
+        }
+        let step = SECOND / i64::from(per_second).min(SECOND);
+        let even_at = self.even_at.max(now).min(now.saturating_add(SECOND)).saturating_add(step);
+        let early = even_at.saturating_sub(now).saturating_sub(SECOND);
+        if early > 0 {
+            return Err(early);
+        }
+        self.even_at = even_at;
+        Ok(())
+    }
+}
+
+/// How many more of something fit: under the tightest of these limits, each with what is used of it. `None`: nothing limits it.
+/// Budgets above one another, `perNamespace` and the whole cluster each give one.
+pub fn room(limits: impl IntoIterator<Item = (Option<u64>, u64)>) -> Option<u64> {
+    limits.into_iter().filter_map(|(max, used)| max.map(|max| max.saturating_sub(used))).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_burst_of_a_second_and_then_evenly() {
+        let mut rate = Rate::default();
+        let taken = (0..100).filter(|_| rate.call(5 * SECOND, 20).is_ok()).count();
+        assert_eq!(taken, 20);
+        assert_eq!(rate.call(5 * SECOND, 20), Err(50_000));
+        assert_eq!(rate.call(5 * SECOND + 50_000, 20), Ok(()));
+        assert!(rate.call(5 * SECOND + 50_001, 20).is_err());
+        assert!(Rate::default().call(0, 0).is_err());
+    }
+
+    #[test]
+    fn the_tightest_limit_is_the_room() {
+        assert_eq!(room([(Some(10), 4), (None, 900), (Some(3), 1)]), Some(2));
+        assert_eq!(room([(Some(3), 7)]), Some(0));
+        assert_eq!(room([(None, 7)]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_second_has_more_than_two_seconds_worth(steps in proptest::collection::vec(0i64..200_000, 1..300), per_second in 1u32..50) {
+            let (mut rate, mut now, mut taken) = (Rate::default(), 0_i64, Vec::new());
+            for step in steps {
+                now += step;
+                match rate.call(now, per_second) {
+                    Ok(()) => taken.push(now),
+                    Err(wait) => {
+                        let mut later = rate;
+                        prop_assert!(later.call(now + wait, per_second).is_ok(), "after that long it is taken");
+                    }
+                }
+            }
+            for (at, first) in taken.iter().enumerate() {
+                let within = taken[at..].iter().take_while(|time| **time < first + SECOND).count();
+                prop_assert!(within <= 2 * usize::try_from(per_second).unwrap_or(0));
+            }
+        }
+    }
+}

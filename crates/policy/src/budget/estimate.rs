@@ -1,0 +1,372 @@
+//! What a model call may cost before it is made, and what it did cost: estimates, weights, and the ratio of tokens to bytes
+//! that is learned.
+//!
+//! What always holds: with [`Estimate::Bytes`] the charge of a call that kept to its output limit is never above what was
+//! held for it, whatever share of its input a cache had and whatever the weights are.
+
+/// The most tokens of one sort that are believed of one call: far above any model, far below what could overflow.
+pub const CALL_MOST: i64 = 1_000_000_000_000;
+/// The most that a limit can be; see `MAX_TOKENS` of the API.
+pub const LIMIT_MOST: i64 = 1_000_000_000_000_000;
+const PER_MILLE: i64 = 1000;
+/// The largest weight, as in the API.
+const WEIGHT_MOST: i64 = 1_000_000;
+
+/// What a token of each sort counts, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Weights {
+    /// Input that no cache had.
+    pub input: i64,
+    /// Output, reasoning among it.
+    pub output: i64,
+    /// Input that a cache had.
+    pub cache_read: i64,
+    /// Input written to a cache.
+    pub cache_write: i64,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { input: PER_MILLE, output: PER_MILLE, cache_read: PER_MILLE, cache_write: PER_MILLE }
+    }
+}
+
+impl Weights {
+    /// Within what can be reckoned with.
+    pub fn clamped(self) -> Self {
+        let Self { input, output, cache_read, cache_write } = self;
+        let [input, output, cache_read, cache_write] = [input, output, cache_read, cache_write].map(|weight| weight.clamp(0, WEIGHT_MOST));
+        Self { input, output, cache_read, cache_write }
+    }
+
+    /// What a token of input counts at most: which sort it will be is not known before.
+    fn dearest_input(&self) -> i64 {
+        self.input.max(self.cache_read).max(self.cache_write)
+    }
+
+    fn even(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The most that a call of so many tokens can be charged, rounded up.
+    pub fn bound(&self, input: i64, output: i64) -> i64 {
+        let (input, output) = (input.clamp(0, CALL_MOST), output.clamp(0, CALL_MOST));
+        if self.even() {
+            return input + output;
+        }
+        // At most 2 * 10^18: it fits.
+        up(input * self.dearest_input() + output * self.output)
+    }
+
+    /// What a call is charged, rounded up.
+    pub fn charge(&self, usage: &Usage) -> i64 {
+        let Usage { input, cache_read, cache_write, output } = usage.clamped();
+        if self.even() {
+            return input + cache_read + cache_write + output;
+        }
+        // At most 4 * 10^18: it fits.
+        up(input * self.input + cache_read * self.cache_read + cache_write * self.cache_write + output * self.output)
+    }
+
+    /// The most tokens of output that fit into `room` beside so many of input; below 0 if not even the input fits.
+    pub fn outputs(&self, room: i64, input: i64) -> i64 {
+        let (room, input) = (room.clamp(-LIMIT_MOST, LIMIT_MOST), input.clamp(0, CALL_MOST));
+        if self.even() {
+            return room - input;
+        }
+        let left = room * PER_MILLE - input * self.dearest_input();
+        match self.output {
+            _ if left < 0 => -1,
+            0 => CALL_MOST,
+            weight => left / weight,
+        }
+    }
+}
+
+fn up(thousandths: i64) -> i64 {
+    thousandths / PER_MILLE + i64::from(thousandths % PER_MILLE > 0)
+}
+
+/// What a call used, as the provider said, in tokens. The four add up to all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Usage {
+    /// Input that no cache had.
+    pub input: i64,
+    /// Input that a cache had.
+    pub cache_read: i64,
+    /// Input written to a cache.
+    pub cache_write: i64,
+    /// Output, reasoning among it.
+    pub output: i64,
+}
+
+impl Usage {
+    fn clamped(self) -> Self {
+        let Self { input, cache_read, cache_write, output } = self;
+        let [input, cache_read, cache_write, output] = [input, cache_read, cache_write, output].map(|tokens| tokens.clamp(0, CALL_MOST));
+        Self { input, cache_read, cache_write, output }
+    }
+}
+
+/// How well a call's usage is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quality {
+    /// The provider said it.
+    Exact,
+    /// A part of it: the stream was cut. Charged with the estimate, or what is known if that is more.
+    Partial,
+    /// Nothing was said. Charged likewise.
+    Estimated,
+}
+
+/// How input is estimated before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Estimate {
+    /// By the learned ratio of tokens to bytes: close, may be exceeded.
+    Ratio,
+    /// A token a byte: never exceeded.
+    Bytes,
+}
+
+/// What becomes of a call that asks for more output than is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OnInsufficient {
+    /// It may write less.
+    ClampOutput,
+    /// It is refused.
+    Reject,
+}
+
+/// What a budget says of single calls. Of a whole path the strictest holds, but for the floor: that is the nearest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// Output tokens one choice may ask for.
+    pub max_output: i64,
+    /// Output tokens below which it is refused instead of cut.
+    pub min_output: i64,
+    /// How input is estimated.
+    pub estimate: Estimate,
+    /// What becomes of it when it does not fit.
+    pub on_insufficient: OnInsufficient,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { max_output: 16_000, min_output: 1024, estimate: Estimate::Ratio, on_insufficient: OnInsufficient::ClampOutput }
+    }
+}
+
+impl Terms {
+    /// Both hold: less output, the surer estimate, no cutting if one of them does not cut; this one's floor.
+    pub fn and(self, above: Self) -> Self {
+        Self {
+            max_output: self.max_output.min(above.max_output),
+            min_output: self.min_output,
+            estimate: self.estimate.max(above.estimate),
+            on_insufficient: self.on_insufficient.max(above.on_insufficient),
+        }
+    }
+}
+
+/// A call as its body says it, as far as its cost goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Body {
+    /// Bytes of text, tools and names among it.
+    pub bytes: i64,
+    /// Tokens of what is no text (images, files), by a table of upper bounds.
+    pub other_tokens: i64,
+    /// The output limit that it asks for, tokens a choice.
+    pub output: Option<i64>,
+    /// The model's own output limit, tokens a choice.
+    pub model_output: Option<i64>,
+    /// Tokens that it sets aside for thinking, which count as output.
+    pub thinking: i64,
+    /// How many answers it asks for; 0 counts as 1.
+    pub choices: i64,
+}
+
+/// What is asked of the ledger for a call, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ask {
+    /// Input, estimated high.
+    pub input: i64,
+    /// Output of each choice, at most.
+    pub output: i64,
+    /// Output of each choice below which the call has no use.
+    pub least: i64,
+    /// Choices, at least 1.
+    pub choices: i64,
+}
+
+impl Ask {
+    /// What the body asks for under those terms. `ratio` is the model's, in thousandths of a token a byte.
+    pub fn of(body: &Body, terms: &Terms, ratio: i64) -> Self {
+        let bytes = body.bytes.clamp(0, CALL_MOST);
+        let text = match terms.estimate {
+            Estimate::Bytes => bytes,
+            Estimate::Ratio => up(bytes * ratio.clamp(0, PER_MILLE)),
+        };
+        let limits = [body.output, body.model_output].into_iter().flatten().map(|limit| limit.clamp(0, CALL_MOST));
+        let output = limits.fold(terms.max_output.clamp(1, CALL_MOST), i64::min);
+        let floor = terms.min_output.saturating_add(body.thinking.max(0));
+        let least = match terms.on_insufficient {
+            OnInsufficient::ClampOutput => floor.clamp(0, output),
+            OnInsufficient::Reject => output,
+        };
+        Self {
+            input: text.saturating_add(body.other_tokens.clamp(0, CALL_MOST)).min(CALL_MOST),
+            output,
+            least,
+            choices: body.choices.clamp(1, 1000),
+        }
+    }
+}
+
+/// Ratios are counted in steps of so many thousandths of a token a byte.
+const STEP: i64 = 16;
+const STEPS: usize = 63;
+/// Where nothing was learned: half a token a byte.
+const FIRST: i64 = 500;
+/// Calls that the first guess counts for: so a model must prove a lower ratio by a thousand of them.
+const FIRST_WEIGHT: u64 = 10;
+/// Above so many calls, the older half of what was learned is forgotten.
+const REMEMBERED: u64 = 20_000;
+
+/// The learned ratio of tokens to bytes of one model: the 99th percentile of what was seen, in thousandths, starting with
+/// half a token a byte. It grows with the first calls that exceed it and falls slowly.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Learned {
+    seen: [u64; STEPS],
+    total: u64,
+    ratio: i64,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        let mut learned = Self { seen: [0; STEPS], total: FIRST_WEIGHT, ratio: FIRST };
+        learned.seen[step_of(FIRST)] = FIRST_WEIGHT;
+        learned
+    }
+}
+
+fn step_of(ratio: i64) -> usize {
+    usize::try_from(ratio / STEP).unwrap_or(0).min(STEPS - 1)
+}
+
+impl Learned {
+    /// Thousandths of a token a byte: never above 1000, a token a byte.
+    pub fn ratio(&self) -> i64 {
+        self.ratio
+    }
+
+    /// A call of so many bytes of text had so many tokens of input.
+    pub fn learn(&mut self, bytes: i64, tokens: i64) {
+        if bytes <= 0 || tokens < 0 {
+            return;
+        }
+        let ratio = (tokens.min(bytes).min(CALL_MOST) * PER_MILLE) / bytes.min(CALL_MOST);
+        if let Some(count) = self.seen.get_mut(step_of(ratio)) {
+            *count += 1;
+        }
+        self.total += 1;
+        if self.total > REMEMBERED {
+            self.seen.iter_mut().for_each(|count| *count /= 2);
+            self.total = self.seen.iter().sum();
+        }
+        self.ratio = self.high();
+    }
+
+    /// The upper end of the step that 99 of 100 are in or below.
+    fn high(&self) -> i64 {
+        let mut above = self.total / 100;
+        for (step, count) in self.seen.iter().enumerate().rev() {
+            if *count > above {
+                return i64::try_from(step + 1).map_or(PER_MILLE, |step| (step * STEP).min(PER_MILLE));
+            }
+            above -= count;
+        }
+        FIRST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TERMS: Terms =
+        Terms { max_output: 1000, min_output: 100, estimate: Estimate::Ratio, on_insufficient: OnInsufficient::ClampOutput };
+
+    #[test]
+    fn an_ask_is_the_least_of_all_limits_and_knows_its_floor() {
+        let body = Body { bytes: 1001, other_tokens: 7, choices: 2, ..Body::default() };
+        assert_eq!(Ask::of(&body, &TERMS, 500), Ask { input: 508, output: 1000, least: 100, choices: 2 }, "rounded up");
+        let sure = TERMS.and(Terms { estimate: Estimate::Bytes, min_output: 50, max_output: 5000, ..TERMS });
+        assert_eq!(Ask::of(&body, &sure, 500).input, 1008, "a token a byte");
+        let small = Body { output: Some(300), model_output: Some(40), ..body };
+        assert_eq!(Ask::of(&small, &TERMS, 500).output, 40);
+        assert_eq!(Ask::of(&small, &TERMS, 500).least, 40, "who asks for little is not refused for asking for little");
+        let thinks = Body { output: Some(900), thinking: 600, ..body };
+        assert_eq!(Ask::of(&thinks, &TERMS, 500).least, 700, "the thinking and the floor above it");
+        let rejects = Terms { on_insufficient: OnInsufficient::Reject, ..TERMS };
+        assert_eq!(Ask::of(&body, &rejects.and(TERMS), 500).least, 1000);
+    }
+
+    #[test]
+    fn the_ratio_starts_at_a_half_rises_soon_and_falls_late() {
+        let mut learned = Learned::default();
+        assert_eq!(learned.ratio(), 500);
+        learned.learn(1000, 700);
+        assert!((700..=704).contains(&learned.ratio()), "one call that exceeds it is believed: {}", learned.ratio());
+        let mut low = Learned::default();
+        (0..500).for_each(|_| low.learn(1000, 250));
+        assert!(low.ratio() >= 500);
+        (0..1000).for_each(|_| low.learn(1000, 250));
+        assert!((250..=272).contains(&low.ratio()), "{}", low.ratio());
+        (0..100_000).for_each(|_| low.learn(10, 30));
+        assert_eq!(low.ratio(), 1000, "never above a token a byte");
+    }
+
+    fn weights() -> impl Strategy<Value = Weights> {
+        let weight = || prop_oneof![Just(1000i64), 0i64..5000, Just(1_000_000)];
+        (weight(), weight(), weight(), weight()).prop_map(|(input, output, cache_read, cache_write)| Weights {
+            input,
+            output,
+            cache_read,
+            cache_write,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_charge_is_never_above_the_bound_of_its_tokens(weights in weights(), input in 0i64..1_000_000, read in 0i64..1_000_000,
+                                                            write in 0i64..1_000_000, output in 0i64..1_000_000) {
+            let usage = Usage { input, cache_read: read, cache_write: write, output };
+            prop_assert!(weights.charge(&usage) <= weights.bound(input + read + write, output));
+        }
+
+        #[test]
+        fn what_fits_fits_and_one_more_does_not(weights in weights(), room in 0i64..2_000_000, input in 0i64..1_000_000) {
+            let outputs = weights.outputs(room, input);
+            if outputs < 0 {
+                prop_assert!(weights.bound(input, 0) > room);
+            } else {
+                prop_assert!(weights.bound(input, outputs) <= room);
+                prop_assert!(outputs >= CALL_MOST || weights.bound(input, outputs + 1) > room);
+            }
+        }
+
+        #[test]
+        fn no_number_is_too_large(weights in weights(), a: i64, b: i64, c: i64, d: i64) {
+            let usage = Usage { input: a, cache_read: b, cache_write: c, output: d };
+            prop_assert!(weights.charge(&usage) >= 0 && weights.bound(a, b) >= 0);
+            let _ = weights.outputs(a, b);
+            let body = Body { bytes: a, other_tokens: b, output: Some(c), model_output: Some(d), thinking: a, choices: b };
+            let ask = Ask::of(&body, &TERMS, c);
+            prop_assert!(ask.least <= ask.output && ask.choices >= 1 && ask.input >= 0);
+            let mut learned = Learned::default();
+            learned.learn(a, b);
+            prop_assert!((0..=1000).contains(&learned.ratio()));
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! Holding tokens for a call before it is made, and settling what it used: all or nothing over the whole path.
+//!
+//! This is the part that every call passes: it allocates nothing but what it keeps, and looks up no name.
+
+use std::sync::Arc;
+
+use super::estimate::{Ask, CALL_MOST, Quality, Usage};
+use super::ledger::{Ledger, Member, Node, Role, SESSIONS};
+use super::node::{Key, Mode};
+use super::refusal::{Because, Refusal, Room, Standing, When, because, field_of, when};
+use super::route::Route;
+use super::session::{Mark, SessionId, State};
+
+/// A place that a hold counts at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Step {
+    pub node: usize,
+    pub generation: u32,
+    /// What is held there, in its weighed tokens.
+    pub estimate: i64,
+}
+
+/// Tokens held for one call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Hold {
+    pub session: usize,
+    pub id: u64,
+    /// When it was given: it counts in the windows of that time, whenever it ends.
+    pub at: i64,
+    /// Limits that are younger do not know it.
+    pub serial: u64,
+    pub input: i64,
+    pub output: i64,
+    /// Charged as lost: its gateway is dead.
+    pub lost: bool,
+    pub steps: Vec<Step>,
+    pub path: Arc<[Key]>,
+}
+
+/// Tokens that are held for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Given {
+    /// When, on the leader's clock, in milliseconds.
+    pub at: i64,
+    /// Tokens of input.
+    pub input: i64,
+    /// Tokens of output, all choices together: the call must carry a limit that keeps it to this.
+    pub output: i64,
+}
+
+/// What becomes of a request for a hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is held. A repeat gets the same.
+    Given(Given),
+    /// It is not, and why. A repeat may be answered otherwise.
+    Refused(Box<Refusal>),
+    /// There is room, but these records must be written before it can be given: see [`Ledger::draft`]. Then ask again.
+    Write(Vec<Key>),
+    /// The number was used before, or the gateway closed it: nothing is held, and nothing must be sent upstream.
+    Closed,
+    /// The session is not attached here: it must begin (again).
+    Unattached,
+}
+
+/// The end of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Settle {
+    /// The session's number of it, from 1, without gaps.
+    pub seq: u64,
+    /// Number of the hold.
+    pub hold: u64,
+    /// What was used.
+    pub usage: Usage,
+    /// How well that is known.
+    pub quality: Quality,
+}
+
+/// What becomes of a settle. In memory: it is acknowledged when [`Ledger::written`] says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Settled {
+    /// It counts.
+    Counted,
+    /// It counted before.
+    Again,
+    /// It counts for nothing: nothing was held under that number. Its own number is used up.
+    Unknown,
+    /// Others before it are missing: tell them from this number on.
+    Gap(u64),
+    /// The session is not attached here: it must begin (again).
+    Unattached,
+}
+
+/// Output tokens, all choices together, below which a call has no use.
+fn least_of(ask: &Ask) -> i64 {
+    ask.least.max(0).saturating_mul(ask.choices.max(1)).min(CALL_MOST)
+}
+
+impl Quality {
+    /// What is charged of what is known.
+    pub fn charged(self, actual: i64, estimate: i64) -> i64 {
+        match self {
+            Self::Exact => actual,
+            Self::Partial | Self::Estimated => actual.max(estimate),
+        }
+    }
+}
+
+impl Ledger {
+    /// Holds tokens for a call, at every place of its route or at none. `id` is the session's number of it. `now` in
+    /// milliseconds.
+    pub fn hold(&mut self, now: i64, session: SessionId, id: u64, route: &mut Route, ask: &Ask) -> Answer {
+        self.advance(now);
+        match self.sessions.get(session.0).map(|found| (found.state, found.ring.get(id))) {
+            Some((State::Attached, Mark::Unused)) => {}
+            Some((State::Attached, Mark::Closed)) => return Answer::Closed,
+            Some((State::Attached, Mark::Open(slot))) => {
+                let Hold { at, input, output, .. } = self.holds[slot];
+                return Answer::Given(Given { at, input, output });
+            }
+            Some((State::Awaited | State::Dead, _)) | None => return Answer::Unattached,
+        }
+        self.refresh(route);
+        if let Some(missing) = &route.missing {
+            let (key, field) = (missing.clone(), "metadata.name".to_owned());
+            return Answer::Refused(Box::new(Refusal { key, because: Because::Missing, limit: None, when: When::Never, field }));
+        }
+        let (output, observed) = match self.fit(&route.steps, ask, id) {
+            Ok(fits) => fits,
+            Err(refusal) => return Answer::Refused(refusal),
+        };
+        if !self.durable(session.0, &route.steps, ask.input, output) {
+            return self.demand(session.0, &route.steps, ask.input, output, id);
+        }
+        if observed {
+            self.observe(&route.steps, ask);
+        }
+        self.give(session.0, id, route, ask.input, output)
+    }
+
+    /// Tokens of output for all choices together that fit everywhere; and whether somebody who only observes had none.
+    fn fit(&self, steps: &[usize], ask: &Ask, spread: u64) -> Result<(i64, bool), Box<Refusal>> {
+        let choices = ask.choices.max(1);
+        let least = least_of(ask);
+        let mut most = i64::MAX;
+        let mut hindered = false;
+        let mut observed = false;
+        for (at, index) in steps.iter().enumerate() {
+            let node = &self.nodes[*index];
+            let mut fits = node.spec.max_in_flight.is_none_or(|max| node.open < max);
+            let mut outputs = i64::MAX;
+            for (which, limit) in node.limits.iter().enumerate() {
+                let relief = if limit.cell.reserved > 0 { self.relief(&steps[..at], *index, which) } else { 0 };
+                outputs = outputs.min(node.spec.weights.outputs(limit.free().saturating_add(relief), ask.input));
+                fits &= !limit.latches.paused || self.exempt(&steps[..at], *index);
+            }
+            let fits = fits && outputs >= least;
+            match node.spec.mode {
+                Mode::Enforce => {
+                    most = most.min(outputs);
+                    hindered |= !fits || node.spec.block.is_some();
+                }
+                Mode::Observe | Mode::Disabled => observed |= !fits,
+            }
+        }
+        if hindered {
+            return Err(self.refuse(steps, ask, least, spread));
+        }
+        Ok((ask.output.min(most / choices).saturating_mul(choices).min(CALL_MOST), observed))
+    }
+
+    /// What a limit keeps for children that the call comes through.
+    pub(super) fn relief(&self, before: &[usize], parent: usize, limit: usize) -> i64 {
+        let children = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.guards && node.parent == Some(parent));
+        let limits = children.flat_map(|node| &node.limits).filter(|child| child.lifts.contains(&limit));
+        limits.fold(0, |sum, child| sum.saturating_add(child.unspent()))
+    }
+
+    /// A reservation is not paused with the rest: it was kept for when the rest is spent.
+    pub(super) fn exempt(&self, before: &[usize], parent: usize) -> bool {
+        let shares = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.parent == Some(parent));
+        shares.into_iter().any(|node| matches!(node.spec.key, Key::Share { .. }))
+    }
+
+    fn observe(&mut self, steps: &[usize], ask: &Ask) {
+        let least = least_of(ask);
+        for (at, index) in steps.iter().enumerate() {
+            if !self.nodes[*index].enforced() && self.hindrance(&steps[..at], *index, ask, least, 0).is_some() {
+                self.nodes[*index].would_refuse += 1;
+            }
+        }
+    }
+
+    /// The most final of all that stands in the way, and of those the one with the least left.
+    pub(super) fn refuse(&self, steps: &[usize], ask: &Ask, least: i64, spread: u64) -> Box<Refusal> {
+        let all = steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced());
+        let all = all.filter_map(|(at, index)| self.hindrance(&steps[..at], *index, ask, least, spread));
+        let left = |refusal: &Refusal| std::cmp::Reverse(refusal.limit.as_ref().map_or(0, |limit| limit.left));
+        let worst = all.max_by_key(|refusal| (refusal.when, left(refusal)));
+        // Something stands in the way, or nobody would ask; if it went in between, asking again is right.
+        let nothing = || Refusal {
+            key: steps.first().map_or_else(|| Key::Cluster(String::new()), |index| self.nodes[*index].spec.key.clone()),
+            because: Because::Held,
+            limit: None,
+            when: When::Wait(1),
+            field: String::new(),
+        };
+        Box::new(worst.unwrap_or_else(nothing))
+    }
+
+    /// What stands in the way at one place.
+    fn hindrance(&self, before: &[usize], index: usize, ask: &Ask, least: i64, spread: u64) -> Option<Refusal> {
+        let node = &self.nodes[index];
+        let key = node.spec.key.clone();
+        if let Some(block) = &node.spec.block {
+            let (because, field) = (Because::Blocked(block.clone()), "spec.parentRef".to_owned());
+            return Some(Refusal { key, because, limit: None, when: When::Never, field });
+        }
+        let asked = node.spec.weights.bound(ask.input, least);
+        let mut worst: Option<Refusal> = None;
+        for (which, limit) in node.limits.iter().enumerate() {
+            let relief = self.relief(before, index, which);
+            let left = limit.free().saturating_add(relief);
+            let paused = limit.latches.paused && !self.exempt(before, index);
+            if asked <= left && !paused {
+                continue;
+            }
+            let room = Room {
+                height: limit.height,
+                spent: limit.cell.spent().saturating_sub(limit.cell.rest),
+                rest: limit.cell.rest,
+                held: limit.cell.held,
+                reserved: limit.cell.reserved.saturating_sub(relief),
+                asked,
+                paused,
+            };
+            let because = because(&room);
+            let when = when(&because, Some(limit.cell.span), self.now, spread);
+            let standing = Standing {
+                name: limit.spec.name.clone(),
+                span: limit.cell.span,
+                limit: limit.height,
+                used: limit.cell.spent(),
+                held: limit.cell.held,
+                left: left.max(0),
+                asked,
+            };
+            if worst.as_ref().is_none_or(|worst| when > worst.when) {
+                let field = field_of(&key, &limit.spec.name);
+                worst = Some(Refusal { key: key.clone(), because, limit: Some(standing), when, field });
+            }
+        }
+        let full = node.spec.max_in_flight.is_some_and(|max| node.open >= max);
+        let waits = || {
+            let when = when(&Because::InFlight, None, self.now, spread);
+            Refusal { key, because: Because::InFlight, limit: None, when, field: "spec.requests.maxInFlight".to_owned() }
+        };
+        worst.or_else(|| full.then(waits))
+    }
+
+    /// Whether all of it would be within what is durable.
+    fn durable(&self, session: usize, steps: &[usize], input: i64, output: i64) -> bool {
+        steps.iter().all(|index| {
+            let node = &self.nodes[*index];
+            let estimate = node.spec.weights.bound(input, output);
+            let member = self.records[node.record].members.iter().find(|member| member.session == session);
+            member.is_some_and(|member| member.durable)
+                && node.limits.iter().all(|limit| limit.cell.own().saturating_add(estimate) <= limit.cell.high)
+        })
+    }
+
+    /// Says what must be written so that it is.
+    fn demand(&mut self, session: usize, steps: &[usize], input: i64, output: i64, spread: u64) -> Answer {
+        let mut keys: Vec<Key> = Vec::new();
+        for index in steps {
+            let Node { record, spec, .. } = &self.nodes[*index];
+            let (record, estimate) = (*record, spec.weights.bound(input, output));
+            let Some(member) = self.member(record, session) else {
+                let (key, field) = (self.records[record].key.clone(), String::new());
+                let when = when(&Because::Gateways, None, self.now, spread);
+                return Answer::Refused(Box::new(Refusal { key, because: Because::Gateways, limit: None, when, field }));
+            };
+            let mut lacking = !member.durable;
+            for limit in &mut self.nodes[*index].limits {
+                if limit.cell.own().saturating_add(estimate) > limit.cell.high {
+                    // Who asks again is not somebody else: never more than all there is.
+                    limit.cell.wanted = limit.cell.wanted.saturating_add(estimate).min(limit.height.max(estimate));
+                    lacking = true;
+                }
+            }
+            if lacking {
+                self.demand_write(record, &mut keys);
+            }
+        }
+        Answer::Write(keys)
+    }
+
+    /// A record that somebody waits for, once among the keys however many places lack something in it.
+    pub(super) fn demand_write(&mut self, record: usize, keys: &mut Vec<Key>) {
+        self.touch(record, true);
+        let key = &self.records[record].key;
+        if !keys.contains(key) {
+            keys.push(key.clone());
+        }
+    }
+
+    fn give(&mut self, session: usize, id: u64, route: &Route, input: i64, output: i64) -> Answer {
+        let at = self.now;
+        self.serial += 1;
+        let slot = self.blank();
+        let mut steps = std::mem::take(&mut self.holds[slot].steps);
+        steps.clear();
+        for index in &route.steps {
+            let node = &mut self.nodes[*index];
+            node.open += 1;
+            let estimate = node.spec.weights.bound(input, output);
+            steps.push(Step { node: *index, generation: node.generation, estimate });
+            for limit in 0..self.nodes[*index].limits.len() {
+                self.change(*index, limit, at, |cell| {
+                    cell.held = cell.held.saturating_add(estimate);
+                    cell.active = true;
+                });
+            }
+        }
+        let path = Arc::clone(&route.path);
+        self.holds[slot] = Hold { session, id, at, serial: self.serial, input, output, lost: false, steps, path };
+        self.sessions[session].ring.set(id, Mark::Open(slot));
+        self.look_crossed();
+        Answer::Given(Given { at, input, output })
+    }
+
+    fn blank(&mut self) -> usize {
+        self.spare_holds.pop().unwrap_or_else(|| {
+            let path: Arc<[Key]> = Arc::from([]);
+            self.holds.push(Hold { session: 0, id: 0, at: 0, serial: 0, input: 0, output: 0, lost: false, steps: Vec::new(), path });
+            self.holds.len() - 1
+        })
+    }
+
+    pub(super) fn keep(&mut self, hold: Hold) -> usize {
+        let slot = self.blank();
+        self.holds[slot] = hold;
+        slot
+    }
+
+    /// The places that a hold counts at: the gateway journals them with it.
+    pub fn path(&self, session: SessionId, id: u64) -> Option<Arc<[Key]>> {
+        match self.sessions.get(session.0)?.ring.get(id) {
+            Mark::Open(slot) => self.holds.get(slot).map(|hold| Arc::clone(&hold.path)),
+            Mark::Unused | Mark::Closed => None,
+        }
+    }
+
+    /// What is held for a call.
+    pub fn given(&self, session: SessionId, id: u64) -> Option<Given> {
+        match self.sessions.get(session.0)?.ring.get(id) {
+            Mark::Open(slot) => self.holds.get(slot).map(|hold| Given { at: hold.at, input: hold.input, output: hold.output }),
+            Mark::Unused | Mark::Closed => None,
+        }
+    }
+
+    /// Settles a call, in the windows that it was held in. A call that was never sent settles 0, exactly.
+    pub fn settle(&mut self, now: i64, session: SessionId, settle: &Settle) -> Settled {
+        self.advance(now);
+        let Settle { seq, hold, usage, quality } = *settle;
+        let Some(found) = self.sessions.get_mut(session.0).filter(|found| found.state == State::Attached) else {
+            return Settled::Unattached;
+        };
+        if seq <= found.received {
+            return Settled::Again;
+        }
+        if seq != found.received + 1 {
+            return Settled::Gap(found.received + 1);
+        }
+        found.received = seq;
+        let mark = found.ring.get(hold);
+        found.ring.set(hold, Mark::Closed);
+        match mark {
+            Mark::Open(slot) => {
+                self.close(slot, Some((seq, usage, quality)));
+                self.look_crossed();
+                Settled::Counted
+            }
+            Mark::Unused | Mark::Closed => Settled::Unknown,
+        }
+    }
+
+    /// Ends a hold: with a settle, or as one that was never used. Its number is the caller's to close.
+    pub(super) fn close(&mut self, slot: usize, settled: Option<(u64, Usage, Quality)>) {
+        let mut steps = std::mem::take(&mut self.holds[slot].steps);
+        let Hold { session, at, serial, lost, .. } = self.holds[slot];
+        for Step { node: index, generation, estimate } in steps.drain(..) {
+            let node = &mut self.nodes[index];
+            if node.generation != generation {
+                continue;
+            }
+            let charge = settled.map_or(0, |(_, usage, quality)| quality.charged(node.spec.weights.charge(&usage), estimate));
+            if !lost {
+                node.open = node.open.saturating_sub(1);
+            }
+            let record = node.record;
+            self.part(record, session, settled.map(|(seq, _, _)| seq));
+            for limit in 0..self.nodes[index].limits.len() {
+                if self.nodes[index].limits[limit].born > serial {
+                    continue;
+                }
+                self.change(index, limit, at, |cell| {
+                    if lost {
+                        cell.lost = cell.lost.saturating_sub(estimate).max(0);
+                    } else {
+                        cell.held = cell.held.saturating_sub(estimate).max(0);
+                    }
+                    cell.used = cell.used.saturating_add(charge);
+                });
+            }
+        }
+        self.holds[slot].steps = steps;
+        self.spare_holds.push(slot);
+    }
+
+    /// There is a settle more in a record, or a hold less.
+    fn part(&mut self, record: usize, session: usize, seq: Option<u64>) {
+        self.touch(record, false);
+        // If it is no member it was dead, charged and taken out of the record, and came back.
+        if let (Some(seq), Some(member)) = (seq, self.member(record, session)) {
+            member.first.get_or_insert(seq);
+        }
+    }
+
+    /// What it holds is charged at the estimate: its gateway is dead.
+    pub(super) fn lose(&mut self, slot: usize) {
+        self.turn(slot, true);
+    }
+
+    /// It is not: its gateway came back.
+    pub(super) fn revive(&mut self, slot: usize) {
+        self.turn(slot, false);
+    }
+
+    fn turn(&mut self, slot: usize, lost: bool) {
+        if std::mem::replace(&mut self.holds[slot].lost, lost) == lost {
+            return;
+        }
+        let Hold { session, at, serial, .. } = self.holds[slot];
+        for which in 0..self.holds[slot].steps.len() {
+            let Step { node: index, generation, estimate } = self.holds[slot].steps[which];
+            let node = &mut self.nodes[index];
+            if node.generation != generation {
+                continue;
+            }
+            node.open = if lost { node.open.saturating_sub(1) } else { node.open.saturating_add(1) };
+            let record = node.record;
+            self.touch(record, lost);
+            if !lost {
+                // It may have been taken out of the record.
+                let _ = self.member(record, session);
+            }
+            for limit in 0..self.nodes[index].limits.len() {
+                if self.nodes[index].limits[limit].born > serial {
+                    continue;
+                }
+                self.change(index, limit, at, |cell| {
+                    let by = if lost { estimate.min(cell.held) } else { -estimate.min(cell.lost) };
+                    cell.held = cell.held.saturating_sub(by);
+                    cell.lost = cell.lost.saturating_add(by);
+                });
+            }
+        }
+        self.look_crossed();
+    }
+
+    /// Forgets a hold that is charged, for good.
+    pub(super) fn drop_hold(&mut self, slot: usize) {
+        self.holds[slot].steps.clear();
+        self.spare_holds.push(slot);
+    }
+
+    /// Tokens that a call of this route could have at once, weighed by each place for itself: the least of all. It says nothing
+    /// of tomorrow; `i64::MAX` where nothing limits it.
+    pub fn room(&mut self, route: &mut Route) -> i64 {
+        self.refresh(route);
+        if route.missing.is_some() {
+            return 0;
+        }
+        let mut room = i64::MAX;
+        for (at, index) in route.steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced()) {
+            let node = &self.nodes[*index];
+            for (which, limit) in node.limits.iter().enumerate() {
+                let paused = limit.latches.paused && !self.exempt(&route.steps[..at], *index);
+                let free = limit.free().saturating_add(self.relief(&route.steps[..at], *index, which));
+                room = room.min(if paused || node.spec.block.is_some() { 0 } else { free.max(0) });
+            }
+        }
+        room
+    }
+
+    /// The member of a record that a session is; made if it is none and there is room for one more.
+    pub(super) fn member(&mut self, record: usize, session: usize) -> Option<&mut Member> {
+        let known = self.records[record].members.iter().position(|member| member.session == session);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                if self.records[record].members.len() >= SESSIONS && !self.evict(record) {
+                    return None;
+                }
+                let member = Member { session, role: Role::Live, durable: false, contained: 0, first: None, flying: None };
+                self.records[record].members.push(member);
+                if !self.sessions[session].records.contains(&record) {
+                    self.sessions[session].records.push(record);
+                }
+                self.records[record].members.len() - 1
+            }
+        };
+        self.records[record].members.get_mut(index)
+    }
+}

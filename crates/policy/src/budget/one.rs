@@ -1,0 +1,135 @@
+//! One leader, one gateway and a store that takes every write, for tests.
+
+use super::estimate::{Ask, Quality, Usage};
+use super::holding::{Answer, Settle, Settled};
+use super::ledger::Ledger;
+use super::node::{Key, LimitSpec, NodeSpec};
+use super::refusal::Refusal;
+use super::route::Route;
+use super::saved::Saved;
+use super::session::{Log, Open, SessionId};
+use super::thresholds::Event;
+use super::view::View;
+use super::window::Window;
+
+pub const HOUR: i64 = 3_600_000;
+pub const NOW: i64 = 1_790_000 * 1_000_000 / HOUR * HOUR;
+
+/// One leader, one gateway, writes that are taken at once.
+pub struct One {
+    pub ledger: Ledger,
+    pub now: i64,
+    pub session: SessionId,
+    pub next: u64,
+    pub seq: u64,
+    pub events: Vec<Event>,
+    pub acked: u64,
+    pub stored: Vec<(Key, Saved)>,
+}
+
+pub fn top() -> Key {
+    Key::budget("team", "top")
+}
+
+pub fn limit(window: Window, tokens: i64, guaranteed: i64) -> LimitSpec {
+    LimitSpec { name: window.name().to_lowercase(), window, tokens, guaranteed }
+}
+
+pub fn place(key: Key, parent: Option<Key>, limits: Vec<LimitSpec>) -> NodeSpec {
+    NodeSpec { limits, ..NodeSpec::new(key, parent) }
+}
+
+pub fn hourly(tokens: i64) -> NodeSpec {
+    place(top(), None, vec![limit(Window::Hour, tokens, 0)])
+}
+
+pub fn route(budget: &str) -> Route {
+    Route::new(Vec::new(), Some(Key::budget("team", budget)), "worker")
+}
+
+pub fn ask(output: i64) -> Ask {
+    Ask { input: 0, output, least: output, choices: 1 }
+}
+
+pub fn used(output: i64) -> Usage {
+    Usage { output, ..Usage::default() }
+}
+
+impl One {
+    pub fn new(nodes: &[NodeSpec]) -> Self {
+        let mut ledger = Ledger::new(NOW);
+        ledger.set_tree(nodes);
+        Self::on(ledger)
+    }
+
+    pub fn on(mut ledger: Ledger) -> Self {
+        let (session, _) = ledger.begin(NOW, "g0", &Log { next_hold: 1, ..Log::default() });
+        Self { ledger, now: NOW, session, next: 1, seq: 0, events: Vec::new(), acked: 0, stored: Vec::new() }
+    }
+
+    pub fn write(&mut self) {
+        for key in self.ledger.due(self.now + 60_000) {
+            let Some(draft) = self.ledger.draft(self.now, &key) else { continue };
+            let written = self.ledger.written(&draft);
+            self.events.extend(written.events);
+            self.acked = written.acked.iter().filter(|(name, _)| name == "g0").map(|(_, seq)| *seq).next_back().unwrap_or(self.acked);
+            self.stored.retain(|(other, _)| *other != key);
+            self.stored.push((key, draft.saved));
+        }
+    }
+
+    pub fn try_hold(&mut self, route: &mut Route, ask: &Ask) -> Result<(u64, i64), Box<Refusal>> {
+        let id = self.next;
+        self.next += 1;
+        for _ in 0..3 {
+            match self.ledger.hold(self.now, self.session, id, route, ask) {
+                Answer::Given(given) => return Ok((id, given.output)),
+                Answer::Refused(refusal) => return Err(refusal),
+                Answer::Write(_) => self.write(),
+                other @ (Answer::Closed | Answer::Unattached) => panic!("{other:?}"),
+            }
+        }
+        panic!("what was asked to be written is written")
+    }
+
+    pub fn hold(&mut self, route: &mut Route, output: i64) -> u64 {
+        self.try_hold(route, &ask(output)).expect("there is room").0
+    }
+
+    pub fn refused(&mut self, route: &mut Route, output: i64) -> Refusal {
+        *self.try_hold(route, &ask(output)).expect_err("there is no room")
+    }
+
+    pub fn settle(&mut self, hold: u64, output: i64) {
+        self.settle_as(hold, output, Quality::Exact);
+    }
+
+    pub fn settle_as(&mut self, hold: u64, output: i64, quality: Quality) {
+        self.seq += 1;
+        let settle = Settle { seq: self.seq, hold, usage: used(output), quality };
+        assert_eq!(self.ledger.settle(self.now, self.session, &settle), Settled::Counted);
+    }
+
+    pub fn view(&self, key: &Key) -> View {
+        self.ledger.view(key).remove(0)
+    }
+
+    /// Used, held, lost.
+    pub fn at(&self, key: &Key) -> (i64, i64, i64) {
+        let View { used, held, lost, .. } = self.view(key);
+        (used, held, lost)
+    }
+
+    /// A new leader finds what is stored.
+    pub fn next_leader(&self, nodes: &[NodeSpec]) -> Ledger {
+        let mut ledger = Ledger::new(self.now);
+        self.stored.iter().for_each(|(key, saved)| ledger.load(key, saved));
+        ledger.set_tree(nodes);
+        ledger
+    }
+
+    pub fn open(&self, id: u64, output: i64) -> Open {
+        let path = self.ledger.path(self.session, id).expect("it is open");
+        Open { id, at: self.now, path, input: 0, output }
+    }
+}

@@ -1,0 +1,254 @@
+//! Why a call is not given tokens, so that whoever asked can be told which number stands in the way, when that changes, and
+//! which field to raise. How it is said in each dialect is the gateway's.
+
+use std::fmt;
+
+use super::node::{Block, Key};
+use super::window::{Span, Window};
+
+/// A window that ends within so many milliseconds is waited for.
+const SOON: i64 = 60_000;
+
+/// What stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Because {
+    /// Too much is spent.
+    Used,
+    /// It would fit but for calls in flight.
+    Held,
+    /// It would fit but for what is guaranteed to siblings.
+    Guaranteed,
+    /// A leader was replaced, and not every gateway has said yet what it holds.
+    Recovering,
+    /// The call is larger than the whole limit.
+    TooLarge,
+    /// A threshold paused it.
+    Paused,
+    /// Too many calls at once.
+    InFlight,
+    /// More gateways than can be kept account of.
+    Gateways,
+    /// There is no such budget.
+    Missing,
+    /// The budget gives nothing until somebody changes it.
+    Blocked(Block),
+}
+
+impl Because {
+    /// As one word, for metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Used => "used",
+            Self::Held => "held",
+            Self::Guaranteed => "guaranteed",
+            Self::Recovering => "recovering",
+            Self::TooLarge => "too_large",
+            Self::Paused => "paused",
+            Self::InFlight => "in_flight",
+            Self::Gateways => "gateways",
+            Self::Missing => "missing",
+            Self::Blocked(_) => "blocked",
+        }
+    }
+}
+
+/// Whether asking again helps, in order of finality.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum When {
+    /// After so many seconds.
+    Wait(i64),
+    /// Not before this time (milliseconds): work ends with it.
+    Later(i64),
+    /// Not before somebody changes something.
+    Never,
+}
+
+/// The limit that stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Standing {
+    /// Its name.
+    pub name: String,
+    /// Its window.
+    pub span: Span,
+    /// The limit, grants among it, in weighed tokens.
+    pub limit: i64,
+    /// Spent: settled, lost, not explained yet, and debt.
+    pub used: i64,
+    /// Held for calls in flight.
+    pub held: i64,
+    /// What whoever asked could still have; never below 0.
+    pub left: i64,
+    /// What was asked for at least.
+    pub asked: i64,
+}
+
+/// Why a call is not given tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Refusal {
+    /// Where.
+    pub key: Key,
+    /// Why.
+    pub because: Because,
+    /// The limit, where it is one of tokens.
+    pub limit: Option<Standing>,
+    /// Whether asking again helps.
+    pub when: When,
+    /// The field to raise, from the root of its object.
+    pub field: String,
+}
+
+impl Refusal {
+    /// When the window ends, in milliseconds.
+    pub fn resets_at(&self) -> Option<i64> {
+        self.limit.as_ref().and_then(|limit| limit.span.end())
+    }
+
+    /// It is not the agent's own lifetime, nor its item's share: an item that ends of it is released, not failed.
+    pub fn above_agent(&self) -> bool {
+        !self.key.is_leaf()
+    }
+}
+
+/// One sentence for whoever asked: what, how much, until when, what to do.
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, because, limit, when, field } = self;
+        if let Some(Standing { name, limit, left, asked, .. }) = limit {
+            write!(out, "{key}: {left} of {limit} tokens are left of the limit {name} and the call asks for {asked}")?;
+        } else {
+            write!(out, "{key}")?;
+        }
+        match because {
+            Because::Used => {}
+            Because::Held => out.write_str("; calls in flight hold the rest")?,
+            Because::Guaranteed => out.write_str("; the rest is guaranteed to others")?,
+            Because::Recovering => out.write_str("; the ledger is being read again after a restart")?,
+            Because::TooLarge => out.write_str("; the whole limit is smaller than that")?,
+            Because::Paused => out.write_str("; it is paused by one of its thresholds")?,
+            Because::InFlight => out.write_str(": too many calls at once")?,
+            Because::Gateways => out.write_str(": more gateways than can be kept account of")?,
+            Because::Missing => out.write_str(" does not exist")?,
+            Because::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent, Budget/{parent}, does not exist")?,
+            Because::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent, by way of {}", names.join(", "))?,
+            Because::Blocked(Block::TooDeep) => out.write_str(": it has too many parents")?,
+        }
+        match (when, self.resets_at()) {
+            (When::Wait(seconds), _) => write!(out, "; try again in {seconds} s"),
+            (When::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end)),
+            (When::Later(_) | When::Never, _) => write!(out, "; raise {field}"),
+        }
+    }
+}
+
+/// The field that a place's limit stands in.
+pub(super) fn field_of(key: &Key, limit: &str) -> String {
+    match key {
+        Key::Cluster(_) | Key::Budget { .. } => format!("spec.tokens.limits[{limit}].tokens"),
+        Key::Namespace { .. } => format!("spec.perNamespace.tokens.limits[{limit}].tokens"),
+        Key::Share { of, name } => match of.as_ref() {
+            Key::Namespace { .. } => format!("spec.perNamespace.tokens.reservations[{name}].percent"),
+            Key::Cluster(_) | Key::Budget { .. } | Key::Share { .. } | Key::Agent(_) | Key::Task { .. } => {
+                format!("spec.tokens.reservations[{name}].percent")
+            }
+        },
+        Key::Agent(_) => "spec.bulkhead.lifetimeTokens of its AgentPool".to_owned(),
+        Key::Task { .. } => "spec.bulkhead.tokens of its WorkItem".to_owned(),
+    }
+}
+
+/// What is known of a limit that has no room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub height: i64,
+    /// Without what is not explained yet.
+    pub spent: i64,
+    pub rest: i64,
+    pub held: i64,
+    /// What is guaranteed to others than whoever asks.
+    pub reserved: i64,
+    pub asked: i64,
+    pub paused: bool,
+}
+
+/// Why there is none: the first of these that would have to change anyhow.
+pub(super) fn because(room: &Room) -> Because {
+    let Room { height, spent, rest, held, reserved, asked, paused } = *room;
+    if asked > height {
+        return Because::TooLarge;
+    }
+    let left = height.saturating_sub(spent);
+    if asked > left {
+        return Because::Used;
+    }
+    if paused {
+        return Because::Paused;
+    }
+    if asked > left.saturating_sub(reserved) {
+        return Because::Guaranteed;
+    }
+    if asked > left.saturating_sub(reserved).saturating_sub(rest) && held == 0 { Because::Recovering } else { Because::Held }
+}
+
+/// Whether asking again helps. `spread` makes callers come back at different times.
+pub(super) fn when(because: &Because, span: Option<Span>, now: i64, spread: u64) -> When {
+    match because {
+        Because::Held | Because::Recovering | Because::InFlight | Because::Gateways => {
+            When::Wait(1 + i64::try_from(spread % 5).unwrap_or(0))
+        }
+        Because::Used | Because::Guaranteed | Because::Paused => match span.and_then(Span::end) {
+            Some(end) if end.saturating_sub(now) <= SOON => When::Wait(end.saturating_sub(now).max(1).saturating_add(999) / 1000),
+            Some(end) => When::Later(end),
+            None => When::Never,
+        },
+        Because::TooLarge | Because::Missing | Because::Blocked(_) => When::Never,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { height: 100, spent: 0, rest: 0, held: 0, reserved: 0, asked: 10, paused: false };
+
+    #[test]
+    fn the_first_thing_that_would_have_to_change_is_named() {
+        let cases = [
+            (Room { asked: 101, spent: 100, ..ROOM }, Because::TooLarge),
+            (Room { spent: 91, held: 5, ..ROOM }, Because::Used),
+            (Room { spent: 90, held: 5, ..ROOM }, Because::Held),
+            (Room { spent: 90, held: 5, reserved: 1, ..ROOM }, Because::Guaranteed),
+            (Room { rest: 95, ..ROOM }, Because::Recovering),
+            (Room { rest: 50, held: 45, ..ROOM }, Because::Held),
+            (Room { paused: true, ..ROOM }, Because::Paused),
+        ];
+        for (room, want) in cases {
+            assert_eq!(because(&room), want, "{room:?}");
+        }
+    }
+
+    #[test]
+    fn holds_are_waited_for_and_so_is_a_window_that_ends_soon() {
+        let span = Window::Hour.at(0);
+        assert_eq!(when(&Because::Held, Some(span), 0, 7), When::Wait(3));
+        assert_eq!(when(&Because::Used, Some(span), 3_600_000 - 60_000, 7), When::Wait(60));
+        assert_eq!(when(&Because::Used, Some(span), 3_600_000 - 1, 7), When::Wait(1));
+        assert_eq!(when(&Because::Used, Some(span), 0, 7), When::Later(3_600_000));
+        assert_eq!(when(&Because::Used, Some(Window::Lifetime.at(0)), 0, 7), When::Never);
+        assert_eq!(when(&Because::TooLarge, Some(span), 3_599_999, 7), When::Never, "no window is large enough");
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let limit = Standing { name: "hourly".into(), span: Window::Hour.at(0), limit: 100, used: 95, held: 0, left: 5, asked: 10 };
+        let key = Key::budget("team", "default");
+        let field = field_of(&key, "hourly");
+        let refusal = Refusal { key, because: Because::Used, limit: Some(limit), when: When::Later(3_600_000), field };
+        assert_eq!(
+            refusal.to_string(),
+            "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10; it resets at \
+             1970-01-01T01:00Z; raise spec.tokens.limits[hourly].tokens"
+        );
+        assert!(refusal.above_agent());
+        assert!(!Refusal { key: Key::Agent("a".into()), ..refusal }.above_agent());
+    }
+}

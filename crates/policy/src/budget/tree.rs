@@ -1,0 +1,343 @@
+//! Which places there are and who is above whom: from Budgets, ClusterBudgets and the namespaces that those select. What is
+//! wrong with them is named; whose way up is not known gives nothing, and everything else goes on.
+
+use std::collections::BTreeMap;
+
+use super::estimate::{Terms, Weights};
+use super::node::{Block, Debt, Key, LimitSpec, Mode, NodeSpec, Threshold};
+use super::share::{Child, allot, reserved};
+use super::window::Window;
+
+/// Budgets above one another, the lowest among them. With their shares, the namespace, the cluster, an agent, its parents and
+/// an item they are no more than [`super::DEPTH`].
+pub const CHAIN: usize = 8;
+
+/// A limit as it is written by people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenLimit {
+    /// Its name.
+    pub name: String,
+    /// Its window.
+    pub window: Window,
+    /// How many.
+    pub tokens: i64,
+    /// How many of them siblings can never take; unset: all, where they fit.
+    pub guaranteed: Option<i64>,
+}
+
+/// A share of every limit, kept for types of pools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Its name.
+    pub name: String,
+    /// The types.
+    pub pool_types: Vec<String>,
+    /// How large it is, 1 to 100.
+    pub percent: i64,
+    /// They may use no more than it.
+    pub cap: bool,
+}
+
+/// `spec.tokens`, what is unset computed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Limits.
+    pub limits: Vec<TokenLimit>,
+    /// Shares kept for types of pools.
+    pub reservations: Vec<Reservation>,
+    /// What a token counts.
+    pub weights: Weights,
+    /// What is said of single calls.
+    pub terms: Option<Terms>,
+    /// What becomes of debt.
+    pub debt: Debt,
+}
+
+/// A ClusterBudget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterFacts {
+    /// Its name.
+    pub name: String,
+    /// When it was made, in milliseconds.
+    pub created: i64,
+    /// Of all namespaces together.
+    pub tokens: Tokens,
+    /// Of each.
+    pub per_namespace: Tokens,
+    /// Those that it selects, with when they were made.
+    pub namespaces: Vec<(String, i64)>,
+}
+
+/// A Budget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BudgetFacts {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// When it was made, in milliseconds.
+    pub created: i64,
+    /// How far it goes.
+    pub mode: Mode,
+    /// The Budget above it.
+    pub parent: Option<String>,
+    /// Tokens.
+    pub tokens: Tokens,
+    /// What happens near a limit.
+    pub thresholds: Vec<Threshold>,
+    /// Calls at once.
+    pub max_in_flight: Option<u32>,
+}
+
+/// What is wrong with a Budget or ClusterBudget. All of it is `Stalled`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Defect {
+    /// It gives nothing.
+    Blocked(Block),
+    /// Its guarantee of this limit does not fit beside those of its older siblings and counts 0.
+    GuaranteesExceedParent {
+        /// The limit.
+        limit: String,
+        /// What would fit, in tokens.
+        left: i64,
+    },
+    /// Its guarantee of this limit counts 0: a token counts otherwise at its parent.
+    GuaranteeOtherWeights {
+        /// The limit.
+        limit: String,
+    },
+    /// Another ClusterBudget, which is older, binds this namespace already.
+    NamespaceTaken {
+        /// The namespace.
+        namespace: String,
+        /// The other one.
+        by: String,
+    },
+}
+
+/// All places but agents and items.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// The places, for [`super::Ledger::set_tree`].
+    pub nodes: Vec<NodeSpec>,
+    /// What is wrong, and where.
+    pub defects: Vec<(Key, Defect)>,
+    /// Where calls of a namespace begin when their pool has no Budget.
+    pub tops: BTreeMap<String, Key>,
+}
+
+/// Builds the tree.
+pub fn build(clusters: &[ClusterFacts], budgets: &[BudgetFacts]) -> Tree {
+    let mut builder = Builder::default();
+    let mut clusters: Vec<&ClusterFacts> = clusters.iter().collect();
+    clusters.sort_by_key(|cluster| (cluster.created, &cluster.name));
+    clusters.into_iter().for_each(|cluster| builder.cluster(cluster));
+    let mut namespaces: BTreeMap<&str, BTreeMap<&str, &BudgetFacts>> = BTreeMap::new();
+    for budget in budgets {
+        namespaces.entry(&budget.namespace).or_default().insert(&budget.name, budget);
+    }
+    namespaces.values().for_each(|budgets| builder.namespace(budgets));
+    builder.tree
+}
+
+#[derive(Default)]
+struct Builder {
+    tree: Tree,
+    /// Reservations of what is placed.
+    reservations: BTreeMap<Key, Vec<Reservation>>,
+}
+
+impl Builder {
+    fn cluster(&mut self, cluster: &ClusterFacts) {
+        let key = Key::Cluster(cluster.name.clone());
+        let none = vec![0; cluster.tokens.limits.len()];
+        self.place(spec(key.clone(), None, &cluster.tokens, &none), &cluster.tokens.reservations);
+        let mut bound = Vec::new();
+        for (namespace, created) in &cluster.namespaces {
+            let place = Key::Namespace { cluster: cluster.name.clone(), namespace: namespace.clone() };
+            match self.tree.tops.get(namespace) {
+                Some(Key::Namespace { cluster: by, .. }) => {
+                    let (namespace, by) = (namespace.clone(), by.clone());
+                    self.tree.defects.push((key.clone(), Defect::NamespaceTaken { namespace, by }));
+                }
+                Some(Key::Cluster(_) | Key::Budget { .. } | Key::Share { .. } | Key::Agent(_) | Key::Task { .. }) | None => {
+                    self.tree.tops.insert(namespace.clone(), place.clone());
+                    bound.push((place, *created));
+                }
+            }
+        }
+        let (limits, weights) = (&cluster.per_namespace.limits, cluster.per_namespace.weights);
+        let children: Vec<_> = bound.iter().map(|(key, created)| Child { key, created: *created, limits, weights }).collect();
+        for (place, sure) in self.allotted(&key, &children) {
+            self.place(spec(place, Some(key.clone()), &cluster.per_namespace, &sure), &cluster.per_namespace.reservations);
+        }
+    }
+
+    /// All Budgets of one namespace, parents before children.
+    fn namespace(&mut self, budgets: &BTreeMap<&str, &BudgetFacts>) {
+        let mut below: BTreeMap<Option<Key>, Vec<&BudgetFacts>> = BTreeMap::new();
+        for budget in budgets.values() {
+            let parent = match way_up(budget, budgets) {
+                Ok(()) => match &budget.parent {
+                    Some(parent) => Some(Key::budget(&budget.namespace, parent)),
+                    None => self.tree.tops.get(&budget.namespace).cloned(),
+                },
+                Err(block) => {
+                    let key = Key::budget(&budget.namespace, &budget.name);
+                    self.tree.defects.push((key.clone(), Defect::Blocked(block.clone())));
+                    let none = vec![0; budget.tokens.limits.len()];
+                    let node = NodeSpec { block: Some(block), ..of(budget, key, None, &none) };
+                    self.place(node, &budget.tokens.reservations);
+                    continue;
+                }
+            };
+            below.entry(parent).or_default().push(budget);
+        }
+        let top = budgets.values().next().and_then(|budget| self.tree.tops.get(&budget.namespace)).cloned();
+        let mut ahead = vec![top];
+        while let Some(parent) = ahead.pop() {
+            let Some(budgets) = below.remove(&parent) else { continue };
+            let keys: Vec<_> = budgets.iter().map(|budget| Key::budget(&budget.namespace, &budget.name)).collect();
+            let children = budgets.iter().zip(&keys).map(|(budget, key)| {
+                let Tokens { limits, weights, .. } = &budget.tokens;
+                Child { key, created: budget.created, limits, weights: *weights }
+            });
+            let children: Vec<_> = children.collect();
+            let sure = match &parent {
+                Some(parent) => self.allotted(parent, &children),
+                None => keys.iter().zip(&budgets).map(|(key, budget)| (key.clone(), vec![0; budget.tokens.limits.len()])).collect(),
+            };
+            for (budget, (key, sure)) in budgets.iter().zip(sure) {
+                self.place(of(budget, key.clone(), parent.clone(), &sure), &budget.tokens.reservations);
+                ahead.push(Some(key));
+            }
+        }
+    }
+
+    /// What each of them is sure of at a parent that is placed.
+    fn allotted(&mut self, parent: &Key, children: &[Child]) -> Vec<(Key, Vec<i64>)> {
+        let node = self.tree.nodes.iter().find(|node| node.key == *parent);
+        let (limits, weights) = node.map_or((&[][..], Weights::default()), |node| (&node.limits, node.weights));
+        let none = Vec::new();
+        let (sure, defects) = allot(limits, weights, self.reservations.get(parent).unwrap_or(&none), children);
+        self.tree.defects.extend(defects);
+        children.iter().map(|child| child.key.clone()).zip(sure).collect()
+    }
+
+    /// A place, and the shares that are reserved of it.
+    fn place(&mut self, mut node: NodeSpec, reservations: &[Reservation]) {
+        let shares: Vec<NodeSpec> = reservations.iter().map(|reservation| reserved(&node, reservation)).collect();
+        let types = reservations.iter().zip(&shares);
+        node.shares = types.flat_map(|(of, share)| of.pool_types.iter().map(|one| (one.clone(), share.key.clone()))).collect();
+        self.reservations.insert(node.key.clone(), reservations.to_vec());
+        self.tree.nodes.push(node);
+        self.tree.nodes.extend(shares);
+    }
+}
+
+fn of(budget: &BudgetFacts, key: Key, parent: Option<Key>, sure: &[i64]) -> NodeSpec {
+    let BudgetFacts { mode, tokens, thresholds, max_in_flight, namespace: _, name: _, created: _, parent: _ } = budget;
+    NodeSpec { mode: *mode, thresholds: thresholds.clone(), max_in_flight: *max_in_flight, ..spec(key, parent, tokens, sure) }
+}
+
+fn spec(key: Key, parent: Option<Key>, tokens: &Tokens, sure: &[i64]) -> NodeSpec {
+    let Tokens { limits, reservations: _, weights, terms, debt } = tokens;
+    let limit = |(limit, guaranteed): (&TokenLimit, &i64)| {
+        let TokenLimit { name, window, tokens, guaranteed: _ } = limit;
+        LimitSpec { name: name.clone(), window: *window, tokens: *tokens, guaranteed: *guaranteed }
+    };
+    let limits = limits.iter().zip(sure).map(limit).collect();
+    NodeSpec { weights: weights.clamped(), debt: *debt, limits, terms: *terms, ..NodeSpec::new(key, parent) }
+}
+
+/// Whether every Budget above it exists, and none twice.
+fn way_up(budget: &BudgetFacts, all: &BTreeMap<&str, &BudgetFacts>) -> Result<(), Block> {
+    let mut way = vec![budget.name.clone()];
+    let mut next = &budget.parent;
+    while let Some(parent) = next {
+        if let Some(again) = way.iter().position(|name| name == parent) {
+            return Err(Block::Cycle(way.split_off(again)));
+        }
+        let Some(found) = all.get(parent.as_str()) else { return Err(Block::ParentMissing(parent.clone())) };
+        way.push(parent.clone());
+        if way.len() > CHAIN {
+            return Err(Block::TooDeep);
+        }
+        next = &found.parent;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(name: &str, parent: Option<&str>, tokens: i64, guaranteed: Option<i64>) -> BudgetFacts {
+        let limits = vec![TokenLimit { name: "hourly".into(), window: Window::Hour, tokens, guaranteed }];
+        let (tokens, parent) = (Tokens { limits, ..Tokens::default() }, parent.map(str::to_owned));
+        BudgetFacts { namespace: "team".into(), name: name.into(), parent, tokens, ..BudgetFacts::default() }
+    }
+
+    fn find<'a>(tree: &'a Tree, name: &str) -> &'a NodeSpec {
+        tree.nodes.iter().find(|node| node.key == Key::budget("team", name)).expect("it is placed")
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_gives_nothing() {
+        let budgets = [
+            budget("a", Some("b"), 1, None),
+            budget("b", Some("c"), 1, None),
+            budget("c", Some("b"), 1, None),
+            budget("d", Some("gone"), 1, None),
+            budget("e", Some("d"), 1, None),
+            budget("fine", None, 1, None),
+        ];
+        let tree = build(&[], &budgets);
+        let block = |name: &str| find(&tree, name).block.clone();
+        assert_eq!(block("a"), Some(Block::Cycle(vec!["b".into(), "c".into()])));
+        assert_eq!(block("b"), Some(Block::Cycle(vec!["b".into(), "c".into()])));
+        assert_eq!(block("d"), Some(Block::ParentMissing("gone".into())));
+        assert_eq!(block("e"), Some(Block::ParentMissing("gone".into())));
+        assert_eq!(block("fine"), None);
+        assert_eq!(tree.defects.len(), 5);
+        let chain: Vec<_> =
+            (0..20).map(|at| budget(&format!("n{at}"), (at > 0).then(|| format!("n{}", at - 1)).as_deref(), 1, None)).collect();
+        let tree = build(&[], &chain);
+        assert_eq!(tree.nodes.iter().filter(|node| node.block == Some(Block::TooDeep)).count(), 20 - CHAIN);
+    }
+
+    #[test]
+    fn a_namespace_is_below_its_cluster_budget_and_the_older_one_binds_it() {
+        let limits = vec![TokenLimit { name: "rate".into(), window: Window::Hour, tokens: 100, guaranteed: Some(60) }];
+        let cluster = |name: &str, created| ClusterFacts {
+            name: name.into(),
+            created,
+            tokens: Tokens { limits: limits.clone(), ..Tokens::default() },
+            per_namespace: Tokens { limits: limits.clone(), ..Tokens::default() },
+            namespaces: vec![("other".into(), 2), ("team".into(), 1)],
+        };
+        let budgets = [budget("default", None, 100, Some(70)), budget("low", Some("default"), 50, Some(50))];
+        let tree = build(&[cluster("new", 9), cluster("old", 3)], &budgets);
+        let place = |namespace: &str| Key::Namespace { cluster: "old".into(), namespace: namespace.into() };
+        assert_eq!(tree.tops.get("team"), Some(&place("team")));
+        assert_eq!(find(&tree, "default").parent, Some(place("team")));
+        assert_eq!((find(&tree, "default").limits[0].guaranteed, find(&tree, "low").limits[0].guaranteed), (70, 50));
+        let sure = |key: &Key| tree.nodes.iter().find(|node| node.key == *key).map(|node| node.limits[0].guaranteed);
+        assert_eq!((sure(&place("team")), sure(&place("other"))), (Some(60), Some(0)), "the older namespace is sure of it");
+        assert!(tree.defects.contains(&(place("other"), Defect::GuaranteesExceedParent { limit: "rate".into(), left: 40 })));
+        let taken = Defect::NamespaceTaken { namespace: "team".into(), by: "old".into() };
+        assert!(tree.defects.contains(&(Key::Cluster("new".into()), taken)));
+    }
+
+    #[test]
+    fn a_reservation_is_a_place_of_its_own_below() {
+        let mut team = budget("default", None, 1000, None);
+        team.tokens.reservations =
+            vec![Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true }];
+        let tree = build(&[], &[team]);
+        let share = tree.nodes.iter().find(|node| matches!(node.key, Key::Share { .. })).expect("it is placed");
+        assert_eq!((share.limits[0].tokens, share.limits[0].guaranteed), (200, 200));
+        assert_eq!(share.parent, Some(Key::budget("team", "default")));
+        assert_eq!(find(&tree, "default").shares, [("scheduler".to_owned(), share.key.clone())]);
+    }
+}

@@ -1,0 +1,74 @@
+//! How things stand, for status, metrics and people.
+
+use super::cell::Limit;
+use super::ledger::Ledger;
+use super::node::Key;
+use super::obstacle::least;
+use super::session::State;
+use super::window::Span;
+
+/// How one limit stands, in weighed tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// Its name.
+    pub limit: String,
+    /// The window; its end is when it resets.
+    pub span: Span,
+    /// The limit, grants among it.
+    pub height: i64,
+    /// Spent, as settled.
+    pub used: i64,
+    /// Held for calls in flight.
+    pub held: i64,
+    /// Charged for gateways that went away.
+    pub lost: i64,
+    /// Given by a leader before and not explained yet: counts as spent for now.
+    pub rest: i64,
+    /// Debt of the windows before.
+    pub carried: i64,
+    /// Guaranteed to its children and not spent by them.
+    pub reserved: i64,
+    /// What is left; never below 0.
+    pub left: i64,
+    /// With less left than this it gives nothing that is of use: the least output of a call.
+    pub least: i64,
+    /// A threshold paused it.
+    pub paused: bool,
+    /// A threshold says that agents are to be ended.
+    pub reaping: bool,
+}
+
+impl Ledger {
+    /// How a place stands now, by limit. Empty: there is no such place, or it has no limits.
+    pub fn view(&self, key: &Key) -> Vec<View> {
+        let Some(node) = self.keys.get(key).map(|node| &self.nodes[*node]) else { return Vec::new() };
+        let min_output = node.spec.terms.map_or(1, |terms| terms.min_output);
+        let view = |limit: &Limit| View {
+            limit: limit.spec.name.clone(),
+            span: limit.cell.span,
+            height: limit.height,
+            used: limit.cell.used,
+            held: limit.cell.held,
+            lost: limit.cell.lost,
+            rest: limit.cell.rest,
+            carried: limit.cell.carried,
+            reserved: limit.cell.reserved,
+            left: limit.height.saturating_sub(limit.cell.committed()).max(0),
+            least: least(node, min_output, limit.height),
+            paused: limit.latches.paused,
+            reaping: limit.latches.reaping,
+        };
+        node.limits.iter().map(view).collect()
+    }
+
+    /// Calls in flight at a place, and how many it would have refused if it refused (`mode: Observe`).
+    pub fn traffic(&self, key: &Key) -> (u32, u64) {
+        self.keys.get(key).map_or((0, 0), |node| (self.nodes[*node].open, self.nodes[*node].would_refuse))
+    }
+
+    /// Names of the sessions that must still tell, or be dead, before all that is free is given.
+    pub fn awaited(&self) -> Vec<&str> {
+        let awaited = self.sessions.iter().filter(|session| session.state == State::Awaited);
+        awaited.map(|session| session.name.as_str()).collect()
+    }
+}

@@ -1,0 +1,221 @@
+//! The health monitor: from what is known of a living agent to the signals it raises. It observes and never acts.
+
+use std::time::Duration;
+
+use crate::attendance::Times;
+
+/// Below this distance from the end of its patience an agent is about to be given up.
+pub const SOON: Duration = Duration::from_secs(30);
+/// So many about to be given up at once, and more than half of their node's or gateway's: something of ours is down.
+pub const MANY: usize = 5;
+
+/// What is known of one agent whose pod has a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its pod has registered.
+    pub registered: bool,
+    /// Its program was started.
+    pub started: bool,
+    /// Its served times.
+    pub times: Times,
+    /// How long it may take to start.
+    pub startup: Duration,
+    /// Silence after which it is given up.
+    pub timeout: Duration,
+    /// Many of its node's or gateway's agents fall silent together.
+    pub with_many: bool,
+    /// It holds an item, or a person is at it: silence of its program means something.
+    pub active: bool,
+    /// It is paused: its program need not do anything.
+    pub paused: bool,
+    /// The item that it holds.
+    pub work: Option<Work>,
+}
+
+/// An item in an agent's hands, in served time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Silence of the pod after which it has lost the item.
+    pub lease: Duration,
+    /// Time without progress after which it has.
+    pub stall: Duration,
+    /// Time that the attempt may take.
+    pub attempt: Duration,
+    /// Time that giving it back may take, once it was told to.
+    pub cancel: Duration,
+    /// For which it has held it, as far as we know.
+    pub held: Duration,
+    /// Since the last word on how far the item is, as far as we know.
+    pub unmoved: Duration,
+    /// Since it was told to give it back.
+    pub cancelling: Option<Duration>,
+}
+
+/// What the monitor says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// All is well, or not bad for long enough.
+    Well,
+    /// It would be given up for its silence, if not so many were silent with it.
+    SilentWithMany,
+    /// Its pod was not heard of for so long.
+    HeartbeatLost(Duration),
+    /// Its program was not started for so long.
+    StartOverdue(Duration),
+    /// Its pod reports, and its program has shown nothing, or has been stopped, for so long.
+    ProgramSilent(Duration),
+    /// It holds an item, and its pod was not heard of for as long as the lease lasts.
+    LeaseExpired(Duration),
+    /// It holds an item, and there has been no progress for so long.
+    ItemStalled(Duration),
+    /// It has held an item for so long, and should have finished.
+    ItemPastTime(Duration),
+    /// It was told to give its item back so long ago, and did not.
+    CancelIgnored(Duration),
+}
+
+/// Look at one agent.
+pub fn look(facts: &Facts) -> Finding {
+    let Facts { registered, started, times, startup, timeout, with_many, active, paused, work } = *facts;
+    // A pod registers before its program starts, and may not get further: its image cannot be had, or its walls do not stand.
+    if !started && times.expected >= startup {
+        return Finding::StartOverdue(times.expected);
+    }
+    if !registered {
+        return Finding::Well;
+    }
+    let patience = if with_many { timeout.saturating_mul(2) } else { timeout };
+    if times.unheard >= patience {
+        return Finding::HeartbeatLost(times.unheard);
+    }
+    if times.unheard >= timeout {
+        return Finding::SilentWithMany;
+    }
+    if let Some(work) = work
+        && let Some(found) = look_at_work(&work, times, with_many, paused)
+    {
+        return found;
+    }
+    // Silence of a program that waits for work says nothing; a stopped process says all, whatever it waits for.
+    let silent = if active { times.program_silent } else { Duration::ZERO };
+    let silent = silent.max(times.program_frozen);
+    if silent >= timeout && !paused { Finding::ProgramSilent(silent) } else { Finding::Well }
+}
+
+/// What is wrong with how an agent works on its item.
+fn look_at_work(work: &Work, times: Times, with_many: bool, paused: bool) -> Option<Finding> {
+    let Work { lease, stall, attempt, cancel, held, unmoved, cancelling } = *work;
+    if times.unheard >= lease {
+        return Some(if with_many { Finding::SilentWithMany } else { Finding::LeaseExpired(times.unheard) });
+    }
+    if let Some(told) = cancelling {
+        return (told >= cancel).then_some(Finding::CancelIgnored(told));
+    }
+    if paused {
+        return None;
+    }
+    if held >= attempt {
+        return Some(Finding::ItemPastTime(held));
+    }
+    let still = times.program_silent.min(unmoved).min(held);
+    (still >= stall).then_some(Finding::ItemStalled(still))
+}
+
+/// Whether an agent is about to be given up for its silence.
+pub fn soon(times: Times, timeout: Duration) -> bool {
+    times.unheard.saturating_add(SOON.min(timeout / 3)) >= timeout
+}
+
+/// Whether so many of a group (a node's, a gateway's) are about to be given up that the group is to blame.
+pub fn many(soon: usize, of: usize) -> bool {
+    soon >= MANY && soon * 2 > of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn facts(unheard: u64, silent: u64, frozen: u64) -> Facts {
+        let second = Duration::from_secs(1);
+        let times = Times {
+            expected: 100 * MINUTE,
+            unheard: second * u32::try_from(unheard).unwrap_or(0),
+            program_silent: second * u32::try_from(silent).unwrap_or(0),
+            program_frozen: second * u32::try_from(frozen).unwrap_or(0),
+        };
+        Facts {
+            registered: true,
+            started: true,
+            times,
+            startup: MINUTE,
+            timeout: MINUTE,
+            with_many: false,
+            active: false,
+            paused: false,
+            work: None,
+        }
+    }
+
+    #[test]
+    fn a_lease_a_stall_and_an_attempt_end_each_by_its_own_time() {
+        let second = Duration::from_secs(1);
+        let work = Work {
+            lease: 10 * second,
+            stall: 20 * second,
+            attempt: 30 * second,
+            cancel: 5 * second,
+            held: 25 * second,
+            unmoved: 25 * second,
+            cancelling: None,
+        };
+        let with = |work, unheard, silent| look(&Facts { work: Some(work), ..facts(unheard, silent, 0) });
+        assert_eq!(with(work, 9, 0), Finding::Well);
+        assert_eq!(with(work, 10, 0), Finding::LeaseExpired(10 * second));
+        assert_eq!(look(&Facts { work: Some(work), with_many: true, ..facts(10, 0, 0) }), Finding::SilentWithMany);
+        assert_eq!(with(work, 0, 19), Finding::Well, "its program did something");
+        assert_eq!(with(work, 0, 20), Finding::ItemStalled(20 * second));
+        assert_eq!(with(Work { unmoved: second, ..work }, 0, 50), Finding::Well, "it said how far it is");
+        assert_eq!(with(Work { held: 5 * second, ..work }, 0, 50), Finding::Well, "it has had the item for a moment only");
+        assert_eq!(with(Work { held: 30 * second, ..work }, 0, 0), Finding::ItemPastTime(30 * second));
+        assert_eq!(with(Work { cancelling: Some(4 * second), ..work }, 0, 50), Finding::Well, "it is on its way");
+        assert_eq!(with(Work { cancelling: Some(5 * second), ..work }, 0, 0), Finding::CancelIgnored(5 * second));
+        assert_eq!(look(&Facts { work: Some(work), paused: true, ..facts(0, 50, 0) }), Finding::Well);
+    }
+
+    #[test]
+    fn silence_of_the_pod_is_a_lost_heartbeat_and_waits_when_many_are_silent() {
+        assert_eq!(look(&facts(59, 0, 0)), Finding::Well);
+        assert_eq!(look(&facts(60, 0, 0)), Finding::HeartbeatLost(MINUTE));
+        assert_eq!(look(&Facts { with_many: true, ..facts(60, 0, 0) }), Finding::SilentWithMany);
+        assert_eq!(look(&Facts { with_many: true, ..facts(120, 0, 0) }), Finding::HeartbeatLost(2 * MINUTE), "not for ever");
+    }
+
+    #[test]
+    fn a_start_is_over_when_the_program_was_started_and_not_before() {
+        let after = |seconds: u64, registered| {
+            let times = Times { expected: Duration::from_secs(seconds), ..Times::default() };
+            look(&Facts { registered, started: false, times, ..facts(0, 0, 0) })
+        };
+        for registered in [false, true] {
+            assert_eq!(after(59, registered), Finding::Well);
+            assert_eq!(after(60, registered), Finding::StartOverdue(MINUTE));
+        }
+        assert_eq!(look(&facts(0, 0, 0)), Finding::Well);
+    }
+
+    #[test]
+    fn a_silent_program_counts_when_it_has_something_to_do_and_a_frozen_one_always() {
+        assert_eq!(look(&facts(0, 3600, 0)), Finding::Well, "it waits for work");
+        assert_eq!(look(&Facts { active: true, ..facts(0, 60, 0) }), Finding::ProgramSilent(MINUTE));
+        assert_eq!(look(&facts(0, 3600, 60)), Finding::ProgramSilent(MINUTE));
+        assert_eq!(look(&Facts { paused: true, active: true, ..facts(0, 60, 60) }), Finding::Well);
+    }
+
+    #[test]
+    fn a_group_is_to_blame_when_more_than_half_and_at_least_five_are_silent() {
+        assert!(!many(4, 4) && many(5, 9) && !many(5, 10));
+        assert!(soon(facts(40, 0, 0).times, MINUTE) && !soon(facts(39, 0, 0).times, MINUTE), "a third of a short time-out");
+    }
+}

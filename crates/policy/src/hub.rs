@@ -1,0 +1,306 @@
+//! The supervisor hub: from the signals of all monitors to one intervention.
+//!
+//! Monitors report, the hub decides, the pool executes. Several signals at once: the monitor decides first (budget, then
+//! violation, progress, health), and within one monitor the strongest action. While an agent has no tokens there is no
+//! restart and no requeue: they would only spend more. A scheduler is paused on budget signals, never ended. What was
+//! overruled is told.
+
+use std::time::Duration;
+
+/// What a monitor can report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are the documentation; the reference lists when each is raised")]
+pub enum Signal {
+    HeartbeatLost,
+    ProgramSilent,
+    CrashLoop,
+    OomKilled,
+    TokenBudgetExceeded,
+    BudgetNearLimit,
+    OperationTimeout,
+    ChronicTimeout,
+    ItemStalled,
+    ItemPastTime,
+    ObjectiveMissed,
+    BadChangeset,
+    RuleViolated(Violation),
+    GangDivergence,
+}
+
+/// A rule of the sandbox that was violated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Violation {
+    NetworkDenied,
+    ToolRejected,
+    TooManyChildren,
+    ForbiddenPath,
+}
+
+/// What can be done, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Action {
+    Log,
+    Warn,
+    Notify,
+    Escalate,
+    Pause,
+    Requeue,
+    Restart,
+    RestartGang,
+    Reap,
+}
+
+/// Who reports, in the order in which they are heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Monitor {
+    Budget,
+    Violation,
+    Progress,
+    Health,
+}
+
+/// How far the layer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Decide and act.
+    Enforce,
+    /// Decide and tell what would have been done.
+    Observe,
+    /// Do nothing.
+    Disabled,
+}
+
+impl Signal {
+    fn monitor(self) -> Monitor {
+        match self {
+            Self::TokenBudgetExceeded | Self::BudgetNearLimit => Monitor::Budget,
+            Self::BadChangeset | Self::RuleViolated(_) | Self::GangDivergence => Monitor::Violation,
+            Self::OperationTimeout | Self::ChronicTimeout | Self::ItemStalled | Self::ItemPastTime | Self::ObjectiveMissed => {
+                Monitor::Progress
+            }
+            Self::HeartbeatLost | Self::ProgramSilent | Self::CrashLoop | Self::OomKilled => Monitor::Health,
+        }
+    }
+
+    /// What is done when no rule says otherwise, and after how many times within how long.
+    fn default_rule(self) -> (Action, u32, Duration) {
+        let once = |action| (action, 1, Duration::from_secs(60));
+        match self {
+            Self::HeartbeatLost | Self::ProgramSilent | Self::CrashLoop | Self::OomKilled => once(Action::Restart),
+            Self::TokenBudgetExceeded => once(Action::Pause),
+            Self::BudgetNearLimit | Self::OperationTimeout => once(Action::Warn),
+            Self::ChronicTimeout => once(Action::Reap),
+            Self::ItemStalled | Self::ItemPastTime => once(Action::Requeue),
+            Self::ObjectiveMissed => once(Action::Notify),
+            Self::BadChangeset => once(Action::Requeue),
+            Self::RuleViolated(Violation::NetworkDenied) => (Action::Warn, 20, Duration::from_secs(600)),
+            Self::RuleViolated(Violation::ToolRejected) => (Action::Warn, 10, Duration::from_secs(600)),
+            Self::RuleViolated(Violation::TooManyChildren) => once(Action::Warn),
+            Self::RuleViolated(Violation::ForbiddenPath) => once(Action::Notify),
+            Self::GangDivergence => once(Action::RestartGang),
+        }
+    }
+
+    /// The name under which it is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HeartbeatLost => "HeartbeatLost",
+            Self::ProgramSilent => "ProgramSilent",
+            Self::CrashLoop => "CrashLoop",
+            Self::OomKilled => "OOMKilled",
+            Self::TokenBudgetExceeded => "TokenBudgetExceeded",
+            Self::BudgetNearLimit => "BudgetNearLimit",
+            Self::OperationTimeout => "OperationTimeout",
+            Self::ChronicTimeout => "ChronicTimeout",
+            Self::ItemStalled => "ItemStalled",
+            Self::ItemPastTime => "ItemPastTime",
+            Self::ObjectiveMissed => "ObjectiveMissed",
+            Self::BadChangeset => "BadChangeset",
+            Self::RuleViolated(Violation::NetworkDenied) => "RuleViolated/NetworkDenied",
+            Self::RuleViolated(Violation::ToolRejected) => "RuleViolated/ToolRejected",
+            Self::RuleViolated(Violation::TooManyChildren) => "RuleViolated/TooManyChildren",
+            Self::RuleViolated(Violation::ForbiddenPath) => "RuleViolated/ForbiddenPath",
+            Self::GangDivergence => "GangDivergence",
+        }
+    }
+}
+
+impl Action {
+    /// The name under which it is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "Log",
+            Self::Warn => "Warn",
+            Self::Notify => "Notify",
+            Self::Escalate => "Escalate",
+            Self::Pause => "Pause",
+            Self::Requeue => "Requeue",
+            Self::Restart => "Restart",
+            Self::RestartGang => "RestartGang",
+            Self::Reap => "Reap",
+        }
+    }
+}
+
+/// A signal that stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Raised {
+    /// Which.
+    pub signal: Signal,
+    /// In words.
+    pub message: String,
+    /// How long ago each occurrence was that is remembered; at least one.
+    pub ago: Vec<Duration>,
+}
+
+/// What a pool wants done about a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which.
+    pub signal: Signal,
+    /// From so many on ...
+    pub count: Option<u32>,
+    /// ... within so long.
+    pub window: Option<Duration>,
+    /// What is done.
+    pub action: Action,
+}
+
+/// What the hub decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// About what.
+    pub signal: Signal,
+    /// What is done, or would be.
+    pub action: Action,
+    /// In words.
+    pub message: String,
+    /// It is done; else it is only told.
+    pub enforced: bool,
+    /// What else would have been done.
+    pub overruled: Vec<(Signal, Action)>,
+}
+
+/// Decide.
+pub fn decide(mode: Mode, scheduler: bool, raised: &[Raised], rules: &[Rule]) -> Option<Decision> {
+    let enforced = match mode {
+        Mode::Enforce => true,
+        Mode::Observe => false,
+        Mode::Disabled => return None,
+    };
+    // One that is only near a limit has some left, and must not be kept from being ended for what else it does.
+    let over_budget = raised.iter().any(|one| one.signal == Signal::TokenBudgetExceeded);
+    let mut wanted: Vec<(Monitor, std::cmp::Reverse<Action>, Signal, &str)> = raised
+        .iter()
+        .filter_map(|one| {
+            let action = answer(one, rules)?;
+            let action = restrained(one.signal, action, scheduler, over_budget);
+            Some((one.signal.monitor(), std::cmp::Reverse(action), one.signal, one.message.as_str()))
+        })
+        .collect();
+    wanted.sort();
+    let mut wanted = wanted.into_iter();
+    let (_, std::cmp::Reverse(action), signal, message) = wanted.next()?;
+    let overruled = wanted.map(|(_, std::cmp::Reverse(action), signal, _)| (signal, action)).collect();
+    Some(Decision { signal, action, message: message.to_owned(), enforced, overruled })
+}
+
+/// What the pool's rules, or the defaults, want done about one signal, if it came often enough. The strongest rule that
+/// applies counts; a pool that has a rule for a signal does not get the default beside it.
+fn answer(raised: &Raised, rules: &[Rule]) -> Option<Action> {
+    let (action, count, window) = raised.signal.default_rule();
+    let often = |count: u32, window: Duration| {
+        let within = raised.ago.iter().filter(|ago| **ago <= window).count();
+        u32::try_from(within).unwrap_or(u32::MAX) >= count
+    };
+    let mut own = rules.iter().filter(|rule| rule.signal == raised.signal).peekable();
+    if own.peek().is_none() {
+        return often(count, window).then_some(action);
+    }
+    own.filter(|rule| match (rule.count, rule.window) {
+        (Some(count), Some(window)) => often(count, window),
+        // A rule that gives no count answers each one.
+        (None, _) | (_, None) => true,
+    })
+    .map(|rule| rule.action)
+    .max()
+}
+
+fn restrained(signal: Signal, action: Action, scheduler: bool, over_budget: bool) -> Action {
+    if scheduler && signal.monitor() == Monitor::Budget && action > Action::Pause {
+        return Action::Pause;
+    }
+    // An ended agent would come back with the same empty purse.
+    let again = matches!(action, Action::Restart | Action::RestartGang | Action::Requeue);
+    if over_budget && again && signal.monitor() != Monitor::Health { Action::Pause } else { action }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raised(signal: Signal) -> Raised {
+        Raised { signal, message: signal.name().to_owned(), ago: vec![Duration::ZERO] }
+    }
+    fn decided(signals: &[Signal]) -> Decision {
+        let raised: Vec<_> = signals.iter().copied().map(raised).collect();
+        decide(Mode::Enforce, false, &raised, &[]).expect("a decision")
+    }
+
+    #[test]
+    fn nothing_raised_is_nothing_done_and_a_layer_can_be_off() {
+        assert_eq!(decide(Mode::Enforce, false, &[], &[]), None);
+        assert_eq!(decide(Mode::Disabled, false, &[raised(Signal::HeartbeatLost)], &[]), None);
+        let observed = decide(Mode::Observe, false, &[raised(Signal::HeartbeatLost)], &[]).expect("a decision");
+        assert_eq!((observed.action, observed.enforced), (Action::Restart, false));
+    }
+
+    #[test]
+    fn the_monitor_decides_before_the_strength() {
+        let got = decided(&[Signal::ChronicTimeout, Signal::BudgetNearLimit, Signal::HeartbeatLost]);
+        assert_eq!((got.signal, got.action), (Signal::BudgetNearLimit, Action::Warn));
+        assert_eq!(got.overruled, [(Signal::ChronicTimeout, Action::Reap), (Signal::HeartbeatLost, Action::Restart)]);
+        let got = decided(&[Signal::ObjectiveMissed, Signal::ItemStalled]);
+        assert_eq!((got.signal, got.action), (Signal::ItemStalled, Action::Requeue), "one monitor: the strongest");
+    }
+
+    #[test]
+    fn while_a_budget_signal_stands_nothing_is_started_again() {
+        let got = decided(&[Signal::ItemStalled, Signal::TokenBudgetExceeded]);
+        assert_eq!((got.signal, got.action), (Signal::TokenBudgetExceeded, Action::Pause));
+        assert_eq!(got.overruled, [(Signal::ItemStalled, Action::Pause)]);
+    }
+
+    #[test]
+    fn near_a_limit_an_agent_may_be_started_again() {
+        let stalled = raised(Signal::ItemStalled);
+        let near = Rule { signal: Signal::BudgetNearLimit, count: Some(3), window: Some(Duration::from_secs(60)), action: Action::Pause };
+        let got = decide(Mode::Enforce, false, &[raised(Signal::BudgetNearLimit), stalled], &[near]).expect("a decision");
+        assert_eq!((got.signal, got.action), (Signal::ItemStalled, Action::Requeue), "once is not often enough for the pool's rule");
+    }
+
+    #[test]
+    fn a_scheduler_is_never_reaped_on_a_budget_signal() {
+        let rule = Rule { signal: Signal::TokenBudgetExceeded, count: None, window: None, action: Action::Reap };
+        let of = |scheduler| decide(Mode::Enforce, scheduler, &[raised(Signal::TokenBudgetExceeded)], &[rule]).expect("a decision").action;
+        assert_eq!((of(true), of(false)), (Action::Pause, Action::Reap));
+    }
+
+    #[test]
+    fn a_rule_counts_within_its_window_and_replaces_the_default() {
+        let signal = Signal::RuleViolated(Violation::NetworkDenied);
+        let often = |times: usize| Raised { ago: vec![Duration::from_secs(5); times], ..raised(signal) };
+        assert_eq!(decide(Mode::Enforce, false, &[often(19)], &[]), None);
+        assert_eq!(decide(Mode::Enforce, false, &[often(20)], &[]).map(|got| got.action), Some(Action::Warn));
+        let window = Some(Duration::from_secs(10));
+        let rules = [
+            Rule { signal, count: Some(3), window, action: Action::Pause },
+            Rule { signal, count: Some(30), window, action: Action::Reap },
+        ];
+        assert_eq!(decide(Mode::Enforce, false, &[often(20)], &rules).map(|got| got.action), Some(Action::Pause));
+        let old = Raised { ago: vec![Duration::from_secs(11); 40], ..raised(signal) };
+        assert_eq!(decide(Mode::Enforce, false, &[old], &rules), None, "outside the window");
+    }
+}

@@ -1,0 +1,262 @@
+//! What somebody outside is yet to be told: in order, one telling at a time, tried again later and later, bounded. What is
+//! alike and comes soon after a telling is told together with what follows it.
+//!
+//! It must not know what is told. Times are monotonic, since any origin.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use crate::backoff;
+
+/// What is alike is told at most so often.
+pub const TOGETHER: Duration = Duration::from_secs(60);
+/// Tellings that wait at most; what comes beyond is lost, and counted.
+pub const WAITING: usize = 256;
+/// Of what is told together, so many are named; the others are counted.
+pub const NAMED: usize = 20;
+/// Times that a telling is tried: about ten minutes, where nobody answers.
+pub const TRIES: u32 = 8;
+/// First and longest pause after a try that failed.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+
+/// What is told at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telling<K, T> {
+    /// The same at each try, and no other's: whoever is told twice can know it.
+    pub id: u64,
+    /// What all of it has in common.
+    pub key: K,
+    /// The first ones.
+    pub named: Vec<T>,
+    /// The last one, if it is not among those.
+    pub last: Option<T>,
+    /// How many there are.
+    pub count: u64,
+    due: Duration,
+    tries: u32,
+}
+
+/// How a try ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was taken.
+    Taken,
+    /// It was not, and will not be.
+    Refused,
+    /// Nobody answered, or somebody said to come again, perhaps when.
+    Later(Option<Duration>),
+}
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<K, T> {
+    /// Tell this, then say how it [`ended`](Outbox::ended). The number is of those that were lost so far.
+    Tell(Telling<K, T>, u64),
+    /// Nothing before this time.
+    At(Duration),
+    /// Nothing before something comes.
+    Rest,
+}
+
+/// What is yet to be told to one.
+#[derive(Debug)]
+pub struct Outbox<K, T> {
+    waiting: VecDeque<Telling<K, T>>,
+    told: HashMap<K, Duration>,
+    next_id: u64,
+    lost: u64,
+    failures: u32,
+    paused: Duration,
+}
+
+impl<K, T> Default for Outbox<K, T> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), told: HashMap::new(), next_id: 1, lost: 0, failures: 0, paused: Duration::ZERO }
+    }
+}
+
+impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
+    /// Something is to be told.
+    pub fn push(&mut self, key: K, one: T, now: Duration) {
+        self.told.retain(|_, told| *told + TOGETHER > now);
+        if let Some(telling) = self.waiting.iter_mut().find(|telling| telling.key == key && telling.tries == 0) {
+            telling.count += 1;
+            if telling.named.len() < NAMED {
+                telling.named.push(one)
+            } else {
+                telling.last = Some(one)
+            }
+            return;
+        }
+        if self.waiting.len() >= WAITING {
+            self.lost += 1;
+            return;
+        }
+        let due = self.told.get(&key).map_or(now, |told| *told + TOGETHER);
+        self.waiting.push_back(Telling { id: self.next_id, key, named: vec![one], last: None, count: 1, due, tries: 0 });
+        self.next_id += 1;
+    }
+
+    /// What to do now. One telling at a time: after [`Next::Tell`] this is asked again when it has ended.
+    pub fn next(&mut self, now: Duration) -> Next<K, T> {
+        let Some(first) = self.waiting.iter().map(|telling| telling.due).min() else { return Next::Rest };
+        let from = first.max(self.paused);
+        if from > now {
+            return Next::At(from);
+        }
+        match self.waiting.iter().position(|telling| telling.due <= now).and_then(|at| self.waiting.remove(at)) {
+            Some(mut telling) => {
+                telling.tries += 1;
+                // Told, or about to be: what is alike waits from now on.
+                self.told.insert(telling.key.clone(), now);
+                Next::Tell(telling, self.lost)
+            }
+            None => Next::Rest,
+        }
+    }
+
+    /// A try ended. `lost` is what it was told with, `random` uniform in [0, 1).
+    pub fn ended(&mut self, telling: Telling<K, T>, lost: u64, outcome: Outcome, now: Duration, random: f64) {
+        match outcome {
+            Outcome::Taken => {
+                self.failures = 0;
+                self.lost = self.lost.saturating_sub(lost);
+            }
+            Outcome::Refused => {
+                self.failures = 0;
+                self.lost = self.lost.saturating_add(telling.count);
+            }
+            Outcome::Later(when) => {
+                self.failures = self.failures.saturating_add(1);
+                let pause = backoff::delay(self.failures, PAUSE.0, PAUSE.1, random).max(when.unwrap_or_default().min(PAUSE.1));
+                self.paused = now + pause;
+                if telling.tries >= TRIES {
+                    self.lost = self.lost.saturating_add(telling.count);
+                } else {
+                    self.waiting.push_front(telling);
+                }
+            }
+        }
+    }
+
+    /// How many are lost and not yet told of.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn told<K: Clone + Eq + Hash + std::fmt::Debug, T: std::fmt::Debug>(outbox: &mut Outbox<K, T>, now: Duration) -> (Telling<K, T>, u64) {
+        match outbox.next(now) {
+            Next::Tell(telling, lost) => (telling, lost),
+            Next::At(_) | Next::Rest => panic!("nothing is to be told at {now:?}: {outbox:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_alike_is_told_at_once_and_then_together() {
+        let mut outbox = Outbox::default();
+        outbox.push("a", 1, secs(10));
+        let (first, lost) = told(&mut outbox, secs(10));
+        assert_eq!((&first.named, first.count, lost), (&vec![1], 1, 0));
+        outbox.push("a", 2, secs(11));
+        outbox.ended(first, 0, Outcome::Taken, secs(12), 0.5);
+        (3..40).for_each(|one| outbox.push("a", one, secs(13)));
+        outbox.push("b", 100, secs(13));
+        let (other, _) = told(&mut outbox, secs(13));
+        assert_eq!(other.key, "b", "what is different does not wait");
+        outbox.ended(other, 0, Outcome::Taken, secs(13), 0.5);
+        assert_eq!(outbox.next(secs(14)), Next::At(secs(70)));
+        let (rest, _) = told(&mut outbox, secs(70));
+        assert_eq!((rest.named, rest.last, rest.count), ((2..22).collect(), Some(39), 38));
+        assert_eq!(outbox.next(secs(70)), Next::Rest);
+    }
+
+    #[test]
+    fn who_does_not_answer_is_tried_later_and_later_and_not_for_ever() {
+        let mut outbox = Outbox::default();
+        outbox.push("a", 1, secs(0));
+        let (mut now, mut pauses, mut ids) = (secs(0), Vec::new(), Vec::new());
+        for _ in 0..TRIES {
+            let (telling, lost) = told(&mut outbox, now);
+            ids.push(telling.id);
+            outbox.ended(telling, lost, Outcome::Later(None), now, 1.0);
+            if let Next::At(then) = outbox.next(now) {
+                pauses.push((then - now).as_secs());
+                now = then;
+            }
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128]);
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+        outbox.push("b", 2, now);
+        assert_eq!(outbox.next(now), Next::At(now + secs(256)), "whoever was away stays so for the next one");
+        let (next, lost) = told(&mut outbox, now + secs(256));
+        assert_eq!((next.key, lost), ("b", 1), "and is told what was lost");
+        outbox.push("c", 1, secs(900));
+        let (telling, lost) = told(&mut outbox, secs(900));
+        outbox.ended(telling, lost, Outcome::Taken, secs(900), 0.0);
+        assert_eq!(outbox.lost(), 0);
+    }
+
+    #[test]
+    fn who_says_when_is_believed_within_bounds() {
+        for (said, waits) in [(30, 30), (10_000, 300)] {
+            let mut outbox = Outbox::default();
+            outbox.push("a", 1, secs(0));
+            let (telling, lost) = told(&mut outbox, secs(0));
+            outbox.ended(telling, lost, Outcome::Later(Some(secs(said))), secs(0), 0.0);
+            assert_eq!(outbox.next(secs(0)), Next::At(secs(waits)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_forgotten_and_nothing_grows(steps in prop::collection::vec((0u16..600, 0u8..8, 0u64..30_000), 1..900)) {
+            let mut outbox = Outbox::default();
+            let (mut pushed, mut taken, mut told_of, mut now) = (0_u64, 0_u64, 0_u64, Duration::ZERO);
+            let mut last = HashMap::new();
+            for (key, what, passes) in steps {
+                now += Duration::from_millis(passes);
+                if what < 5 {
+                    outbox.push(key, (), now);
+                    pushed += 1;
+                } else if let Next::Tell(telling, lost) = outbox.next(now) {
+                    let (count, key, tries) = (telling.count, telling.key, telling.tries);
+                    let before = if tries == 1 { last.insert(key, now) } else { None };
+                    prop_assert!(before.is_none_or(|before| before + TOGETHER <= now), "what is alike is told too often");
+                    prop_assert!(telling.named.len() <= NAMED && tries <= TRIES);
+                    let outcome = [Outcome::Taken, Outcome::Refused, Outcome::Later(None)][usize::from(what - 5)];
+                    if outcome == Outcome::Taken {
+                        taken += count;
+                        told_of += lost;
+                    }
+                    outbox.ended(telling, lost, outcome, now, 0.3);
+                }
+                prop_assert!(outbox.waiting.len() <= WAITING + 1);
+                let waits: u64 = outbox.waiting.iter().map(|telling| telling.count).sum();
+                prop_assert_eq!(pushed, taken + told_of + outbox.lost() + waits);
+            }
+            // With somebody who takes everything, all is told.
+            for _ in 0..=WAITING + 1 {
+                match outbox.next(now) {
+                    Next::Tell(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),
+                    Next::At(then) => now = then,
+                    Next::Rest => break,
+                }
+                if let Next::Tell(telling, lost) = outbox.next(now) {
+                    outbox.ended(telling, lost, Outcome::Taken, now, 0.0);
+                }
+            }
+            prop_assert!(outbox.waiting.is_empty());
+        }
+    }
+}

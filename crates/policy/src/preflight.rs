@@ -1,0 +1,129 @@
+//! Whether an agent is fit to be given work: from what its pod reported, and what its pool asks for.
+//!
+//! It must not decide whether an agent is kept: one that is not fit stays, tries again, and holds its place.
+
+/// Guarantees that no pod of this version has. A pool that leaves open whether the sandbox is required does not ask for
+/// them: it would else never get anything done. One that says so asks for all.
+pub const BUILT_NOWHERE: [&str; 2] = ["Landlock", "AgentStrict"];
+
+/// What came of an agent's own preflight command, as it reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// It reported none: it was not asked for one, or not yet. Its pod itself asks for no work before it passed.
+    NotTold,
+    /// It has not ended yet.
+    Pending,
+    /// It succeeded.
+    Passed,
+    /// It failed, in these words.
+    Failed(String),
+}
+
+/// What is known of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts<'a> {
+    /// Its command.
+    pub command: Command,
+    /// Whether its pool requires the sandbox; none: the pool does not say.
+    pub require_sandbox: Option<bool>,
+    /// Guarantees that its pod finds missing; none: it did not say.
+    pub missing: Option<&'a [String]>,
+}
+
+/// Whether it is fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may be given work.
+    Passed,
+    /// That is not known yet: it gets nothing meanwhile.
+    Pending,
+    /// It gets nothing, for this reason.
+    Failed(String),
+}
+
+/// Decide. What failed is told before what is not known.
+pub fn judge(facts: &Facts) -> Verdict {
+    let Facts { command, require_sandbox, missing } = facts;
+    let sandbox = sandbox(*require_sandbox, *missing);
+    match (command, sandbox) {
+        (Command::Failed(words), Verdict::Failed(also)) => Verdict::Failed(format!("{words}; {also}")),
+        (Command::Failed(words), Verdict::Passed | Verdict::Pending) => Verdict::Failed(words.clone()),
+        (_, failed @ Verdict::Failed(_)) => failed,
+        (Command::Pending, Verdict::Passed | Verdict::Pending) | (_, Verdict::Pending) => Verdict::Pending,
+        (Command::NotTold | Command::Passed, Verdict::Passed) => Verdict::Passed,
+    }
+}
+
+fn sandbox(required: Option<bool>, missing: Option<&[String]>) -> Verdict {
+    let strict = match required {
+        Some(false) => return Verdict::Passed,
+        Some(true) => true,
+        None => false,
+    };
+    let Some(missing) = missing else {
+        // Who has to have everything has to say so.
+        return if strict { Verdict::Pending } else { Verdict::Passed };
+    };
+    let lacking: Vec<&str> = missing.iter().map(String::as_str).filter(|name| strict || !BUILT_NOWHERE.contains(name)).collect();
+    if lacking.is_empty() {
+        return Verdict::Passed;
+    }
+    Verdict::Failed(format!("its sandbox lacks {} (spec.preflight.requireSandbox)", lacking.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+    fn verdict(command: Command, require_sandbox: Option<bool>, missing: Option<&[&str]>) -> Verdict {
+        let missing = missing.map(names);
+        judge(&Facts { command, require_sandbox, missing: missing.as_deref() })
+    }
+    fn failed(words: &str) -> Verdict {
+        Verdict::Failed(words.to_owned())
+    }
+
+    #[test]
+    fn the_command_decides_where_no_sandbox_is_required() {
+        for require in [None, Some(false)] {
+            assert_eq!(verdict(Command::NotTold, require, None), Verdict::Passed, "nothing was asked for");
+            assert_eq!(verdict(Command::Pending, require, None), Verdict::Pending);
+            assert_eq!(verdict(Command::Passed, require, None), Verdict::Passed);
+            assert_eq!(verdict(Command::Failed("no login".into()), require, None), failed("no login"));
+        }
+    }
+
+    #[test]
+    fn a_required_sandbox_lacks_nothing() {
+        let lacks = "its sandbox lacks Landlock, Seccomp (spec.preflight.requireSandbox)";
+        let of = |require, missing: Option<&[&str]>| verdict(Command::Passed, require, missing);
+        assert_eq!(of(Some(true), Some(&["Landlock", "Seccomp"])), failed(lacks));
+        assert_eq!(of(Some(true), Some(&[])), Verdict::Passed);
+        assert_eq!(of(Some(true), None), Verdict::Pending, "it has to say so");
+        assert_eq!(of(Some(false), Some(&["Landlock", "Seccomp"])), Verdict::Passed);
+        assert_eq!(of(None, Some(&BUILT_NOWHERE)), Verdict::Passed, "what is built nowhere is asked for by nobody who did not say so");
+        assert_eq!(of(None, Some(&["Landlock", "Seccomp"])), failed("its sandbox lacks Seccomp (spec.preflight.requireSandbox)"));
+    }
+
+    #[test]
+    fn whatever_fails_is_told_and_no_failure_is_hidden_by_what_is_not_known() {
+        let both = verdict(Command::Failed("no login".into()), Some(true), Some(&["Landlock"]));
+        assert_eq!(both, failed("no login; its sandbox lacks Landlock (spec.preflight.requireSandbox)"));
+        let commands = [Command::NotTold, Command::Pending, Command::Passed, Command::Failed("x".into())];
+        for command in commands {
+            for require in [None, Some(false), Some(true)] {
+                for missing in [None, Some(&[] as &[&str]), Some(&["Landlock"]), Some(&["Seccomp"])] {
+                    let verdict = verdict(command.clone(), require, missing);
+                    let lacks = missing.is_some_and(|all| all.iter().any(|one| require == Some(true) || !BUILT_NOWHERE.contains(one)));
+                    let fails = matches!(command, Command::Failed(_)) || (lacks && require != Some(false));
+                    assert_eq!(matches!(verdict, Verdict::Failed(_)), fails, "{command:?} {require:?} {missing:?}");
+                    let unknown = command == Command::Pending || (require == Some(true) && missing.is_none());
+                    assert_eq!(verdict == Verdict::Pending, unknown && !fails, "{command:?} {require:?} {missing:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Whether an item may enter a queue, and which one.
+
+use std::time::Duration;
+
+use super::failure::Rule;
+use super::item::{Policy, Spec, reasons};
+use super::objectives::Objectives;
+
+/// A queue, as far as anything is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// An item that nobody can take blocks those behind it.
+    pub strict: bool,
+    /// Rank among queues when an item names only its type.
+    pub priority: i32,
+    /// Types it takes; empty: all of those that name it, none by routing.
+    pub types: Vec<String>,
+    /// Takes items whose type no queue takes.
+    pub default: bool,
+    /// Gives nothing out.
+    pub suspend: bool,
+    /// Items that are not finished.
+    pub max_pending: u64,
+    /// Finished ones that are kept.
+    pub max_finished: u64,
+    /// Bytes of one payload.
+    pub max_item_bytes: u64,
+    /// What its items do when they say nothing else.
+    pub policy: Policy,
+    /// What becomes of failures.
+    pub rules: Vec<Rule>,
+    /// A member's final failure cancels its group.
+    pub cancel_group: bool,
+    /// Held at once.
+    pub max_leased: Option<u64>,
+    /// Held at once of one key.
+    pub max_leased_per_key: Option<u64>,
+    /// What it promises.
+    pub objectives: Objectives,
+    /// How long its pools keep agents when it is empty.
+    pub empty_after: Option<Duration>,
+    /// Agents of its pools that leave when it is empty hibernate, where they can.
+    pub hibernates: bool,
+}
+
+/// Why an item is not admitted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// There is no such queue, or none for its type.
+    QueueMissing(Option<String>),
+    /// The queue holds as much as it may.
+    QueueFull {
+        /// The queue.
+        queue: String,
+        /// What it may hold.
+        limit: u64,
+        /// What it holds.
+        current: u64,
+    },
+    /// The queue does not take its type.
+    TypeNotAccepted {
+        /// The queue.
+        queue: String,
+        /// What it takes.
+        types: Vec<String>,
+    },
+    /// Its payload is too large.
+    TooLarge {
+        /// The queue.
+        queue: String,
+        /// What it takes, in bytes.
+        limit: u64,
+        /// What there is, in bytes.
+        current: u64,
+    },
+    /// An item of the same key exists: this one.
+    Duplicate(String),
+    /// It would wait for itself, through this one.
+    Cycle(String),
+    /// It asks for this, which cannot be had: better refused than left out.
+    Unsupported(String),
+}
+
+impl Refusal {
+    /// As one word.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::QueueMissing(_) => reasons::QUEUE_MISSING,
+            Self::QueueFull { .. } => reasons::QUEUE_FULL,
+            Self::TypeNotAccepted { .. } => reasons::TYPE_NOT_ACCEPTED,
+            Self::TooLarge { .. } => reasons::TOO_LARGE,
+            Self::Duplicate(_) => reasons::DUPLICATE,
+            Self::Cycle(_) => reasons::CYCLE,
+            Self::Unsupported(_) => reasons::UNSUPPORTED,
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::QueueMissing(Some(queue)) => write!(out, "WorkQueue/{queue} does not exist"),
+            Self::QueueMissing(None) => write!(out, "no WorkQueue accepts its type, and none is the default (spec.accepts)"),
+            Self::QueueFull { queue, limit, current } => {
+                write!(out, "WorkQueue/{queue} holds {current} unfinished items and may hold {limit} (spec.limits.maxPending)")
+            }
+            Self::TypeNotAccepted { queue, types } => {
+                write!(out, "WorkQueue/{queue} accepts items of the types {} only (spec.accepts.types)", types.join(", "))
+            }
+            Self::TooLarge { queue, limit, current } => {
+                write!(
+                    out,
+                    "its payload has {current} bytes and WorkQueue/{queue} takes {limit} (spec.limits.maxItemBytes); put larger input into a repository or a volume"
+                )
+            }
+            Self::Duplicate(name) => write!(out, "WorkItem/{name} has the same dedupKey and was not collected yet"),
+            Self::Unsupported(what) => write!(out, "this version of Spillway does not serve {what} of an item"),
+            Self::Cycle(name) => write!(out, "it would wait for itself: WorkItem/{name}, which it depends on, waits for it"),
+        }
+    }
+}
+
+/// What is known of an item's way into a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// Nothing: it was not asked for.
+    Unknown,
+    /// It may enter this queue.
+    To(String),
+    /// It may not.
+    Refused(Refusal),
+}
+
+/// The queue that the item goes to: the one it names, else the one that takes its type (the highest priority, then the
+/// name), else the default.
+pub fn route<'a>(spec: &Spec, queues: impl Iterator<Item = (&'a String, &'a Queue)> + Clone) -> Result<(&'a String, &'a Queue), Refusal> {
+    if let Some(name) = &spec.queue {
+        let found = queues.clone().find(|(known, _)| *known == name);
+        let (name, queue) = found.ok_or_else(|| Refusal::QueueMissing(Some(name.clone())))?;
+        let takes = queue.types.is_empty() || spec.type_.as_ref().is_some_and(|type_| queue.types.contains(type_)) || queue.default;
+        return if takes { Ok((name, queue)) } else { Err(Refusal::TypeNotAccepted { queue: name.clone(), types: queue.types.clone() }) };
+    }
+    let best = |fits: &dyn Fn(&Queue) -> bool| {
+        queues.clone().filter(|(_, queue)| fits(queue)).min_by_key(|(name, queue)| (std::cmp::Reverse(queue.priority), (*name).clone()))
+    };
+    best(&|queue| spec.type_.as_ref().is_some_and(|type_| queue.types.contains(type_)))
+        .or_else(|| best(&|queue| queue.default))
+        .ok_or(Refusal::QueueMissing(None))
+}
+
+/// Whether it may enter that queue. `pending` is what the queue holds unfinished, without this item.
+pub fn enter(spec: &Spec, name: &str, queue: &Queue, pending: u64) -> Result<(), Refusal> {
+    if spec.payload_bytes > queue.max_item_bytes {
+        return Err(Refusal::TooLarge { queue: name.to_owned(), limit: queue.max_item_bytes, current: spec.payload_bytes });
+    }
+    if pending >= queue.max_pending {
+        return Err(Refusal::QueueFull { queue: name.to_owned(), limit: queue.max_pending, current: pending });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn queue(priority: i32, types: &[&str], default: bool) -> Queue {
+        let types = types.iter().map(|type_| (*type_).to_owned()).collect();
+        Queue { priority, types, default, max_pending: 2, max_item_bytes: 10, ..Queue::default() }
+    }
+
+    fn goes(queue: Option<&str>, type_: Option<&str>) -> Result<String, &'static str> {
+        let queues: BTreeMap<String, Queue> = [
+            ("bugs", queue_of(5, &["bug"])),
+            ("also-bugs", queue_of(5, &["bug"])),
+            ("low", queue_of(1, &["bug", "idea"])),
+            ("any", queue_of(9, &[])),
+            ("rest", self::queue(0, &["x"], true)),
+        ]
+        .map(|(name, queue)| (name.to_owned(), queue))
+        .into();
+        let spec = Spec { queue: queue.map(str::to_owned), type_: type_.map(str::to_owned), ..Spec::default() };
+        route(&spec, queues.iter()).map(|(name, _)| name.clone()).map_err(|refusal| refusal.reason())
+    }
+    fn queue_of(priority: i32, types: &[&str]) -> Queue {
+        queue(priority, types, false)
+    }
+
+    #[test]
+    fn an_item_is_routed_by_name_then_type_then_default() {
+        assert_eq!(goes(Some("low"), Some("bug")), Ok("low".into()));
+        assert_eq!(goes(Some("low"), Some("feature")), Err("TypeNotAccepted"));
+        assert_eq!(goes(Some("low"), None), Err("TypeNotAccepted"));
+        assert_eq!(goes(Some("any"), None), Ok("any".into()));
+        assert_eq!(goes(Some("gone"), Some("bug")), Err("QueueMissing"));
+        assert_eq!(goes(None, Some("bug")), Ok("also-bugs".into()), "the highest priority, then the name");
+        assert_eq!(goes(None, Some("idea")), Ok("low".into()));
+        assert_eq!(goes(None, Some("else")), Ok("rest".into()));
+        assert_eq!(route(&Spec::default(), BTreeMap::new().iter()).map(drop), Err(Refusal::QueueMissing(None)));
+    }
+
+    #[test]
+    fn a_full_queue_and_a_large_item_say_limit_and_number() {
+        let queue = queue(0, &[], false);
+        assert_eq!(enter(&Spec::default(), "q", &queue, 1), Ok(()));
+        assert_eq!(enter(&Spec::default(), "q", &queue, 2), Err(Refusal::QueueFull { queue: "q".into(), limit: 2, current: 2 }));
+        let large = Spec { payload_bytes: 11, ..Spec::default() };
+        assert_eq!(enter(&large, "q", &queue, 0), Err(Refusal::TooLarge { queue: "q".into(), limit: 10, current: 11 }));
+    }
+}

@@ -1,0 +1,560 @@
+//! All items of a namespace, indexed: who waits for whom, who is next, what is due.
+//!
+//! It holds what is true as far as its owner knows: what was read, or written and accepted. It decides nothing about one
+//! item that `settle` and `lease` do not, and finds in time that does not grow with the items that wait.
+
+mod asked;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use super::admit::{Admission, Queue, Refusal, enter, route};
+use super::item::{At, Phase, Policy, Record, Spec};
+pub use super::line::Class;
+use super::line::{Line, Rank, add, lower, raise, selects, take};
+use super::settle::{Around, Dependencies, HolderIs, look_at, outlived, settle};
+
+/// An item that names one that does not exist waits so long for it to be made: files are applied in any order.
+const DEPENDENCY_WITHIN: Duration = Duration::from_secs(30);
+/// An item whose queue does not exist waits so long for it, for the same reason.
+const QUEUE_WITHIN: Duration = Duration::from_secs(5);
+/// An item whose type no queue takes waits so long for one that does, before it goes to the default: it would else depend on
+/// which of them was seen first.
+const ROUTED_WITHIN: Duration = Duration::from_secs(2);
+/// Who failed at an item is kept from it for so long, for another one to try.
+const ELSEWHERE: Duration = Duration::from_secs(60);
+/// An item of a plan waits so long for the others to be made.
+const PLAN_WITHIN: Duration = Duration::from_secs(600);
+
+/// One item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its uid.
+    pub uid: String,
+    /// The version of it that is known.
+    pub version: String,
+    /// What was asked.
+    pub spec: Spec,
+    /// What is true of it; stored, unless [`Entry::unsaved`].
+    pub record: Record,
+    /// Since when the record is another one than what is stored.
+    pub unsaved: Option<At>,
+    /// Since when it has been ready.
+    pub ready_since: Option<At>,
+    /// When it was ready for the first time since the last redrive: what objectives are measured from.
+    pub first_ready: Option<At>,
+    /// Somebody else would make it again if it were removed.
+    pub tracked: bool,
+    /// The generation of what was asked.
+    pub generation: i64,
+}
+
+/// Who asks for an item.
+#[derive(Clone, Copy, Debug)]
+pub struct Taker<'a> {
+    /// Name of its Agent.
+    pub agent: &'a str,
+    /// Labels of its Agent.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Its pool's queues in order, with the types that it takes from each (none: all).
+    pub queues: &'a [(String, Vec<String>)],
+    /// When it asks.
+    pub now: At,
+}
+
+/// Why a ready item is not given to somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Its queue gives nothing out.
+    QueueSuspended,
+    /// So many of its queue are held, and more must not be.
+    QueueBusy(u64),
+    /// So many of its concurrency key are held, and more must not be.
+    KeyBusy(String, u64),
+    /// The pool does not take its type from the queue.
+    Type,
+    /// The agent does not have the labels it asks for.
+    Selector,
+    /// This agent failed at it, and another one shall try.
+    Elsewhere,
+}
+
+/// How many items of a queue do what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as in WorkQueue.status.counts")]
+pub struct Counts {
+    pub ready: u64,
+    pub leased: u64,
+    pub waiting: u64,
+    pub paused: u64,
+    pub finished: u64,
+    pub dead_lettered: u64,
+}
+
+/// All items of a namespace.
+#[derive(Clone, Debug, Default)]
+pub struct Book {
+    queues: BTreeMap<String, Queue>,
+    cancelled: BTreeMap<(String, String), At>,
+    items: HashMap<String, Entry>,
+    lines: BTreeMap<String, Line>,
+    dependents: HashMap<String, BTreeSet<String>>,
+    plans: HashMap<String, BTreeSet<String>>,
+    keys: HashMap<String, BTreeSet<String>>,
+    groups: HashMap<String, BTreeSet<String>>,
+    submitters: HashMap<String, BTreeSet<String>>,
+    held: HashMap<String, BTreeSet<String>>,
+    timers: BTreeSet<(At, String)>,
+    timer_of: HashMap<String, At>,
+}
+
+impl Book {
+    /// The queues, as they are now. Whoever sets them looks at the items of those that changed.
+    pub fn set_queue(&mut self, name: &str, queue: Option<Queue>) -> bool {
+        match queue {
+            Some(queue) => self.queues.insert(name.to_owned(), queue.clone()) != Some(queue),
+            None => self.queues.remove(name).is_some(),
+        }
+    }
+
+    /// The groups of a queue that were cancelled, with when.
+    pub fn set_cancelled(&mut self, queue: &str, groups: impl IntoIterator<Item = (String, At)>) -> Vec<String> {
+        let before: BTreeMap<_, _> = self.cancelled.iter().filter(|((of, _), _)| of == queue).map(|(key, at)| (key.clone(), *at)).collect();
+        let after: BTreeMap<_, _> = groups.into_iter().map(|(group, at)| ((queue.to_owned(), group), at)).collect();
+        self.cancelled.retain(|(of, _), _| of != queue);
+        self.cancelled.extend(after.clone());
+        let changed = after.iter().filter(|(key, at)| before.get(*key) != Some(*at)).map(|((_, group), _)| group.clone());
+        changed.flat_map(|group| self.groups.get(&group).into_iter().flatten().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// A queue.
+    pub fn queue(&self, name: &str) -> Option<&Queue> {
+        self.queues.get(name)
+    }
+
+    /// Names of the queues.
+    pub fn queues(&self) -> impl Iterator<Item = &String> {
+        self.queues.keys()
+    }
+
+    /// An item.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.items.get(name)
+    }
+
+    /// All items.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Entry)> {
+        self.items.iter()
+    }
+
+    /// The item that this pod holds. Nobody gets two; of two that are there nevertheless, the one by name.
+    pub fn held_by(&self, pod: &str) -> Option<(&str, &Entry)> {
+        let name = self.held.get(pod)?.first()?;
+        self.items.get(name).map(|entry| (name.as_str(), entry))
+    }
+
+    /// Pods that hold an item.
+    pub fn holders(&self) -> impl Iterator<Item = &String> {
+        self.held.keys()
+    }
+
+    /// Adds an item, or replaces what is known of it.
+    pub fn put(&mut self, name: &str, entry: Entry, now: At) {
+        self.remove(name);
+        let ready_since = match entry.record.phase {
+            Phase::Ready => entry.ready_since.or(Some(now)),
+            // As it is stored, while it is ready for us.
+            Phase::Pending => entry.ready_since,
+            _ => None,
+        };
+        let first_ready = entry.first_ready.or_else(|| (entry.record.phase == Phase::Ready).then_some(now));
+        let entry = Entry { ready_since, first_ready, ..entry };
+        self.index(name, &entry);
+        self.items.insert(name.to_owned(), entry);
+        self.set_timer(name, now);
+    }
+
+    /// Forgets an item.
+    pub fn remove(&mut self, name: &str) -> Option<Entry> {
+        let entry = self.items.remove(name)?;
+        self.unindex(name, &entry);
+        if let Some(at) = self.timer_of.remove(name) {
+            self.timers.remove(&(at, name.to_owned()));
+        }
+        Some(entry)
+    }
+
+    /// What is true of an item from now on; `unsaved`: it is not stored.
+    pub fn record(&mut self, name: &str, record: Record, unsaved: bool, now: At) {
+        let Some(entry) = self.items.get(name).cloned() else { return };
+        let unsaved = unsaved.then(|| entry.unsaved.unwrap_or(now));
+        // Who is started again is measured anew.
+        let first_ready = entry.first_ready.filter(|_| record.redrives == entry.record.redrives);
+        self.put(name, Entry { record, unsaved, first_ready, ..entry }, now);
+    }
+
+    fn line_of(entry: &Entry) -> String {
+        entry.record.queue.clone().or_else(|| entry.spec.queue.clone()).unwrap_or_default()
+    }
+
+    fn rank(name: &str, entry: &Entry) -> Rank {
+        Rank(Reverse(entry.spec.priority), entry.spec.submitted, name.to_owned())
+    }
+
+    fn index(&mut self, name: &str, entry: &Entry) {
+        let Entry { spec, record, .. } = entry;
+        let line = self.lines.entry(Self::line_of(entry)).or_default();
+        *line.phases.entry(record.phase).or_default() += 1;
+        if record.phase == Phase::Ready {
+            line.ready.entry(Class::of(spec)).or_default().insert(Self::rank(name, entry));
+            line.since.insert((entry.ready_since.unwrap_or_default(), name.to_owned()));
+            spec.concurrency_key.iter().for_each(|key| raise(&mut line.ready_keys, key.clone()));
+        }
+        if record.phase.held() {
+            spec.concurrency_key.iter().for_each(|key| raise(&mut line.held_keys, key.clone()));
+        }
+        if record.phase.ended() {
+            line.finished.insert((record.completed.unwrap_or_default(), name.to_owned()));
+        }
+        if let Some(holder) = &record.holder {
+            add(&mut self.held, holder.pod.clone(), name);
+        }
+        spec.after.iter().for_each(|on| add(&mut self.dependents, on.name.clone(), name));
+        spec.plan.iter().for_each(|(plan, _)| add(&mut self.plans, plan.clone(), name));
+        spec.dedup_key.iter().for_each(|key| add(&mut self.keys, key.clone(), name));
+        spec.group.iter().for_each(|group| add(&mut self.groups, group.clone(), name));
+        spec.submitted_by.iter().for_each(|pool| add(&mut self.submitters, pool.clone(), name));
+    }
+
+    fn unindex(&mut self, name: &str, entry: &Entry) {
+        let Entry { spec, record, .. } = entry;
+        let of = Self::line_of(entry);
+        if let Some(line) = self.lines.get_mut(&of) {
+            if let Some(count) = line.phases.get_mut(&record.phase) {
+                *count -= 1;
+                if *count == 0 {
+                    line.phases.remove(&record.phase);
+                }
+            }
+            if record.phase == Phase::Ready {
+                let class = Class::of(spec);
+                if let Some(ranks) = line.ready.get_mut(&class) {
+                    ranks.remove(&Self::rank(name, entry));
+                    if ranks.is_empty() {
+                        line.ready.remove(&class);
+                    }
+                }
+                line.since.remove(&(entry.ready_since.unwrap_or_default(), name.to_owned()));
+                spec.concurrency_key.iter().for_each(|key| lower(&mut line.ready_keys, key));
+            }
+            if record.phase.held() {
+                spec.concurrency_key.iter().for_each(|key| lower(&mut line.held_keys, key));
+            }
+            if record.phase.ended() {
+                line.finished.remove(&(record.completed.unwrap_or_default(), name.to_owned()));
+            }
+            if line.phases.is_empty() {
+                self.lines.remove(&of);
+            }
+        }
+        if let Some(holder) = &record.holder {
+            take(&mut self.held, &holder.pod, name);
+        }
+        spec.after.iter().for_each(|on| take(&mut self.dependents, &on.name, name));
+        spec.plan.iter().for_each(|(plan, _)| take(&mut self.plans, plan, name));
+        spec.dedup_key.iter().for_each(|key| take(&mut self.keys, key, name));
+        spec.group.iter().for_each(|group| take(&mut self.groups, group, name));
+        spec.submitted_by.iter().for_each(|pool| take(&mut self.submitters, pool, name));
+    }
+
+    fn set_timer(&mut self, name: &str, now: At) {
+        if let Some(at) = self.time_of(name, now) {
+            self.timers.insert((at, name.to_owned()));
+            self.timer_of.insert(name.to_owned(), at);
+        }
+    }
+
+    /// When to look at an item although nothing happens.
+    fn time_of(&self, name: &str, now: At) -> Option<At> {
+        let entry = self.items.get(name)?;
+        let made = entry.spec.created;
+        let waits = matches!(entry.record.phase, Phase::Pending | Phase::Blocked | Phase::Suspended);
+        let pending = entry.record.phase == Phase::Pending;
+        let hoped = [
+            (!entry.spec.after.is_empty(), DEPENDENCY_WITHIN),
+            (entry.spec.plan.is_some(), PLAN_WITHIN),
+            (pending, QUEUE_WITHIN),
+            (pending, ROUTED_WITHIN),
+        ];
+        let hoped = hoped.into_iter().filter(|(has, _)| waits && *has).map(|(_, within)| made.after(within)).filter(|at| *at > now);
+        look_at(&entry.spec, &entry.record, &self.policy(entry)).into_iter().chain(hoped).min()
+    }
+
+    /// Items whose time has come; each is told once.
+    pub fn due(&mut self, now: At) -> Vec<String> {
+        let later = self.timers.split_off(&(At(now.0.saturating_add(1)), String::new()));
+        let due = std::mem::replace(&mut self.timers, later);
+        let names: Vec<String> = due.into_iter().map(|(_, name)| name).collect();
+        for name in &names {
+            self.timer_of.remove(name);
+            // One that stays as it is may have a later time.
+            if let Some(at) = self.time_of(name, now).filter(|at| *at > now) {
+                self.timers.insert((at, name.clone()));
+                self.timer_of.insert(name.clone(), at);
+            }
+        }
+        names
+    }
+
+    /// The policy of an item.
+    pub fn policy(&self, entry: &Entry) -> Policy {
+        let base = self.queues.get(&Self::line_of(entry)).map(|queue| queue.policy.clone()).unwrap_or_default();
+        entry.spec.overrides.over(&base)
+    }
+
+    /// What follows for an item without anybody's call.
+    pub fn settle(&self, name: &str, holder: HolderIs, now: At, dice: f64) -> Option<Record> {
+        let entry = self.items.get(name)?;
+        let admission = if entry.record.phase == Phase::Pending { self.in_time(name, &entry.spec, now) } else { Admission::Unknown };
+        let needs = matches!(entry.record.phase, Phase::Pending | Phase::Blocked | Phase::Suspended);
+        let dependencies = if needs { self.dependencies(&entry.spec, &entry.record, now) } else { Dependencies::Satisfied };
+        let policy = self.policy(entry);
+        let queue_gone = entry.record.queue.as_ref().is_some_and(|queue| !self.queues.contains_key(queue));
+        let group_cancelled = self.group_cancelled(entry);
+        let around = Around { admission, dependencies, queue_gone, group_cancelled, holder, policy: &policy, dice };
+        // A redrive asks for admission in the same look.
+        let first = settle(&entry.spec, &entry.record, &around, now)?;
+        if first.phase != Phase::Pending {
+            return Some(first);
+        }
+        let dependencies = self.dependencies(&entry.spec, &first, now);
+        let around = Around { admission: self.in_time(name, &entry.spec, now), dependencies, ..around };
+        settle(&entry.spec, &first, &around, now).or(Some(first))
+    }
+
+    /// The queue takes its type by name, and not by default.
+    fn takes(&self, queue: &str, spec: &Spec) -> bool {
+        let types = self.queues.get(queue).map(|queue| &queue.types);
+        types.is_some_and(|types| spec.type_.as_ref().is_some_and(|type_| types.contains(type_)))
+    }
+
+    /// Whether an item may enter a queue; unknown while its queue may still come.
+    fn in_time(&self, name: &str, spec: &Spec, now: At) -> Admission {
+        match self.admission(name, spec) {
+            Admission::Refused(Refusal::QueueMissing(_) | Refusal::TypeNotAccepted { .. }) if now < spec.created.after(QUEUE_WITHIN) => {
+                Admission::Unknown
+            }
+            Admission::To(queue) if now < spec.created.after(ROUTED_WITHIN) && spec.queue.is_none() && !self.takes(&queue, spec) => {
+                Admission::Unknown
+            }
+            admission => admission,
+        }
+    }
+
+    /// Whether an item may enter a queue. `name` may be one that does not exist yet.
+    pub fn admission(&self, name: &str, spec: &Spec) -> Admission {
+        let refused = |refusal| Admission::Refused(refusal);
+        if let Some(what) = &spec.unsupported {
+            return refused(Refusal::Unsupported(what.clone()));
+        }
+        let (queue_name, queue) = match route(spec, self.queues.iter()) {
+            Ok(found) => found,
+            Err(refusal) => return refused(refusal),
+        };
+        // One that is asked for beforehand comes after those that wait to be admitted; those among themselves come in turn.
+        let known = self.items.get(name);
+        let counts = |phase: Phase| !phase.ended() && (known.is_none() || phase != Phase::Pending);
+        let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::line_of(entry) == *queue_name);
+        let pending = self.lines.get(queue_name).map_or(0, |line| line.count(counts));
+        if let Err(refusal) = enter(spec, queue_name, queue, pending - u64::from(own)) {
+            return refused(refusal);
+        }
+        if let Some(twin) = self.twin(name, spec) {
+            return refused(Refusal::Duplicate(twin));
+        }
+        if let Some(through) = self.cycle(name, spec) {
+            return refused(Refusal::Cycle(through));
+        }
+        Admission::To(queue_name.clone())
+    }
+
+    /// The item that has the same key and was there before: the earlier one, by creation and then by name.
+    fn twin(&self, name: &str, spec: &Spec) -> Option<String> {
+        let key = spec.dedup_key.as_ref()?;
+        let own = (spec.created, name);
+        let twins = self.keys.get(key)?.iter().filter(|other| *other != name);
+        twins
+            .filter(|other| {
+                let Some(entry) = self.items.get(*other) else { return false };
+                let admitted = entry.record.phase != Phase::Pending && entry.record.phase != Phase::Rejected;
+                admitted || (entry.record.phase == Phase::Pending && (entry.spec.created, other.as_str()) < own)
+            })
+            .min()
+            .cloned()
+    }
+
+    /// The direct dependency through which it waits for itself.
+    fn cycle(&self, name: &str, spec: &Spec) -> Option<String> {
+        if !self.dependents.contains_key(name) {
+            return None; // nobody waits for it
+        }
+        let mut seen = HashSet::new();
+        spec.after.iter().map(|on| on.name.as_str()).find(|first| self.reaches(first, name, &mut seen)).map(str::to_owned)
+    }
+
+    /// Whether waiting for `from` is waiting for `to`. What was `seen` leads nowhere.
+    fn reaches<'a>(&'a self, from: &'a str, to: &str, seen: &mut HashSet<&'a str>) -> bool {
+        let mut ahead = vec![from];
+        while let Some(name) = ahead.pop() {
+            if name == to {
+                return true;
+            }
+            let Some(entry) = self.items.get(name) else { continue };
+            if !entry.record.phase.ended() && seen.insert(name) {
+                ahead.extend(entry.spec.after.iter().map(|on| on.name.as_str()));
+            }
+        }
+        false
+    }
+
+    fn dependencies(&self, spec: &Spec, record: &Record, now: At) -> Dependencies {
+        // What was there once may be gone now: who ran before, or is started again, does not wait for it a second time.
+        let before = record.epoch > 0 || record.redrives > 0;
+        if let Some((plan, size)) = spec.plan.as_ref().filter(|_| !before) {
+            let there = self.plans.get(plan).map_or(0, BTreeSet::len);
+            if there < usize::try_from(*size).unwrap_or(usize::MAX) {
+                return if now >= spec.created.after(PLAN_WITHIN) { Dependencies::PlanAbandoned } else { Dependencies::PlanIncomplete };
+            }
+        }
+        let mut all = Dependencies::Satisfied;
+        for on in &spec.after {
+            match self.items.get(&on.name).map(|entry| entry.record.phase) {
+                Some(Phase::Succeeded) => {}
+                Some(phase) if phase.ended() && !on.succeeded => {}
+                Some(phase) if phase.ended() => return Dependencies::Failed,
+                None if before => {}
+                None if now >= spec.created.after(DEPENDENCY_WITHIN) => return Dependencies::Missing,
+                Some(_) | None => all = Dependencies::Waiting,
+            }
+        }
+        all
+    }
+
+    /// Its group was cancelled after it was submitted.
+    fn group_cancelled(&self, entry: &Entry) -> bool {
+        let Some(group) = &entry.spec.group else { return false };
+        if self.cancelled.is_empty() {
+            return false;
+        }
+        let routed = || route(&entry.spec, self.queues.iter()).ok().map(|(queue, _)| queue.clone());
+        let Some(queue) = entry.record.queue.clone().or_else(routed) else { return false };
+        let at = self.cancelled.get(&(queue, group.clone()));
+        at.is_some_and(|at| entry.spec.created <= *at)
+    }
+
+    /// Whether members of a group that a tombstone covers are not over yet.
+    pub fn group_lives(&self, queue: &str, group: &str) -> bool {
+        let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
+        members.filter(|entry| Self::line_of(entry) == queue).any(|entry| !entry.record.phase.ended() && self.group_cancelled(entry))
+    }
+
+    /// Who may be another one because of a change of this item: those that wait for it, and those of its plan.
+    pub fn touched_by(&self, name: &str) -> Vec<String> {
+        let plan = self.items.get(name).and_then(|entry| entry.spec.plan.as_ref()).and_then(|(plan, _)| self.plans.get(plan));
+        let dependents = self.dependents.get(name);
+        let all: BTreeSet<&String> = dependents.into_iter().flatten().chain(plan.into_iter().flatten()).collect();
+        let waits = |name: &&&String| {
+            let phase = self.items.get(**name).map(|entry| entry.record.phase);
+            matches!(phase, Some(Phase::Pending | Phase::Blocked))
+        };
+        // What it waited for may be needed by nobody any more.
+        let over = self.items.get(name).filter(|entry| entry.record.phase.ended());
+        let freed = over.into_iter().flat_map(|entry| entry.spec.after.iter().map(|on| on.name.clone()));
+        all.iter().filter(waits).map(|name| (*name).clone()).chain(freed).collect()
+    }
+
+    /// The items of a queue that are not over, and those that named none: they may go to another one now.
+    pub fn of_queue(&self, queue: &str) -> Vec<String> {
+        let here = |entry: &Entry| Self::line_of(entry) == queue || entry.record.queue.is_none();
+        self.items.iter().filter(|(_, entry)| !entry.record.phase.ended() && here(entry)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Who is next for this agent: the best of the first queue that has one. `free`: whether an item can be given at all now.
+    pub fn next_for(&self, taker: &Taker, free: impl Fn(&str) -> bool) -> Option<&str> {
+        taker.queues.iter().find_map(|(queue, types)| self.next_of(queue, types, taker, &free))
+    }
+
+    fn next_of(&self, name: &str, types: &[String], taker: &Taker, free: &impl Fn(&str) -> bool) -> Option<&str> {
+        let (queue, line) = (self.queues.get(name)?, self.lines.get(name)?);
+        if Self::queue_hinders(queue, line).is_some() {
+            return None;
+        }
+        // What no agent of this pool ever takes from here blocks nobody; the rest of a strict order is strict.
+        let fits = |class: &Class| class.of_types(types) && (queue.strict || class.selects(taker.labels));
+        for Rank(_, _, item) in line.in_order(fits) {
+            let entry = self.items.get(item)?;
+            match Self::hinders(queue, line, entry, types, taker) {
+                None if free(item) && !self.group_cancelled(entry) => return Some(item),
+                None | Some(_) if queue.strict => return None,
+                None | Some(_) => {}
+            }
+        }
+        None
+    }
+
+    fn queue_hinders(queue: &Queue, line: &Line) -> Option<Hindrance> {
+        if queue.suspend {
+            return Some(Hindrance::QueueSuspended);
+        }
+        let held = line.count(Phase::held);
+        queue.max_leased.filter(|most| held >= *most).map(Hindrance::QueueBusy)
+    }
+
+    fn hinders(queue: &Queue, line: &Line, entry: &Entry, types: &[String], taker: &Taker) -> Option<Hindrance> {
+        let Spec { type_, concurrency_key, selector, .. } = &entry.spec;
+        if !types.is_empty() && !type_.as_ref().is_some_and(|type_| types.contains(type_)) {
+            return Some(Hindrance::Type);
+        }
+        if let (Some(key), Some(most)) = (concurrency_key, queue.max_leased_per_key)
+            && line.held_keys.get(key).is_some_and(|held| *held >= most)
+        {
+            return Some(Hindrance::KeyBusy(key.clone(), most));
+        }
+        if !selects(selector, taker.labels) {
+            return Some(Hindrance::Selector);
+        }
+        let kept = entry.ready_since.is_none_or(|since| taker.now < since.after(ELSEWHERE));
+        (kept && entry.record.avoids() == Some(taker.agent)).then_some(Hindrance::Elsewhere)
+    }
+
+    /// Whether an ended item may go: kept long enough, or one too many; nobody that waits names it; nobody would make it
+    /// again.
+    pub fn may_collect(&self, name: &str, now: At) -> bool {
+        let Some(entry) = self.items.get(name) else { return false };
+        let lives = |other: &String| self.items.get(other).is_some_and(|entry| !entry.record.phase.ended());
+        let plan = entry.spec.plan.as_ref().and_then(|(plan, _)| self.plans.get(plan));
+        let needed = self.dependents.get(name).into_iter().flatten().chain(plan.into_iter().flatten()).any(lives);
+        let stored = entry.unsaved.is_none();
+        let over = outlived(&entry.record, &self.policy(entry), now) || self.is_surplus(name, entry);
+        entry.record.phase.ended() && stored && over && !needed && !entry.tracked
+    }
+
+    fn is_surplus(&self, name: &str, entry: &Entry) -> bool {
+        let of = Self::line_of(entry);
+        let (Some(queue), Some(line)) = (self.queues.get(&of), self.lines.get(&of)) else { return false };
+        let surplus = line.finished.len().saturating_sub(usize::try_from(queue.max_finished).unwrap_or(usize::MAX));
+        line.finished.iter().take(surplus).any(|(_, finished)| finished == name)
+    }
+
+    /// The finished items of a queue beyond what it keeps, the oldest first.
+    pub fn surplus(&self, queue: &str) -> Vec<String> {
+        let (Some(known), Some(line)) = (self.queues.get(queue), self.lines.get(queue)) else { return Vec::new() };
+        let surplus = line.finished.len().saturating_sub(usize::try_from(known.max_finished).unwrap_or(usize::MAX));
+        line.finished.iter().take(surplus).map(|(_, name)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "book_tests.rs"]
+mod tests;

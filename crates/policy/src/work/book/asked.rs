@@ -1,0 +1,97 @@
+//! What a book can be asked: how many, which, why not. Nothing is changed here.
+
+use super::{Book, Class, Counts, Entry, Hindrance, Taker};
+use crate::work::item::{At, Phase};
+use crate::work::objectives::Over;
+
+impl Book {
+    /// The items that the agents of a pool submitted, by name.
+    pub fn submitted_by(&self, pool: &str) -> impl Iterator<Item = (&String, &Entry)> {
+        let names = self.submitters.get(pool).into_iter().flatten();
+        names.filter_map(|name| self.items.get(name).map(|entry| (name, entry)))
+    }
+
+    /// The items of a plan, if all of them exist and all of them ended.
+    pub fn ended_plan(&self, plan: &str) -> Option<Vec<&Entry>> {
+        let entries: Vec<&Entry> = self.plans.get(plan)?.iter().filter_map(|name| self.items.get(name)).collect();
+        let size =
+            entries.first().and_then(|entry| entry.spec.plan.as_ref()).map(|(_, size)| usize::try_from(*size).unwrap_or(usize::MAX))?;
+        (entries.len() >= size && entries.iter().all(|entry| entry.record.phase.ended())).then_some(entries)
+    }
+
+    /// How many items of a queue are not over.
+    pub fn pending(&self, queue: &str) -> u64 {
+        self.lines.get(queue).map_or(0, |line| line.count(|phase| !phase.ended()))
+    }
+
+    /// Why a ready item is not given to this agent; none: it could be, and others are before it.
+    pub fn why_not(&self, name: &str, taker: &Taker) -> Option<Hindrance> {
+        let entry = self.items.get(name)?;
+        let of = Self::line_of(entry);
+        let (queue, line) = (self.queues.get(&of)?, self.lines.get(&of)?);
+        let (_, types) = taker.queues.iter().find(|(queue, _)| *queue == of)?;
+        Self::queue_hinders(queue, line).or_else(|| Self::hinders(queue, line, entry, types, taker))
+    }
+
+    /// How many ready items there are before this one in its queue.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready)?;
+        let rank = Self::rank(name, entry);
+        self.lines.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
+    }
+
+    /// How many items of a queue could be held more at once than are, of the types that a pool takes.
+    pub fn claimable(&self, name: &str, types: &[String]) -> u64 {
+        let (Some(queue), Some(line)) = (self.queues.get(name), self.lines.get(name)) else { return 0 };
+        if queue.suspend {
+            return 0;
+        }
+        let ready: u64 = self.classes(name, |class| class.of_types(types)).map(|(_, count)| count).sum();
+        let over = queue.max_leased_per_key.map_or(0, |most| {
+            let room = |key: &String| most.saturating_sub(line.held_keys.get(key).copied().unwrap_or(0));
+            line.ready_keys.iter().map(|(key, ready)| ready.saturating_sub(room(key))).sum()
+        });
+        let room = queue.max_leased.map_or(u64::MAX, |most| most.saturating_sub(line.count(Phase::held)));
+        ready.saturating_sub(over).min(room)
+    }
+
+    /// How many ready items of a queue ask what of whoever takes them, of those that fit.
+    pub fn classes(&self, queue: &str, fits: impl Fn(&Class) -> bool) -> impl Iterator<Item = (&Class, u64)> {
+        let ready = self.lines.get(queue).into_iter().flat_map(|line| &line.ready);
+        ready.filter(move |(class, _)| fits(class)).map(|(class, ranks)| (class, u64::try_from(ranks.len()).unwrap_or(u64::MAX)))
+    }
+
+    /// How many items of a queue do what.
+    pub fn counts(&self, queue: &str) -> Counts {
+        let Some(line) = self.lines.get(queue) else { return Counts::default() };
+        Counts {
+            ready: line.count(|phase| phase == Phase::Ready),
+            leased: line.count(|phase| phase == Phase::Leased || phase == Phase::Cancelling),
+            paused: line.count(|phase| phase == Phase::Paused),
+            waiting: line.count(|phase| phase.waits() && phase != Phase::Ready),
+            finished: line.count(|phase| phase.ended() && phase != Phase::DeadLettered),
+            dead_lettered: line.count(|phase| phase == Phase::DeadLettered),
+        }
+    }
+
+    /// Since when the item of a queue that has been ready for the longest has been.
+    pub fn oldest_ready(&self, queue: &str) -> Option<At> {
+        self.lines.get(queue)?.since.first().map(|(at, _)| *at)
+    }
+
+    /// The items of a queue that are over its objectives now.
+    pub fn over(&self, name: &str, now: At) -> Vec<Over> {
+        let Some(objectives) = self.queues.get(name).map(|queue| queue.objectives).filter(|objectives| !objectives.is_empty()) else {
+            return Vec::new();
+        };
+        let here = |entry: &Entry| entry.record.queue.as_ref().or(entry.spec.queue.as_ref()).is_some_and(|queue| queue == name);
+        let of = |(item, entry): (&String, &Entry)| {
+            let over = |(objective, since)| {
+                let holder = entry.record.holder.clone();
+                Over { item: item.clone(), uid: entry.uid.clone(), objective, since, holder }
+            };
+            objectives.over(entry, now).map(over).collect::<Vec<_>>()
+        };
+        self.items.iter().filter(|(_, entry)| here(entry)).flat_map(of).collect()
+    }
+}

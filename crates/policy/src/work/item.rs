@@ -1,0 +1,465 @@
+//! What an item is: what a person asked for, and what is recorded of it. Nothing is decided here.
+
+use std::time::Duration;
+
+/// A time as people write it: milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct At(pub i64);
+
+impl At {
+    /// This much later.
+    pub fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// From `earlier` to this; zero if it is the other way round.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+/// Where an item is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Not admitted yet.
+    #[default]
+    Pending,
+    /// Not admitted, for a reason.
+    Rejected,
+    /// Held by a person.
+    Suspended,
+    /// Waits for other items.
+    Blocked,
+    /// Waits for a time.
+    Scheduled,
+    /// Can be claimed.
+    Ready,
+    /// An agent holds it.
+    Leased,
+    /// An agent holds it and is paused.
+    Paused,
+    /// An agent holds it and was told to stop.
+    Cancelling,
+    /// Done.
+    Succeeded,
+    /// Failed for good.
+    Failed,
+    /// Set aside for a person.
+    DeadLettered,
+    /// Ended by a person, a group or a policy.
+    Cancelled,
+    /// Its deadline passed.
+    Expired,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Pending,
+        Self::Rejected,
+        Self::Suspended,
+        Self::Blocked,
+        Self::Scheduled,
+        Self::Ready,
+        Self::Leased,
+        Self::Paused,
+        Self::Cancelling,
+        Self::Succeeded,
+        Self::Failed,
+        Self::DeadLettered,
+        Self::Cancelled,
+        Self::Expired,
+    ];
+
+    /// Its name, as in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Rejected => "Rejected",
+            Self::Suspended => "Suspended",
+            Self::Blocked => "Blocked",
+            Self::Scheduled => "Scheduled",
+            Self::Ready => "Ready",
+            Self::Leased => "Leased",
+            Self::Paused => "Paused",
+            Self::Cancelling => "Cancelling",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::DeadLettered => "DeadLettered",
+            Self::Cancelled => "Cancelled",
+            Self::Expired => "Expired",
+        }
+    }
+
+    /// An agent holds it.
+    pub fn held(self) -> bool {
+        match self {
+            Self::Leased | Self::Paused | Self::Cancelling => true,
+            Self::Pending
+            | Self::Rejected
+            | Self::Suspended
+            | Self::Blocked
+            | Self::Scheduled
+            | Self::Ready
+            | Self::Succeeded
+            | Self::Failed
+            | Self::DeadLettered
+            | Self::Cancelled
+            | Self::Expired => false,
+        }
+    }
+
+    /// It is over, unless somebody redrives it.
+    pub fn ended(self) -> bool {
+        match self {
+            Self::Rejected | Self::Succeeded | Self::Failed | Self::DeadLettered | Self::Cancelled | Self::Expired => true,
+            Self::Pending
+            | Self::Suspended
+            | Self::Blocked
+            | Self::Scheduled
+            | Self::Ready
+            | Self::Leased
+            | Self::Paused
+            | Self::Cancelling => false,
+        }
+    }
+
+    /// Nobody holds it, and it is not over.
+    pub fn waits(self) -> bool {
+        !self.held() && !self.ended()
+    }
+
+    /// A person may have it started again.
+    pub fn redrivable(self) -> bool {
+        match self {
+            Self::Rejected | Self::Failed | Self::DeadLettered | Self::Expired => true,
+            Self::Pending
+            | Self::Suspended
+            | Self::Blocked
+            | Self::Scheduled
+            | Self::Ready
+            | Self::Leased
+            | Self::Paused
+            | Self::Cancelling
+            | Self::Succeeded
+            | Self::Cancelled => false,
+        }
+    }
+}
+
+/// What a person asked for, as far as anything is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// The queue it names.
+    pub queue: Option<String>,
+    /// What kind of work it is.
+    pub type_: Option<String>,
+    /// The higher the sooner.
+    pub priority: i32,
+    /// Items that are cancelled together.
+    pub group: Option<String>,
+    /// Items of one key are limited together.
+    pub concurrency_key: Option<String>,
+    /// At most one item of a key exists.
+    pub dedup_key: Option<String>,
+    /// Its plan, and how many items that has.
+    pub plan: Option<(String, u32)>,
+    /// Bytes of its payload.
+    pub payload_bytes: u64,
+    /// Its place among items of one priority.
+    pub submitted: At,
+    /// When its object was made.
+    pub created: At,
+    /// Not given out before.
+    pub not_before: Option<At>,
+    /// Not given out after, and cancelled then.
+    pub deadline: Option<At>,
+    /// It is not to be given out.
+    pub suspend: bool,
+    /// It is to end.
+    pub cancel: bool,
+    /// How often it shall have been started again.
+    pub redrives: i64,
+    /// The pause that shall be over.
+    pub resume_pause: i64,
+    /// The holder of this epoch is dead: a person says so.
+    pub freed_epoch: i64,
+    /// What it asks for and cannot have.
+    pub unsupported: Option<String>,
+    /// It came back from a backup: nothing restored runs by itself.
+    pub restored: bool,
+    /// What must have ended before.
+    pub after: Vec<Dependency>,
+    /// What becomes of it when one of those cannot be satisfied.
+    pub on_dependency_failure: OnDependencyFailure,
+    /// Labels an agent must have.
+    pub selector: Vec<(String, String)>,
+    /// Where it differs from its queue's defaults.
+    pub overrides: Overrides,
+    /// The pool whose agents submitted it.
+    pub submitted_by: Option<String>,
+    /// Of which ends its submitter is told; none: of all.
+    pub notify_on: Vec<NotifyOn>,
+}
+
+/// An end of an item that its submitter is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotifyOn {
+    /// Any.
+    Finished,
+    /// It failed for good, was rejected, or its deadline passed.
+    Failed,
+    /// It was set aside.
+    DeadLettered,
+}
+
+impl NotifyOn {
+    /// Whether an item that came to be `phase` ended so.
+    pub fn is(self, phase: Phase) -> bool {
+        match self {
+            Self::Finished => phase.ended(),
+            Self::Failed => matches!(phase, Phase::Failed | Phase::Rejected | Phase::Expired),
+            Self::DeadLettered => phase == Phase::DeadLettered,
+        }
+    }
+}
+
+/// Where an item's policy differs from what it is laid over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "as in [`Policy`]")]
+pub struct Overrides {
+    pub lease: Option<Duration>,
+    pub stall_timeout: Option<Duration>,
+    pub attempt_timeout: Option<Duration>,
+    /// The lesser of it and the attempt's time-out holds.
+    pub task_timeout: Option<Duration>,
+    pub max_attempts: Option<u32>,
+    pub max_stalls: Option<u32>,
+    pub backoff: Option<(Duration, u32, Duration)>,
+    pub ttl: Option<Duration>,
+}
+
+impl Overrides {
+    /// This, over `base`.
+    pub fn over(&self, base: &Policy) -> Policy {
+        let Self { lease, stall_timeout, attempt_timeout, task_timeout, max_attempts, max_stalls, backoff, ttl } = self.clone();
+        let attempt = attempt_timeout.unwrap_or(base.attempt_timeout);
+        Policy {
+            lease: lease.unwrap_or(base.lease),
+            stall_timeout: stall_timeout.unwrap_or(base.stall_timeout),
+            attempt_timeout: task_timeout.map_or(attempt, |task| task.min(attempt)),
+            max_attempts: max_attempts.unwrap_or(base.max_attempts),
+            max_stalls: max_stalls.unwrap_or(base.max_stalls),
+            backoff: backoff.unwrap_or(base.backoff),
+            ttl: ttl.unwrap_or(base.ttl),
+        }
+    }
+}
+
+/// An item that must have ended before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dependency {
+    /// Its name.
+    pub name: String,
+    /// It must have ended with success; else any end does.
+    pub succeeded: bool,
+}
+
+/// What becomes of an item whose dependency cannot be satisfied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnDependencyFailure {
+    /// Cancelled too.
+    #[default]
+    Cancel,
+    /// Run anyway.
+    Run,
+    /// Wait for a person.
+    Hold,
+}
+
+/// How an item is leased, retried and kept: its queue's defaults under its own overrides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// Silence after which its holder has lost it.
+    pub lease: Duration,
+    /// Time without progress after which its holder has lost it.
+    pub stall_timeout: Duration,
+    /// Time that one attempt may take.
+    pub attempt_timeout: Duration,
+    /// Failures of the task after which it is not tried again.
+    pub max_attempts: u32,
+    /// Losses of agent or node after which it is not tried again.
+    pub max_stalls: u32,
+    /// The bound of the first wait, what each further one multiplies it by, and the bound of all.
+    pub backoff: (Duration, u32, Duration),
+    /// How long it is kept after its end.
+    pub ttl: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(1800),
+            attempt_timeout: Duration::from_secs(7200),
+            max_attempts: 3,
+            max_stalls: 3,
+            backoff: (Duration::from_secs(10), 2, Duration::from_secs(360)),
+            ttl: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// Who holds an item.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// Uid of its pod.
+    pub pod: String,
+    /// Name of its Agent.
+    pub agent: String,
+    /// Since when.
+    pub since: At,
+}
+
+/// One attempt that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    /// The epoch it ran under.
+    pub epoch: i64,
+    /// Name of the Agent.
+    pub agent: String,
+    /// When it began.
+    pub start: At,
+    /// When it ended.
+    pub end: At,
+    /// How it ended.
+    pub verb: Verb,
+    /// Why, as one word.
+    pub reason: Option<String>,
+    /// Why, in words.
+    pub message: Option<String>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are the documentation, and in the API")]
+pub enum Verb {
+    Complete,
+    Fail,
+    Release,
+    LeaseExpired,
+    Stalled,
+    CancelDone,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Complete, Self::Fail, Self::Release, Self::LeaseExpired, Self::Stalled, Self::CancelDone];
+
+    /// As it stands in an item's history.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "Complete",
+            Self::Fail => "Fail",
+            Self::Release => "Release",
+            Self::LeaseExpired => "LeaseExpired",
+            Self::Stalled => "Stalled",
+            Self::CancelDone => "CancelDone",
+        }
+    }
+}
+
+/// Attempts that are remembered.
+pub const HISTORY: usize = 5;
+
+/// What is recorded of an item: the only memory of what was done to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Why, as one word.
+    pub reason: Option<String>,
+    /// The queue it was admitted to.
+    pub queue: Option<String>,
+    /// Claims ever: the fence's number. Never falls.
+    pub epoch: i64,
+    /// Who holds it; exactly while its phase is a held one.
+    pub holder: Option<Holder>,
+    /// Claims since the last redrive.
+    pub attempts: u32,
+    /// Failures of the task since then.
+    pub failures: u32,
+    /// Losses of agent or node since then.
+    pub stalls: u32,
+    /// Redrives done.
+    pub redrives: i64,
+    /// Pauses so far.
+    pub pauses: i64,
+    /// When it can be claimed again.
+    pub next_attempt: Option<At>,
+    /// When it was first claimed.
+    pub started: Option<At>,
+    /// When it ended.
+    pub completed: Option<At>,
+    /// The last attempts, the newest last.
+    pub history: Vec<Attempt>,
+}
+
+impl Record {
+    /// The attempt of the present holder ended so: written down, and nobody holds it any more.
+    pub(super) fn attempt_ended(&mut self, verb: Verb, now: At, reason: Option<String>, message: Option<String>) {
+        let Some(holder) = self.holder.take() else { return };
+        let Holder { pod: _, agent, since } = holder;
+        if self.history.len() >= HISTORY {
+            self.history.remove(0);
+        }
+        self.history.push(Attempt { epoch: self.epoch, agent, start: since, end: now, verb, reason, message });
+    }
+
+    /// It is in this phase now, for this reason.
+    pub(super) fn enter(&mut self, phase: Phase, reason: Option<&str>, now: At) {
+        self.phase = phase;
+        self.reason = reason.map(str::to_owned);
+        self.completed = phase.ended().then_some(now);
+        if phase != Phase::Scheduled {
+            self.next_attempt = None;
+        }
+    }
+
+    /// The agent that the next attempt must not be given to.
+    pub fn avoids(&self) -> Option<&str> {
+        let avoiding = self.phase.waits() && self.reason.as_deref() == Some(reasons::RETRY_ELSEWHERE);
+        self.history.last().filter(|_| avoiding).map(|last| last.agent.as_str())
+    }
+}
+
+/// Why an item is in its phase. Public API.
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub mod reasons {
+    pub const CANCEL_REQUESTED: &str = "CancelRequested";
+    pub const GROUP_CANCELLED: &str = "GroupCancelled";
+    pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+    pub const SUSPENDED: &str = "Suspended";
+    pub const RESTORED: &str = "Restored";
+    pub const DEPENDENCIES: &str = "WaitingForDependencies";
+    pub const DEPENDENCY_FAILED: &str = "DependencyFailed";
+    pub const DEPENDENCY_MISSING: &str = "DependencyMissing";
+    pub const PLAN_INCOMPLETE: &str = "PlanIncomplete";
+    pub const NOT_BEFORE: &str = "NotBeforeTime";
+    pub const BACKOFF: &str = "Backoff";
+    pub const RETRY_ELSEWHERE: &str = "RetryElsewhere";
+    pub const RELEASED: &str = "Released";
+    pub const TOO_MANY_FAILURES: &str = "TooManyFailures";
+    pub const TOO_MANY_STALLS: &str = "TooManyStalls";
+    pub const FAILURE_RULE: &str = "FailureRule";
+    pub const DRONE_FAILED: &str = "DroneFailed";
+    pub const AGENT_LOST: &str = "AgentLost";
+    pub const NODE_IS_DEAD: &str = "NodeIsDead";
+    pub const QUEUE_MISSING: &str = "QueueMissing";
+    pub const QUEUE_FULL: &str = "QueueFull";
+    pub const DUPLICATE: &str = "Duplicate";
+    pub const CYCLE: &str = "Cycle";
+    pub const TYPE_NOT_ACCEPTED: &str = "TypeNotAccepted";
+    pub const TOO_LARGE: &str = "TooLarge";
+    pub const UNSUPPORTED: &str = "Unsupported";
+}

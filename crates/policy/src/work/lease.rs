@@ -1,0 +1,164 @@
+//! What a holder's call does to its item. Each either gives the next record, or says why not; nothing else is touched.
+
+use super::failure::{Action, Failure, Rule, judge, wait};
+use super::item::{At, Holder, Phase, Policy, Record, Spec, Verb, reasons};
+
+/// Who says something of an item: the fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fence<'a> {
+    /// The epoch of its claim.
+    pub epoch: i64,
+    /// Uid of its pod, as its token proves.
+    pub pod: &'a str,
+    /// Name of its Agent.
+    pub agent: &'a str,
+}
+
+/// Why a call changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum No {
+    /// It was said before, and taken: the same answer again.
+    Again,
+    /// The lease is not the caller's, or not any more.
+    Stale,
+    /// The caller's attempt ended otherwise.
+    EndedAlready(Phase),
+    /// It is paused: later.
+    Paused,
+    /// It cannot be claimed now.
+    NotReady(Phase),
+}
+
+/// Whether it could be given to somebody.
+pub fn claimable(spec: &Spec, record: &Record, now: At) -> bool {
+    let late = record.redrives == 0 && spec.deadline.is_some_and(|deadline| now >= deadline);
+    record.phase == Phase::Ready && record.holder.is_none() && !spec.cancel && !spec.suspend && !late
+}
+
+/// Gives a ready item to `holder`. Whether it is the next one, and the holder's, is decided elsewhere.
+pub fn claim(spec: &Spec, record: &Record, holder: Holder, now: At) -> Result<Record, No> {
+    if !claimable(spec, record, now) {
+        return Err(No::NotReady(record.phase));
+    }
+    let mut next = record.clone();
+    next.enter(Phase::Leased, None, now);
+    next.epoch += 1;
+    next.attempts = next.attempts.saturating_add(1);
+    next.started.get_or_insert(holder.since);
+    next.holder = Some(holder);
+    Ok(next)
+}
+
+/// Whether the fence is the whole fence of who holds the item.
+pub fn holds(record: &Record, fence: Fence) -> bool {
+    record.phase.held() && record.epoch == fence.epoch && record.holder.as_ref().is_some_and(|holder| holder.pod == fence.pod)
+}
+
+fn check(record: &Record, fence: Fence, verbs: &[Verb]) -> Result<(), No> {
+    if holds(record, fence) {
+        return if record.phase == Phase::Paused { Err(No::Paused) } else { Ok(()) };
+    }
+    let own = record.history.iter().rev().find(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent);
+    Err(match own {
+        Some(attempt) if verbs.contains(&attempt.verb) => No::Again,
+        Some(attempt) if attempt.epoch == record.epoch && record.phase.ended() && attempt.verb == Verb::Complete => {
+            No::EndedAlready(record.phase)
+        }
+        Some(_) | None => No::Stale,
+    })
+}
+
+/// The holder says that it is done. Taken from one that was told to stop, too: it was faster.
+pub fn complete(record: &Record, fence: Fence, now: At) -> Result<Record, No> {
+    check(record, fence, &[Verb::Complete])?;
+    let mut next = record.clone();
+    next.attempt_ended(Verb::Complete, now, None, None);
+    next.enter(Phase::Succeeded, None, now);
+    Ok(next)
+}
+
+/// What decides about a failure, beside the failure itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Judges<'a> {
+    /// The item's policy.
+    pub policy: &'a Policy,
+    /// The queue's rules.
+    pub rules: &'a [Rule],
+    /// A failure is final under this agent: it is a drone.
+    pub is_final: bool,
+    /// Uniform in [0, 1).
+    pub dice: f64,
+}
+
+/// The holder says that the task failed.
+pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: Judges, now: At) -> Result<Record, No> {
+    check(record, fence, &[Verb::Fail, Verb::CancelDone])?;
+    let Failure { reason, message, exit_code: _ } = failure;
+    if record.phase == Phase::Cancelling {
+        return Ok(cancel_done(record, now));
+    }
+    let mut next = record.clone();
+    let action = judge(judges.rules, failure);
+    next.attempt_ended(Verb::Fail, now, Some(reason.clone()), Some(message.clone()).filter(|message| !message.is_empty()));
+    if action != Action::Ignore {
+        next.failures = next.failures.saturating_add(1);
+    }
+    let over = next.failures >= judges.policy.max_attempts;
+    match action {
+        Action::Fail => next.enter(Phase::Failed, Some(reasons::FAILURE_RULE), now),
+        Action::DeadLetter => next.enter(Phase::DeadLettered, Some(reasons::FAILURE_RULE), now),
+        Action::Retry | Action::RetryElsewhere | Action::Ignore if judges.is_final => {
+            next.enter(Phase::Failed, Some(reasons::DRONE_FAILED), now);
+        }
+        Action::Retry | Action::RetryElsewhere if over => next.enter(Phase::DeadLettered, Some(reasons::TOO_MANY_FAILURES), now),
+        Action::Retry => retry(&mut next, reasons::BACKOFF, judges, now),
+        Action::RetryElsewhere => retry(&mut next, reasons::RETRY_ELSEWHERE, judges, now),
+        // Not counted, and not a loop either: each attempt makes the next one wait longer.
+        Action::Ignore => retry(&mut next, reasons::BACKOFF, judges, now),
+    }
+    Ok(next)
+}
+
+fn retry(next: &mut Record, reason: &str, judges: Judges, now: At) {
+    next.enter(Phase::Scheduled, Some(reason), now);
+    next.next_attempt = Some(now.after(wait(judges.policy, next.attempts.max(1), judges.dice)));
+}
+
+/// The holder gives it back: it counts as nothing. Whoever gives it back again and again makes it wait.
+pub fn release(record: &Record, fence: Fence, reason: &str, message: &str, judges: Judges, now: At) -> Result<Record, No> {
+    check(record, fence, &[Verb::Release, Verb::CancelDone])?;
+    if record.phase == Phase::Cancelling {
+        return Ok(cancel_done(record, now));
+    }
+    Ok(released(record, reason, message, judges.policy, judges.dice, now))
+}
+
+/// It was given back.
+pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Policy, dice: f64, now: At) -> Record {
+    let mut next = record.clone();
+    let message = Some(message.to_owned()).filter(|message| !message.is_empty());
+    next.attempt_ended(Verb::Release, now, Some(reason.to_owned()), message);
+    let again = next.history.iter().rev().take_while(|attempt| attempt.verb == Verb::Release).count();
+    if again > 1 {
+        next.enter(Phase::Scheduled, Some(reasons::RELEASED), now);
+        let tries = u32::try_from(again - 1).unwrap_or(u32::MAX);
+        next.next_attempt = Some(now.after(wait(policy, tries, dice)));
+    } else {
+        next.enter(Phase::Ready, Some(reasons::RELEASED), now);
+    }
+    next
+}
+
+/// A holder that was told to stop did: the item ends as it was meant to.
+pub(super) fn cancel_done(record: &Record, now: At) -> Record {
+    let mut next = record.clone();
+    let reason = next.reason.clone().unwrap_or_else(|| reasons::CANCEL_REQUESTED.to_owned());
+    let end = if reason == reasons::DEADLINE_EXCEEDED { Phase::Expired } else { Phase::Cancelled };
+    next.attempt_ended(Verb::CancelDone, now, Some(reason.clone()), None);
+    next.enter(end, Some(&reason), now);
+    next
+}
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

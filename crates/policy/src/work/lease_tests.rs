@@ -1,0 +1,132 @@
+//! What each call of a holder does, case by case. What holds over all orders of events is the model's.
+
+use super::*;
+use crate::work::item::HISTORY;
+
+const NOW: At = At(1_000_000);
+
+fn holder(pod: &str) -> Holder {
+    Holder { pod: pod.into(), agent: format!("agent-of-{pod}"), since: NOW }
+}
+fn fence(epoch: i64, pod: &'static str) -> Fence<'static> {
+    Fence { epoch, pod, agent: if pod == "p" { "agent-of-p" } else { "agent-of-q" } }
+}
+fn ready() -> Record {
+    Record { phase: Phase::Ready, ..Record::default() }
+}
+fn leased() -> Record {
+    claim(&Spec::default(), &ready(), holder("p"), NOW).expect("it is ready")
+}
+fn failure(reason: &str, exit_code: Option<i32>) -> Failure {
+    Failure { reason: reason.into(), message: "words".into(), exit_code }
+}
+fn judged(record: &Record, rules: &[Rule], is_final: bool, exit_code: Option<i32>) -> Record {
+    let policy = Policy { max_attempts: 2, ..Policy::default() };
+    let judges = Judges { policy: &policy, rules, is_final, dice: 0.5 };
+    fail(record, fence(record.epoch, "p"), &failure("Exited", exit_code), judges, NOW).expect("it is held")
+}
+fn rule(action: Action) -> Vec<Rule> {
+    vec![Rule { action, reasons: Vec::new(), exit_codes: vec![7] }]
+}
+
+#[test]
+fn a_claim_raises_the_epoch_and_needs_a_ready_item() {
+    let record = leased();
+    assert_eq!((record.epoch, record.attempts, record.phase), (1, 1, Phase::Leased));
+    for phase in Phase::ALL.into_iter().filter(|phase| *phase != Phase::Ready) {
+        assert_eq!(claim(&Spec::default(), &Record { phase, ..Record::default() }, holder("p"), NOW), Err(No::NotReady(phase)));
+    }
+    let asked = [
+        Spec { cancel: true, ..Spec::default() },
+        Spec { suspend: true, ..Spec::default() },
+        Spec { deadline: Some(NOW), ..Spec::default() },
+    ];
+    for spec in asked {
+        assert!(claim(&spec, &ready(), holder("p"), NOW).is_err(), "{spec:?}");
+    }
+    let late = Spec { deadline: Some(NOW), ..Spec::default() };
+    assert!(claim(&late, &Record { redrives: 1, ..ready() }, holder("p"), NOW).is_ok(), "a person wants it done, however late");
+}
+
+#[test]
+fn only_the_whole_fence_finishes_an_item_and_saying_it_again_is_answered_the_same() {
+    let record = leased();
+    for (epoch, pod) in [(1, "q"), (2, "p"), (0, "p")] {
+        assert_eq!(complete(&record, fence(epoch, pod), NOW), Err(No::Stale));
+    }
+    let done = complete(&record, fence(1, "p"), NOW).expect("it is held");
+    assert_eq!((done.phase, done.completed, done.holder.clone()), (Phase::Succeeded, Some(NOW), None));
+    assert_eq!(complete(&done, fence(1, "p"), NOW), Err(No::Again));
+    let policy = Policy::default();
+    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
+    assert_eq!(fail(&done, fence(1, "p"), &failure("Exited", None), judges, NOW), Err(No::EndedAlready(Phase::Succeeded)));
+    assert_eq!(complete(&done, fence(1, "q"), NOW), Err(No::Stale));
+}
+
+#[test]
+fn a_paused_item_is_finished_later() {
+    let paused = Record { phase: Phase::Paused, ..leased() };
+    assert_eq!(complete(&paused, fence(1, "p"), NOW), Err(No::Paused));
+}
+
+#[test]
+fn a_failure_is_tried_again_set_aside_or_final_as_the_rules_say() {
+    let again = judged(&leased(), &[], false, Some(1));
+    assert_eq!((again.phase, again.failures, again.reason.as_deref()), (Phase::Scheduled, 1, Some(reasons::BACKOFF)));
+    assert_eq!(again.next_attempt, Some(At(NOW.0 + 5_000)), "half of ten seconds, as the dice fell");
+    let over = judged(&Record { failures: 1, ..leased() }, &[], false, Some(1));
+    assert_eq!((over.phase, over.failures, over.reason.as_deref()), (Phase::DeadLettered, 2, Some(reasons::TOO_MANY_FAILURES)));
+    let cases = [
+        (Action::Fail, Phase::Failed, 1),
+        (Action::DeadLetter, Phase::DeadLettered, 1),
+        (Action::Ignore, Phase::Scheduled, 0),
+        (Action::RetryElsewhere, Phase::Scheduled, 1),
+    ];
+    for (action, phase, failures) in cases {
+        let next = judged(&leased(), &rule(action), false, Some(7));
+        assert_eq!((next.phase, next.failures), (phase, failures), "{action:?}");
+        assert_eq!(next.history.last().map(|last| (last.verb, last.reason.clone())), Some((Verb::Fail, Some("Exited".into()))));
+    }
+    let elsewhere = judged(&leased(), &rule(Action::RetryElsewhere), false, Some(7));
+    assert_eq!(elsewhere.avoids(), Some("agent-of-p"));
+    assert_eq!(judged(&leased(), &[], true, Some(1)).phase, Phase::Failed, "under a drone");
+}
+
+#[test]
+fn what_is_given_back_counts_nothing_and_waits_when_it_is_given_back_again_and_again() {
+    let policy = Policy::default();
+    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 1.0 };
+    let mut record = leased();
+    for round in 1..5 {
+        record = release(&record, fence(round, "p"), "Drained", "", judges, NOW).expect("it is held");
+        assert_eq!((record.failures, record.stalls), (0, 0));
+        assert_eq!(record.phase, if round == 1 { Phase::Ready } else { Phase::Scheduled }, "round {round}");
+        record = claim(&Spec::default(), &Record { phase: Phase::Ready, ..record }, holder("p"), NOW).expect("it is ready");
+    }
+}
+
+#[test]
+fn who_was_told_to_stop_ends_the_item_whatever_it_says_unless_it_is_done() {
+    let policy = Policy::default();
+    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
+    let told = |reason: &str| Record { phase: Phase::Cancelling, reason: Some(reason.into()), ..leased() };
+    let cancelled = told(reasons::CANCEL_REQUESTED);
+    assert_eq!(fail(&cancelled, fence(1, "p"), &failure("Exited", Some(143)), judges, NOW).expect("held").phase, Phase::Cancelled);
+    assert_eq!(release(&cancelled, fence(1, "p"), "Cancelled", "", judges, NOW).expect("held").phase, Phase::Cancelled);
+    let late = release(&told(reasons::DEADLINE_EXCEEDED), fence(1, "p"), "Cancelled", "", judges, NOW).expect("held");
+    assert_eq!((late.phase, late.history.last().map(|last| last.verb)), (Phase::Expired, Some(Verb::CancelDone)));
+    assert_eq!(complete(&cancelled, fence(1, "p"), NOW).expect("held").phase, Phase::Succeeded);
+}
+
+#[test]
+fn only_the_last_attempts_are_remembered() {
+    let policy = Policy { max_attempts: 100, ..Policy::default() };
+    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.0 };
+    let mut record = ready();
+    for epoch in 1..=8 {
+        record = claim(&Spec::default(), &Record { phase: Phase::Ready, ..record }, holder("p"), NOW).expect("it is ready");
+        record = fail(&record, fence(epoch, "p"), &failure("Exited", None), judges, NOW).expect("it is held");
+    }
+    let epochs: Vec<_> = record.history.iter().map(|attempt| attempt.epoch).collect();
+    assert_eq!((epochs.len(), epochs), (HISTORY, vec![4, 5, 6, 7, 8]));
+}

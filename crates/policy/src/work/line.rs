@@ -1,0 +1,92 @@
+//! One queue's items by what they do, and the small indexes that a book is made of. Nothing is decided here.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::item::{At, Phase, Spec};
+
+/// The order in which items of one queue are given out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank(pub Reverse<i32>, pub At, pub String);
+
+/// What an item asks of whoever takes it. Items that ask the same are kept together: of thousands that an agent cannot take it
+/// looks at none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class {
+    type_: Option<String>,
+    selector: Vec<(String, String)>,
+}
+
+impl Class {
+    /// What this item asks.
+    pub fn of(spec: &Spec) -> Self {
+        Self { type_: spec.type_.clone(), selector: spec.selector.clone() }
+    }
+
+    /// Whether it is of a type that is taken (none: all are).
+    pub fn of_types(&self, types: &[String]) -> bool {
+        types.is_empty() || self.type_.as_ref().is_some_and(|type_| types.contains(type_))
+    }
+
+    /// Whether an agent with these labels may take it.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        selects(&self.selector, labels)
+    }
+}
+
+/// Whether these labels are asked for, or more.
+pub fn selects(selector: &[(String, String)], labels: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// One queue's items.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    pub ready: BTreeMap<Class, BTreeSet<Rank>>,
+    pub since: BTreeSet<(At, String)>,
+    pub ready_keys: HashMap<String, u64>,
+    pub held_keys: HashMap<String, u64>,
+    pub finished: BTreeSet<(At, String)>,
+    pub phases: BTreeMap<Phase, u64>,
+}
+
+impl Line {
+    /// The ready items of the classes that fit, in the order in which they are given out.
+    pub fn in_order(&self, fits: impl Fn(&Class) -> bool) -> impl Iterator<Item = &Rank> {
+        let mut classes: Vec<_> = self.ready.iter().filter(|(class, _)| fits(class)).map(|(_, ranks)| ranks.iter().peekable()).collect();
+        std::iter::from_fn(move || {
+            let (_, first) = classes.iter_mut().enumerate().filter_map(|(at, ranks)| Some((*ranks.peek()?, at))).min()?;
+            classes.get_mut(first)?.next()
+        })
+    }
+
+    pub fn count(&self, wanted: impl Fn(Phase) -> bool) -> u64 {
+        self.phases.iter().filter(|(phase, _)| wanted(**phase)).map(|(_, count)| count).sum()
+    }
+}
+
+pub fn add<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, key: K, name: &str) {
+    index.entry(key).or_default().insert(name.to_owned());
+}
+
+pub fn take<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<String>>, key: &K, name: &str) {
+    if let Some(names) = index.get_mut(key) {
+        names.remove(name);
+        if names.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+pub fn raise<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: K) {
+    *counts.entry(key).or_default() += 1;
+}
+
+pub fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}

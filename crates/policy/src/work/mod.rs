@@ -1,0 +1,30 @@
+//! Work: the life of an item, who gets it next, what becomes of a failure.
+//!
+//! At least one execution; at most one accepted finish an item between redrives; an agent that lost its lease can change
+//! nothing. The fence is (item, epoch, pod): the epoch rises with each claim and only there, whatever counters are reset.
+//! Nothing here knows how items are stored: whoever stores one does it by compare-and-swap on what was decided upon.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`item`] | what an item is: what was asked, what is recorded |
+//! | [`settle`] | what follows without anybody's call: admission, dependencies, time, cancels, a holder that is gone |
+//! | [`lease`] | what a holder's call does: claim, complete, fail, release |
+//! | [`failure`] | what becomes of a failure, and when it is tried again |
+//! | [`admit`] | whether an item may enter a queue, and which |
+//! | [`objectives`] | which items are over their queue's service levels, and whom to tell |
+//! | `line` | one queue's items by what they do |
+//! | [`book`] | all items of a namespace, indexed: who waits for whom, who is next, what is due |
+
+pub mod admit;
+pub mod book;
+pub mod failure;
+pub mod item;
+pub mod lease;
+mod line;
+pub mod objectives;
+pub mod settle;
+
+pub use item::{At, Attempt, Holder, Phase, Policy, Record, Spec};
+
+#[cfg(test)]
+mod model_tests;

@@ -1,0 +1,200 @@
+//! Who may make which call: one table. What is not in it is refused.
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Caller {
+    /// The program in the pod and its commands, through the sidecar's unix socket.
+    Program,
+    /// The pod's sidecar, by the pod's token.
+    Link,
+    /// A gateway, by its ServiceAccount's token.
+    Gateway,
+}
+
+/// The calls of our APIs, those included that are not served yet: they have their place in the table from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// `POST /agent/v1/register`
+    Register,
+    /// `POST /agent/v1/report`
+    Report,
+    /// `GET /agent/v1/wanted`
+    Wanted,
+    /// `POST /agent/v1/goodbye`
+    Goodbye,
+    /// `POST /agent/v1/agents`
+    Spawn,
+    /// `POST /agent/v1/work/claim`
+    Claim,
+    /// `POST /agent/v1/work/{uid}/complete`
+    Complete,
+    /// `POST /agent/v1/work/{uid}/fail`
+    Fail,
+    /// `POST /agent/v1/work/{uid}/release`
+    Release,
+    /// `POST /agent/v1/work/{uid}/progress`
+    Advance,
+    /// `POST /agent/v1/work`
+    Submit,
+    /// `POST /agent/v1/plan`
+    Plan,
+    /// `GET /agent/v1/work`
+    ListWork,
+    /// `GET /agent/v1/inbox`
+    Inbox,
+    /// `GET /agent/v1/budget`
+    Budget,
+    /// `POST /agent/v1/budget/request`
+    AskBudget,
+    /// `GET /governor/v1/changes`
+    Changes,
+    /// `POST /governor/v1/meter/begin`
+    MeterBegin,
+    /// `POST /governor/v1/meter/way`: where a call goes that costs nothing
+    MeterWay,
+    /// `POST /governor/v1/meter/hold`
+    MeterHold,
+    /// `POST /governor/v1/meter/extend`
+    MeterExtend,
+    /// `POST /governor/v1/meter/settle`
+    MeterSettle,
+}
+
+/// One row: a call, its method and path, who may make it, and whether this version serves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The call.
+    pub call: Call,
+    /// Its method.
+    pub method: &'static str,
+    /// Its path; a name in braces stands for one segment.
+    pub path: &'static str,
+    /// Who may make it.
+    pub callers: &'static [Caller],
+    /// Whether this version serves it.
+    pub served: bool,
+}
+
+const fn row(call: Call, method: &'static str, path: &'static str, callers: &'static [Caller], served: bool) -> Row {
+    Row { call, method, path, callers, served }
+}
+
+/// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it.
+pub const TABLE: [Row; 22] = [
+    row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
+    row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
+    row(Call::Wanted, "GET", "/agent/v1/wanted", &[Caller::Link], true),
+    row(Call::Goodbye, "POST", "/agent/v1/goodbye", &[Caller::Program, Caller::Link], true),
+    row(Call::Spawn, "POST", "/agent/v1/agents", &[Caller::Program, Caller::Link], true),
+    row(Call::Claim, "POST", "/agent/v1/work/claim", &[Caller::Program, Caller::Link], true),
+    row(Call::Complete, "POST", "/agent/v1/work/{uid}/complete", &[Caller::Program, Caller::Link], true),
+    row(Call::Fail, "POST", "/agent/v1/work/{uid}/fail", &[Caller::Program, Caller::Link], true),
+    row(Call::Release, "POST", "/agent/v1/work/{uid}/release", &[Caller::Program, Caller::Link], true),
+    row(Call::Advance, "POST", "/agent/v1/work/{uid}/progress", &[Caller::Program, Caller::Link], true),
+    row(Call::Submit, "POST", "/agent/v1/work", &[Caller::Program, Caller::Link], true),
+    row(Call::Plan, "POST", "/agent/v1/plan", &[Caller::Program, Caller::Link], true),
+    row(Call::ListWork, "GET", "/agent/v1/work", &[Caller::Program, Caller::Link], true),
+    row(Call::Inbox, "GET", "/agent/v1/inbox", &[Caller::Program, Caller::Link], true),
+    row(Call::Budget, "GET", "/agent/v1/budget", &[Caller::Program, Caller::Link], true),
+    row(Call::AskBudget, "POST", "/agent/v1/budget/request", &[Caller::Program, Caller::Link], true),
+    row(Call::Changes, "GET", "/governor/v1/changes", &[Caller::Gateway], true),
+    row(Call::MeterBegin, "POST", "/governor/v1/meter/begin", &[Caller::Gateway], true),
+    row(Call::MeterWay, "POST", "/governor/v1/meter/way", &[Caller::Gateway], true),
+    row(Call::MeterHold, "POST", "/governor/v1/meter/hold", &[Caller::Gateway], true),
+    row(Call::MeterExtend, "POST", "/governor/v1/meter/extend", &[Caller::Gateway], true),
+    row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
+];
+
+/// What a request is.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    /// A row of the table.
+    Row(&'static Row),
+    /// The path is there, the method is not.
+    OtherMethod,
+    /// There is no such path.
+    Nothing,
+}
+
+/// Looks `method` and `path` (without the query) up.
+pub fn find(method: &str, path: &str) -> Found {
+    let mut seen = false;
+    for row in &TABLE {
+        if matches(row.path, path) {
+            if row.method == method {
+                return Found::Row(row);
+            }
+            seen = true;
+        }
+    }
+    if seen { Found::OtherMethod } else { Found::Nothing }
+}
+
+/// The methods with which `path` is served, or will be.
+pub fn methods(path: &str) -> Vec<&'static str> {
+    TABLE.iter().filter(|row| matches(row.path, path)).map(|row| row.method).collect()
+}
+
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut pattern, mut path) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (pattern.next(), path.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(segment)) if wanted.starts_with('{') && !segment.is_empty() => {}
+            (Some(wanted), Some(segment)) if wanted == segment => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether `caller` may make `call`.
+pub fn allowed(caller: Caller, call: Call) -> bool {
+    TABLE.iter().any(|row| row.call == call && row.callers.contains(&caller))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_cell_by_cell() {
+        use Call::*;
+        use Caller::*;
+        let cells = [
+            (Register, [(Program, false), (Link, true), (Gateway, false)]),
+            (Report, [(Program, false), (Link, true), (Gateway, false)]),
+            (Wanted, [(Program, false), (Link, true), (Gateway, false)]),
+            (Goodbye, [(Program, true), (Link, true), (Gateway, false)]),
+            (Spawn, [(Program, true), (Link, true), (Gateway, false)]),
+            (Claim, [(Program, true), (Link, true), (Gateway, false)]),
+            (Complete, [(Program, true), (Link, true), (Gateway, false)]),
+            (Submit, [(Program, true), (Link, true), (Gateway, false)]),
+            (Plan, [(Program, true), (Link, true), (Gateway, false)]),
+            (ListWork, [(Program, true), (Link, true), (Gateway, false)]),
+            (Inbox, [(Program, true), (Link, true), (Gateway, false)]),
+            (Budget, [(Program, true), (Link, true), (Gateway, false)]),
+            (AskBudget, [(Program, true), (Link, true), (Gateway, false)]),
+            (Changes, [(Program, false), (Link, false), (Gateway, true)]),
+            (MeterBegin, [(Program, false), (Link, false), (Gateway, true)]),
+            (MeterHold, [(Program, false), (Link, false), (Gateway, true)]),
+            (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
+        ];
+        for (call, callers) in cells {
+            for (caller, may) in callers {
+                assert_eq!(allowed(caller, call), may, "{caller:?} {call:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn requests_find_their_row_and_nothing_else() {
+        assert!(matches!(find("POST", "/agent/v1/goodbye"), Found::Row(row) if row.call == Call::Goodbye));
+        assert!(matches!(find("POST", "/agent/v1/work/claim"), Found::Row(row) if row.call == Call::Claim));
+        assert!(matches!(find("POST", "/agent/v1/work/u1/fail"), Found::Row(row) if row.call == Call::Fail && row.served));
+        assert!(matches!(find("PUT", "/agent/v1/goodbye"), Found::OtherMethod));
+        assert_eq!(methods("/agent/v1/work"), ["POST", "GET"]);
+        for path in ["/agent/v1/goodbye/", "/agent/v1", "//agent/v1/goodbye", "/agent/v1/work//fail", "/agent/v1/../v1/goodbye"] {
+            assert!(matches!(find("POST", path), Found::Nothing), "{path}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Reading a body: every error names the field it is about.
+
+use serde::de::DeserializeOwned;
+
+use crate::error::{Code, Refusal};
+
+/// The most bytes a call of the agents' API may carry.
+pub const MAX_BYTES: usize = 256 * 1024;
+
+/// A body whose parts have limits that its types do not express.
+pub trait Checked: DeserializeOwned {
+    /// The first part that is over its limit: its path and what is wrong with it.
+    fn check(&self) -> Result<(), (&'static str, String)>;
+}
+
+/// Reads `bytes` as JSON. An empty body is read as `{}`, so that calls without arguments need none.
+pub fn read<T: Checked>(bytes: &[u8]) -> Result<T, Refusal> {
+    if bytes.len() > MAX_BYTES {
+        let message = format!("the body has {} bytes; a call takes at most {MAX_BYTES}", bytes.len());
+        return Err(Refusal::new(Code::BodyTooLarge, message).field("(body)"));
+    }
+    let bytes = if bytes.is_empty() { b"{}" } else { bytes };
+    // A list would be read as the fields in order.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Refusal::new(Code::InvalidBody, "(body): a JSON object is expected").field("(body)"));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { named(error.inner()).unwrap_or("(body)".to_owned()) } else { path };
+        Refusal::new(Code::InvalidBody, format!("{field}: {}", error.inner())).field(field)
+    })?;
+    deserializer.end().map_err(|error| Refusal::new(Code::InvalidBody, format!("after the end of the body: {error}")).field("(body)"))?;
+    value.check().map_err(|(field, trouble)| Refusal::new(Code::InvalidBody, format!("{field}: {trouble}")).field(field))?;
+    Ok(value)
+}
+
+/// The field that serde names in words (unknown, missing, twice) when it is one of the outermost object.
+fn named(error: &serde_json::Error) -> Option<String> {
+    let text = error.to_string();
+    if !["unknown field", "missing field", "duplicate field"].iter().any(|words| text.starts_with(words)) {
+        return None;
+    }
+    text.split('`').nth(1).map(str::to_owned)
+}
+
+/// Refuses a text that is longer than `most` characters.
+pub fn at_most(field: &'static str, text: &str, most: usize) -> Result<(), (&'static str, String)> {
+    let length = text.chars().count();
+    if length <= most { Ok(()) } else { Err((field, format!("{length} characters; at most {most} are taken"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Goodbye;
+
+    fn refusal(body: &str) -> Refusal {
+        read::<Goodbye>(body.as_bytes()).expect_err(body)
+    }
+
+    #[test]
+    fn every_error_names_its_field() {
+        let cases = [
+            ("{\"reason\": 7}", "reason"),
+            ("{\"raeson\": \"x\"}", "raeson"),
+            ("{}", "reason"),
+            ("", "reason"),
+            ("[]", "(body)"),
+            ("{\"reason\": \"x\"} tail", "(body)"),
+            ("{\"reason\": ", "reason"),
+            ("{\"reason\": \"a\", \"reason\": \"b\"}", "reason"),
+        ];
+        for (body, field) in cases {
+            let refusal = refusal(body);
+            assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some(field)), "{body}: {refusal}");
+        }
+        assert_eq!(refusal(&format!("{{\"reason\": \"{}\"}}", "x".repeat(1025))).field.as_deref(), Some("reason"));
+    }
+
+    #[test]
+    fn a_list_is_no_body_though_every_field_may_be_left_out() {
+        let refusal = read::<crate::work::Claim>(b" []").expect_err("a list");
+        assert_eq!((refusal.code, refusal.field.as_deref()), (Code::InvalidBody, Some("(body)")));
+    }
+
+    #[test]
+    fn a_body_over_the_limit_is_refused_unread() {
+        let huge = vec![b' '; MAX_BYTES + 1];
+        assert_eq!(read::<Goodbye>(&huge).expect_err("too large").code, Code::BodyTooLarge);
+    }
+}

@@ -1,0 +1,59 @@
+//! Headers of a model call that stay behind wherever the call is carried on, so that the pod's sidecar and the gateway drop
+//! the same. Each may drop more; none carries one of these.
+
+/// Of one connection, not of a call.
+pub const HOPS: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+/// What a client shows as credential, or that says whom to charge: the team's own takes its place.
+pub const CREDENTIALS: [&str; 10] = [
+    "authorization",
+    "x-api-key",
+    "x-goog-api-key",
+    "api-key",
+    "cookie",
+    "openai-organization",
+    "openai-project",
+    "x-goog-user-project",
+    "x-goog-iam-authorization-token",
+    "x-goog-authenticated-user-email",
+];
+/// What our own headers begin with: nobody else says them.
+pub const OURS: &str = "spillway-";
+
+/// Whether a header stays behind: of the connection, of the client's credential, ours. Names are in lower case, as in HTTP/2.
+/// What `Connection` names stays behind too, which only who holds all headers can tell.
+pub fn stays(name: &str) -> bool {
+    HOPS.contains(&name) || CREDENTIALS.contains(&name) || name == "host" || name.starts_with(OURS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_credential_is_carried_on_and_what_a_provider_needs_is() {
+        for name in HOPS.iter().chain(&CREDENTIALS).chain(&["host", "spillway-item", "spillway-anything"]) {
+            assert!(stays(name), "{name}");
+        }
+        for name in ["anthropic-version", "anthropic-beta", "content-type", "content-length", "user-agent", "accept", "x-request-id"] {
+            assert!(!stays(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_we_say_to_each_other_is_never_taken_from_a_client() {
+        use crate::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH};
+        for name in [CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH, crate::meter::ITEM] {
+            assert!(stays(name), "{name}");
+        }
+    }
+}

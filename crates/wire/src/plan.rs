@@ -1,0 +1,162 @@
+//! Work over the agents' API: a plan, which is many items at once that wait for one another.
+//!
+//! A plan is taken whole or not at all: none of its items is given out before all of them exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::body::{Checked, at_most};
+use crate::work::Submit;
+
+/// The most steps of a plan.
+pub const MAX_STEPS: usize = 100;
+/// The most characters of a step's key.
+const MAX_KEY: usize = 63;
+
+/// `POST /agent/v1/plan`: many items at once. Repeatable under the `Idempotency-Key` header, which is the caller's own, or a
+/// `dedupKey`, which is the namespace's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Plan {
+    /// At most one plan of one key exists: whoever asks again, after another agent was lost for instance, gets the same.
+    #[serde(default)]
+    pub dedup_key: Option<String>,
+    /// Its steps, at most 100, in any order.
+    pub steps: Vec<Step>,
+}
+
+/// One item of a [`Plan`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Step {
+    /// Names it within the plan; at most 63 characters.
+    pub key: String,
+    /// Keys of the steps that must have succeeded before.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// The item. Its own `after` names items outside the plan; it has no `dedupKey`.
+    pub item: Submit,
+}
+
+impl Checked for Plan {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        at_most("dedupKey", self.dedup_key.as_deref().unwrap_or_default(), 253)?;
+        if self.steps.is_empty() || self.steps.len() > MAX_STEPS {
+            return Err(("steps", format!("{} entries; 1 to {MAX_STEPS} are taken", self.steps.len())));
+        }
+        let mut keys = BTreeSet::new();
+        for Step { key, after, item } in &self.steps {
+            at_most("steps.key", key, MAX_KEY)?;
+            if key.is_empty() {
+                return Err(("steps.key", "must not be empty".into()));
+            }
+            if !keys.insert(key.as_str()) {
+                return Err(("steps.key", format!("{key:?} is there twice")));
+            }
+            if after.len() + item.after.len() > 32 {
+                return Err(("steps.after", format!("{key:?} waits for {} items; at most 32 are taken", after.len() + item.after.len())));
+            }
+            // It could be another plan's item, which this one would wait for in vain.
+            if item.dedup_key.is_some() {
+                return Err(("steps.item.dedupKey", format!("{key:?} has one; a step of a plan must not")));
+            }
+            item.check().map_err(|(field, trouble)| (in_step(field), format!("{key:?}: {trouble}")))?;
+        }
+        for Step { key, after, .. } in &self.steps {
+            if let Some(unknown) = after.iter().find(|other| !keys.contains(other.as_str())) {
+                return Err(("steps.after", format!("{key:?} waits for {unknown:?}, which is no step of the plan")));
+            }
+        }
+        self.cycle().map_or(Ok(()), |key| Err(("steps.after", format!("{key:?} would wait for itself"))))
+    }
+}
+
+/// The path of a field of a step's item.
+fn in_step(field: &str) -> &'static str {
+    match field {
+        "queue" => "steps.item.queue",
+        "type" => "steps.item.type",
+        "group" => "steps.item.group",
+        "concurrencyKey" => "steps.item.concurrencyKey",
+        "after" => "steps.item.after",
+        _ => "steps.item",
+    }
+}
+
+impl Plan {
+    /// A step that waits for itself.
+    fn cycle(&self) -> Option<&str> {
+        let mut left: BTreeMap<&str, BTreeSet<&str>> =
+            self.steps.iter().map(|step| (step.key.as_str(), step.after.iter().map(String::as_str).collect())).collect();
+        while let Some((&free, _)) = left.iter().find(|(_, after)| after.iter().all(|key| !left.contains_key(key))) {
+            left.remove(free);
+        }
+        left.keys().next().copied()
+    }
+}
+
+/// A plan that was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Planned {
+    /// Its name: `spec.plan.id` of its items.
+    pub plan: String,
+    /// Its items, in the order of the steps.
+    pub items: Vec<PlannedItem>,
+}
+
+/// An item of a plan that was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedItem {
+    /// The step's key.
+    pub key: String,
+    /// The item's name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The queue it waits in.
+    pub queue: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::read;
+
+    fn step(key: &str, after: &[&str]) -> Step {
+        let item = Submit { queue: Some("bugs".into()), ..Submit::default() };
+        Step { key: key.into(), after: after.iter().map(|key| (*key).to_owned()).collect(), item }
+    }
+
+    fn refused(steps: Vec<Step>) -> String {
+        let text = serde_json::to_string(&Plan { steps, dedup_key: None }).expect("JSON");
+        read::<Plan>(text.as_bytes()).expect_err("refused").field.expect("a field")
+    }
+
+    #[test]
+    fn a_plan_that_could_not_be_carried_out_is_refused_by_name() {
+        assert_eq!(refused(vec![]), "steps");
+        assert_eq!(refused((0..=MAX_STEPS).map(|at| step(&at.to_string(), &[])).collect()), "steps");
+        assert_eq!(refused(vec![step("a", &[]), step("a", &[])]), "steps.key");
+        assert_eq!(refused(vec![step("", &[])]), "steps.key");
+        assert_eq!(refused(vec![step("a", &["b"])]), "steps.after");
+        assert_eq!(refused(vec![step("a", &["a"])]), "steps.after");
+        assert_eq!(refused(vec![step("x", &[]), step("a", &["b", "x"]), step("b", &["a"])]), "steps.after");
+        let keyed = Submit { queue: Some("bugs".into()), dedup_key: Some("one".into()), ..Submit::default() };
+        assert_eq!(refused(vec![Step { item: keyed, ..step("a", &[]) }]), "steps.item.dedupKey");
+        assert_eq!(refused(vec![Step { item: Submit::default(), ..step("a", &[]) }]), "steps.item.queue");
+    }
+
+    #[test]
+    fn a_plan_of_many_that_wait_for_one_another_is_taken() {
+        let steps = vec![step("a", &[]), step("b", &["a"]), step("c", &["a"]), step("d", &["b", "c"])];
+        let plan = Plan { steps, dedup_key: Some("issue-7".into()) };
+        assert_eq!(read::<Plan>(serde_json::to_string(&plan).expect("JSON").as_bytes()), Ok(plan));
+    }
+}

@@ -1,0 +1,115 @@
+//! What went through the hands of simulated agents: every item that one of them was given, and every end that was taken.
+//! It only keeps; what it means is judged elsewhere.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use spillway_pod::link::calls;
+use spillway_pod::link::gateway::{Answer, Silence};
+use spillway_pod::link::work::Taken;
+use spillway_wire::work::Held;
+use tokio::sync::Semaphore;
+
+/// An agent was given an item.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The item's name.
+    pub item: String,
+    /// The lease.
+    pub held: Held,
+    /// When the agent had the answer.
+    pub at: Instant,
+}
+
+/// The end of an item was taken.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// The lease.
+    pub held: Held,
+    /// When the agent had the answer.
+    pub at: Instant,
+}
+
+/// What the agents of one fleet did, in the order of its answers.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// What they were given.
+    pub claims: Vec<Claim>,
+    /// What they finished.
+    pub ends: Vec<End>,
+}
+
+/// The hands of one fleet.
+pub struct Hands {
+    think_ms: AtomicU64,
+    log: Mutex<Log>,
+    waiting: AtomicUsize,
+    /// One more for each end: what a supplier takes before it makes another item.
+    pub places: Semaphore,
+}
+
+impl Default for Hands {
+    fn default() -> Self {
+        Self { think_ms: AtomicU64::new(0), log: Mutex::default(), waiting: AtomicUsize::new(0), places: Semaphore::new(0) }
+    }
+}
+
+impl Hands {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on each item takes its agent so long.
+    pub fn set_think(&self, think: Duration) {
+        self.think_ms.store(u64::try_from(think.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long an item takes its agent.
+    pub fn think(&self) -> Duration {
+        Duration::from_millis(self.think_ms.load(Ordering::Relaxed))
+    }
+
+    /// Agents that wait for work at this moment.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// An agent asks for work.
+    pub fn asks(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its claim was answered, or not.
+    pub fn claimed(&self, result: &Result<Answer, Silence>) {
+        let at = Instant::now();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Taken::Done(Some(assignment)) = calls::claimed(result) {
+            self.log().claims.push(Claim { item: assignment.name, held: assignment.held, at });
+        }
+    }
+
+    /// It told of the end of this item; that was taken, or not.
+    pub fn ended(&self, held: &Held, result: &Result<Answer, Silence>) {
+        let at = Instant::now();
+        if let Taken::Done(()) = calls::taken(result) {
+            self.log().ends.push(End { held: held.clone(), at });
+            self.places.add_permits(1);
+        }
+    }
+
+    /// How many ends were taken since the log was last taken.
+    pub fn ends(&self) -> usize {
+        self.log().ends.len()
+    }
+
+    /// When an agent was first given something since the log was last taken.
+    pub fn first_claim(&self) -> Option<Instant> {
+        self.log().claims.first().map(|claim| claim.at)
+    }
+
+    /// What was done since this was asked last.
+    pub fn take(&self) -> Log {
+        std::mem::take(&mut self.log())
+    }
+}

@@ -1,0 +1,386 @@
+//! Calls of models: what the gateway adds to a call, in time and in processor time, beside a plain proxy; and what a flood of
+//! one namespace changes for another one ([`flood`]).
+//!
+//! Real are: the gateway and the controller (processes of their own), the API server, the pods' identity (tokens that it bound
+//! to pods of registered agents), and a budget of four levels. Not there are the pods' sidecars, which would make a connection
+//! for each call, and a real provider.
+
+mod added;
+pub mod flood;
+mod load;
+mod nginx;
+mod provider;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use spillway::api::names::CA_CONFIG_MAP;
+use spillway::api::{Agent, AgentPool, Budget, ClusterBudget, WorkItem};
+use spillway_wire::{CA_FILE, GATEWAY_TLS_NAME};
+
+use crate::operator::Operator;
+use crate::processes;
+use crate::report::{Report, Row, float};
+use crate::room::{Nodes, Room, within};
+use crate::simulated::Fleet;
+use crate::size::Size;
+use load::Target;
+use nginx::Nginx;
+use provider::{Provider, Streams};
+
+/// Agents that call, where the fleet is not smaller. One may make 20 calls a second, and 16 at once.
+const AGENTS: usize = 50;
+const POOL: &str = "callers";
+/// For anything that is waited for and takes seconds.
+const LIMIT: Duration = Duration::from_secs(180);
+/// As many tokens as a limit can have, and an agent's life: nothing is refused.
+const TOKENS: i64 = 1_000_000_000_000_000;
+const LIFE: i64 = 1_000_000_000_000;
+/// Where calls go at a provider, and at the gateway.
+const PATH: &str = "/v1/chat/completions";
+const GATEWAY_PATH: &str = "/models/first/v1/chat/completions";
+const GATEWAY_PATH_2: &str = "/models/second/v1/chat/completions";
+/// The token that the gateway shows to the provider, which does not look at it.
+const CREDENTIAL: &str = "nobody-checks-it";
+
+/// The ways of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Arm {
+    /// To the provider itself.
+    Straight,
+    /// By nginx.
+    Nginx,
+    /// By the gateway, which speaks HTTP/1.1 to the provider, as nginx does.
+    Gateway,
+    /// By the gateway, which speaks HTTP/2 to the provider, as real ones let it.
+    GatewayH2,
+}
+
+impl Arm {
+    const ALL: [Self; 4] = [Self::Straight, Self::Nginx, Self::Gateway, Self::GatewayH2];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Straight => "provider straight",
+            Self::Nginx => "nginx",
+            Self::Gateway => "gateway",
+            Self::GatewayH2 => "gateway, HTTP/2 to the provider",
+        }
+    }
+}
+
+/// Processor time so far, in seconds, of the proxy of an arm and of who helps the gateway. Where calls go straight to the
+/// provider it is the gateway's, which has its agents' heartbeats meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    proxy: f64,
+    controller: f64,
+    api_server: f64,
+}
+
+impl Used {
+    fn since(self, before: Self) -> Self {
+        Self {
+            proxy: self.proxy - before.proxy,
+            controller: self.controller - before.controller,
+            api_server: self.api_server - before.api_server,
+        }
+    }
+}
+
+/// A namespace's agents that call.
+struct Callers {
+    fleet: Fleet,
+    tokens: Vec<Option<String>>,
+    bundle: String,
+}
+
+/// A gateway, a controller that serves all namespaces, and a provider.
+struct Stage {
+    room: Room,
+    controller: Operator,
+    gateway: Operator,
+    provider: Provider,
+    api_server: u32,
+    /// Of the gateway; in memory where there is such a folder, as in its pod.
+    journal: PathBuf,
+}
+
+impl Stage {
+    async fn open(name: &str, streams: Streams) -> anyhow::Result<Self> {
+        let room = Room::open(name).await?;
+        let provider = Provider::serve(room.node, streams).await?;
+        let entry = |origin: &str| json!({"origin": origin, "allowPrivate": true, "caBundle": provider.certificate});
+        let origins: Vec<Value> = provider.origins().iter().map(|origin| entry(origin)).collect();
+        let file = room.folder().join("origins.json");
+        std::fs::write(&file, json!(origins).to_string())?;
+        let memory = PathBuf::from("/dev/shm");
+        let journal = if memory.is_dir() { memory.join(&room.namespace) } else { room.folder().join("journal") };
+        std::fs::create_dir_all(&journal)?;
+        let more = ["--model-origins-file".to_owned(), path(&file), "--journal".to_owned(), path(&journal)];
+        let controller = Operator::everywhere(&room, "one")?;
+        let gateway = Operator::gateway_with(&room, "gateway", &more)?;
+        controller.leads(&room).await?;
+        gateway.ready().await?;
+        let api_server = processes::api_server(&std::env::var("SPILLWAY_AUDIT_LOG")?)?;
+        Ok(Self { room, controller, gateway, provider, api_server, journal })
+    }
+
+    /// The budget of four levels: the cluster's and the namespaces' share of it here, [`budget`] and the agent's life below.
+    async fn cluster_budget(&self, namespaces: &[&str]) -> anyhow::Result<()> {
+        let limits = json!({"limits": [{"name": "hourly", "tokens": TOKENS, "window": "Hour"}]});
+        let name = &self.room.namespace;
+        let selector = json!({"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces}]});
+        let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "ClusterBudget", "metadata": {"name": name},
+            "spec": {"namespaceSelector": selector, "tokens": limits, "perNamespace": {"tokens": limits}}});
+        let api = Api::<ClusterBudget>::all(self.room.client.clone());
+        api.patch(name, &PatchParams::apply("bench").force(), &Patch::Apply(object)).await?;
+        Ok(())
+    }
+
+    /// The port of a plain target, and the name in its certificate.
+    fn target(&self, arm: Arm, nginx: Option<&Nginx>, callers: &Callers) -> anyhow::Result<Arc<Target>> {
+        let nobody: Vec<Option<String>> = callers.tokens.iter().map(|_| None).collect();
+        let plain = |port: u16| Target::new(port, provider::NAME, &self.provider.certificate, PATH, &nobody);
+        let ours = |path| Target::new(self.room.gateway.port(), GATEWAY_TLS_NAME, &callers.bundle, path, &callers.tokens);
+        match arm {
+            Arm::Straight => plain(self.provider.first.port()),
+            Arm::Nginx => plain(nginx.context("nginx runs")?.port),
+            Arm::Gateway => ours(GATEWAY_PATH),
+            Arm::GatewayH2 => ours(GATEWAY_PATH_2),
+        }
+    }
+
+    fn used(&self, arm: Arm, nginx: Option<&Nginx>) -> anyhow::Result<Used> {
+        let proxy = match arm {
+            Arm::Nginx => nginx.context("nginx runs")?.processor_seconds()?,
+            Arm::Straight | Arm::Gateway | Arm::GatewayH2 => self.gateway.processor_seconds()?,
+        };
+        Ok(Used { proxy, controller: self.controller.processor_seconds()?, api_server: processes::processor_seconds(self.api_server)? })
+    }
+
+    /// Whether both still run: on a machine that is too busy a controller loses its lease, and ends.
+    fn runs(&self) -> anyhow::Result<()> {
+        for (who, operator) in [("controller", &self.controller), ("gateway", &self.gateway)] {
+            anyhow::ensure!(operator.runs(), "the {who} has ended; see target/bench/logs");
+        }
+        Ok(())
+    }
+
+    /// Takes away what the next controller that serves all namespaces would find and go on with.
+    async fn close(self, rooms: &[&Room]) -> anyhow::Result<()> {
+        let Self { room, controller, gateway, provider, api_server: _, journal } = self;
+        drop((controller, gateway, provider));
+        let _ = std::fs::remove_dir_all(journal);
+        Api::<ClusterBudget>::all(room.client.clone()).delete(&room.namespace, &DeleteParams::default()).await?;
+        within(LIMIT, "nothing is left", async || {
+            let mut left = 0;
+            for room in rooms {
+                left += remove(room.api::<AgentPool>()).await? + remove(room.api::<Agent>()).await?;
+                left += remove(room.api::<WorkItem>()).await? + remove(room.api::<Pod>()).await?;
+            }
+            anyhow::ensure!(left == 0, "{left} objects are left");
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Deletes all objects, without those who would end them properly: nobody runs any more. How many there were.
+async fn remove<K>(api: Api<K>) -> anyhow::Result<usize>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let all = ListParams::default();
+    let names: Vec<String> = api.list_metadata(&all).await?.iter().map(ResourceExt::name_any).collect();
+    if names.is_empty() {
+        return Ok(0);
+    }
+    api.delete_collection(&DeleteParams::default().grace_period(0), &all).await?;
+    for name in &names {
+        let change = json!({"metadata": {"finalizers": null}});
+        match api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(change)).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(names.len())
+}
+
+impl Provider {
+    /// Its origins, HTTP/1.1 first.
+    fn origins(&self) -> [String; 2] {
+        [self.first, self.second].map(|address| format!("https://{address}"))
+    }
+}
+
+impl Callers {
+    /// A pool with these fields besides its models, Ready and registered, whose agents have all called once: their tokens are
+    /// reviewed, and their records know the gateway.
+    async fn gather(stage: &Stage, room: &Room, agents: usize, mut spec: Value) -> anyhow::Result<Self> {
+        budget(room).await?;
+        let mut models = Vec::new();
+        for (name, origin) in ["first", "second"].into_iter().zip(stage.provider.origins()) {
+            let object: Secret = serde_json::from_value(json!({"metadata": {"name": name}, "type": "spillway.dev/model-credential",
+                "stringData": {"origin": origin, "token": CREDENTIAL}}))?;
+            room.api::<Secret>().create(&PostParams::default(), &object).await?;
+            models.push(
+                json!({"name": name, "dialect": "OpenAIChat", "origin": origin, "credentialsRef": {"name": name}, "allow": ["bench-*"]}),
+            );
+        }
+        spec["models"] = json!(models);
+        spec["bulkhead"] = json!({"lifetimeTokens": LIFE});
+        let fleet = Fleet::start(room);
+        room.apply(POOL, Nodes::Fake, &["/bin/demo-agent"], spec).await?;
+        room.settled(POOL, agents, LIMIT).await?;
+        fleet.registered(agents, LIMIT).await?;
+        let read = |pod: String| Ok(Some(std::fs::read_to_string(room.folder().join(format!("{pod}.token")))?));
+        let tokens: Vec<Option<String>> = fleet.names().into_iter().map(read).collect::<anyhow::Result<_>>()?;
+        anyhow::ensure!(tokens.len() == agents, "{} of {agents} agents are registered", tokens.len());
+        let map = room.api::<ConfigMap>().get(CA_CONFIG_MAP).await?;
+        let bundle = map.data.and_then(|mut data| data.remove(CA_FILE)).context("certificates in the ConfigMap")?;
+        let callers = Self { fleet, tokens, bundle };
+        let body = provider::body(provider::WHOLE, 1024);
+        for arm in [Arm::Gateway, Arm::GatewayH2] {
+            let target = stage.target(arm, None, &callers)?;
+            for number in 0..agents {
+                // The first ones wait for records that are written twenty a second.
+                within(LIMIT, "an agent's call is answered", async || target.call(number, &body, false).await).await?;
+            }
+        }
+        Ok(callers)
+    }
+}
+
+/// A namespace's Budget, whose limits nothing here reaches.
+async fn budget(room: &Room) -> anyhow::Result<()> {
+    let limits = json!([{"name": "hourly", "tokens": TOKENS, "window": "Hour"}]);
+    let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
+        "spec": {"tokens": {"limits": limits}, "requests": {"maxInFlight": 100_000, "perAgentPerSecond": 10_000}}});
+    room.api::<Budget>().patch("default", &PatchParams::apply("bench").force(), &Patch::Apply(object)).await?;
+    Ok(())
+}
+
+fn path(path: &std::path::Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// How much is measured of the gateway.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    agents: usize,
+    streams: usize,
+    events: usize,
+    pace: Duration,
+}
+
+impl Scale {
+    fn of(size: Size) -> Self {
+        let agents = size.agents.min(AGENTS);
+        // Each agent may have 16 calls at once.
+        let (streams, events) = if size.small() { ((agents * 4).min(40), 200) } else { (200, 2000) };
+        Self { agents, streams, events, pace: Duration::from_millis(20) }
+    }
+}
+
+/// Takes what the gateway adds.
+pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
+    let scale = Scale::of(size);
+    let stage = Stage::open("gateway", Streams { events: scale.events, pace: scale.pace }).await?;
+    let room = stage.room.clone();
+    let taken = compare(&stage, size, scale).await;
+    let closed = stage.close(&[&room]).await;
+    let reports = taken?;
+    closed.map(|()| reports)
+}
+
+async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<Report>> {
+    stage.cluster_budget(&[&stage.room.namespace]).await?;
+    let nginx = Nginx::start(stage.room.folder(), stage.provider.first, &stage.provider).await?;
+    let spec = json!({"type": "free", "scaling": {"min": scale.agents, "max": 10000}});
+    let callers = Callers::gather(stage, &stage.room, scale.agents, spec).await?;
+    let mut targets = BTreeMap::new();
+    for arm in Arm::ALL {
+        targets.insert(arm, stage.target(arm, Some(&nginx), &callers)?);
+    }
+    // As the gateway was called before: each caller once.
+    let body = provider::body(provider::WHOLE, 1024);
+    for arm in [Arm::Straight, Arm::Nginx] {
+        let target = targets.get(&arm).context("a target")?;
+        for number in 0..scale.agents {
+            target.call(number, &body, false).await?;
+        }
+    }
+    let bench = Bench { stage, nginx, targets, size, scale };
+    // Before anything else has made a proxy grow.
+    let mut reports = vec![bench.streams().await?];
+    for kind in added::KINDS {
+        stage.runs()?;
+        reports.push(bench.added(kind).await?);
+    }
+    stage.runs()?;
+    Ok(reports)
+}
+
+/// All that is compared.
+struct Bench<'a> {
+    stage: &'a Stage,
+    nginx: Nginx,
+    targets: BTreeMap<Arm, Arc<Target>>,
+    size: Size,
+    scale: Scale,
+}
+
+impl Bench<'_> {
+    fn target(&self, arm: Arm) -> anyhow::Result<&Arc<Target>> {
+        self.targets.get(&arm).context("a target")
+    }
+
+    fn used(&self, arm: Arm) -> anyhow::Result<Used> {
+        self.stage.used(arm, Some(&self.nginx))
+    }
+
+    /// What is the same in all of its parts.
+    fn method(&self) -> String {
+        format!(
+            "the provider (a canned answer: it parses nothing and keeps no books) and the callers are the measuring program; {} agents \
+             with tokens of pods on KWOK nodes, four levels of budget (agent, Budget, namespace, ClusterBudget), the gateway's journal in \
+             memory; nginx is {}, a plain proxy with as many workers as cores; TLS 1.3 on both legs of both, ECDSA P-256, HTTP/1.1 from the \
+             callers and, but where said, to the provider; no breakers stand in the way",
+            self.scale.agents, self.nginx.version,
+        )
+    }
+}
+
+/// `BENCH_RATE`: calls a second, instead of these.
+fn rate_or(rate: f64) -> anyhow::Result<f64> {
+    let Ok(text) = std::env::var("BENCH_RATE") else { return Ok(rate) };
+    let rate: f64 = text.parse().map_err(|_| anyhow::anyhow!("BENCH_RATE is no number"))?;
+    anyhow::ensure!(rate.is_finite() && rate >= 1.0, "BENCH_RATE: 1 or more");
+    Ok(rate)
+}
+
+/// Failed calls, by what was said.
+fn failures(whose: &str, failed: &[String]) -> Vec<Row> {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for why in failed {
+        *counts.entry(why).or_default() += 1;
+    }
+    counts.into_iter().map(|(why, count)| Row::one(format!("{whose}: failed: {why}"), float(count), "")).collect()
+}
+
+/// Seconds since then.
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}

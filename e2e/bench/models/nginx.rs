@@ -1,0 +1,123 @@
+//! nginx as a plain proxy: what passing a call on costs at least, with TLS on both legs. It does what the gateway must do as
+//! well (reads a body before it passes it on, passes an answer on as it comes, keeps connections to the provider) and nothing
+//! else: nobody is identified, nothing is held or counted.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::TcpStream;
+
+use super::provider::{NAME, Provider};
+use crate::operator::free_port;
+use crate::processes;
+use crate::room::within;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running nginx. Ends with this value.
+pub struct Nginx {
+    child: Child,
+    /// Where it serves.
+    pub port: u16,
+    /// What it calls itself.
+    pub version: String,
+}
+
+impl Nginx {
+    /// Starts the one that `SPILLWAY_NGINX` names before `upstream`; its files go to `folder`.
+    pub async fn start(folder: &Path, upstream: SocketAddr, provider: &Provider) -> anyhow::Result<Self> {
+        let binary = std::env::var_os("SPILLWAY_NGINX").context("SPILLWAY_NGINX names no nginx: run this by e2e/bench/run.sh")?;
+        let said = Command::new(&binary).arg("-v").output().with_context(|| format!("{} does not start", binary.display()))?;
+        let version = String::from_utf8_lossy(&said.stderr).trim().trim_start_matches("nginx version: ").to_owned();
+        let port = free_port(upstream.ip())?;
+        fs::write(folder.join("nginx.crt"), &provider.certificate)?;
+        fs::write(folder.join("nginx.key"), &provider.key)?;
+        let file = folder.join("nginx.conf");
+        fs::write(&file, settings(folder, port, upstream))?;
+        let mut command = Command::new(binary);
+        command.arg("-p").arg(folder).arg("-c").arg(&file).arg("-e").arg(folder.join("nginx.log"));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("nginx does not start")?;
+        let nginx = Self { child, port, version };
+        within(PATIENCE, "nginx serves", async || {
+            TcpStream::connect((upstream.ip(), port)).await.with_context(|| format!("see {}", folder.join("nginx.log").display()))?;
+            Ok(())
+        })
+        .await?;
+        Ok(nginx)
+    }
+
+    /// Its master and its workers.
+    fn processes(&self) -> anyhow::Result<Vec<u32>> {
+        let master = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).context("nginx has ended")?;
+        let workers = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        Ok(std::iter::once(master).chain(workers).collect())
+    }
+
+    /// Seconds of processor time that all of them have used so far.
+    pub fn processor_seconds(&self) -> anyhow::Result<f64> {
+        self.processes()?.into_iter().map(processes::processor_seconds).sum()
+    }
+
+    /// What is resident of all of them, in MiB.
+    pub fn resident(&self) -> anyhow::Result<f64> {
+        self.processes()?.into_iter().map(|pid| Ok(processes::memory(pid)?.resident)).sum()
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Its workers end with it when it is asked; killed, it would leave them.
+        if let Some(pid) = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or_default()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn settings(folder: &Path, port: u16, upstream: SocketAddr) -> String {
+    let folder = folder.display();
+    let scratch: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|kind| format!("    {kind}_temp_path {folder}/nginx-{kind};\n"))
+        .collect();
+    format!(
+        r"daemon off;
+user root;
+worker_processes auto;
+pid {folder}/nginx.pid;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+{scratch}    upstream provider {{ server {upstream}; keepalive 32; }}
+    server {{
+        listen 0.0.0.0:{port} ssl;
+        ssl_certificate {folder}/nginx.crt;
+        ssl_certificate_key {folder}/nginx.key;
+        ssl_protocols TLSv1.3;
+        ssl_session_tickets off;
+        keepalive_requests 1000000;
+        client_max_body_size 32m;
+        client_body_buffer_size 256k;
+        location / {{
+            proxy_pass https://provider;
+            proxy_http_version 1.1;
+            proxy_set_header Connection '';
+            proxy_set_header Host {NAME};
+            proxy_ssl_protocols TLSv1.3;
+            proxy_ssl_verify on;
+            proxy_ssl_trusted_certificate {folder}/nginx.crt;
+            proxy_ssl_name {NAME};
+            proxy_ssl_server_name on;
+            proxy_buffering off;
+            proxy_read_timeout 300s;
+        }}
+    }}
+}}
+"
+    )
+}

@@ -1,0 +1,192 @@
+//! A provider of models that costs next to nothing, so that it is not what is measured: it reads a body, looks for the model's
+//! name in its first bytes, and answers what it has ready. It counts nothing, checks no credential and knows one protocol
+//! (Chat). The scripted model server is not used here: it parses each body and keeps books.
+//!
+//! It runs in the measuring program, so that an event carries the time of the one clock at which it left.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+/// Name in the certificate of the provider, and of the plain proxy before it.
+pub const NAME: &str = "provider.bench";
+/// The model that is answered in one piece.
+pub const WHOLE: &str = "bench-whole";
+/// The one that is answered by a stream.
+pub const STREAM: &str = "bench-stream";
+/// The one whose stream the provider cuts after [`BEFORE_CUT`] events.
+pub const CUT: &str = "bench-cut";
+/// See [`CUT`].
+const BEFORE_CUT: usize = 5;
+/// Bytes of a body in which the model's name must stand.
+const LOOK: usize = 64;
+
+/// The answer in one piece.
+pub const ANSWER: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"That is done, and it was tried: nothing is left to be mended here."},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":16,"total_tokens":216}}"#;
+/// What stands before the time of an event.
+pub const BEFORE_TIME: &[u8] = b"\"created\":";
+const REST_OF_EVENT: &str = r#","model":"bench","choices":[{"index":0,"delta":{"content":" one more word"},"finish_reason":null}]}"#;
+const LAST: &str = concat!(
+    r#"data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+    "\n\n",
+    r#"data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"bench","choices":[],"usage":{"prompt_tokens":200,"completion_tokens":2000,"total_tokens":2200}}"#,
+    "\n\ndata: [DONE]\n\n"
+);
+
+/// Nanoseconds since the program began.
+pub fn clock() -> u64 {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(BEGAN.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How it streams.
+#[derive(Clone, Copy, Debug)]
+pub struct Streams {
+    /// Events of a stream.
+    pub events: usize,
+    /// Time between two of them.
+    pub pace: Duration,
+}
+
+/// A provider that serves. Ends with this value.
+pub struct Provider {
+    /// Where it speaks HTTP/1.1 only.
+    pub first: SocketAddr,
+    /// Where it speaks HTTP/2 too.
+    pub second: SocketAddr,
+    /// Its certificate, which is its own authority.
+    pub certificate: String,
+    /// The key of that.
+    pub key: String,
+    _tasks: JoinSet<()>,
+}
+
+type Sent = BoxBody<Bytes, io::Error>;
+
+impl Provider {
+    /// Serves at `node`, over TLS.
+    pub async fn serve(node: IpAddr, streams: Streams) -> anyhow::Result<Self> {
+        let issued = rcgen::generate_simple_self_signed([node.to_string(), NAME.to_owned()]).context("a certificate")?;
+        let chain = vec![CertificateDer::from(issued.cert.der().to_vec())];
+        let mut tasks = JoinSet::new();
+        let mut addresses = Vec::new();
+        for protocols in [&["http/1.1"][..], &["h2", "http/1.1"]] {
+            let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).map_err(|error| anyhow::anyhow!("a key: {error}"))?;
+            let mut config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain.clone(), key)?;
+            config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+            let listener = TcpListener::bind(("0.0.0.0", 0)).await?;
+            addresses.push(SocketAddr::new(node, listener.local_addr()?.port()));
+            tasks.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), streams));
+        }
+        let [first, second] = addresses[..] else { anyhow::bail!("two addresses") };
+        Ok(Self { first, second, certificate: issued.cert.pem(), key: issued.signing_key.serialize_pem(), _tasks: tasks })
+    }
+}
+
+async fn accept(listener: TcpListener, tls: TlsAcceptor, streams: Streams) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((stream, _)) = accepted else { continue };
+                let tls = tls.clone();
+                connections.spawn(async move {
+                    // Without it the last part of an answer waits for the client's acknowledgement of the one before.
+                    let _ = stream.set_nodelay(true);
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    let service = service_fn(move |request| answer(request, streams));
+                    // How it ended is the client's affair.
+                    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn answer(request: Request<Incoming>, streams: Streams) -> Result<Response<Sent>, Infallible> {
+    // Who goes while it sends needs no answer.
+    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let head = body.get(..LOOK.min(body.len())).unwrap_or_default();
+    let says = |model: &str| head.windows(model.len()).any(|part| part == model.as_bytes());
+    let (kind, body) = if says(STREAM) {
+        ("text/event-stream", events(streams, None))
+    } else if says(CUT) {
+        ("text/event-stream", events(streams, Some(BEFORE_CUT)))
+    } else {
+        ("application/json", Full::from(ANSWER).map_err(|never| match never {}).boxed())
+    };
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    Ok(response)
+}
+
+/// A stream of events, each with the time at which it left.
+fn events(streams: Streams, cut: Option<usize>) -> Sent {
+    let Streams { events, pace } = streams;
+    let begun = tokio::time::Instant::now();
+    let parts = stream::unfold(0_usize, move |number| async move {
+        if cut == Some(number) {
+            return Some((Err(io::ErrorKind::ConnectionAborted.into()), usize::MAX));
+        }
+        if number > events {
+            return None;
+        }
+        tokio::time::sleep_until(begun + pace * u32::try_from(number).unwrap_or(u32::MAX)).await;
+        if number == events {
+            return Some((Ok(Frame::data(Bytes::from_static(LAST.as_bytes()))), usize::MAX));
+        }
+        let event = format!("data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":{}{REST_OF_EVENT}\n\n", clock());
+        Some((Ok(Frame::data(Bytes::from(event))), number + 1))
+    });
+    StreamBody::new(parts).boxed()
+}
+
+/// The body of a call for this model, of so many bytes. What the gateway could have to change in it stands there already.
+pub fn body(model: &str, bytes: usize) -> Bytes {
+    let (stream, output) = if model == WHOLE { ("", 64) } else { (r#""stream":true,"stream_options":{"include_usage":true},"#, 4096) };
+    let head = format!(r#"{{"model":"{model}",{stream}"max_tokens":{output},"messages":[{{"role":"user","content":""#);
+    let tail = r#""}]}"#;
+    let filling = "Mend what is broken. ".chars().cycle().take(bytes.saturating_sub(head.len() + tail.len()));
+    Bytes::from(
+        filling.fold(head, |mut text, sign| {
+            text.push(sign);
+            text
+        }) + tail,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_as_long_as_they_shall_be_and_name_their_model_early() {
+        for (model, bytes) in [(WHOLE, 1024), (WHOLE, 100 * 1024), (STREAM, 1024), (CUT, 1024)] {
+            let body = body(model, bytes);
+            assert_eq!(body.len(), bytes, "{model}");
+            let read: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+            assert_eq!(read["model"], model);
+            assert!(body[..LOOK].windows(model.len()).any(|part| part == model.as_bytes()), "{model}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! An agent's pod on the real node: what our two programs weigh in it, and what they add to its start, beside pods that
+//! differ from it by less and less.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, ExecAction, Lifecycle, LifecycleHandler, Pod};
+use kube::ResourceExt;
+use kube::api::{ListParams, LogParams, ObjectMeta, PostParams};
+use spillway::api::names::AGENT_LABEL;
+
+use crate::audit;
+use crate::processes::{self, InPod, Memory};
+use crate::report::{Report, Row, percentile};
+use crate::room::{Nodes, Room, within};
+use crate::size::Size;
+
+const RUNS: usize = 10;
+const LIMIT: Duration = Duration::from_secs(120);
+/// Between two starts: the kubelet comes to rest.
+const REST: Duration = Duration::from_secs(2);
+/// How long the pods are left alone before they are weighed.
+const IDLE: Duration = Duration::from_secs(60);
+const POOL: &str = "pool";
+/// The program: says that it has begun, and does nothing.
+const LINE: &str = "the program has begun";
+const PROGRAM: [&str; 3] = ["/bin/sh", "-c", "echo the program has begun; while :; do sleep 3600; done"];
+
+/// What is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// An agent's pod as Spillway makes it.
+    Spillway,
+    /// The same with another sidecar, which sleeps, and a hook after its start that does nothing; the program alone beside it.
+    Hook,
+    /// The same without the hook.
+    Sidecar,
+    /// The program alone, with the same volumes.
+    Bare,
+}
+
+const KINDS: [Kind; 4] = [Kind::Spillway, Kind::Hook, Kind::Sidecar, Kind::Bare];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Spillway => "Spillway's pod",
+            Self::Hook => "pod with a sidecar and a hook that do nothing",
+            Self::Sidecar => "pod with a sidecar that does nothing",
+            Self::Bare => "bare pod",
+        }
+    }
+}
+
+/// One start: what was reached, and how many milliseconds after the pod's creation. The last is the program's first line.
+type Start = Vec<(&'static str, f64)>;
+
+/// Takes it.
+pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
+    let room = Room::open("pod").await?;
+    let _operator = room.staffed().await?;
+    // The first pod is the pattern of the others, and brings the image's files into the page cache.
+    room.apply_program(POOL, 1, Nodes::Real, &PROGRAM).await?;
+    room.settled(POOL, 1, LIMIT).await?;
+    let pattern = agents(&room).await?.pop().context("the pool's pod")?;
+    let mut starts: BTreeMap<Kind, Vec<Start>> = BTreeMap::new();
+    for run in 0..size.runs(RUNS) {
+        // None always comes after the same other one.
+        let mut kinds = KINDS;
+        kinds.rotate_left(run % KINDS.len());
+        if run % 2 == 1 {
+            kinds.reverse();
+        }
+        for kind in kinds {
+            let start = once(&room, kind, run, &pattern).await.with_context(|| format!("{}, run {run}", kind.name()))?;
+            starts.entry(kind).or_default().push(start);
+            tokio::time::sleep(REST).await;
+        }
+    }
+    tokio::time::sleep(size.time(IDLE)).await;
+    Ok(vec![started(&starts), weighed(&agents(&room).await?)?])
+}
+
+/// The pods of the room's agents.
+async fn agents(room: &Room) -> anyhow::Result<Vec<Pod>> {
+    Ok(room.api::<Pod>().list(&ListParams::default().labels(AGENT_LABEL)).await?.items)
+}
+
+/// Starts one. It stays: the end of one pod would cost the next one's start some hundred milliseconds.
+async fn once(room: &Room, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Result<Start> {
+    let (pods, since) = (room.api::<Pod>(), Timestamp::now());
+    let name = match kind {
+        Kind::Spillway => another_agent(room).await?,
+        Kind::Hook | Kind::Sidecar | Kind::Bare => {
+            let pod = like(pattern, kind, &format!("{kind:?}-{run}").to_lowercase())?;
+            pods.create(&PostParams::default(), &pod).await?.name_any()
+        }
+    };
+    let program = within(LIMIT, "its program says that it has begun", async || {
+        line(room, &name, "agent", LINE).await?.context("its log does not say so")
+    })
+    .await?;
+    let uid = pods.get(&name).await?.uid().context("a uid")?;
+    let writes = audit::writes(&room.namespace, since);
+    let created = writes.iter().find(|write| write.is("create", "pods") && write.object_ref.name == name);
+    let created = created.context("its creation in the audit log")?.stage_timestamp;
+    let mut marks = marks(room, kind, &name, &processes::of_pod(&uid)?).await?;
+    marks.push(("the program's first line", program));
+    Ok(marks.into_iter().map(|(what, at)| (what, at.duration_since(created).as_secs_f64() * 1000.0)).collect())
+}
+
+/// Lets the pool have one more; the name of its pod.
+async fn another_agent(room: &Room) -> anyhow::Result<String> {
+    let known: BTreeSet<String> = agents(room).await?.iter().map(ResourceExt::name_any).collect();
+    room.resize(POOL, known.len() + 1).await?;
+    within(LIMIT, "the pool makes one more", async || {
+        let names = agents(room).await?;
+        names.iter().map(ResourceExt::name_any).find(|name| !known.contains(name)).context("there is no other")
+    })
+    .await
+}
+
+/// A pod like Spillway's, with less in it.
+fn like(pattern: &Pod, kind: Kind, name: &str) -> anyhow::Result<Pod> {
+    let mut spec = pattern.spec.clone().context("a spec")?;
+    spec.node_name = None;
+    let mut sidecar = spec.init_containers.take().and_then(|mut all| all.pop()).context("a sidecar")?;
+    let program = spec.containers.first_mut().context("a container")?;
+    program.command = Some(PROGRAM.map(str::to_owned).into());
+    match kind {
+        // Volumes that no container mounts are not set up.
+        Kind::Spillway | Kind::Bare => {
+            let own = program.volume_mounts.get_or_insert_default();
+            let others =
+                sidecar.volume_mounts.into_iter().flatten().filter(|mount| mount.name != "spillway-bin" && mount.name != "spillway-run");
+            own.extend(others);
+        }
+        Kind::Hook | Kind::Sidecar => {
+            let nothing = ExecAction { command: Some(vec!["/bin/true".into()]) };
+            let after_start = LifecycleHandler { exec: Some(nothing), ..LifecycleHandler::default() };
+            sidecar = Container {
+                image: program.image.clone(),
+                command: Some(["/bin/sh", "-c", "while :; do sleep 3600; done"].map(str::to_owned).into()),
+                env: None,
+                lifecycle: (kind == Kind::Hook).then(|| Lifecycle { post_start: Some(after_start), ..Lifecycle::default() }),
+                ..sidecar
+            };
+            spec.init_containers = Some(vec![sidecar]);
+        }
+    }
+    Ok(Pod { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, spec: Some(spec), status: None })
+}
+
+/// What can be seen of the way to the program, in order.
+async fn marks(room: &Room, kind: Kind, name: &str, processes: &[InPod]) -> anyhow::Result<Vec<(&'static str, Timestamp)>> {
+    let begun = |is: &dyn Fn(&InPod) -> bool| {
+        let found = processes.iter().filter(|one| is(one)).map(|one| processes::began(one.pid)).collect::<anyhow::Result<Vec<_>>>();
+        found.map(|times| times.into_iter().min())
+    };
+    let program = |one: &InPod| one.words == PROGRAM;
+    let mut marks = Vec::new();
+    match kind {
+        Kind::Spillway => {
+            marks.push(("the sidecar's process", begun(&is_link)?));
+            marks.push(("the sidecar's first line", line(room, name, "link", "started").await?));
+            // Written only where a try before it failed: its walls are shut until the network's engine knows the pod.
+            marks.push(("the gateway answers the sidecar", line(room, name, "link", "answers again").await?));
+            marks.push(("the process of the program's container", begun(&is_supervisor)?));
+            marks.push(("registered, walls stand: the program may start", line(room, name, "link", "may start").await?));
+            marks.push(("the program's process", begun(&program)?));
+        }
+        Kind::Hook | Kind::Sidecar => {
+            marks.push(("the sidecar's process", begun(&|one| one.words.len() == 3 && !program(one))?));
+            marks.push(("the process of the program's container", begun(&program)?));
+        }
+        Kind::Bare => marks.push(("the process of the program's container", begun(&program)?)),
+    }
+    // What cannot be seen is not told.
+    Ok(marks.into_iter().filter_map(|(what, at)| Some((what, at?))).collect())
+}
+
+fn is_link(process: &InPod) -> bool {
+    process.words.iter().map(String::as_str).eq(["/spillway-agent", "link"])
+}
+
+fn is_supervisor(process: &InPod) -> bool {
+    let mut words = process.words.iter().map(String::as_str);
+    words.next().is_some_and(|name| name.ends_with("/spillway-agent")) && words.next() == Some("agent")
+}
+
+/// When the container first wrote a line with this in it, as the container runtime read it.
+async fn line(room: &Room, pod: &str, container: &str, text: &str) -> anyhow::Result<Option<Timestamp>> {
+    let params = LogParams { container: Some(container.to_owned()), timestamps: true, ..LogParams::default() };
+    let log = room.api::<Pod>().logs(pod, &params).await?;
+    log.lines().find(|line| line.contains(text)).and_then(|line| line.split_once(' ')).map(|(time, _)| Ok(time.parse()?)).transpose()
+}
+
+fn started(starts: &BTreeMap<Kind, Vec<Start>>) -> Report {
+    let ends = |kind: Kind| -> Vec<f64> { starts.get(&kind).into_iter().flatten().filter_map(|start| Some(start.last()?.1)).collect() };
+    let mut rows: Vec<Row> =
+        KINDS.into_iter().map(|kind| Row::spread(format!("{}: created -> program", kind.name()), ends(kind), "ms")).collect();
+    let median = |kind| percentile(&ends(kind), 50.0);
+    rows.push(
+        Row::one("added by Spillway (difference of the medians)", median(Kind::Spillway) - median(Kind::Bare), "ms").goal("<= 300 ms"),
+    );
+    rows.push(Row::one("of which any second container adds", median(Kind::Sidecar) - median(Kind::Bare), "ms"));
+    rows.push(Row::one("of which any hook after its start adds", median(Kind::Hook) - median(Kind::Sidecar), "ms"));
+    rows.push(Row::one("of which Spillway's own work adds", median(Kind::Spillway) - median(Kind::Hook), "ms"));
+    for (kind, all) in starts {
+        let whole = all.iter().max_by_key(|start| start.len());
+        for (what, _) in whole.into_iter().flatten() {
+            let times: Vec<f64> = all.iter().filter_map(|start| start.iter().find(|mark| mark.0 == *what)).map(|mark| mark.1).collect();
+            rows.push(Row::spread(format!("{}: created -> {what}", kind.name()), times, "ms"));
+        }
+    }
+    let method = "one pod after the other on the real node, the four kinds in turn, of the same image, resources, security and volumes; \
+                  none is removed meanwhile. From the audit log's time of the pod's creation to the time at which containerd read the \
+                  program's first line; processes by /proc/PID/stat (steps of 10 ms; a container's process begins as runc's), lines of the \
+                  sidecar by containerd's time. Medians; spread in brackets";
+    Report::new("start of a pod", method, rows)
+}
+
+fn weighed(pods: &[Pod]) -> anyhow::Result<Report> {
+    let mut rows: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    let mut add = |what, value| rows.entry(what).or_default().push(value);
+    for pod in pods {
+        let all = processes::of_pod(&pod.uid().context("a uid")?)?;
+        let find = |is: fn(&InPod) -> bool| all.iter().find(|one| is(one)).with_context(|| format!("its program in {}", pod.name_any()));
+        let (link, supervisor) = (find(is_link)?, find(is_supervisor)?);
+        let (of_link, of_supervisor) = (processes::memory(link.pid)?, processes::memory(supervisor.pid)?);
+        for (whose, Memory { resident, anonymous, .. }) in [
+            (["link: resident", "link: of it anonymous"], of_link),
+            (["supervisor: resident", "supervisor: of it anonymous"], of_supervisor),
+        ] {
+            add(whose[0], resident);
+            add(whose[1], anonymous);
+        }
+        add("both: resident", of_link.resident + of_supervisor.resident);
+        add("both: anonymous", of_link.anonymous + of_supervisor.anonymous);
+        if let (Some(one), Some(other)) = (of_link.proportional, of_supervisor.proportional) {
+            add("both: proportional", one + other);
+        }
+        let (sidecar, program) = (link.charged()?, supervisor.charged()?);
+        add("sidecar's container: charged, page cache and kernel included", sidecar.all);
+        add("sidecar's container: anonymous", sidecar.anonymous);
+        add("program's container, with a shell that sleeps: charged", program.all);
+        add("program's container, with a shell that sleeps: anonymous", program.anonymous);
+    }
+    let rows = rows.into_iter().map(|(what, values)| {
+        let row = Row::spread(what, values, "MiB");
+        if what == "both: resident" { row.goal("<= 16 MiB") } else { row }
+    });
+    let method = format!(
+        "{} idle agents on the real node, the youngest a minute old, whose program sleeps: VmRSS, RssAnon and Pss of the two processes, and \
+         what the memory cgroups of the two containers count",
+        pods.len()
+    );
+    Ok(Report::new("memory in a pod", method, rows.collect()))
+}

@@ -1,0 +1,150 @@
+//! Processes and their memory as `/proc` and the control groups show them. It only looks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::report::float;
+
+/// Clock ticks a second in `/proc/PID/stat`: a constant of Linux' interface, whatever the kernel ticks at.
+const TICKS: f64 = 100.0;
+
+/// Memory of a process, in MiB.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Memory {
+    /// What is resident.
+    pub resident: f64,
+    /// Of it, what is the process's alone and no file's.
+    pub anonymous: f64,
+    /// Resident, with shared pages divided among those that share them, where the kernel tells.
+    pub proportional: Option<f64>,
+    /// The most that ever was resident.
+    pub peak: f64,
+}
+
+/// What a process weighs now.
+pub fn memory(pid: u32) -> anyhow::Result<Memory> {
+    let mib = |file: &str, name: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse::<f64>().ok().map(|kib| kib / 1024.0)
+    };
+    let status = |name: &str| mib("status", name).ok_or_else(|| anyhow!("no {name}: process {pid} has ended"));
+    Ok(Memory {
+        resident: status("VmRSS")?,
+        anonymous: status("RssAnon")?,
+        proportional: mib("smaps_rollup", "Pss"),
+        peak: status("VmHWM")?,
+    })
+}
+
+/// Field `number` of `/proc/PID/stat`, as `proc(5)` counts them, in seconds.
+fn stat_seconds(pid: u32, number: usize) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} has ended"))?;
+    // The second field is the name, in parentheses, which may hold anything.
+    let mut fields = text.rsplit_once(')').context("a name in stat")?.1.split_whitespace();
+    let ticks = fields.nth(number - 3).and_then(|field| field.parse::<f64>().ok()).context("a time in stat")?;
+    Ok(ticks / TICKS)
+}
+
+/// Seconds of processor time it has used so far, its own and the kernel's for it.
+pub fn processor_seconds(pid: u32) -> anyhow::Result<f64> {
+    Ok(stat_seconds(pid, 14)? + stat_seconds(pid, 15)?)
+}
+
+/// When it was begun, in steps of 10 ms.
+pub fn began(pid: u32) -> anyhow::Result<jiff::Timestamp> {
+    let since_boot = stat_seconds(pid, 22)?;
+    let boot = clock_gettime(ClockId::Boottime);
+    let up = Duration::new(boot.tv_sec.try_into()?, boot.tv_nsec.try_into()?);
+    let ago = up.saturating_sub(Duration::from_secs_f64(since_boot));
+    Ok(jiff::Timestamp::now() - ago)
+}
+
+/// The API server that writes this audit log.
+pub fn api_server(audit_log: &str) -> anyhow::Result<u32> {
+    let word = format!("--audit-log-path={audit_log}");
+    for entry in fs::read_dir("/proc")? {
+        let path = entry?.path();
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else { continue };
+        let words = command_line(&path).unwrap_or_default();
+        // Not what started it, with the same words.
+        if words.first().is_some_and(|name| name.ends_with("/kube-apiserver")) && words.contains(&word) {
+            return Ok(pid);
+        }
+    }
+    anyhow::bail!("no API server writes {audit_log}")
+}
+
+/// The command line of the process with this folder in `/proc`.
+fn command_line(folder: &Path) -> std::io::Result<Vec<String>> {
+    let line = fs::read(folder.join("cmdline"))?;
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    Ok(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// A process in a pod.
+#[derive(Clone, Debug)]
+pub struct InPod {
+    /// Its number, as we see it.
+    pub pid: u32,
+    /// Its command line.
+    pub words: Vec<String>,
+    /// Its memory cgroup.
+    cgroup: PathBuf,
+}
+
+/// Every process of the pod with this uid, on this machine.
+pub fn of_pod(uid: &str) -> anyhow::Result<Vec<InPod>> {
+    // The kubelet's two ways to name a pod's cgroup.
+    let names = [format!("pod{uid}"), format!("pod{}", uid.replace('-', "_"))];
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let path = entry?.path();
+        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok()) else { continue };
+        // One that ended meanwhile is none.
+        let (Ok(groups), Ok(words)) = (fs::read_to_string(path.join("cgroup")), command_line(&path)) else { continue };
+        if !names.iter().any(|name| groups.contains(name.as_str())) {
+            continue;
+        }
+        all.extend(memory_cgroup(&groups).map(|cgroup| InPod { pid, words, cgroup }));
+    }
+    Ok(all)
+}
+
+/// Where the memory cgroup of `/proc/PID/cgroup` is mounted: version 1 has a line of its own, version 2 the line `0::`.
+fn memory_cgroup(groups: &str) -> Option<PathBuf> {
+    let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let first = lines.clone().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));
+    let (root, path) = match first {
+        Some((_, path)) => ("/sys/fs/cgroup/memory", path),
+        None => ("/sys/fs/cgroup", lines.find(|(controllers, _)| controllers.is_empty())?.1),
+    };
+    Some(Path::new(root).join(path.trim_start_matches('/')))
+}
+
+/// Memory of a container's cgroup, in MiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Charged {
+    /// All that is charged to it: what its limit counts.
+    pub all: f64,
+    /// Of it, what is no file's.
+    pub anonymous: f64,
+}
+
+impl InPod {
+    /// What is charged to its container.
+    pub fn charged(&self) -> anyhow::Result<Charged> {
+        let read = |name: &str| fs::read_to_string(self.cgroup.join(name));
+        let all = read("memory.usage_in_bytes").or_else(|_| read("memory.current")).with_context(|| self.cgroup.display().to_string())?;
+        let stat = read("memory.stat")?;
+        let named = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+        let anonymous = named("rss").or_else(|| named("anon")).context("no anonymous memory in memory.stat")?;
+        let mib = |bytes: f64| bytes / float(1024 * 1024);
+        Ok(Charged { all: mib(all.trim().parse()?), anonymous: mib(anonymous) })
+    }
+}

@@ -1,0 +1,527 @@
+//! Simulated agents. A pod on a KWOK node is an object without a process: for each of them this says to the gateway what its
+//! sidecar would say.
+//!
+//! Only the surroundings are imitated: the sidecar's own mind (`link::state`, `link::work`), calls (`link::calls`) and HTTP
+//! client (`link::gateway`) run here, one of each for every pod, on the measuring program's runtime, with a token that the API
+//! server bound to that pod. Not there: the supervisor (a program counts as running once it is let start, and does nothing;
+//! one that is run for each item does nothing for as long as [`Hands`] says, and has then done it), the walls (nothing is
+//! probed: what an agent must not reach is reachable from here) and the journal.
+//!
+//! Each has an address of its own, as pods have, and by which the gateway counts: all of 10.200.0.0/16 is this machine's (a
+//! route of `run.sh`), and to such an address the kernel connects from the same one.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use spillway::api::names::{AGENT_LABEL, CA_CONFIG_MAP};
+use spillway_pod::clock::BootTime;
+use spillway_pod::link::gateway::{Answer, Call, Gateway, Silence};
+use spillway_pod::link::state::{Action, Link, Remembered};
+use spillway_pod::link::{Input, Worked, calls, work};
+use spillway_pod::random;
+use spillway_wire::agent::{Goodbye, Program, Report, Run, Settings, Wanted};
+use spillway_wire::link::{Control, Order};
+use spillway_wire::work::{Assignment, Held, Outcome};
+use spillway_wire::{CA_FILE, GATEWAY_AUDIENCE};
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+use crate::hands::Hands;
+use crate::room::{Room, within};
+
+/// Between two looks at walls that stand, as in a pod.
+const LOOK_EACH: Duration = Duration::from_secs(60);
+/// What is left to be told when a pod ends is told for so long, as in a pod.
+const FLUSH: Duration = Duration::from_secs(3);
+/// How long a token lives, as in a pod. No benchmark takes so long that it had to be renewed.
+const TOKEN_SECONDS: u32 = 3600;
+/// What comes out of every item.
+const RESULT: &str = "done, as far as a program that does nothing can say";
+
+/// The agents of one room: every pod of it that runs is given a sidecar. Ends with this value.
+pub struct Fleet {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// What came of one call.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Which: `register`, `report`, `wanted`, `goodbye`, `claim` or `finish`.
+    pub call: &'static str,
+    /// Milliseconds until it was answered; none for a long poll.
+    pub took: Option<f64>,
+    /// Why it was refused, or that nobody answered.
+    pub trouble: Option<String>,
+}
+
+struct Shared {
+    room: Room,
+    /// The certificates to trust, once they are known.
+    ca: OnceCell<PathBuf>,
+    go: watch::Sender<bool>,
+    /// By pod.
+    known: Mutex<HashMap<String, One>>,
+    samples: Mutex<Vec<Sample>>,
+    hands: Arc<Hands>,
+}
+
+struct One {
+    leave: watch::Sender<bool>,
+    goodbye: watch::Sender<Option<Goodbye>>,
+    task: AbortHandle,
+    seen: Seen,
+}
+
+/// What is known of an agent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// It has its token.
+    prepared: bool,
+    registered: Option<Instant>,
+    /// When it was first answered since [`Fleet::forget_answers`].
+    answered: Option<Instant>,
+    said_goodbye: Option<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fleet {
+    /// Sidecars that start as soon as their pods run.
+    pub fn start(room: &Room) -> Self {
+        Self::new(room, true)
+    }
+
+    /// Sidecars that have their tokens and wait for [`Self::go`].
+    pub fn held(room: &Room) -> Self {
+        Self::new(room, false)
+    }
+
+    fn new(room: &Room, go: bool) -> Self {
+        let (ca, go, known, samples) = (OnceCell::new(), watch::Sender::new(go), Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { room: room.clone(), ca, go, known, samples, hands: Arc::default() });
+        let task = tokio::spawn(follow(shared.clone()));
+        Self { shared, task }
+    }
+
+    /// Lets those that were held begin.
+    pub fn go(&self) -> Instant {
+        self.shared.go.send_replace(true);
+        Instant::now()
+    }
+
+    /// Waits until so many have their tokens.
+    pub async fn prepared(&self, wanted: usize, limit: Duration) -> anyhow::Result<()> {
+        self.until(wanted, limit, "prepared", |seen| seen.prepared.then(Instant::now)).await.map(drop)
+    }
+
+    /// Waits until so many are registered; when the last of them was.
+    pub async fn registered(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
+        self.until(wanted, limit, "registered", |seen| seen.registered).await
+    }
+
+    /// From now on counts who is answered.
+    pub fn forget_answers(&self) -> Instant {
+        lock(&self.shared.known).values_mut().for_each(|one| one.seen.answered = None);
+        Instant::now()
+    }
+
+    /// Waits until so many were answered since; when the last of them was for the first time.
+    pub async fn answered(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
+        self.until(wanted, limit, "answered", |seen| seen.answered).await
+    }
+
+    async fn until(&self, wanted: usize, limit: Duration, what: &str, time: fn(&Seen) -> Option<Instant>) -> anyhow::Result<Instant> {
+        within(limit, &format!("{wanted} agents are {what}"), async || {
+            let mut times: Vec<Instant> = lock(&self.shared.known).values().filter_map(|one| time(&one.seen)).collect();
+            times.sort();
+            times.get(wanted.saturating_sub(1)).copied().with_context(|| format!("{} are", times.len()))
+        })
+        .await
+    }
+
+    /// The pods of agents that are registered.
+    pub fn names(&self) -> Vec<String> {
+        let known = lock(&self.shared.known);
+        let mut names: Vec<String> = known.iter().filter(|(_, one)| one.seen.registered.is_some()).map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Makes an agent say goodbye.
+    pub fn say_goodbye(&self, pod: &str, reason: &str) -> anyhow::Result<Instant> {
+        let mut known = lock(&self.shared.known);
+        let one = known.get_mut(pod).with_context(|| format!("the agent in {pod} has ended"))?;
+        let now = Instant::now();
+        one.seen.said_goodbye = Some(now);
+        one.goodbye.send_replace(Some(Goodbye { reason: reason.to_owned() }));
+        Ok(now)
+    }
+
+    /// What they do with items of work.
+    pub fn hands(&self) -> Arc<Hands> {
+        self.shared.hands.clone()
+    }
+
+    /// What came of the calls since this was asked last.
+    pub fn samples(&self) -> Vec<Sample> {
+        std::mem::take(&mut lock(&self.shared.samples))
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.task.abort();
+        lock(&self.shared.known).values().for_each(|one| one.task.abort());
+    }
+}
+
+/// Gives each pod that runs a sidecar, and takes it from those that are being ended.
+async fn follow(shared: Arc<Shared>) {
+    let pods: Api<Pod> = shared.room.api();
+    let mut events = watcher::watcher(pods, watcher::Config::default().labels(AGENT_LABEL)).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
+                let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+                match (pod.metadata.deletion_timestamp.is_some(), phase) {
+                    (false, Some("Running")) => begin(&shared, &pod),
+                    (true, _) | (_, Some("Succeeded" | "Failed")) => leave(&shared, &pod.name_any()),
+                    (false, _) => {}
+                }
+            }
+            Ok(Event::Delete(pod)) => leave(&shared, &pod.name_any()),
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(error) => eprintln!("the simulated agents' watch of pods broke: {error}"),
+        }
+    }
+}
+
+fn begin(shared: &Arc<Shared>, pod: &Pod) {
+    let name = pod.name_any();
+    let mut known = lock(&shared.known);
+    if known.contains_key(&name) {
+        return;
+    }
+    let (leave, left) = watch::channel(false);
+    let goodbye = watch::Sender::new(None);
+    let living = live(shared.clone(), name.clone(), pod.uid().unwrap_or_default(), goodbye.clone(), left);
+    let task = tokio::spawn({
+        let (shared, name) = (shared.clone(), name.clone());
+        async move {
+            if let Err(error) = living.await {
+                eprintln!("the simulated agent in {name}: {error:#}");
+            }
+            lock(&shared.known).remove(&name);
+        }
+    });
+    known.insert(name, One { leave, goodbye, task: task.abort_handle(), seen: Seen::default() });
+}
+
+fn leave(shared: &Shared, name: &str) {
+    if let Some(one) = lock(&shared.known).get(name) {
+        one.leave.send_replace(true);
+    }
+}
+
+/// The life of one sidecar.
+async fn live(
+    shared: Arc<Shared>,
+    name: String,
+    uid: String,
+    goodbye: watch::Sender<Option<Goodbye>>,
+    mut left: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let ca = shared.ca.get_or_try_init(|| certificates(&shared.room)).await?.clone();
+    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid});
+    let spec = json!({"audiences": [GATEWAY_AUDIENCE], "expirationSeconds": TOKEN_SECONDS, "boundObjectRef": bound});
+    let token = shared.room.folder().join(format!("{name}.token"));
+    std::fs::write(&token, shared.room.token("default", &spec).await.context("its token")?)?;
+    shared.see(&name, |seen| seen.prepared = true);
+    let mut go = shared.go.subscribe();
+    tokio::select! {
+        _ = left.wait_for(|left| *left) => return Ok(()),
+        _ = go.wait_for(|go| *go) => {}
+    }
+    let gateway = Arc::new(Gateway::new(address(shared.room.gateway.port()), ca, token));
+    let (inputs, mut received) = mpsc::channel(64);
+    let revision = watch::Sender::new(None);
+    let mut lanes = JoinSet::new();
+    lanes.spawn(calls::wait(gateway.clone(), revision.subscribe(), inputs.clone()));
+    lanes.spawn(calls::deliver(gateway.clone(), goodbye.subscribe(), inputs.clone()));
+    let mut state = Link::new(BootTime::now(), LOOK_EACH, Remembered::default());
+    state.connected();
+    let mut sidecar = Sidecar { shared, name, state, gateway, inputs, revision, goodbye };
+    loop {
+        let wake = sidecar.act();
+        tokio::select! {
+            Some(input) = received.recv() => sidecar.take(input),
+            () = tokio::time::sleep(wake) => {}
+            _ = left.wait_for(|left| *left) => break,
+        }
+    }
+    // Its program has ended: that, and a goodbye, are told for a moment.
+    sidecar.state.ended(BootTime::now());
+    let _ = tokio::time::timeout(FLUSH, async {
+        while sidecar.goodbye.borrow().is_some() || !sidecar.state.all_reported(BootTime::now()) {
+            let wake = sidecar.act();
+            tokio::select! {
+                Some(input) = received.recv() => sidecar.take(input),
+                () = tokio::time::sleep(wake) => {}
+            }
+        }
+    })
+    .await;
+    Ok(())
+}
+
+/// An address under which this machine is reached at `port`, and that no other agent has.
+pub fn address(port: u16) -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    (Ipv4Addr::new(10, 200, high, low), port).into()
+}
+
+/// The namespace's certificates, in a file.
+async fn certificates(room: &Room) -> anyhow::Result<PathBuf> {
+    let map = room.api::<ConfigMap>().get(CA_CONFIG_MAP).await.context("the certificates to trust")?;
+    let pem = map.data.and_then(|mut data| data.remove(CA_FILE)).context("certificates in the ConfigMap")?;
+    let path = room.folder().join(CA_FILE);
+    std::fs::write(&path, pem)?;
+    Ok(path)
+}
+
+impl Shared {
+    fn see(&self, name: &str, change: impl FnOnce(&mut Seen)) {
+        if let Some(one) = lock(&self.known).get_mut(name) {
+            change(&mut one.seen);
+        }
+    }
+
+    fn sample(&self, call: &'static str, took: Option<Duration>, result: &Result<Answer, Silence>) {
+        let trouble = match result {
+            Ok(Answer::Done(_) | Answer::Nothing) => None,
+            Ok(Answer::Refused(refusal)) => Some(format!("refused: {}", refusal.code.label())),
+            Err(silence) => Some(silence.to_string()),
+        };
+        lock(&self.samples).push(Sample { call, took: took.map(|took| took.as_secs_f64() * 1000.0), trouble });
+    }
+}
+
+/// As the loop of `link` has it.
+struct Sidecar {
+    shared: Arc<Shared>,
+    name: String,
+    state: Link,
+    gateway: Arc<Gateway>,
+    inputs: mpsc::Sender<Input>,
+    revision: watch::Sender<Option<String>>,
+    goodbye: watch::Sender<Option<Goodbye>>,
+}
+
+impl Sidecar {
+    /// Does what is to be done now; says for how long nothing is.
+    fn act(&mut self) -> Duration {
+        let now = BootTime::now();
+        let (actions, wake) = self.state.plan(now);
+        let mut wake = wake.since(now);
+        for action in actions {
+            match action {
+                Action::Register => self.call("register", calls::register(), Input::Registered),
+                Action::Report(report) => self.call("report", calls::report(&report), Input::Reported),
+                Action::Probe(_) => {
+                    self.state.probed(now, Vec::new());
+                    wake = Duration::ZERO;
+                }
+                Action::Tell(order) => {
+                    self.obey(now, order);
+                    wake = Duration::ZERO;
+                }
+                Action::Work(action) => self.work(action),
+                Action::RememberStart | Action::RememberSettings(_) => {}
+            }
+        }
+        let revision = self.state.revision();
+        self.revision.send_if_modified(|known| std::mem::replace(known, revision.clone()) != revision);
+        wake.max(Duration::from_millis(1))
+    }
+
+    /// As the supervisor does what it is told.
+    fn obey(&mut self, now: BootTime, order: Order) {
+        match order {
+            Order::Start(settings) => {
+                let per_item = settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem);
+                self.state.program(now, Report::of(if per_item { Program::Waiting } else { Program::Running }));
+            }
+            Order::Item(assignment) => self.begin(now, &assignment),
+            Order::Settled(_) => self.state.program(now, Report::of(Program::Waiting)),
+            Order::Key(_) | Order::Wanted(_) | Order::Abandoned | Order::WallsDown(_) | Order::Activity { .. } | Order::Said(..) => {}
+        }
+    }
+
+    /// Runs the program for an item: after its time it has done it.
+    fn begin(&mut self, now: BootTime, assignment: &Assignment) {
+        let held = assignment.held.clone();
+        self.state.program(now, with_item(Program::Running, &held));
+        let (inputs, think) = (self.inputs.clone(), self.shared.hands.think());
+        tokio::spawn(async move {
+            tokio::time::sleep(think).await;
+            let finished = Control::Finished { held, outcome: Outcome::Complete { result: Some(RESULT.to_owned()) } };
+            let _ = inputs.send(Input::Control(0, finished)).await; // it has ended
+        });
+    }
+
+    fn work(&self, action: work::Action) {
+        let (shared, gateway, inputs) = (self.shared.clone(), self.gateway.clone(), self.inputs.clone());
+        match action {
+            work::Action::Claim(wait) => {
+                tokio::spawn(async move {
+                    shared.hands.asks();
+                    let result = gateway.call(&calls::claim(wait)).await;
+                    shared.hands.claimed(&result);
+                    shared.sample("claim", None, &result);
+                    let _ = inputs.send(Input::Work(Worked::Claimed(result))).await; // it has ended
+                });
+            }
+            work::Action::Finish(held, outcome) => {
+                tokio::spawn(async move {
+                    let began = Instant::now();
+                    let result = gateway.call(&calls::finish(&held, &outcome)).await;
+                    shared.hands.ended(&held, &result);
+                    shared.sample("finish", Some(began.elapsed()), &result);
+                    let _ = inputs.send(Input::Work(Worked::Finished(held, result))).await; // it has ended
+                });
+            }
+            // There is no journal, and no program that asks or tells.
+            work::Action::Remember(_)
+            | work::Action::Advance(..)
+            | work::Action::Answer(..)
+            | work::Action::Goodbye(_)
+            | work::Action::Say(_) => {}
+        }
+    }
+
+    fn call(&self, what: &'static str, call: Call, as_input: fn(Result<Answer, Silence>) -> Input) {
+        let (shared, gateway, inputs) = (self.shared.clone(), self.gateway.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let began = Instant::now();
+            let result = gateway.call(&call).await;
+            shared.sample(what, Some(began.elapsed()), &result);
+            let _ = inputs.send(as_input(result)).await; // it has ended
+        });
+    }
+
+    fn take(&mut self, input: Input) {
+        let now = BootTime::now();
+        match input {
+            Input::Registered(result) => {
+                self.hear(&result);
+                match body::<Settings>(&result) {
+                    Some(settings) => {
+                        self.state.registered(now, settings);
+                        self.shared.see(&self.name, |seen| seen.registered = seen.registered.or_else(|| Some(Instant::now())));
+                    }
+                    None => self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction()),
+                }
+            }
+            Input::Reported(result) => {
+                self.hear(&result);
+                match &result {
+                    Ok(Answer::Done(_) | Answer::Nothing) => {
+                        self.state.reported(now);
+                        self.take_wanted(&result);
+                    }
+                    Ok(Answer::Refused(_)) | Err(_) => {
+                        self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
+                    }
+                }
+            }
+            Input::Waited(result) => {
+                self.shared.sample("wanted", None, &result);
+                self.hear(&result);
+                self.take_wanted(&result);
+            }
+            Input::Delivered(goodbye, result) => {
+                self.hear(&result);
+                let said = lock(&self.shared.known).get(&self.name).and_then(|one| one.seen.said_goodbye);
+                self.shared.sample("goodbye", said.map(|said| said.elapsed()), &result);
+                let over = match &result {
+                    Ok(Answer::Done(_) | Answer::Nothing) => true,
+                    Ok(Answer::Refused(refusal)) => calls::lasting(refusal.code),
+                    Err(_) => false,
+                };
+                if over && self.goodbye.borrow().as_ref() == Some(&goodbye) {
+                    self.goodbye.send_replace(None);
+                }
+            }
+            Input::Control(_, Control::Finished { held, outcome }) => {
+                self.state.program(now, with_item(Program::Waiting, &held));
+                self.state.finished(held, outcome);
+            }
+            Input::Work(Worked::Claimed(result)) => {
+                self.hear(&result);
+                self.state.desk().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random::fraction());
+            }
+            Input::Work(Worked::Finished(held, result)) => {
+                self.hear(&result);
+                self.state.desk().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random::fraction());
+            }
+            // Nobody here asks, probes, connects, or tells of progress.
+            Input::Carried(_)
+            | Input::Probed(_)
+            | Input::Candidate(_)
+            | Input::Control(..)
+            | Input::Gone(_)
+            | Input::Ask(..)
+            | Input::Work(Worked::Advanced(..))
+            | Input::Called => {}
+        }
+    }
+
+    fn take_wanted(&mut self, result: &Result<Answer, Silence>) {
+        if let Some(wanted) = body::<Wanted>(result) {
+            self.state.wanted(wanted);
+        }
+    }
+
+    fn hear(&mut self, result: &Result<Answer, Silence>) {
+        let now = BootTime::now();
+        match result {
+            Ok(Answer::Done(_) | Answer::Nothing) => {
+                self.state.answered(now);
+                self.state.accepted();
+                self.shared.see(&self.name, |seen| seen.answered = seen.answered.or_else(|| Some(Instant::now())));
+            }
+            Ok(Answer::Refused(refusal)) => {
+                self.state.answered(now);
+                self.state.refused(now, refusal.code);
+            }
+            Err(_) => self.state.unanswered(),
+        }
+    }
+}
+
+/// How a program is that has this item.
+fn with_item(program: Program, held: &Held) -> Report {
+    Report { held: Some(held.clone()), ..Report::of(program) }
+}
+
+fn body<T: serde::de::DeserializeOwned>(result: &Result<Answer, Silence>) -> Option<T> {
+    match result {
+        Ok(Answer::Done(body)) => serde_json::from_slice(body).ok(),
+        Ok(Answer::Nothing | Answer::Refused(_)) | Err(_) => None,
+    }
+}

@@ -1,0 +1,100 @@
+//! The floor: lives of the same items, lived by a bare client that does nothing else. One create, two replacements of the
+//! status with what Spillway wrote into it at a claim and at a finish, one delete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use spillway::api::work_item::WorkItemPhase::{self, Leased, Succeeded};
+use spillway::api::{WorkItem, WorkItemStatus};
+use tokio::task::JoinSet;
+
+use super::{LIMIT, Stage, items};
+use crate::report::float;
+use crate::room::{Room, within};
+
+/// For the lives that had begun when the time was over.
+const LATE: Duration = Duration::from_secs(60);
+/// Of one life.
+const WRITES: f64 = 4.0;
+/// How long the pattern is held, so that it is seen held.
+const HELD: Duration = Duration::from_secs(2);
+
+/// A room that no operator serves, and what Spillway writes into an item's status.
+#[derive(Clone)]
+pub struct Floor(Arc<Inner>);
+
+struct Inner {
+    room: Room,
+    claimed: WorkItemStatus,
+    finished: WorkItemStatus,
+    runs: AtomicU32,
+}
+
+impl Floor {
+    /// Lets a worker do one item, and looks at its status.
+    pub async fn open(stage: &Stage) -> anyhow::Result<Self> {
+        let hands = stage.fleet.hands();
+        hands.set_think(HELD);
+        stage.room.api::<WorkItem>().create(&PostParams::default(), &items::item("pattern", "pattern")).await?;
+        let claimed = status(stage, Leased).await?;
+        let finished = status(stage, Succeeded).await?;
+        drop(hands.take());
+        anyhow::ensure!(items::collect(&stage.room, "pattern").await? == 0, "the pattern was not collected");
+        let room = Room::open("floor").await?;
+        Ok(Self(Arc::new(Inner { room, claimed, finished, runs: AtomicU32::new(0) })))
+    }
+
+    /// Lives a second, so many at once, for so long: a quarter of what it wrote meanwhile, so that lives that had begun count.
+    pub async fn lives(&self, at_once: usize, time: Duration) -> anyhow::Result<f64> {
+        let run = self.0.runs.fetch_add(1, Ordering::Relaxed);
+        let (until, mut workers) = (Instant::now() + time, JoinSet::new());
+        for worker in 0..at_once {
+            let inner = self.0.clone();
+            workers.spawn(async move {
+                let mut writes = 0;
+                for number in 0_usize.. {
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    writes += inner.life(&format!("floor-{run}-{worker}-{number}"), until).await?;
+                }
+                anyhow::Ok(writes)
+            });
+        }
+        let all = tokio::time::timeout(time + LATE, workers.join_all()).await.context("the bare client's lives do not end")?;
+        let writes: usize = all.into_iter().sum::<anyhow::Result<usize>>()?;
+        Ok(float(writes) / WRITES / time.as_secs_f64())
+    }
+}
+
+impl Inner {
+    /// One life, to its end; how many of its writes were answered in time.
+    async fn life(&self, name: &str, until: Instant) -> anyhow::Result<usize> {
+        let (api, params) = (self.room.api::<WorkItem>(), PostParams::default());
+        let in_time = || usize::from(Instant::now() < until);
+        let mut item = api.create(&params, &items::item("floor", name)).await?;
+        let mut writes = in_time();
+        for status in [&self.claimed, &self.finished] {
+            item.status = Some(status.clone());
+            item = api.replace_status(name, &params, &item).await?;
+            writes += in_time();
+        }
+        let preconditions = Preconditions { uid: item.uid(), resource_version: item.resource_version() };
+        api.delete(name, &DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }).await?;
+        Ok(writes + in_time())
+    }
+}
+
+/// The pattern's status, as soon as it is in this phase.
+async fn status(stage: &Stage, wanted: WorkItemPhase) -> anyhow::Result<WorkItemStatus> {
+    within(LIMIT, &format!("the pattern is {wanted:?}"), async || {
+        let status = stage.room.api::<WorkItem>().get("pattern").await?.status.context("no status yet")?;
+        anyhow::ensure!(status.phase == Some(wanted), "it is {:?}", status.phase);
+        Ok(status)
+    })
+    .await
+}

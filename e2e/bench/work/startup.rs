@@ -1,0 +1,97 @@
+//! A new controller: how soon it gives out work again, with all items that there are, and what it weighs then.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::{LIMIT, Stage, items};
+use crate::operator::Operator;
+use crate::report::{Report, Row, float};
+use crate::room::within;
+
+const RUNS: usize = 3;
+/// For a controller that is asked to end.
+const END: Duration = Duration::from_secs(60);
+/// How long it is left alone before it is weighed.
+const REST: Duration = Duration::from_secs(30);
+
+/// Seconds from the start of the process.
+struct Times {
+    /// To leading, with its caches filled.
+    leads: f64,
+    /// To the gateway's connection to it.
+    gateway: f64,
+    /// To the first answer that gives an agent an item.
+    first: f64,
+    /// Until all that waited for it are done.
+    all: f64,
+}
+
+/// Takes it.
+pub async fn run(stage: &mut Stage) -> anyhow::Result<Report> {
+    stage.fleet.hands().set_think(Duration::ZERO);
+    let mut times = Vec::new();
+    for _ in 0..stage.size.runs(RUNS) {
+        stage.all_wait().await?;
+        times.push(once(stage).await?);
+    }
+    let rest = stage.size.time(REST);
+    tokio::time::sleep(rest).await;
+    let (now, known) = (stage.controller.memory()?, stage.waiting + stage.finished);
+    let of = |time: fn(&Times) -> f64| times.iter().map(time).collect::<Vec<_>>();
+    let agents = stage.scale.agents;
+    let resident = Row::one("controller: resident", now.resident, "MiB");
+    let mut rows = vec![
+        Row::spread("started -> leads, all items listed", of(|times| times.leads), "s"),
+        Row::spread("started -> the gateway is connected to it", of(|times| times.gateway), "s"),
+        Row::spread("started -> first claim answered", of(|times| times.first), "s"),
+        Row::spread(format!("started -> {agents} items that waited for it are done"), of(|times| times.all), "s"),
+        if known > 0 { resident.goal("<= 64 MiB (of 2,000 pods and 10,000 items)") } else { resident },
+        Row::one("controller: of it anonymous", now.anonymous, "MiB"),
+        Row::one("controller: peak since its start", now.peak, "MiB"),
+    ];
+    match stage.bare {
+        Some(bare) if known > 0 => {
+            let each = (now.resident - bare.resident) * 1024.0 / float(known);
+            rows.push(Row::one("controller: more than without items, for each item", each, "KiB/item"));
+        }
+        Some(_) | None => stage.bare = Some(now),
+    }
+    let method = format!(
+        "the controller gets SIGTERM; when it has ended a bare client makes {agents} items that the {agents} workers may take, then \
+         another controller is started, {} times. Leading and connected by the logs of controller and gateway, claims by the answers that \
+         the workers had; they ask again at growing intervals while nobody answers. VmRSS and VmHWM of the last controller {} s after that",
+        times.len(),
+        rest.as_secs()
+    );
+    Ok(Report::new(format!("a new controller, {agents} agents, {}", stage.beside()), method, rows))
+}
+
+async fn once(stage: &mut Stage) -> anyhow::Result<Times> {
+    let hands = stage.fleet.hands();
+    stage.controller.stop(END).await?;
+    stage.replicas += 1;
+    let (number, wanted) = (stage.replicas, stage.scale.agents);
+    let part = format!("start-{number}");
+    items::make(&stage.room, wanted, |item| items::item(&part, &format!("{part}-{item:05}"))).await?;
+    drop(hands.take());
+    let (told, began) = (jiff::Timestamp::now(), Instant::now());
+    stage.controller = Operator::start(&stage.room, &format!("replica-{number}"))?;
+    let first = within(LIMIT, "a claim is answered", async || hands.first_claim().context("none is")).await?;
+    stage.all_end(wanted).await?;
+    let log = hands.take();
+    anyhow::ensure!(log.ends.len() >= wanted, "{} of {wanted} items were finished", log.ends.len());
+    // Where nothing is to be kept beside those that wait, these are not either.
+    if stage.finished == 0 {
+        let left = items::collect(&stage.room, &part).await?;
+        anyhow::ensure!(left == 0, "{left} finished items were not collected");
+    }
+    let last = log.ends.iter().map(|end| end.at).max().context("an end")?;
+    let since = |at: jiff::Timestamp| at.duration_since(told).as_secs_f64();
+    Ok(Times {
+        leads: since(stage.controller.led_since(told, LIMIT).await?),
+        gateway: since(stage.gateway.connected_since(told, LIMIT).await?),
+        first: first.duration_since(began).as_secs_f64(),
+        all: last.duration_since(began).as_secs_f64(),
+    })
+}

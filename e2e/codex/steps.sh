@@ -1,0 +1,132 @@
+# shellcheck shell=bash disable=SC2154,SC2119  # inside, cluster and started are the demo's
+# Codex in the demo: the parts of it that e2e/demo.sh puts between its own. Codex works through a queue against a scripted
+# model server, a pool goes from 0 to what there is to do and back, one agent runs out of its budget, and what Spillway
+# counted is compared with what the provider counted.
+state=target/codex-demo
+. e2e/codex/provider.sh
+origin=https://$provider_address:8443
+items=(workitem/codex-1 workitem/codex-2 workitem/codex-3 workitem/codex-4)
+# Why Codex is left out; empty: it is not.
+left_out=''
+
+# Codex comes from npm, which not everybody reaches. Without it the demo is shorter, and says so.
+codex_image() {
+    echo "Codex's image (its package comes from npm, once)"
+    if make --no-print-directory images-codex > target/demo-codex.log 2>&1; then return 0; fi
+    left_out=$(sed -n 's/^images: //p' target/demo-codex.log | tail -n 1)
+    # Whatever else went wrong is a fault.
+    [ -n "$left_out" ] || { tail -n 20 target/demo-codex.log >&2; exit 1; }
+    left_out+=" (target/demo-codex.log)"
+}
+
+# On somebody's own cluster the provider's fixed address may be none of its Services'.
+codex_fits() {
+    local said
+    if [ -n "$left_out" ] || inside kubectl -n models get service model-server > /dev/null 2>&1; then return 0; fi
+    said=$(inside kubectl -n default create service clusterip model-server --tcp=8443 --clusterip="$provider_address" --dry-run=server 2>&1) ||
+        left_out="its provider cannot have the address $provider_address here: $said"
+}
+
+# An image of 380 MB is not brought in again.
+codex_load() {
+    local id
+    "${cluster[@]}" load target/images/model-server.tar
+    id=$(tar -xOf target/images/codex-agent.tar manifest.json | jq -r '.[0].Config | rtrimstr(".json")')
+    if [ -z "${SPILLWAY_KUBECONFIG:-}" ] && inside ctr images ls -q | grep -qx localhost/spillway/codex-agent:dev &&
+        inside ctr content ls -q | grep -qx "sha256:$id"; then return 0; fi
+    "${cluster[@]}" load target/images/codex-agent.tar
+}
+
+# The provider, and what the chart has to know of it: where calls may go, and that a namespace may spend what coding agents need.
+codex_values() {
+    if [ -n "$left_out" ]; then echo '{}' > target/demo-values.json; return 0; fi
+    certificate
+    provider "demo=$(cat "$state/token")"
+    jq -n --arg origin "$origin" --rawfile ca "$state/ca.crt" \
+        '{gateway: {modelOrigins: [{origin: $origin, allowPrivate: true, caBundle: $ca}]}, clusterBudget: {profile: "coding"}}' \
+        > target/demo-values.json
+}
+
+codex_apply() {
+    credential demo openai-credential "$origin"
+    inside kubectl apply --server-side --force-conflicts -k e2e/codex
+    # Before there is work: the pools have no agents.
+    inside kubectl -n demo wait --for=condition=Ready agentpool/codex agentpool/codex-small --timeout=2m
+    codex_look || true
+    inside kubectl apply --server-side --force-conflicts -f e2e/codex/workitems.yaml
+}
+
+# How many agents there are, and what became of the items: a line if it is another than the last. Succeeds when all is done and
+# nobody is left.
+codex_look() {
+    local look
+    look=$(inside kubectl -n demo get --ignore-not-found agentpool/codex agentpool/codex-small "${items[@]}" -o json | jq -r '
+        (.items | map({key: .metadata.name, value: (.status // {})}) | from_entries) as $s
+        | ([$s["codex-1", "codex-2", "codex-3"] | select(.) | .phase // "Pending"] | group_by(.) | map("\(length) \(.[0])") | join(", ")) as $phases
+        | ([$s["codex-4"].attemptHistory[]?.message // ""] | any(contains("Budget/codex-small"))) as $refused
+        | "agents of codex: \($s.codex.agents // 0), its items: \($phases | if . == "" then "none" else . end); of codex-small: \($s["codex-small"].agents // 0)\(if $refused then ", whose item was refused more tokens" else "" end)",
+          ($phases == "3 Succeeded" and $refused and ($s.codex.agents // 0) == 0 and ($s["codex-small"].agents // 0) == 0)') || return 1
+    if [ "${look%$'\n'*}" != "$looked" ]; then
+        looked=${look%$'\n'*}
+        printf '  [%4ds] %s\n' $(($(date +%s) - started)) "$looked"
+    fi
+    [ "${look##*$'\n'}" = true ]
+}
+looked=''
+
+codex_work() {
+    local end=$((SECONDS + 400))
+    until codex_look; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 1
+    done
+}
+
+# A line for each that counts tokens.
+codex_numbers() {
+    local told="$1" agents budgets
+    agents=$(inside kubectl -n demo get agents -l 'spillway.dev/pool in (codex,codex-small)' -o json)
+    budgets=$(inside kubectl -n demo get budgets codex codex-small -o json)
+    printf '%9s  the provider, in its own books\n' "$told"
+    printf '%9s  status of the Agents\n' "$(jq '[.items[].status.tokens.used // 0] | add // 0' <<< "$agents")"
+    printf '%9s  status of the WorkItems\n' "$(inside kubectl -n demo get "${items[@]}" -o json | jq '[.items[].status.tokens.used // 0] | add // 0')"
+    # A call counts at each limit of its Budget: of two limits one is enough.
+    printf '%9s  status of the Budgets\n' "$(jq '[.items[].status.windows[]? | select(.name != "hourly") | .used] | add // 0' <<< "$budgets")"
+    printf '%9s  status of the ClusterBudget\n' "$(inside kubectl get clusterbudget default -o json |
+        jq '[.status.namespaces[]? | select(.name == "demo") | .windows[]?.used] | add // 0')"
+}
+
+# codex_counted PATIENCE : what is counted here is what the provider counted; statuses are written up to half a minute late.
+codex_counted() {
+    local told numbers end=$((SECONDS + $1))
+    while :; do
+        told=$(count | jq .all.told.all)
+        numbers=$(codex_numbers "$told")
+        [ "$(awk '{ print $1 }' <<< "$numbers" | sort -u | wc -l)" != 1 ] || break
+        [ "$SECONDS" -lt "$end" ] || { printf '\nTokens:\n%s\n' "$numbers"; return 1; }
+        sleep 2
+    done
+    printf '\nTokens, counted by five:\n%s\n' "$numbers"
+}
+
+codex_results() {
+    printf '\n'
+    inside kubectl -n demo get "${items[@]}" -o custom-columns=ITEM:.metadata.name,PHASE:.status.phase,TOKENS:.status.tokens.used,RESULT:.status.result
+    printf '\nWhat codex-4 says of its budget, which ended in the middle of its task:\n'
+    inside kubectl -n demo get workitem codex-4 -o json | jq -r '[.status.attemptHistory[]?.message // "" | split("\n")[] | select(contains("Budget/"))] | last // "nothing"' | sed 's/^/  /'
+}
+
+# All of it. What an earlier run did is shown, and not compared to the token: ended Agents are kept for an hour, and a provider
+# that was started anew has forgotten what it counted.
+codex_show() {
+    codex_work || return 1
+    if [ "$codex_before" != 3 ]; then codex_counted 90 || return 1
+    elif ! codex_counted 0; then echo "(Done by an earlier run: what is gone since is not counted any more.)"; fi
+    codex_results
+}
+
+# Items that are done already.
+codex_done() {
+    inside kubectl -n demo get workitems -o json 2> /dev/null |
+        jq '[.items[] | select((.metadata.name | IN("codex-1", "codex-2", "codex-3")) and .status.phase == "Succeeded")] | length'
+}

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Codex as an agent's program, once for each item of work (agent.run: PerItem): the task is on standard input, the last
+# message is the item's result, and Codex's exit code is the program's. Its settings are $HOME/.codex/config.toml, which a
+# pool brings by agent.files. Arguments are handed on to `codex exec`.
+#
+# A file that is mounted into $HOME has a folder that belongs to root, and Codex keeps databases beside its settings: so
+# they are copied to a folder that it may write. Not below TMPDIR, where it refuses to put helpers of its own.
+set -eu
+export CODEX_HOME="$HOME/codex"
+# It wants a key, which the gateway throws away.
+export OPENAI_API_KEY="${OPENAI_API_KEY:-held-by-spillway}"
+mkdir -p "$CODEX_HOME"
+cp "$HOME/.codex/config.toml" "$CODEX_HOME/config.toml"
+# The pod is the sandbox, and nobody is there to be asked. No session is kept: the next item has nothing to do with it.
+exec codex exec --skip-git-repo-check --sandbox danger-full-access --ephemeral \
+    --output-last-message "${SPILLWAY_RESULT_FILE:-/dev/null}" "$@" -

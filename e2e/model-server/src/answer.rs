@@ -1,0 +1,310 @@
+//! One request, one answer: whose it is, what it asks, what the script says to it. Everything but the sending.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, USER_AGENT};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::ask::{Api, Ask, decide};
+use crate::count::{Books, Key};
+use crate::pieces::{self, Body};
+use crate::refusal::{self, Refusal};
+use crate::script::{self, Failure, Script};
+use crate::turn::{Stream, Turn, string, told};
+use crate::{anthropic, chat, gemini, responses};
+
+/// Where a redirect leads: nobody may follow it with a credential.
+const ELSEWHERE: &str = "https://127.0.0.1:9/elsewhere";
+/// The most bytes of a body that are kept to be looked at.
+const MOST_KEPT: usize = 512 * 1024;
+
+/// What the server knows.
+pub struct Provider {
+    /// Credentials, by their names.
+    credentials: BTreeMap<String, String>,
+    /// Names of models that its list tells; any other is served too.
+    models: Vec<String>,
+    /// The books.
+    pub books: Books,
+    /// Nobody waits any more.
+    gone: watch::Sender<bool>,
+}
+
+/// An answer.
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers, but the content type.
+    pub headers: Vec<(&'static str, String)>,
+    /// How long to wait before its head.
+    pub late: Duration,
+    /// It waits until all may go.
+    pub waits: bool,
+    /// Its body.
+    pub body: Body,
+    /// Whose count it goes on; unset: nobody's.
+    pub key: Option<Key>,
+}
+
+/// What a path asks for.
+enum Route {
+    Generate(Api, Option<Path>),
+    CountTokens(Api),
+    Models(Api, Option<String>),
+}
+
+/// What Gemini says in the path.
+struct Path {
+    model: String,
+    stream: bool,
+    as_list: bool,
+}
+
+impl Provider {
+    /// With these credentials, by name, and these models in its list.
+    #[must_use]
+    pub fn new(credentials: BTreeMap<String, String>, models: Vec<String>) -> Arc<Self> {
+        Arc::new(Self { credentials, models, books: Books::default(), gone: watch::Sender::new(false) })
+    }
+
+    /// Lets go what waits (the mode `wait`), and what would from now on.
+    pub fn go(&self) {
+        self.gone.send_replace(true);
+    }
+
+    /// Until [`Self::go`].
+    pub async fn may_go(&self) {
+        let _ = self.gone.subscribe().wait_for(|gone| *gone).await; // the sender is ours
+    }
+
+    /// The answer to a request.
+    pub fn answer(&self, head: &Parts, body: &[u8]) -> Answer {
+        let path = head.uri.path();
+        match (&head.method, path) {
+            (&Method::GET, "/count") => return plain(self.books.count()),
+            (&Method::GET, "/requests") => return plain(self.books.requests()),
+            (&Method::HEAD, "/" | "/api/hello") => return plain(Value::Null),
+            (&Method::POST, "/go") => {
+                self.go();
+                return plain(json!({}));
+            }
+            _ => {}
+        }
+        let Some(route) = route(head) else {
+            return refused(None, Refusal::of(Api::Chat, 404, &format!("Invalid URL ({} {path})", head.method)));
+        };
+        let api = match route {
+            Route::Generate(api, _) | Route::CountTokens(api) | Route::Models(api, _) => api,
+        };
+        let credential = self.credential(api, head);
+        self.books.keep(seen(head, body, credential));
+        let Some(credential) = credential else {
+            return refused(None, Refusal::of(api, 401, "the credential is missing, or is not one of this provider's"));
+        };
+        if head.headers.contains_key(CONTENT_ENCODING) {
+            return refused(None, Refusal::of(api, 415, "no content encoding is understood"));
+        }
+        let parsed = || serde_json::from_slice::<Value>(body).map_err(|error| format!("the body is no JSON: {error}"));
+        let generate = |gemini: Option<Path>| parsed().and_then(|value| read(api, &value, body.len(), gemini));
+        match route {
+            Route::Models(_, one) => self.list(api, one.as_deref()),
+            Route::CountTokens(_) => match parsed() {
+                Ok(_) => plain(counted(api, body.len() / 4 + 1)),
+                Err(message) => refused(None, Refusal::of(api, 400, &message)),
+            },
+            Route::Generate(_, gemini) => match generate(gemini) {
+                Ok(ask) => self.generate(head, credential, &ask),
+                Err(message) => refused(None, Refusal::of(api, 400, &message)),
+            },
+        }
+    }
+
+    fn generate(&self, head: &Parts, credential: &str, ask: &Ask) -> Answer {
+        let key = Key { credential: credential.to_owned(), model: ask.model.clone(), caller: caller(&head.headers) };
+        let script = match Script::of(&ask.model, header(&head.headers, script::HEADER)) {
+            Ok(script) => script,
+            Err(message) => return refused(Some((&self.books, key)), Refusal::of(ask.api, 400, &message)),
+        };
+        let (before, known) = self.books.begin(&key);
+        if let Some(refusal) = failure(ask.api, &script, before, known) {
+            return Answer { late: script.late, waits: script.wait, ..refused(Some((&self.books, key)), refusal) };
+        }
+        let (say, used) = decide(ask, &script);
+        let told = told(used, &script);
+        let turn = Turn { ask, say: &say, used, told, cumulative: script.cumulative, number: before + 1 };
+        let body = if ask.stream { pieces::stream(ask, stream(&turn), &script) } else { pieces::whole(whole(&turn), used, told, &script) };
+        let headers = vec![("x-request-id", format!("req_{:08}", before + 1)), ("cache-control", "no-cache".to_owned())];
+        Answer { status: StatusCode::OK, headers, late: script.late, waits: script.wait, body, key: Some(key) }
+    }
+
+    /// The name of the credential that came, in the places where this provider looks.
+    fn credential(&self, api: Api, head: &Parts) -> Option<&str> {
+        let bearer = header(&head.headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
+        let own = |name: &str| header(&head.headers, name);
+        let came = match api {
+            Api::Anthropic => own("x-api-key").or(bearer),
+            Api::Chat | Api::Responses => bearer,
+            Api::Gemini => own("x-goog-api-key"),
+        }?;
+        self.credentials.iter().find(|(_, secret)| secret.as_str() == came).map(|(name, _)| name.as_str())
+    }
+
+    fn list(&self, api: Api, one: Option<&str>) -> Answer {
+        let entry = |name: &str| match api {
+            Api::Anthropic => json!({"type": "model", "id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z"}),
+            Api::Chat | Api::Responses => json!({"id": name, "object": "model", "created": 1, "owned_by": "scripted"}),
+            Api::Gemini => json!({
+                "name": format!("models/{name}"), "version": "1", "displayName": name,
+                "inputTokenLimit": 1_000_000, "outputTokenLimit": 64_000,
+                "supportedGenerationMethods": ["generateContent", "countTokens"],
+            }),
+        };
+        if let Some(one) = one {
+            return plain(entry(one));
+        }
+        let all: Vec<Value> = self.models.iter().map(|name| entry(name)).collect();
+        plain(match api {
+            Api::Anthropic => json!({"data": all, "has_more": false, "first_id": self.models.first(), "last_id": self.models.last()}),
+            Api::Chat | Api::Responses => json!({"object": "list", "data": all}),
+            Api::Gemini => json!({"models": all}),
+        })
+    }
+}
+
+fn route(head: &Parts) -> Option<Route> {
+    let path = head.uri.path();
+    let anthropic = head.headers.contains_key("anthropic-version") || head.headers.contains_key("x-api-key");
+    let openai = if anthropic { Api::Anthropic } else { Api::Chat };
+    match (&head.method, path) {
+        (&Method::POST, "/v1/messages") => Some(Route::Generate(Api::Anthropic, None)),
+        (&Method::POST, "/v1/messages/count_tokens") => Some(Route::CountTokens(Api::Anthropic)),
+        (&Method::POST, "/v1/chat/completions") => Some(Route::Generate(Api::Chat, None)),
+        (&Method::POST, "/v1/responses") => Some(Route::Generate(Api::Responses, None)),
+        (&Method::POST, "/v1/responses/input_tokens") => Some(Route::CountTokens(Api::Responses)),
+        (&Method::GET, "/v1/models") => Some(Route::Models(openai, None)),
+        (&Method::GET, "/v1beta/models") => Some(Route::Models(Api::Gemini, None)),
+        (&Method::GET, _) => {
+            let (api, name) = path
+                .strip_prefix("/v1/models/")
+                .map(|name| (openai, name))
+                .or_else(|| path.strip_prefix("/v1beta/models/").map(|name| (Api::Gemini, name)))?;
+            Some(Route::Models(api, Some(name.to_owned())))
+        }
+        (&Method::POST, _) => {
+            let (model, verb) = path.strip_prefix("/v1beta/models/").or_else(|| path.strip_prefix("/v1/models/"))?.split_once(':')?;
+            let as_list = !head.uri.query().unwrap_or_default().split('&').any(|word| word == "alt=sse");
+            let path = |stream| Some(Path { model: model.to_owned(), stream, as_list });
+            match verb {
+                "generateContent" => Some(Route::Generate(Api::Gemini, path(false))),
+                "streamGenerateContent" => Some(Route::Generate(Api::Gemini, path(true))),
+                "countTokens" => Some(Route::CountTokens(Api::Gemini)),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn read(api: Api, body: &Value, bytes: usize, path: Option<Path>) -> Result<Ask, String> {
+    match api {
+        Api::Anthropic => anthropic::read(body, bytes),
+        Api::Chat => chat::read(body, bytes),
+        Api::Responses => responses::read(body, bytes),
+        Api::Gemini => {
+            let Path { model, stream, as_list } = path.ok_or("no model in the path")?;
+            gemini::read(body, bytes, &model, stream, as_list)
+        }
+    }
+}
+
+fn whole(turn: &Turn) -> Value {
+    match turn.ask.api {
+        Api::Anthropic => anthropic::whole(turn),
+        Api::Chat => chat::whole(turn),
+        Api::Responses => responses::whole(turn),
+        Api::Gemini => gemini::whole(turn),
+    }
+}
+
+fn stream(turn: &Turn) -> Stream {
+    match turn.ask.api {
+        Api::Anthropic => anthropic::stream(turn),
+        Api::Chat => chat::stream(turn),
+        Api::Responses => responses::stream(turn),
+        Api::Gemini => gemini::stream(turn),
+    }
+}
+
+fn counted(api: Api, tokens: usize) -> Value {
+    match api {
+        Api::Anthropic => json!({"input_tokens": tokens}),
+        Api::Chat | Api::Responses => json!({"object": "response.input_tokens", "input_tokens": tokens}),
+        Api::Gemini => json!({"totalTokens": tokens}),
+    }
+}
+
+/// How this call fails, if it does.
+fn failure(api: Api, script: &Script, before: u64, known: u64) -> Option<Refusal> {
+    let failure = script.failure.filter(|_| script.times == 0 || before < script.times)?;
+    let refusal = match failure {
+        Failure::Status(status) => Refusal::of(api, status, &format!("scripted status {status}")),
+        Failure::Final => refusal::spent(api, false),
+        Failure::Final400 => refusal::spent(api, true),
+        Failure::Window(seconds) => refusal::window(api, seconds.checked_sub(known).filter(|left| *left > 0)?),
+        Failure::Redirect => Refusal { location: Some(ELSEWHERE.to_owned()), ..Refusal::of(api, 307, "moved") },
+    };
+    Some(Refusal { retry: script.retry.or(refusal.retry), no_retry: script.no_retry || refusal.no_retry, ..refusal })
+}
+
+fn refused(key: Option<(&Books, Key)>, refusal: Refusal) -> Answer {
+    let Refusal { status, body, retry, no_retry, location, shown } = refusal;
+    let mut headers = Vec::new();
+    headers.extend(retry.map(|seconds| ("retry-after", seconds.to_string())));
+    headers.extend(no_retry.then(|| ("x-should-retry", "false".to_owned())));
+    headers.extend(location.map(|location| ("location", location)));
+    headers.extend(shown.map(|words| ("x-codex-promo-message", words)));
+    if let Some((books, key)) = key {
+        books.refused(&key);
+    }
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Answer { status, headers, ..plain(body) }
+}
+
+fn plain(value: Value) -> Answer {
+    let body = pieces::whole(value, Default::default(), None, &Script::default());
+    Answer { status: StatusCode::OK, headers: vec![], late: Duration::ZERO, waits: false, body, key: None }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+fn caller(headers: &HeaderMap) -> String {
+    let agent = || header(headers, USER_AGENT.as_str()).and_then(|agent| agent.split([' ', '/']).next());
+    header(headers, "x-caller").or_else(agent).unwrap_or_default().chars().take(128).collect()
+}
+
+/// A request as `GET /requests` shows it. Where a header held a credential its name stands, or that it was none of ours.
+fn seen(head: &Parts, body: &[u8], credential: Option<&str>) -> Value {
+    let secret = ["authorization", "x-api-key", "x-goog-api-key"];
+    let shown = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
+        let value = if secret.contains(&name.as_str()) {
+            credential.unwrap_or("(unknown)").into()
+        } else {
+            String::from_utf8_lossy(value.as_bytes())
+        };
+        json!([name.as_str(), value])
+    };
+    let kept = &body[..body.len().min(MOST_KEPT)];
+    let body = serde_json::from_slice::<Value>(kept).unwrap_or_else(|_| json!(String::from_utf8_lossy(kept)));
+    let path = head.uri.path();
+    json!({
+        "method": head.method.as_str(), "path": path, "query": head.uri.query(), "bytes": kept.len(),
+        "headers": head.headers.iter().map(shown).collect::<Vec<_>>(), "model": string(&body, "model"), "body": body,
+    })
+}

@@ -1,0 +1,340 @@
+//! What is asked, whatever the protocol, and what is said to it. Pure.
+//!
+//! The model is no model: it calls a tool that runs commands, once, to write a file named after the words of the task, and
+//! then says that it is done. What the client sends is data: nothing of it but letters and digits comes into a command.
+
+use serde_json::{Map, Value, json};
+
+use crate::script::Script;
+
+/// The protocol of a model API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Api {
+    /// Anthropic Messages.
+    Anthropic,
+    /// OpenAI Chat Completions.
+    Chat,
+    /// OpenAI Responses.
+    Responses,
+    /// Gemini generateContent.
+    Gemini,
+}
+
+/// How a tool takes its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// As JSON that its schema describes.
+    Json,
+    /// As text (OpenAI's custom tools).
+    Text,
+    /// As JavaScript that calls other tools (Codex's `exec`).
+    Script,
+    /// As a command (OpenAI's `local_shell`).
+    Command,
+}
+
+/// A tool that the client offers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The namespace that it stands in, where tools have those.
+    pub namespace: Option<String>,
+    /// How it takes its input.
+    pub input: Input,
+    /// Its JSON schema, if it has one.
+    pub schema: Value,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// The protocol.
+    pub api: Api,
+    /// The model, as it was named.
+    pub model: String,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+    /// Whether a stream of Chat Completions tells its usage.
+    pub include_usage: bool,
+    /// Whether a stream is a list of JSON objects (Gemini without `alt=sse`).
+    pub as_list: bool,
+    /// The output limit.
+    pub limit: Option<u64>,
+    /// How many answers.
+    pub choices: u64,
+    /// The tools.
+    pub tools: Vec<Tool>,
+    /// The last words of a person.
+    pub task: String,
+    /// Results of tools since then.
+    pub results: usize,
+    /// Bytes of the body.
+    pub bytes: usize,
+}
+
+/// Tokens. The four add up; `reasoning` is a part of `output`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Input that no cache had.
+    pub input: u64,
+    /// Input that a cache had.
+    pub cache_read: u64,
+    /// Input written to a cache.
+    pub cache_write: u64,
+    /// Output.
+    pub output: u64,
+    /// Thinking.
+    pub reasoning: u64,
+}
+
+impl Tokens {
+    /// All input.
+    #[must_use]
+    pub fn all_input(&self) -> u64 {
+        self.input + self.cache_read + self.cache_write
+    }
+
+    /// Only so much of output.
+    #[must_use]
+    pub fn of_output(output: u64) -> Self {
+        Self { output, ..Self::default() }
+    }
+
+    /// The same without output.
+    #[must_use]
+    pub fn without_output(&self) -> Self {
+        Self { output: 0, reasoning: 0, ..*self }
+    }
+
+    /// Adds, and stops at the largest number.
+    pub fn add(&mut self, other: &Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.cache_read = self.cache_read.saturating_add(other.cache_read);
+        self.cache_write = self.cache_write.saturating_add(other.cache_write);
+        self.output = self.output.saturating_add(other.output);
+        self.reasoning = self.reasoning.saturating_add(other.reasoning);
+    }
+}
+
+/// What the model says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Say {
+    /// It calls a tool.
+    Call {
+        /// Name of the call.
+        id: String,
+        /// The tool.
+        tool: Tool,
+        /// Its input: JSON, or a string.
+        input: Value,
+    },
+    /// It says something, in parts; `whole` is false where the output limit cut it.
+    Text {
+        /// The parts: an event each.
+        parts: Vec<Part>,
+        /// It came to its end.
+        whole: bool,
+    },
+}
+
+/// A part of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The words.
+    pub text: String,
+    /// Tokens of it.
+    pub tokens: u64,
+}
+
+/// What is said to `ask`, and what it costs.
+#[must_use]
+pub fn decide(ask: &Ask, script: &Script) -> (Say, Tokens) {
+    let say = match tool_for(ask).filter(|_| ask.results < script.calls.unwrap_or(1)) {
+        Some((tool, input)) => Say::Call { id: format!("call_{}", ask.results + 1), tool, input },
+        None => text(ask, script),
+    };
+    let said = match &say {
+        Say::Call { input, .. } => u64::try_from(input.to_string().len()).unwrap_or(u64::MAX) / 4 + 8,
+        Say::Text { parts, .. } => parts.iter().map(|part| part.tokens).sum::<u64>() * ask.choices.max(1),
+    };
+    let all = script.input.unwrap_or(u64::try_from(ask.bytes).unwrap_or(u64::MAX) / 4 + 1);
+    let (read, write) = if script.cache { (all / 2, all / 4) } else { (0, 0) };
+    // Only one of the four tells what was written to a cache.
+    let write = if ask.api == Api::Anthropic { write } else { 0 };
+    let output = said.saturating_add(script.think);
+    (say, Tokens { input: all - read - write, cache_read: read, cache_write: write, output, reasoning: script.think })
+}
+
+/// A name of letters, digits and dashes out of words: what a file and a command may hold.
+#[must_use]
+pub fn slug(words: &str) -> String {
+    let mut slug = String::new();
+    for letter in words.chars() {
+        if slug.len() >= 48 {
+            break;
+        }
+        if letter.is_ascii_alphanumeric() {
+            slug.push(letter.to_ascii_lowercase());
+        } else if !slug.is_empty() && !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    let slug = slug.trim_end_matches('-');
+    if slug.is_empty() { "nothing".to_owned() } else { slug.to_owned() }
+}
+
+/// The command that does the task: a file, named after its words, in the folder where the program works.
+#[must_use]
+pub fn command(task: &str) -> String {
+    let slug = slug(task);
+    format!("printf '%s\\n' '{slug}' > '{slug}.txt'")
+}
+
+/// Names of tools that run commands, as programs call them.
+const SHELLS: [&str; 10] = [
+    "exec_command",
+    "exec",
+    "shell_command",
+    "shell",
+    "local_shell",
+    "container.exec",
+    "Bash",
+    "bash",
+    "run_shell_command",
+    "execute_command",
+];
+
+fn tool_for(ask: &Ask) -> Option<(Tool, Value)> {
+    let shell = SHELLS.iter().find_map(|name| ask.tools.iter().find(|tool| tool.name == *name));
+    let tool = shell.or_else(|| ask.tools.first())?;
+    let command = command(&ask.task);
+    let input = match tool.input {
+        Input::Text => Value::String(command),
+        Input::Script => Value::String(format!("text(await tools.exec_command({}))", json!({"cmd": command}))),
+        Input::Command => json!({"type": "exec", "command": ["bash", "-c", command], "env": {}}),
+        Input::Json => arguments(tool, &command),
+    };
+    Some((tool.clone(), input))
+}
+
+/// Arguments that the schema asks for: the command where one is wanted, and for the rest what fits.
+fn arguments(tool: &Tool, command: &str) -> Value {
+    let properties = tool.schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+    let required: Vec<&str> =
+        tool.schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut arguments = Map::new();
+    for (name, schema) in &properties {
+        let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default().to_ascii_lowercase();
+        let value = match (name.as_str(), kind.as_str()) {
+            ("command" | "cmd", "array") => json!(["bash", "-c", command]),
+            ("command" | "cmd", _) => json!(command),
+            (name, _) if !required.contains(&name) => continue,
+            (_, "array") => json!([]),
+            (_, "object") => json!({}),
+            (_, "boolean") => json!(false),
+            (_, "integer" | "number") => json!(1),
+            _ => json!(slug(command)),
+        };
+        arguments.insert(name.clone(), value);
+    }
+    Value::Object(arguments)
+}
+
+fn text(ask: &Ask, script: &Script) -> Say {
+    let mut words: Vec<Part> = match script.output {
+        Some(count) => (0..count).map(|at| Part { text: if at % 16 == 15 { "é→.\n" } else { "word " }.to_owned(), tokens: 1 }).collect(),
+        None => format!("Done: {}.txt is written.", slug(&ask.task))
+            .split_inclusive(' ')
+            .map(|word| Part { text: word.to_owned(), tokens: 1 })
+            .collect(),
+    };
+    let room = ask.limit.map(|limit| limit.saturating_sub(script.think).max(1));
+    let most = room.and_then(|room| usize::try_from(room).ok()).unwrap_or(usize::MAX);
+    let whole = words.len() <= most;
+    words.truncate(most);
+    let mut parts = group(words, script.events);
+    if script.line > 0 {
+        let text = "x".repeat(usize::try_from(script.line).unwrap_or_default());
+        parts.push(Part { text, tokens: script.line / 4 });
+    }
+    Say::Text { parts, whole }
+}
+
+/// Puts `words` into so many parts; with fewer words than that some are empty, which is allowed.
+fn group(words: Vec<Part>, events: Option<usize>) -> Vec<Part> {
+    let Some(events) = events else { return words };
+    let mut parts = vec![Part { text: String::new(), tokens: 0 }; events];
+    let count = words.len().max(1);
+    for (at, word) in words.into_iter().enumerate() {
+        if let Some(part) = parts.get_mut(at * events / count) {
+            part.text.push_str(&word.text);
+            part.tokens += word.tokens;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(task: &str, tools: Vec<Tool>, results: usize) -> Ask {
+        let (model, task) = ("m".to_owned(), task.to_owned());
+        Ask {
+            api: Api::Responses,
+            model,
+            stream: true,
+            include_usage: false,
+            as_list: false,
+            limit: None,
+            choices: 1,
+            tools,
+            task,
+            results,
+            bytes: 400,
+        }
+    }
+
+    fn shell(name: &str, schema: Value) -> Tool {
+        Tool { name: name.to_owned(), namespace: None, input: Input::Json, schema }
+    }
+
+    #[test]
+    fn a_task_is_one_call_and_then_the_end() {
+        let tools = vec![
+            shell("other", json!({})),
+            shell("exec_command", json!({"properties": {"cmd": {"type": "string"}, "tty": {"type": "boolean"}}, "required": ["cmd"]})),
+        ];
+        let (say, _) = decide(&ask("Write it!", tools.clone(), 0), &Script::default());
+        let Say::Call { tool, input, .. } = say else { panic!("{say:?}") };
+        assert_eq!((tool.name.as_str(), input), ("exec_command", json!({"cmd": "printf '%s\\n' 'write-it' > 'write-it.txt'"})));
+        let (say, used) = decide(&ask("Write it!", tools, 1), &Script::default());
+        let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
+        assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "Done: write-it.txt is written.");
+        assert_eq!(used, Tokens { input: 101, output: 4, ..Tokens::default() });
+    }
+
+    #[test]
+    fn nothing_of_a_task_but_letters_and_digits_comes_into_a_command() {
+        let hostile = "a'; rm -rf / #$(x)`y`\n../../etc";
+        assert_eq!(command(hostile), "printf '%s\\n' 'a-rm-rf-x-y-etc' > 'a-rm-rf-x-y-etc.txt'");
+        assert_eq!((slug("é"), slug(&"ab ".repeat(100)).len() <= 48), ("nothing".to_owned(), true));
+    }
+
+    #[test]
+    fn an_output_limit_cuts_the_text_and_the_cost() {
+        let script = Script { output: Some(100), events: Some(3), think: 4, ..Script::default() };
+        let (say, used) = decide(&Ask { limit: Some(10), ..ask("x", vec![], 0) }, &script);
+        let Say::Text { parts, whole } = say else { panic!("{say:?}") };
+        assert_eq!((parts.len(), parts.iter().map(|part| part.tokens).sum::<u64>(), whole, used.output), (3, 6, false, 10));
+    }
+
+    #[test]
+    fn a_shell_that_takes_words_gets_words() {
+        let schema = json!({"properties": {"command": {"type": "array"}, "workdir": {"type": "string"}}, "required": ["command"]});
+        let (say, _) = decide(&ask("x", vec![shell("shell", schema)], 0), &Script::default());
+        let Say::Call { input, .. } = say else { panic!("{say:?}") };
+        assert_eq!(input, json!({"command": ["bash", "-c", "printf '%s\\n' 'x' > 'x.txt'"]}));
+    }
+}

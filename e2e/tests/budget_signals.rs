@@ -1,0 +1,106 @@
+//! Budgets that are felt: by the pool, the agents and the items of work below one that is spent; and that all goes on by itself.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use spillway::api::work_item::WorkItemPhase::{Ready, Succeeded};
+use spillway::api::{Agent, Budget};
+
+use crate::support::history::{condition, says};
+use crate::support::models::Scripted;
+use crate::support::work::attempts;
+use crate::support::{Room, eventually, seen};
+
+/// One call of a model, by the address that stands in the environment; what it answers is not looked at.
+const ONE_CALL: &str = r#"wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions" || exit 7"#;
+
+async fn budget(room: &Room, tokens: i64) {
+    let object = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
+        // A call needs more than the least output: that a pool's calls do not fit any more is learned from their refusal.
+        "spec": {"tokens": {"limits": [{"name": "daily", "tokens": tokens, "window": "Day"}], "estimate": "Bytes", "minOutputTokens": 1}},
+    });
+    room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Budget is accepted");
+}
+
+async fn agent(room: &Room, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+    eventually(what, async || {
+        let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
+        seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
+    let room = Room::open("felt").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let provider = Scripted::serve(&room).await;
+    budget(&room, 6_000).await;
+    room.apply_queue("bugs", json!({})).await;
+    let extra = json!({
+        "scaling": {"min": 0, "max": 2}, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
+        "models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": {"lifetimeTokens": 1_000_000_000_i64},
+    });
+    room.apply_workers("fixers", &["bugs"], ONE_CALL, extra).await;
+    room.submit("bugs", "first", json!({"payload": "x"})).await;
+    let first = room.item_is("first", Succeeded).await;
+    let used = first.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used);
+    assert_eq!(used, Some(provider.told()), "an item without a share says what it used too");
+    let name = attempts(&first)[0].1.clone();
+    let told = provider.told();
+    let spends = |agent: &Agent| agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used);
+    agent(&room, "what its agent used is told when the item has ended", &name, |agent| spends(agent) == Some(told)).await;
+
+    // Its own token spends the rest, while it waits for work.
+    let pod = room.api::<Pod>().get(&name).await.expect("its pod");
+    let caller = room.as_pod(&pod).await;
+    let body = json!({"model": "scripted-large", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]});
+    eventually("it is spent", async || {
+        let answer = caller.try_call("POST", "/models/gpt/v1/chat/completions", body.to_string()).await?;
+        seen(answer.status == 402, || format!("{answer:?}"))
+    })
+    .await;
+    room.event(&name, "BudgetNearLimit", "80 % of the limit daily").await;
+
+    for item in ["second", "third"] {
+        room.submit("bugs", item, json!({"payload": "x"})).await;
+    }
+    let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
+    assert_eq!(reason, "BudgetExhausted", "{message}");
+    for word in ["Budget/default", "daily", "spec.tokens.limits[daily].tokens"] {
+        assert!(message.contains(word), "{word:?} is not said: {message}");
+    }
+    let short = agent(&room, "its agent says so", &name, |agent| says(agent, "BudgetAvailable", "False", "BudgetExhausted")).await;
+    let words = condition(&short, "BudgetAvailable").map(|said| said.message.clone()).unwrap_or_default();
+    assert_eq!(words, message);
+    for item in ["second", "third"] {
+        let status = room.item_is(item, Ready).await.status.expect("a status");
+        assert_eq!((status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0)), (0, 0, 0), "{item}");
+    }
+    eventually("two agents are wanted", async || {
+        let desired = room.pool("fixers").await.status.and_then(|status| status.desired);
+        seen(desired == Some(2), || format!("{desired:?}"))
+    })
+    .await;
+    let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
+    assert_eq!(agents, std::slice::from_ref(&name), "and none is made");
+    eventually("the Budget says how many agents it counts", async || {
+        let budget = room.api::<Budget>().get("default").await.map_err(|error| error.to_string())?;
+        let used = budget.status.and_then(|status| status.agents).map(|agents| agents.used);
+        seen(used == Some(1), || format!("{used:?}"))
+    })
+    .await;
+
+    budget(&room, 1_000_000).await;
+    for item in ["second", "third"] {
+        let done = room.item_is(item, Succeeded).await;
+        let verbs: Vec<String> = attempts(&done).into_iter().map(|(verb, _)| verb).collect();
+        assert_eq!(verbs, ["Complete"], "{item}: nothing was tried in vain");
+    }
+    room.pool_says("fixers", "Blocked", "False").await;
+    agent(&room, "its agent has tokens again", &name, |agent| says(agent, "BudgetAvailable", "True", "TokensLeft")).await;
+    room.close().await;
+}

@@ -1,0 +1,459 @@
+//! Budgets hold: against hundreds of calls at once, and while those who keep the account are killed and stopped.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher::{self, Event};
+use rustix::process::Signal;
+use serde_json::json;
+use spillway::api::{Agent, Budget};
+
+use crate::support::caller::{Answer, Line};
+use crate::support::gateways::{Gateways, Life};
+use crate::support::kept::Controllers;
+use crate::support::kills::Dice;
+use crate::support::models::{Counted, Scripted, agrees, amounts, spent};
+use crate::support::standins::Standin;
+use crate::support::{GENEROUS, Room, eventually, seen};
+
+/// Below the entry `gpt` of a pool.
+const PATH: &str = "/v1/chat/completions";
+/// How long a gateway waits for a governor before it sends a call away.
+const GOVERNOR_AWAY: Duration = Duration::from_secs(30);
+
+/// One call, as often as it is made: what is held for it, and what it costs in the end.
+struct Call {
+    body: String,
+    estimate: i64,
+    costs: i64,
+}
+
+impl Call {
+    /// It may write `output` tokens, and costs so many percent of what is held for it. `modes` are the provider's.
+    fn new(modes: &str, stream: bool, output: i64, percent: i64) -> Self {
+        let written = output * percent / 100;
+        let body = |input: i64| {
+            // Most of it is thought and not said: a gateway takes each byte that is said for a token, and has the hold extended.
+            let model = format!("scripted-large--input-{input:05}--think-{:03}--output-1{modes}", written - 1);
+            json!({"model": model, "max_tokens": output, "stream": stream, "messages": [{"role": "user", "content": "say something"}]})
+                .to_string()
+        };
+        // As the gateway counts it; the number in it has always as many digits.
+        let route = spillway_dialect::route("POST", PATH, None).expect("a way");
+        let empty = body(0);
+        let parsed = spillway_dialect::parse(&route, Some("application/json"), None, empty.as_bytes());
+        let bytes = parsed.unwrap_or_else(|fault| panic!("{}", fault.message)).facts().bytes;
+        let input = bytes * percent / 100;
+        Self { body: body(input), estimate: bytes + output, costs: input + written }
+    }
+}
+
+/// The room's budget gives so many tokens, whatever the hour, and nothing of it pauses anybody. It is counted when this returns.
+async fn budget(room: &Room, tokens: i64) {
+    let object = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
+        "spec": {
+            // Bytes: what is held is never exceeded. Reject: each call is held for what it asks for.
+            "tokens": {"limits": [{"name": "all", "tokens": tokens, "window": "Lifetime"}], "estimate": "Bytes", "onInsufficient": "Reject"},
+            "requests": {"maxInFlight": 10_000},
+            "thresholds": [{"percent": 100, "action": "Log"}],
+        },
+    });
+    room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Budget is accepted");
+    eventually(&format!("{tokens} tokens are counted"), async || {
+        let budget = room.api::<Budget>().get("default").await.map_err(|error| error.to_string())?;
+        let tightest = budget.status.and_then(|status| status.tightest);
+        seen(tightest.as_ref().and_then(|tightest| tightest.limit) == Some(tokens), || format!("{tightest:?}"))
+    })
+    .await;
+}
+
+/// So many agents that may call the provider, whose lives are no limit.
+async fn agents(room: &Room, provider: &Scripted, count: usize) -> Vec<Standin> {
+    let models = [provider.entry("gpt", "OpenAIChat")];
+    room.standins("callers", count, json!({"models": models, "bulkhead": {"lifetimeTokens": 1_000_000_000_i64}})).await
+}
+
+fn text(answer: &Answer) -> String {
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+/// Waited out by every client: how long.
+fn retry_after(answer: &Answer) -> Duration {
+    let header = answer.headers.get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+    Duration::from_secs(header.unwrap_or_else(|| panic!("it does not say when to come back: {answer:?}")))
+}
+
+/// What nobody tries again, in words that say where to look.
+fn is_final(answer: &Answer) {
+    assert_eq!(answer.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "{answer:?}");
+    assert!(text(answer).contains("Budget/default"), "{answer:?}");
+}
+
+/// Others hold the rest, or the leader is new and not every gateway has told it what it holds.
+fn are_held(answer: &Answer) -> bool {
+    let said = text(answer);
+    ["calls in flight hold the rest", "read again after a restart"].iter().any(|words| said.contains(words))
+}
+
+/// As many as a gateway takes of one agent at once.
+const OF_ONE_AGENT: usize = 16;
+const AT_ONCE: usize = 512;
+
+/// Calls, and comes back as often as it is told to, until something else is said. How often it came back.
+async fn comes_back(mut line: Line, body: String, told_to_wait: &AtomicUsize) -> (usize, Answer) {
+    for times in 0.. {
+        let answer = line.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), body.clone()).await.expect("an answer");
+        match answer.status {
+            429 => assert!(are_held(&answer), "{answer:?}"),
+            503 => eprintln!("a call is sent away: {}", text(&answer)),
+            _ => return (times, answer),
+        }
+        told_to_wait.fetch_add(usize::from(times == 0), Ordering::SeqCst);
+        let after = retry_after(&answer);
+        assert!((1..=5).contains(&after.as_secs()), "{answer:?}");
+        tokio::time::sleep(after).await;
+    }
+    unreachable!("it comes back for ever")
+}
+
+/// All of them at once, while `meanwhile` goes on: what each was told in the end.
+async fn flood(agents: &[Standin], call: &Call, told_to_wait: &AtomicUsize, meanwhile: impl Future<Output = ()>) -> Vec<(usize, Answer)> {
+    let each = agents.iter().flat_map(|agent| std::iter::repeat_n(&agent.caller, OF_ONE_AGENT));
+    // So many hand-shakes at once would take longer than a gateway waits for one; a connection that says nothing it does not keep.
+    let lines = futures::stream::iter(each).map(async |caller| {
+        let mut line = caller.connect().await.expect("the gateway is there");
+        assert_eq!(line.call("HEAD", "/models/gpt/api/hello", "").await.map(|answer| answer.status), Ok(200));
+        line
+    });
+    let lines: Vec<Line> = lines.buffer_unordered(16).collect().await;
+    assert_eq!(lines.len(), AT_ONCE);
+    let calls = lines.into_iter().map(|line| comes_back(line, call.body.clone(), told_to_wait));
+    futures::join!(futures::future::join_all(calls), meanwhile).0
+}
+
+/// How many passed. All others were refused, in words that end their work.
+fn passed(all: &[(usize, Answer)]) -> usize {
+    let (passed, refused): (Vec<_>, Vec<_>) = all.iter().partition(|(_, answer)| answer.status == 200);
+    for (_, answer) in refused {
+        assert_eq!(answer.status, 402, "{answer:?}");
+        is_final(answer);
+    }
+    passed.len()
+}
+
+#[tokio::test]
+async fn of_512_calls_at_once_no_more_pass_than_the_budget_bears() {
+    let room = Room::open("flood").await;
+    let controllers = Controllers::start(&room, 1);
+    tokio::select! {
+        () = under_a_flood(&room) => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}
+
+async fn under_a_flood(room: &Room) {
+    let provider = Scripted::serve(room).await;
+    // What costs all that is held for it: ten have room.
+    let call = Call::new("--wait", false, 100, 100);
+    assert_eq!(call.costs, call.estimate);
+    let room_for_ten = 10 * call.estimate;
+    budget(room, room_for_ten).await;
+    let agents = agents(room, &provider, AT_ONCE / OF_ONE_AGENT).await;
+    let told_to_wait = AtomicUsize::new(0);
+    let ten_are_in_flight = async {
+        eventually("ten calls are with the provider, and all others were told to come back", async || {
+            let (there, waiting) = (provider.calls(), told_to_wait.load(Ordering::SeqCst));
+            seen((there, waiting) == (10, AT_ONCE - 10), || format!("{there} are there, {waiting} wait"))
+        })
+        .await;
+        provider.go();
+    };
+    let all = flood(&agents, &call, &told_to_wait, ten_are_in_flight).await;
+    assert_eq!((passed(&all), provider.calls()), (10, 10));
+    assert!(all.iter().all(|(times, answer)| answer.status == 200 || *times > 0), "nobody is refused for good before they came back");
+    agrees(room, &provider).await;
+    assert_eq!(spent(room).await, (room_for_ten, 0, 0));
+
+    // What costs half of what is held for it: each that ends makes room for others, until what is left is too little.
+    let call = Call::new("--wait", false, 100, 50);
+    let more = 10 * call.estimate;
+    budget(room, room_for_ten + more).await;
+    let all = flood(&agents, &call, &AtomicUsize::new(0), async {}).await;
+    let bears = 1 + (more - call.estimate) / call.costs;
+    assert!(bears > 10, "{bears}");
+    assert_eq!((passed(&all), provider.calls()), (usize::try_from(bears).expect("a number"), 10 + bears));
+    agrees(room, &provider).await;
+    let (used, ..) = spent(room).await;
+    assert!(used <= room_for_ten + more && used + call.estimate > room_for_ten + more, "{used}");
+}
+
+/// What is done to those who keep the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    GatewayKilled,
+    GatewayStopped,
+    LeaderKilled,
+    /// Until another one leads; then it wakes up with what it remembers.
+    LeaderStopped,
+}
+
+const FAULTS: [Fault; 7] = [
+    Fault::GatewayKilled,
+    Fault::GatewayKilled,
+    Fault::GatewayKilled,
+    Fault::GatewayStopped,
+    Fault::GatewayStopped,
+    Fault::LeaderKilled,
+    Fault::LeaderStopped,
+];
+/// They happen before so many answers came whole.
+const BEFORE: usize = 100;
+const FLEET: usize = 50;
+/// About as long as an answer takes, in milliseconds.
+const ANSWER: usize = 3_500;
+
+/// What became of one call that may have cost something.
+struct Made {
+    /// The header `x-caller`.
+    name: String,
+    agent: String,
+    gateway: usize,
+    /// When it began.
+    life: Life,
+    /// All of its answer came. Else its client left, or its gateway was killed.
+    whole: bool,
+}
+
+/// What a call was answered.
+#[derive(Debug)]
+enum Outcome {
+    Whole,
+    Left,
+    /// Its gateway was killed meanwhile, or stood still.
+    Lost,
+    ComeBack(Duration),
+    Spent,
+}
+
+struct Scene<'a> {
+    room: &'a Room,
+    provider: &'a Scripted,
+    gateways: Gateways<'a>,
+    call: Call,
+    limit: i64,
+    made: Mutex<Vec<Made>>,
+    /// Answers that came whole.
+    whole: AtomicUsize,
+    controllers: &'a Controllers,
+}
+
+impl Scene<'_> {
+    /// One agent's program: call after call, about half of which it drops at some moment, until the budget is spent.
+    async fn works(&self, agent: &Standin, mut dice: Dice) {
+        for number in 0.. {
+            let leaves = (dice.below(2) == 0).then(|| Duration::from_millis(u64::try_from(dice.below(ANSWER)).expect("a number")));
+            for again in 0.. {
+                let name = format!("{}.{number}.{again}", agent.name);
+                match self.calls(agent, &name, dice.below(self.gateways.count()), leaves).await {
+                    Outcome::Whole | Outcome::Left => break,
+                    Outcome::Lost => tokio::time::sleep(Duration::from_millis(100)).await, // as clients do
+                    Outcome::ComeBack(after) => tokio::time::sleep(after).await,
+                    Outcome::Spent => return,
+                }
+            }
+        }
+    }
+
+    /// One call. It fails for nothing but that its own gateway is killed.
+    async fn calls(&self, agent: &Standin, name: &str, gateway: usize, leaves: Option<Duration>) -> Outcome {
+        let life = self.gateways.life(gateway);
+        let caller = agent.caller.at(self.gateways.address(gateway)).saying("x-caller", name);
+        let began = Instant::now();
+        let calling =
+            async { caller.connect().await?.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), self.call.body.clone()).await };
+        let outcome = match tokio::time::timeout(leaves.unwrap_or(GENEROUS), calling).await {
+            Err(_) => Outcome::Left,
+            Ok(Ok(answer)) => self.answered(&answer, began.elapsed()),
+            Ok(Err(error)) => {
+                let now = self.gateways.life(gateway);
+                let killed = now.number != life.number || !life.serves;
+                // Who stands still may have given up the hand-shakes that had begun.
+                let stood_still = now.signals != life.signals;
+                assert!(killed || stood_still, "{name} failed and its gateway lives ({life:?}, {now:?}): {error}");
+                Outcome::Lost
+            }
+        };
+        let whole = match outcome {
+            Outcome::Whole => true,
+            Outcome::Left | Outcome::Lost => false,
+            Outcome::ComeBack(_) | Outcome::Spent => return outcome,
+        };
+        self.whole.fetch_add(usize::from(whole), Ordering::SeqCst);
+        let made = Made { name: name.to_owned(), agent: agent.name.clone(), gateway, life, whole };
+        self.made.lock().expect("not poisoned").push(made);
+        outcome
+    }
+
+    fn answered(&self, answer: &Answer, after: Duration) -> Outcome {
+        let said = text(answer);
+        match answer.status {
+            200 => {
+                assert!(said.trim_end().ends_with("[DONE]"), "an answer that looks whole is: {said}");
+                Outcome::Whole
+            }
+            429 => {
+                assert!(are_held(answer), "{answer:?}");
+                Outcome::ComeBack(retry_after(answer))
+            }
+            // The governor was waited for as long as was promised. For the API server of a busy machine nobody waits.
+            503 => {
+                let machine = ["the API server did not answer", "cannot be read now"].iter().any(|words| said.contains(words));
+                assert!(machine || after >= GOVERNOR_AWAY, "sent away after {after:?}: {answer:?}");
+                eprintln!("a call is sent away after {after:?}: {said}");
+                Outcome::ComeBack(retry_after(answer))
+            }
+            402 => {
+                is_final(answer);
+                Outcome::Spent
+            }
+            _ => panic!("no call fails because of a fail-over: {answer:?}"),
+        }
+    }
+
+    /// Each fault once, in an order and at moments that follow from the seed.
+    async fn fails(&self, mut dice: Dice) {
+        let faults = dice.shuffled(FAULTS.to_vec());
+        for (moment, fault) in dice.moments(FAULTS.len(), BEFORE).into_iter().zip(faults) {
+            eventually(&format!("{moment} answers came, and then {fault:?}"), async || {
+                let whole = self.whole.load(Ordering::SeqCst);
+                seen(whole >= moment, || format!("{whole}"))
+            })
+            .await;
+            let which = dice.below(self.gateways.count());
+            eprintln!("{fault:?} ({which}) when {} answers came", self.whole.load(Ordering::SeqCst));
+            match fault {
+                Fault::GatewayKilled => {
+                    self.gateways.kill(which);
+                    self.gateways.serves(which).await;
+                }
+                Fault::GatewayStopped => {
+                    self.gateways.signal(which, Signal::STOP);
+                    let long = Duration::from_millis(u64::try_from(500 + dice.below(4_500)).expect("a number"));
+                    tokio::time::sleep(long).await;
+                    self.gateways.signal(which, Signal::CONT);
+                }
+                Fault::LeaderKilled => {
+                    let leader = self.controllers.leader(self.room, "").await;
+                    self.controllers.with(&leader, |leader| leader.signal(Signal::KILL));
+                }
+                Fault::LeaderStopped => {
+                    let leader = self.controllers.leader(self.room, "").await;
+                    self.controllers.with(&leader, |leader| leader.signal(Signal::STOP));
+                    self.controllers.leader(self.room, &leader).await;
+                    self.controllers.with(&leader, |leader| leader.signal(Signal::CONT));
+                    eventually("it finds that it does not lead, and ends", async || {
+                        seen(self.controllers.with(&leader, |_| ()).is_none(), || format!("{leader} runs"))
+                    })
+                    .await;
+                }
+            }
+        }
+    }
+
+    /// What each agent's calls cost at least and at most.
+    fn bounds(&self) -> BTreeMap<String, (i64, i64)> {
+        let counted = self.provider.callers();
+        let mut bounds = BTreeMap::new();
+        for Made { name, agent, gateway, life, whole } in self.made.lock().expect("not poisoned").iter() {
+            let killed = self.gateways.life(*gateway).number != life.number;
+            let (least, most) = match counted.get(name) {
+                // Who leaves is charged what the provider says, if it is heard to its end.
+                Some(Counted { finished: 1, told, .. }) if *whole || !killed => (*told, *told),
+                Some(Counted { told, .. }) => (*told, self.call.estimate),
+                None if killed => (0, self.call.estimate),
+                None => (0, 0),
+            };
+            let (all_least, all_most) = bounds.entry(agent.clone()).or_insert((0, 0));
+            (*all_least, *all_most) = (*all_least + least, *all_most + most);
+        }
+        bounds
+    }
+
+    /// Waits until nothing is held, and every agent's account says what its calls cost, and the budget their sum.
+    async fn is_quiet(&self) {
+        eventually("nothing is held, and each account is right", async || {
+            let (bounds, told) = (self.bounds(), self.provider.told());
+            let mut sum = 0;
+            for agent in self.room.list::<Agent>().await {
+                let tokens = agent.status.as_ref().and_then(|status| status.tokens.clone()).unwrap_or_default();
+                let (used, held, lost) = (tokens.used.unwrap_or(0), tokens.held.unwrap_or(0), tokens.lost.unwrap_or(0));
+                let (least, most) = bounds.get(&agent.name_any()).copied().unwrap_or((0, 0));
+                let right = (least..=most).contains(&used) && (held, lost) == (0, 0);
+                seen(right, || format!("{}: used {used}, held {held}, lost {lost}; it cost {least} to {most}", agent.name_any()))?;
+                sum += used;
+            }
+            let spent = spent(self.room).await;
+            seen(spent == (sum, 0, 0) && sum >= told, || format!("used, held, lost: {spent:?}; the agents: {sum}; told: {told}"))
+        })
+        .await;
+    }
+
+    /// As often as the budget is written: it never says that more is spent, or may be, than its limit.
+    async fn is_never_passed(&self) {
+        let mut events = watcher::watcher(self.room.api::<Budget>(), watcher::Config::default()).boxed();
+        while let Some(event) = events.next().await {
+            let (Event::Apply(budget) | Event::InitApply(budget)) = event.expect("the test's own watch holds") else { continue };
+            let (used, held, lost) = amounts(&budget);
+            assert!(used + held + lost <= self.limit, "used {used}, held {held}, lost {lost} of {}", self.limit);
+            let windows = budget.status.iter().flat_map(|status| status.windows.iter().flatten());
+            let high = windows.filter_map(|window| window.high_water).max().unwrap_or(0);
+            assert!(high <= self.limit, "calls are given tokens below {high} of {}", self.limit);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
+    let room = Room::open("budgetfaults").await;
+    let mut dice = Dice::seeded();
+    let controllers = Controllers::start(&room, 3);
+    tokio::select! {
+        () = under_faults(&room, &controllers, &mut dice) => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}
+
+async fn under_faults(room: &Room, controllers: &Controllers, dice: &mut Dice) {
+    let provider = Scripted::serve(room).await;
+    // Half of what is held is used in the end: by those who stay, and by those who leave.
+    let call = Call::new("--events-8--pace-300", true, 64, 50);
+    // Some are charged in full: those whose gateway is killed. It is reached after the last fault, and then soon.
+    let limit = i64::try_from(BEFORE * 2).expect("a number") * call.estimate;
+    budget(room, limit).await;
+    let agents = agents(room, &provider, FLEET).await;
+    let gateways = Gateways::start(room, 2).await;
+    let (made, whole) = (Mutex::default(), AtomicUsize::new(0));
+    let scene = Scene { room, provider: &provider, gateways, call, limit, made, whole, controllers };
+    let everything = async {
+        let works = agents.iter().map(|agent| scene.works(agent, dice.another())).collect::<Vec<_>>();
+        futures::join!(futures::future::join_all(works), scene.fails(dice.another()));
+        scene.is_quiet().await;
+    };
+    tokio::select! {
+        () = everything => {}
+        () = scene.is_never_passed() => panic!("the watch ended"),
+    }
+    let (used, ..) = spent(room).await;
+    assert!(used <= limit && provider.told() <= limit, "{used} of {limit}; told: {}", provider.told());
+    assert!(used + scene.call.estimate > limit, "nobody was refused for good while there was room: {used} of {limit}");
+    let made = scene.made.lock().expect("not poisoned").iter().map(|made| made.whole).collect::<Vec<_>>();
+    eprintln!("{} calls, {} of them whole; {used} tokens of {limit}", made.len(), made.iter().filter(|whole| **whole).count());
+}

@@ -1,0 +1,250 @@
+//! Agents that sleep without work and come back with what they had: the same name, the same volume, another pod.
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use spillway::api::agent::AgentPhase;
+use spillway::api::work_item::WorkItemPhase::{Leased, Succeeded};
+use spillway::api::{Agent, AgentPool, WorkItem};
+
+use crate::support::history::{History, phase, pod_uid, says};
+use crate::support::track::Pods;
+use crate::support::work::{UNTIL_TOLD, attempts, holder};
+use crate::support::{Operator, Room, audit, eventually, seen};
+
+/// Says what the items before it left, and leaves something itself.
+const REMEMBER: &str = "cat /workspace/log > $SPILLWAY_RESULT_FILE 2>/dev/null; echo $task >> /workspace/log";
+
+async fn opened(name: &str) -> (Room, Operator) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.apply_queue("bugs", json!({})).await;
+    (room, operator)
+}
+
+/// A pool whose agents go to sleep as soon as they may.
+fn sleepy(max: u32) -> Value {
+    let claim = json!({"storageClassName": "standard", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}});
+    json!({
+        "scaling": {"min": 0, "max": max, "cooldownSeconds": 3}, "whenEmpty": {"action": "Hibernate", "afterSeconds": 3},
+        "workspace": {"volumeClaimTemplate": claim},
+    })
+}
+
+impl Room {
+    /// Waits until there are so many Agents, all of them asleep and without a pod.
+    async fn asleep(&self, count: usize) -> Vec<Agent> {
+        let asleep = eventually(&format!("{count} agents hibernate"), async || {
+            let all: Vec<Agent> = self.list().await;
+            let asleep = all.iter().filter(|agent| phase(agent) == Some(AgentPhase::Hibernated)).count();
+            seen(asleep == count && all.len() == count, || format!("{asleep} of {}", all.len())).map(|()| all)
+        })
+        .await;
+        assert!(self.list::<Pod>().await.is_empty(), "an agent that hibernates has no pod");
+        asleep
+    }
+
+    async fn claims(&self) -> Vec<PersistentVolumeClaim> {
+        self.list().await
+    }
+
+    async fn no_claim(&self) {
+        eventually("the claims are gone", async || {
+            let left: Vec<String> = self.claims().await.iter().map(ResourceExt::name_any).collect();
+            seen(left.is_empty(), || left.join(", "))
+        })
+        .await;
+    }
+
+    async fn done(&self, name: &str) -> WorkItem {
+        let item = self.item_is(name, Succeeded).await;
+        let status = item.status.as_ref().expect("a status");
+        let counts = (status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0));
+        assert_eq!((counts, attempts(&item).len()), ((1, 0, 0), 1), "{item:?}");
+        item
+    }
+}
+
+fn has_pod(agent: &Agent) -> bool {
+    agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())
+}
+
+/// What an Agent looks like at some moment, and how that is called.
+type Moment = (&'static str, fn(&Agent) -> bool);
+
+/// What an item says was there before it.
+fn found(item: &WorkItem) -> Vec<String> {
+    let result = item.status.as_ref().and_then(|status| status.result.clone()).unwrap_or_default();
+    result.split_whitespace().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn an_agent_sleeps_without_work_and_wakes_as_itself() {
+    let (room, _operator) = opened("sleep").await;
+    let (pods, history) = (Pods::start(&room), History::start(&room));
+    room.apply_workers("sleepers", &["bugs"], REMEMBER, sleepy(2)).await;
+    room.submit("bugs", "first", json!({"payload": "one"})).await;
+    let first = room.done("first").await;
+    assert_eq!(found(&first), Vec::<String>::new());
+
+    let before = room.asleep(1).await.remove(0);
+    assert!(says(&before, "Ready", "False", "Hibernated"), "{:?}", before.status);
+    let status = before.status.clone().expect("a status");
+    assert_eq!((status.pod_ref.as_ref(), status.node.as_ref(), status.start_time.as_ref()), (None, None, None));
+    let claims = room.claims().await;
+    assert_eq!(status.claim_ref.map(|claim| claim.uid), claims.first().and_then(ResourceExt::uid), "{claims:?}");
+    let (pool_reason, _) = room.pool_says("sleepers", "ScaledToZero", "True").await;
+    assert_eq!(pool_reason, "NoWork");
+    eventually("the pool counts it among the hibernated ones only", async || {
+        let status = room.pool("sleepers").await.status.unwrap_or_default();
+        seen((status.agents, status.hibernated) == (Some(0), Some(1)), || format!("{status:?}"))
+    })
+    .await;
+    room.event(&before.name_any(), "Hibernated", "no work").await;
+    // That it was at work is not always written: an item of a moment has ended by then.
+    let (_, awake) = history.agent("it had a pod", has_pod).await;
+    let old = pod_uid(&awake);
+
+    room.submit("bugs", "second", json!({"payload": "two"})).await;
+    let second = room.done("second").await;
+    assert_eq!(found(&second), ["one"], "what the first item left");
+    assert_eq!(attempts(&second), attempts(&first), "the same agent");
+    room.event(&before.name_any(), "Woken", "work").await;
+
+    let after = room.asleep(1).await.remove(0);
+    assert_eq!((after.uid(), after.name_any()), (before.uid(), before.name_any()));
+    assert_eq!(after.spec.display_name, before.spec.display_name);
+    assert_eq!(room.claims().await.first().and_then(ResourceExt::uid), claims.first().and_then(ResourceExt::uid));
+    assert_eq!((pods.most(), pods.ever(), history.agents_ever().await.len()), (1, 2, 1));
+    history.agent("it had another pod", |agent| has_pod(agent) && pod_uid(agent) != old).await;
+
+    room.api::<AgentPool>().delete("sleepers", &DeleteParams::default()).await.expect("the pool is deleted");
+    room.empty().await;
+    room.no_claim().await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn who_sleeps_is_woken_before_others_come_and_max_is_kept() {
+    let (room, _operator) = opened("wake").await;
+    let (pods, history) = (Pods::start(&room), History::start(&room));
+    room.apply_workers("sleepers", &["bugs"], UNTIL_TOLD, sleepy(3)).await;
+    for name in ["one", "two"] {
+        room.submit("bugs", name, json!({})).await;
+    }
+    for name in ["one", "two"] {
+        room.let_go(name).await;
+        room.done(name).await;
+    }
+    let mut asleep = room.asleep(2).await;
+
+    // A person holds one of them: it sleeps on, and another one comes in its place.
+    asleep.sort_by_key(|agent| agent.spec.sequence);
+    let held = asleep.remove(0);
+    let pause = |paused: bool| Patch::Merge(json!({"spec": {"paused": paused}}));
+    let agents = room.api::<Agent>();
+    agents.patch(&held.name_any(), &PatchParams::default(), &pause(true)).await.expect("it is paused");
+    eventually("the pause is seen", async || {
+        let agent = agents.get(&held.name_any()).await.map_err(|error| error.to_string())?;
+        seen(says(&agent, "Paused", "True", "PausedBySpec"), || format!("{:?}", agent.status))
+    })
+    .await;
+    for name in ["three", "four"] {
+        room.submit("bugs", name, json!({})).await;
+    }
+    let mut holders = Vec::new();
+    for name in ["three", "four"] {
+        holders.push(holder(&room.item_is(name, Leased).await));
+    }
+    assert!(holders.contains(&asleep[0].name_any()), "the one that sleeps is woken: {holders:?}");
+    assert!(!holders.contains(&held.name_any()), "the one that is held is not: {holders:?}");
+    assert_eq!((history.agents_ever().await.len(), pods.most()), (3, 2));
+    agents.patch(&held.name_any(), &PatchParams::default(), &pause(false)).await.expect("it is let go");
+    for name in ["three", "four"] {
+        room.let_go(name).await;
+        room.done(name).await;
+    }
+    let asleep = room.asleep(3).await;
+
+    // One that sleeps is deleted at once, and its volume with it.
+    let gone = asleep[0].name_any();
+    agents.delete(&gone, &DeleteParams::default()).await.expect("it is deleted");
+    room.asleep(2).await;
+    // And the pool keeps no more than it may have.
+    room.apply_workers("sleepers", &["bugs"], UNTIL_TOLD, sleepy(1)).await;
+    room.asleep(1).await;
+    eventually("one claim is left", async || {
+        let left = room.claims().await.len();
+        seen(left == 1, || format!("{left}"))
+    })
+    .await;
+    let mut other = sleepy(1);
+    other["whenEmpty"]["action"] = json!("Terminate");
+    room.apply_workers("sleepers", &["bugs"], UNTIL_TOLD, other).await;
+    room.asleep(0).await;
+    room.no_claim().await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_was_not_made_for_the_agent_is_not_used() {
+    let (room, _operator) = opened("foreign").await;
+    room.apply_workers("sleepers", &["bugs"], REMEMBER, sleepy(1)).await;
+    room.submit("bugs", "first", json!({"payload": "one"})).await;
+    room.done("first").await;
+    let agent = room.asleep(1).await.remove(0).name_any();
+    let claims = room.api::<PersistentVolumeClaim>();
+    let name = format!("{agent}-workspace");
+    let own = claims.get(&name).await.expect("its claim");
+    claims.delete(&name, &DeleteParams::default()).await.expect("somebody deletes it");
+    room.no_claim().await;
+    let other: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": name}, "spec": own.spec})).expect("a claim");
+    claims.create(&PostParams::default(), &other).await.expect("another one");
+
+    room.submit("bugs", "second", json!({"payload": "two"})).await;
+    let (reason, words) = room.pool_says("sleepers", "Blocked", "True").await;
+    assert!(reason == "VolumeRefused" && words.contains("not made for this agent"), "{reason}: {words}");
+    assert!(room.list::<Pod>().await.is_empty());
+    let still = claims.get(&name).await.expect("it is left alone");
+    assert!(still.metadata.deletion_timestamp.is_none() && still.metadata.owner_references.is_none(), "{still:?}");
+
+    claims.delete(&name, &DeleteParams::default()).await.expect("it is taken away");
+    let second = room.done("second").await;
+    assert_eq!(found(&second), Vec::<String>::new(), "it begins with an empty volume");
+    room.event(&agent, "VolumeLost", "empty volume").await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_anywhere_in_between_loses_no_item_and_makes_no_second_pod() {
+    let (room, mut operator) = opened("dies").await;
+    let (pods, history) = (Pods::start(&room), History::start(&room));
+    room.apply_workers("sleepers", &["bugs"], REMEMBER, sleepy(1)).await;
+    // When the operator is killed: between the writes that matter, as far as a watch tells in time.
+    let moments: [Moment; 4] = [
+        ("it is to sleep", |agent| agent.spec.hibernated == Some(true) && phase(agent) != Some(AgentPhase::Hibernated)),
+        ("its pod is on its way out", |agent| says(agent, "Ready", "False", "Hibernating")),
+        ("it is to wake", |agent| agent.spec.hibernated == Some(false) && phase(agent) == Some(AgentPhase::Hibernated)),
+        ("its pod is there again", |agent| agent.spec.hibernated == Some(false) && phase(agent) == Some(AgentPhase::Spawning)),
+    ];
+    let mut left = Vec::new();
+    for (at, (what, fits)) in moments.into_iter().enumerate() {
+        let since = History::start(&room);
+        let name = format!("item-{at}");
+        room.submit("bugs", &name, json!({"payload": name})).await;
+        since.agent(what, fits).await;
+        drop(operator); // which kills it
+        operator = room.operator(&format!("after-{at}"));
+        operator.leads(&room).await;
+        assert_eq!(found(&room.done(&name).await), left, "{what}");
+        left.push(name);
+        room.asleep(1).await;
+    }
+    assert_eq!((pods.most(), history.agents_ever().await.len()), (1, 1), "one agent, and never two pods of it");
+    let writes = audit::writes(&room.namespace, jiff::Timestamp::MIN);
+    let made = writes.iter().filter(|write| write.is("create", "persistentvolumeclaims")).count();
+    assert_eq!(made, 1, "one volume");
+    room.close().await;
+}

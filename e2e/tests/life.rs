@@ -1,0 +1,534 @@
+//! The life of agents, seen from outside their pods: goodbye, silence, starts that fail, pauses, children, orphans, a sidecar
+//! that dies, a person at a terminal.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{LogParams, Patch, PatchParams, PostParams};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use spillway::api::agent::AgentPhase::{self, Active, ForceStopped, Goodbye, Idle, Paused, Running, Spawning, Stale, Stopped};
+use spillway::api::{Agent, AgentPool};
+use spillway::wire::Code;
+
+use crate::support::caller::{Caller, token_of};
+use crate::support::exec::{self, Attached, exec, sh};
+use crate::support::history::{History, condition, phase, pod_uid, says};
+use crate::support::{Operator, Room, eventually, node, seen};
+
+/// A room with an operator that leads, and all that happens in it.
+async fn opened(name: &str) -> (Room, Operator, History) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let history = History::start(&room);
+    (room, operator, history)
+}
+
+/// A program of `script`.
+fn program(script: &str) -> Value {
+    json!({"command": ["/bin/sh", "-c", script]})
+}
+
+/// Does nothing and says nothing, until it is asked to end.
+const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
+/// Ends by force alone.
+const STUBBORN: &str = "trap '' TERM; while :; do sleep 1; done";
+
+/// Heard of each second, given up after five.
+fn closely(mode: &str) -> Value {
+    json!({"mode": mode, "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 5})
+}
+
+async fn scale(room: &Room, pool: &str, replicas: usize) {
+    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+    room.api::<AgentPool>().patch_scale(pool, &PatchParams::default(), &patch).await.expect("scaled");
+}
+
+async fn change(room: &Room, agent: &str, spec: Value) {
+    room.api::<Agent>().patch(agent, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await.expect("changed");
+}
+
+/// Waits until the Agent is as wanted now.
+async fn becomes(room: &Room, name: &str, what: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+    eventually(&format!("{name} {what}"), async || {
+        let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
+        seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
+    })
+    .await
+}
+
+/// The agent says goodbye by its own command. When it did, by the machine's clock.
+async fn says_goodbye(room: &Room, agent: &str, reason: &str) -> Duration {
+    let script = format!("read up rest < /proc/uptime; echo $up; exec {} goodbye '{reason}'", exec::SPILLWAY);
+    let said = sh(room, agent, &script).await;
+    assert!(!said.err.contains("refused") && !said.err.contains("error"), "{said:?}");
+    Duration::from_secs_f64(said.out.trim().parse().expect("seconds"))
+}
+
+/// Whether there were no other phases. Which of these are seen depends on who is faster.
+fn only(phases: &[AgentPhase], expected: &[AgentPhase]) -> bool {
+    phases.iter().all(|phase| expected.contains(phase))
+}
+
+/// The pod with this uid was asked to end.
+fn asked_to_end(uid: &str) -> impl Fn(&Pod) -> bool {
+    move |pod| pod.metadata.uid.as_deref() == Some(uid) && pod.metadata.deletion_timestamp.is_some()
+}
+
+/// With which code the agent's container ended, in the kubelet's words.
+fn exit_code(pod: &Pod) -> Option<i32> {
+    let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let agent = containers.iter().find(|container| container.name == "agent")?;
+    Some(agent.state.as_ref()?.terminated.as_ref()?.exit_code)
+}
+
+async fn ends_with_goodbye(room: &Room, history: &History, name: &str, reason: &str) {
+    let ended = becomes(room, name, "ended", |agent| phase(agent) == Some(Stopped)).await;
+    assert!(says(&ended, "Ready", "False", "SaidGoodbye"), "{:?}", ended.status);
+    assert_eq!(condition(&ended, "Ready").map(|ready| ready.message.as_str()), Some(reason));
+    assert!(history.phases(name).await.ends_with(&[Goodbye, Stopped]), "{:?}", history.phases(name).await);
+}
+
+#[tokio::test]
+async fn a_goodbye_is_recorded_ends_the_pod_and_brings_one_replacement() {
+    let (room, _operator, history) = opened("bye").await;
+    room.apply_pool("free", json!({"replicas": 2})).await;
+    let agents = room.idle("free", 2).await;
+    let (name, other) = (agents[0].name_any(), agents[1].name_any());
+    let uid = pod_uid(&agents[0]);
+    let called = says_goodbye(&room, &name, "all is done").await;
+    let (recorded, agent) =
+        history.agent("the goodbye is a condition", |agent| says(agent, "GoodbyeRequested", "True", "SaidGoodbye")).await;
+    let (asked, _) = history.pod("the pod is asked to end", asked_to_end(&uid)).await;
+    let millis = |at: Duration| at.saturating_sub(called).as_millis();
+    eprintln!(
+        "goodbye: {} ms from the call to the condition, {} ms to the end of the pod being asked for",
+        millis(recorded),
+        millis(asked)
+    );
+    assert_eq!(agent.name_any(), name);
+    assert_eq!(condition(&agent, "GoodbyeRequested").map(|said| said.message.as_str()), Some("all is done"));
+    assert_eq!(agent.status.and_then(|status| status.goodbye?.reason).as_deref(), Some("all is done"));
+    ends_with_goodbye(&room, &history, &name, "all is done").await;
+    room.event(&name, "SaidGoodbye", "all is done").await;
+
+    let now = room.idle("free", 2).await;
+    assert!(now.iter().any(|agent| agent.name_any() == other), "the one that said nothing stays");
+    assert_eq!(history.agents_ever().await.len(), 3, "one replacement");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_goodbye_brings_no_replacement_that_the_pool_does_not_want() {
+    let (room, _operator, history) = opened("byezero").await;
+    let slow = program("trap 'sleep 5; exit 0' TERM; while :; do sleep 1 & wait $!; done");
+    room.apply_pool("free", json!({"replicas": 1, "agent": slow, "supervision": {"goodbyeTimeoutSeconds": 60}})).await;
+    let agent = room.idle("free", 1).await.remove(0);
+    let name = agent.name_any();
+    says_goodbye(&room, &name, "enough").await;
+    scale(&room, "free", 0).await;
+    ends_with_goodbye(&room, &history, &name, "enough").await;
+    room.pool_says("free", "ScaledToZero", "True").await;
+    assert_eq!(history.agents_ever().await.len(), 1, "{:?}", history.agents_ever().await);
+
+    // A manual agent is nobody's to replace. The pool, which is looked at again after it, makes what it wants and no more.
+    let manual: Agent =
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "mine"},
+        "spec": {"poolRef": {"name": "free"}, "manual": true}}))
+        .expect("an Agent");
+    room.api::<Agent>().create(&PostParams::default(), &manual).await.expect("accepted");
+    becomes(&room, "mine", "is idle", |agent| phase(agent) == Some(Idle)).await;
+    says_goodbye(&room, "mine", "bye").await;
+    ends_with_goodbye(&room, &history, "mine", "bye").await;
+    scale(&room, "free", 1).await;
+    room.idle("free", 1).await;
+    assert_eq!(history.agents_ever().await.len(), 3, "the first, the manual one, and the one that was wanted then");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_program_that_ignores_being_asked_is_gone_by_force_after_its_grace() {
+    let (room, _operator, history) = opened("byeforce").await;
+    let grace = json!({"goodbyeTimeoutSeconds": 3});
+    room.apply_pool("stubborn", json!({"replicas": 1, "agent": program(STUBBORN), "supervision": grace})).await;
+    room.apply_pool("polite", json!({"replicas": 1, "agent": program(QUIET), "supervision": grace})).await;
+    for (pool, code) in [("stubborn", 137), ("polite", 0)] {
+        let agent = room.idle(pool, 1).await.remove(0);
+        let (name, uid) = (agent.name_any(), pod_uid(&agent));
+        assert!(node::program(&uid).is_some(), "its program runs");
+        says_goodbye(&room, &name, "bye").await;
+        ends_with_goodbye(&room, &history, &name, "bye").await;
+        let (_, pod) = history
+            .pod("the kubelet tells its exit code", |pod| pod.metadata.uid.as_deref() == Some(&uid) && exit_code(pod).is_some())
+            .await;
+        assert_eq!(exit_code(&pod), Some(code), "{pool}");
+        nothing_runs(&uid).await;
+    }
+    room.close().await;
+}
+
+/// Waits until the node has no process of this pod.
+async fn nothing_runs(uid: &str) {
+    eventually("no process of the pod is left", async || {
+        let left = node::of_pod(uid);
+        seen(left.is_empty(), || format!("{left:?}"))
+    })
+    .await;
+}
+
+/// The pod said that it runs, until it was asked to end.
+fn said_that_it_runs(history: &History, uid: &str) {
+    let before = history.pods(uid).into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let phases: Vec<String> = before.filter_map(|pod| pod.status?.phase).collect();
+    assert_eq!(phases.last().map(String::as_str), Some("Running"), "{phases:?}");
+    assert!(phases.iter().all(|phase| phase == "Pending" || phase == "Running"), "{phases:?}");
+}
+
+/// It was found silent for `signal`, ended by force and replaced; the other agent of its pool was not.
+async fn given_up(room: &Room, history: &History, pool: &str, lost: &Agent, other: &str, signal: &str) {
+    let (name, uid) = (lost.name_any(), pod_uid(lost));
+    history.agent("its heartbeat is told as lost", |agent| agent.name_any() == name && says(agent, "Ready", "False", signal)).await;
+    let ended = becomes(room, &name, "ended", |agent| phase(agent) == Some(ForceStopped)).await;
+    assert!(says(&ended, "Ready", "False", signal), "{:?}", ended.status);
+    assert!(history.phases(&name).await.ends_with(&[Stale, ForceStopped]), "{:?}", history.phases(&name).await);
+    said_that_it_runs(history, &uid);
+    let interventions = ended.status.and_then(|status| status.interventions).unwrap_or_default();
+    let recorded: Vec<_> = interventions.iter().map(|one| (one.signal.as_str(), one.action.as_str())).collect();
+    assert_eq!(recorded, [(signal, "Restart")]);
+    room.event(&name, signal, "Restart: ").await;
+    nothing_runs(&uid).await;
+    let now = room.idle(pool, 2).await;
+    assert!(now.iter().any(|agent| agent.name_any() == other), "the other one stays");
+    assert!(now.iter().all(|agent| agent.name_any() != name));
+    assert_eq!(history.agents_ever().await.len(), 3, "one replacement");
+}
+
+#[tokio::test]
+async fn a_pod_that_falls_silent_is_ended_by_force_and_replaced_though_it_says_that_it_runs() {
+    let (room, _operator, history) = opened("silent").await;
+    room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": closely("Enforce")})).await;
+    let agents = room.idle("free", 2).await;
+    let link = node::link(&pod_uid(&agents[0])).expect("a sidecar");
+    node::signal(&link, Signal::STOP);
+    given_up(&room, &history, "free", &agents[0], &agents[1].name_any(), "HeartbeatLost").await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_frozen_program_is_ended_by_force_and_replaced_and_a_quiet_one_is_not() {
+    let (room, _operator, history) = opened("frozen").await;
+    room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": closely("Enforce")})).await;
+    let agents = room.idle("free", 2).await;
+    let uid = pod_uid(&agents[0]);
+    node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
+    assert!(node::supervisor(&uid).is_some_and(|supervisor| supervisor.state != 'T'), "its first process lives");
+    given_up(&room, &history, "free", &agents[0], &agents[1].name_any(), "ProgramSilent").await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_supervisor_that_only_observes_tells_what_it_would_do_and_stops_nothing() {
+    let (room, _operator, history) = opened("observe").await;
+    room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": closely("Observe")})).await;
+    let agents = room.idle("free", 2).await;
+    let [silent, frozen] = [&agents[0], &agents[1]].map(|agent| (agent.name_any(), pod_uid(agent)));
+    let link = node::link(&silent.1).expect("a sidecar");
+    let stopped = node::program(&frozen.1).expect("a program");
+    node::signal(&link, Signal::STOP);
+    node::signal(&stopped, Signal::STOP);
+    let would = "not done: supervision.mode is Observe";
+    let note = room.event(&silent.0, "HeartbeatLost", would).await;
+    assert!(note.contains("Restart: "), "{note}");
+    room.event(&frozen.0, "ProgramSilent", would).await;
+    becomes(&room, &silent.0, "is not heard of", |agent| says(agent, "Heartbeating", "False", "HeartbeatLost")).await;
+    becomes(&room, &frozen.0, "is frozen", |agent| says(agent, "Heartbeating", "False", "ProgramSilent")).await;
+    node::signal(&link, Signal::CONT);
+    node::signal(&stopped, Signal::CONT);
+    for (name, uid) in [&silent, &frozen] {
+        let again = becomes(&room, name, "is heard of again", |agent| says(agent, "Heartbeating", "True", "Heartbeating")).await;
+        assert_eq!(pod_uid(&again), *uid);
+        assert!(only(&history.phases(name).await, &[Spawning, Running, Idle]), "{:?}", history.phases(name).await);
+        assert!(history.pods(uid).iter().all(|pod| pod.metadata.deletion_timestamp.is_none()));
+    }
+    assert_eq!(node::program(&frozen.1).map(|program| program.pid), Some(stopped.pid), "the same program goes on");
+    assert!(node::program(&silent.1).is_some());
+    assert_eq!(history.agents_ever().await.len(), 2);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn starts_that_fail_are_given_up_in_the_kubelets_words_and_tried_later_and_later() {
+    let (room, _operator, history) = opened("start").await;
+    let within = |seconds: u32| json!({"startupTimeoutSeconds": seconds});
+    let image = json!({"image": "localhost/spillway/there-is-no-such:dev"});
+    room.apply_pool("fine", json!({"replicas": 1, "supervision": within(5)})).await;
+    let fine = room.idle("fine", 1).await.remove(0).name_any();
+    // Long enough for the kubelet to find out, and to say so: that takes it a second try.
+    room.apply_pool("told", json!({"replicas": 1, "agent": image, "supervision": within(30)})).await;
+    room.apply_pool("fails", json!({"replicas": 1, "agent": image, "supervision": within(5)})).await;
+    let gave_up = |agent: &Agent, pool: &str| agent.spec.pool_ref.name == pool && phase(agent) == Some(ForceStopped);
+    let (_, told) = history.agent("the first is given up in the kubelet's words", |agent| gave_up(agent, "told")).await;
+    let message = &condition(&told, "Ready").expect("Ready").message;
+    assert!(message.contains("ImagePull") && message.contains("there-is-no-such"), "{message}");
+
+    let (reason, _) = room.pool_says("fails", "Stalled", "True").await;
+    assert_eq!(reason, "CrashLoop");
+    let all = room.list::<Agent>().await;
+    let mut ended: Vec<&Agent> = all.iter().filter(|agent| gave_up(agent, "fails")).collect();
+    ended.sort_by_key(|agent| agent.creation_timestamp());
+    assert!((5..=6).contains(&ended.len()), "{} given up", ended.len());
+    for agent in ended.iter().copied().chain([&told]) {
+        assert!(says(agent, "Ready", "False", "StartTimedOut"), "{:?}", agent.status);
+        assert_eq!(history.phases(&agent.name_any()).await, [Spawning, Stale, ForceStopped]);
+    }
+    let made: Vec<_> = ended.iter().map(|agent| agent.creation_timestamp().expect("a time").0).collect();
+    let gaps: Vec<_> = made.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs()).collect();
+    let (first, last) = gaps.split_at(2);
+    assert!(first.iter().sum::<i64>() < last.iter().sum(), "later and later: {gaps:?} s between them");
+    let others = history.phases(&fine).await;
+    assert!(only(&others, &[Spawning, Running, Idle]), "the gateway served others all along: {others:?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn nobody_is_given_up_for_a_late_start_while_no_gateway_serves() {
+    let (room, _operator, history) = opened("startaway").await;
+    room.kill_gateway();
+    room.apply_pool("free", json!({"replicas": 1, "supervision": {"startupTimeoutSeconds": 20}})).await;
+    let (_, agent) = history.agent("its pod runs", |agent| says(agent, "Ready", "False", "NotRegistered")).await;
+    // Longer than it has, which is more than its sidecar waits between two tries: what must not happen has no end to wait for.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(history.phases(&agent.name_any()).await, [Spawning, Running]);
+    room.start_gateway("again");
+    assert_eq!(room.idle("free", 1).await[0].name_any(), agent.name_any());
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_pause_is_told_and_counted_and_a_paused_frozen_program_is_not_given_up() {
+    let (room, _operator, history) = opened("pause").await;
+    room.apply_pool("free", json!({"replicas": 1, "agent": program(QUIET), "supervision": closely("Enforce")})).await;
+    let agent = room.idle("free", 1).await.remove(0);
+    let (name, uid) = (agent.name_any(), pod_uid(&agent));
+    change(&room, &name, json!({"paused": true})).await;
+    let paused = becomes(&room, &name, "is paused", |agent| phase(agent) == Some(Paused)).await;
+    assert!(says(&paused, "Paused", "True", "PausedBySpec"), "{:?}", paused.status);
+    assert_eq!(paused.status.and_then(|status| status.pauses), Some(1));
+    eventually("the pod is told", async || {
+        let said = exec::spillway(&room, &name, &["status"]).await;
+        seen(said.out.contains("wanted: pause"), || format!("{said:?}"))
+    })
+    .await;
+
+    node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
+    // Twice its time-out, and its heartbeats go on: what must not happen has no end to wait for.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let held = room.api::<Agent>().get(&name).await.expect("the Agent");
+    assert_eq!((phase(&held), held.status.and_then(|status| status.interventions)), (Some(Paused), None));
+    node::signal(&node::program(&uid).expect("a program"), Signal::CONT);
+
+    change(&room, &name, json!({"paused": false, "resumePause": 1})).await;
+    let again = becomes(&room, &name, "goes on", |agent| phase(agent) == Some(Idle)).await;
+    assert!(says(&again, "Paused", "False", "NotPaused") && pod_uid(&again) == uid, "{:?}", again.status);
+    // The same again without a pause.
+    node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
+    becomes(&room, &name, "is given up", |agent| phase(agent) == Some(ForceStopped) && says(agent, "Ready", "False", "ProgramSilent"))
+        .await;
+    assert!(history.phases(&name).await.ends_with(&[Idle, Stale, ForceStopped]), "{:?}", history.phases(&name).await);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
+    let (room, _operator, history) = opened("children").await;
+    room.apply_pool("kids", json!({"replicas": 0})).await;
+    room.apply_pool("others", json!({"replicas": 0})).await;
+    let may = json!({"replicas": 1, "may": {"spawnIn": ["kids"]}, "bulkhead": {"maxChildAgents": 1}});
+    room.apply_pool("parents", may).await;
+    let parent = room.idle("parents", 1).await.remove(0);
+    let name = parent.name_any();
+
+    let not_listed = exec::spillway(&room, &name, &["spawn", "others"]).await;
+    assert!(not_listed.code == 3 && not_listed.err.contains("spec.may.spawnIn"), "{not_listed:?}");
+    let child = exec::spillway(&room, &name, &["spawn", "kids", "--key", "first"]).await.ok().trim().to_owned();
+    let made = becomes(&room, &child, "is idle", |agent| phase(agent) == Some(Idle)).await;
+    assert_eq!((made.spec.parent_ref.map(|parent| parent.name), made.spec.manual), (Some(name.clone()), Some(true)));
+    becomes(&room, &name, "has a child", |agent| agent.status.as_ref().and_then(|status| status.children) == Some(1)).await;
+    assert_eq!(room.pool("kids").await.status.and_then(|status| status.agents), Some(0), "it counts outside its pool's size");
+
+    // The same key gives the same child, through the command and by the API as the sidecar calls it.
+    assert_eq!(exec::spillway(&room, &name, &["spawn", "kids", "--key", "first"]).await.ok().trim(), child);
+    let pod = room.api::<Pod>().get(&name).await.expect("its pod");
+    let link = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await).saying("idempotency-key", "first");
+    let again = link.post("/agent/v1/agents", json!({"pool": "kids"})).await;
+    assert_eq!((again.status, again.json()), (200, json!({"agent": child})));
+    let another = link.post("/agent/v1/agents", json!({"pool": "kids", "displayName": "another"})).await;
+    assert_eq!(another.refusal().code, Code::KeyReused);
+    assert_eq!(link.post("/agent/v1/agents", json!({"pool": "others"})).await.refusal().code, Code::NotAllowed);
+
+    let one_too_many = exec::spillway(&room, &name, &["spawn", "kids"]).await;
+    assert!(one_too_many.code == 3 && one_too_many.err.contains("maxChildAgents"), "{one_too_many:?}");
+    warned(&room, &name).await;
+    assert_eq!(room.list::<Agent>().await.len(), 2, "nothing else was made");
+
+    says_goodbye(&room, &name, "done").await;
+    ends_with_goodbye(&room, &history, &name, "done").await;
+    let (_, gone) = history
+        .agent("the child leaves too", |agent| agent.name_any() == child && says(agent, "GoodbyeRequested", "True", "ParentEnded"))
+        .await;
+    assert_eq!(gone.name_any(), child);
+    becomes(&room, &child, "ended", |agent| phase(agent) == Some(Stopped)).await;
+    room.close().await;
+}
+
+/// That it asked for too much reaches the model, and people.
+async fn warned(room: &Room, name: &str) {
+    let rule = "RuleViolated/TooManyChildren";
+    eventually("the warning is in the pod", async || {
+        let said = sh(room, name, "cat /spillway/data/notices.jsonl").await;
+        seen(said.out.contains(rule), || format!("{said:?}"))
+    })
+    .await;
+    let next = exec::spillway(room, name, &["progress", "thinking"]).await;
+    assert!(next.err.contains("notice: ") && next.err.contains(rule), "the next command tells it: {next:?}");
+    let after = exec::spillway(room, name, &["progress", "thinking"]).await;
+    assert!(!after.err.contains(rule), "once: {after:?}");
+    room.event(name, rule, "Warn: ").await;
+    let parent = becomes(room, name, "has it on record", |agent| {
+        agent.status.as_ref().is_some_and(|status| status.interventions.as_ref().is_some_and(|all| !all.is_empty()))
+    })
+    .await;
+    let interventions = parent.status.and_then(|status| status.interventions).unwrap_or_default();
+    let recorded: Vec<_> = interventions.iter().map(|one| (one.signal.as_str(), one.action.as_str())).collect();
+    assert_eq!(recorded, [(rule, "Warn")]);
+}
+
+/// How many dead processes nobody took, as the container sees itself.
+const ZOMBIES: &str = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
+
+async fn zombies(room: &Room, pod: &str) -> usize {
+    sh(room, pod, ZOMBIES).await.out.trim().parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_process() {
+    let (room, _operator, _history) = opened("orphans").await;
+    let orphans = "i=0; while [ $i -lt 1000 ]; do (sleep 0.1 & echo orphan); i=$((i+1)); done; echo all; exec sleep 100000";
+    let resources = json!({"requests": {"cpu": "5m", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}});
+    let agent = json!({"command": ["/bin/sh", "-c", orphans], "resources": resources});
+    room.apply_pool("free", json!({"replicas": 1, "agent": agent})).await;
+    let agent = room.idle("free", 1).await.remove(0);
+    let (name, uid) = (agent.name_any(), pod_uid(&agent));
+    eventually("all were orphaned", async || {
+        let log = room.api::<Pod>().logs(&name, &LogParams { container: Some("agent".into()), ..LogParams::default() }).await;
+        let log = log.map_err(|error| error.to_string())?;
+        let orphans = log.lines().filter(|line| *line == "orphan").count();
+        seen(log.ends_with("all\n") && orphans == 1000, || format!("{orphans} orphans"))
+    })
+    .await;
+    eventually("all of them ended", async || {
+        let said = sh(&room, &name, "ps | grep -c 'sleep 0[.]1$'").await;
+        seen(said.out.trim() == "0", || format!("{said:?}"))
+    })
+    .await;
+    assert_eq!(zombies(&room, &name).await, 0);
+
+    // A parent that takes nobody leaves one; ours takes it as soon as it is orphaned.
+    sh(&room, &name, "(sleep 0.1 & exec sleep 99999) > /dev/null 2>&1 &").await.ok();
+    eventually("a zombie can be seen", async || {
+        let seen_now = zombies(&room, &name).await;
+        seen(seen_now == 1, || format!("{seen_now}"))
+    })
+    .await;
+    sh(&room, &name, "kill $(ps | grep ' sleep 9999[9]$' | awk '{print $1}')").await.ok();
+    eventually("it is gone", async || {
+        let left = zombies(&room, &name).await;
+        seen(left == 0, || format!("{left}"))
+    })
+    .await;
+
+    // Processes of their own sessions, with the same uid, outlive much; not the first process of their container.
+    sh(&room, &name, "setsid sleep 88888 > /dev/null 2>&1 & setsid sh -c 'sleep 77777 & sleep 77777' > /dev/null 2>&1 &").await.ok();
+    eventually("they run", async || {
+        let all = node::of_pod(&uid);
+        seen(all.iter().filter(|process| process.command.contains("88888") || process.command == "sleep 77777").count() == 3, || {
+            format!("{all:?}")
+        })
+    })
+    .await;
+    node::signal(&node::supervisor(&uid).expect("a supervisor"), Signal::KILL);
+    nothing_runs(&uid).await;
+    let ended = becomes(&room, &name, "ended", |agent| phase(agent) == Some(Stopped)).await;
+    let ready = condition(&ended, "Ready").expect("Ready");
+    assert!(ready.reason == "PodFailed" && ready.message.contains("137"), "{ready:?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
+    let (room, _operator, history) = opened("link").await;
+    let counts = "trap 'exit 0' TERM; n=0; while :; do n=$((n+1)); echo step $n; sleep 1 & wait $!; done";
+    room.apply_pool("free", json!({"replicas": 1, "agent": program(counts), "supervision": closely("Enforce")})).await;
+    let agent = room.idle("free", 1).await.remove(0);
+    let (name, uid) = (agent.name_any(), pod_uid(&agent));
+    let (link, program) = (node::link(&uid).expect("a sidecar"), node::program(&uid).expect("a program"));
+    let steps = async || {
+        let params = LogParams { container: Some("agent".into()), ..LogParams::default() };
+        let log = room.api::<Pod>().logs(&name, &params).await.expect("its output");
+        log.lines().filter_map(|line| line.strip_prefix("step ")?.parse::<u32>().ok()).collect::<Vec<_>>()
+    };
+    node::signal(&link, Signal::KILL);
+    eventually("another sidecar runs", async || {
+        let now = node::link(&uid);
+        seen(now.as_ref().is_some_and(|now| now.pid != link.pid), || format!("{now:?}"))
+    })
+    .await;
+    let before = steps().await.len();
+    // It is registered again and speaks for the program.
+    eventually("what the program does is told", async || {
+        let said = exec(&room, &name, &[exec::SPILLWAY, "progress", "alive"]).await;
+        let told = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?.status.and_then(|status| status.current_action);
+        seen(told.as_deref() == Some("alive"), || format!("{told:?} {said:?}"))
+    })
+    .await;
+    eventually("the program goes on", async || {
+        let now = steps().await;
+        seen(now.len() > before + 3, || format!("{now:?}")).map(|()| now)
+    })
+    .await
+    .into_iter()
+    .zip(1..)
+    .for_each(|(step, expected)| assert_eq!(step, expected, "no output is lost, and it began once"));
+    assert_eq!(node::program(&uid).map(|now| now.pid), Some(program.pid));
+    // While a container of its pod restarts the pod is not ready: that is all there is to see.
+    assert!(only(&history.phases(&name).await, &[Spawning, Running, Idle]), "{:?}", history.phases(&name).await);
+    assert_eq!(history.agents_ever().await.len(), 1);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_chat_agent_is_active_while_its_terminal_is_used() {
+    let (room, _operator, history) = opened("chat").await;
+    room.apply_pool("chat", json!({"replicas": 2, "mode": "Chat", "agent": {"command": ["/bin/sh"]}})).await;
+    let agents = room.idle("chat", 2).await;
+    let (name, other) = (agents[0].name_any(), agents[1].name_any());
+    let mut person = Attached::to(&room, &name);
+    let typing = std::sync::Mutex::new(&mut person);
+    eventually("it is active", async || {
+        // The kernel keeps the times of a terminal to 8 s: who types is seen by and by.
+        typing.lock().expect("one person").types("echo hello > /tmp/typed");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let agent = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?;
+        seen(phase(&agent) == Some(Active), || format!("{:?}", phase(&agent)))
+    })
+    .await;
+    assert_eq!(sh(&room, &name, "cat /tmp/typed").await.ok().trim(), "hello");
+    // Still attached, and nobody types.
+    becomes(&room, &name, "is idle again", |agent| phase(agent) == Some(Idle)).await;
+    assert!(history.phases(&name).await.ends_with(&[Idle, Active, Idle]), "{:?}", history.phases(&name).await);
+    assert!(only(&history.phases(&other).await, &[Spawning, Running, Idle]), "nobody was at the other one");
+    drop(person);
+    room.close().await;
+}

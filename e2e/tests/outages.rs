@@ -1,0 +1,468 @@
+//! What is away, and what it costs: no agent is ended, and no program stopped, because something of ours was not there. Only
+//! who falls silent alone, and stays so, is given up.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use rustix::process::Signal;
+use serde_json::json;
+use spillway::api::{Agent, AgentPool};
+use spillway::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH};
+use spillway::wire::{Code, GOVERNOR_AUDIENCE};
+
+use crate::support::caller::{self, Caller, report, token_of};
+use crate::support::fake::{Authority, FakeGovernor};
+use crate::support::fleet::{Chronicle, Fleet, log, steps};
+use crate::support::{Room, audit, eventually, operator, seen, stopped};
+
+/// Reports so often, and silent for so long, in seconds.
+fn heartbeat(period: u32, timeout: u32) -> serde_json::Value {
+    json!({"heartbeatPeriodSeconds": period, "heartbeatTimeoutSeconds": timeout})
+}
+
+async fn scale(room: &Room, pool: &str, replicas: u32) {
+    let scale = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+    room.api::<AgentPool>().patch_scale(pool, &PatchParams::default(), &scale).await.expect("scaled");
+}
+
+/// Waits until every one of these has found the gateway again, by its own word, `times` times in all.
+async fn answered_again(room: &Room, agents: &[String], times: usize) {
+    for agent in agents {
+        eventually(&format!("{agent} is answered again"), async || {
+            let said = log(room, agent, "link").await;
+            seen(said.matches("the gateway answers again").count() >= times, || said)
+        })
+        .await;
+    }
+}
+
+/// The programs went on meanwhile, each step counted once.
+async fn went_on(room: &Room, agents: &[String], before: &[u64], at_least: u64) {
+    let after = steps(room, agents).await;
+    assert!(before.iter().zip(&after).all(|(before, after)| after - before >= at_least), "from {before:?} to {after:?}");
+}
+
+#[tokio::test]
+async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
+    let room = Room::open("alone").await;
+    let first = room.operator("first");
+    first.leads(&room).await;
+    let told = Chronicle::start(&room);
+    // Above ten minutes: a pod that hears nobody for that long ends by itself.
+    room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 900)})).await;
+    let before = Fleet::of(&room, 3).await;
+    let walked = steps(&room, &before.names()).await;
+
+    drop(first);
+    room.kill_gateway();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(Fleet::now(&room).await, before, "nobody is there, and nothing happened");
+    // A step is five seconds; half as many are enough on a machine with other things to do.
+    went_on(&room, &before.names(), &walked, 60).await;
+
+    room.start_gateway("later");
+    let second = room.operator("second");
+    second.leads(&room).await;
+    answered_again(&room, &before.names(), 1).await;
+    room.pool_says("free", "Ready", "True").await;
+    assert_eq!(Fleet::of(&room, 3).await, before, "the same Agents, pods and containers, none of them restarted");
+    told.nothing_happened_to(&before.names());
+    went_on(&room, &before.names(), &walked, 60).await;
+
+    // And they are led again, not only left alone.
+    scale(&room, "free", 1).await;
+    room.pods_ready(1).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
+    let room = Room::open("late").await;
+    let first = room.operator("first");
+    first.leads(&room).await;
+    let told = Chronicle::start(&room);
+    room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 15)})).await;
+    let before = Fleet::of(&room, 3).await;
+    let walked = steps(&room, &before.names()).await;
+    let pod = room.list::<Pod>().await.remove(0);
+    let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+
+    drop(first);
+    eventually("the gateway says that the governor is away", async || {
+        let answer = agent.post("/agent/v1/report", report()).await;
+        seen(answer.status == 503, || format!("{answer:?}"))
+    })
+    .await;
+    for _ in 0..60 {
+        let answer = agent.post("/agent/v1/report", report()).await;
+        assert_eq!((answer.status, answer.refusal().code), (503, Code::GovernorAway));
+        assert!(answer.headers.contains_key("retry-after"), "and when to come again");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    went_on(&room, &before.names(), &walked, 6).await;
+
+    let second = room.operator("second");
+    second.leads(&room).await;
+    answered_again(&room, &before.names(), 1).await;
+    // Whoever counted the silence would have given them up within this.
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    assert_eq!(Fleet::of(&room, 3).await, before);
+    told.nothing_happened_to(&before.names());
+    went_on(&room, &before.names(), &walked, 12).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_roll_out_of_the_gateway_loses_no_agent() {
+    let room = Room::open("roll").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let told = Chronicle::start(&room);
+    room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 120)})).await;
+    let before = Fleet::of(&room, 3).await;
+    let walked = steps(&room, &before.names()).await;
+
+    // Away for 90 s.
+    room.kill_gateway();
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    room.start_gateway("after");
+    answered_again(&room, &before.names(), 1).await;
+    went_on(&room, &before.names(), &walked, 9).await;
+    // What was missed while it was away would show within another time-out.
+    tokio::time::sleep(Duration::from_secs(130)).await;
+    assert_eq!(Fleet::of(&room, 3).await, before);
+    told.nothing_happened_to(&before.names());
+
+    // One after the other under the same address, each for less time than an agent may be silent.
+    room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 40)})).await;
+    room.pool_says("free", "Ready", "True").await;
+    for name in ["second", "third", "fourth", "fifth"] {
+        room.kill_gateway();
+        room.start_gateway(name);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    answered_again(&room, &before.names(), 2).await;
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(Fleet::of(&room, 3).await, before);
+    told.nothing_happened_to(&before.names());
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothing() {
+    let room = Room::open("stopped").await;
+    let mut first = room.operator("first");
+    first.leads(&room).await;
+    let second = room.operator("second");
+    room.apply_pool("free", json!({"replicas": 3, "supervision": heartbeat(5, 30)})).await;
+    let before = Fleet::of(&room, 3).await;
+    let pods: Vec<Pod> = room.list().await;
+    let old = gateway_at_the_governor(&room, &pods[0]).await;
+    // Held from before: what it says on them it says in its first moments awake.
+    let mut lines = Vec::new();
+    for _ in 0..3 {
+        let mut line = old.connect().await.expect("it serves");
+        let answer = line.call("POST", "/agent/v1/report", report().to_string()).await.expect("it answers");
+        assert_eq!(answer.status, 200, "it leads: {answer:?}");
+        lines.push(line);
+    }
+    let epoch = |answer: &caller::Answer| answer.headers[OWNER_EPOCH].to_str().expect("text").parse::<i64>().expect("a number");
+    let led = epoch(&old.post("/agent/v1/report", report()).await);
+
+    first.signal(Signal::STOP);
+    // The last of its threads stops a little later.
+    eventually("it stands still", async || match tokio::time::timeout(Duration::from_secs(2), first.get("/livez")).await {
+        Ok(answer) => Err(format!("{answer:?}")),
+        Err(_) => Ok(()),
+    })
+    .await;
+    let asked = lines.into_iter().enumerate().map(|(at, mut line)| {
+        let (path, body) = match at {
+            0 => ("/agent/v1/goodbye", json!({"reason": "said to one that sleeps"})),
+            1 => ("/agent/v1/register", json!({"version": "test"})),
+            _ => ("/agent/v1/report", report()),
+        };
+        tokio::spawn(async move { line.call_for(Duration::from_secs(400), "POST", path, body.to_string()).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    second.leads(&room).await;
+    let new = gateway_at_the_governor(&room, &pods[0]).await;
+    eventually("the new leader answers", async || {
+        let answer = new.try_call("POST", "/agent/v1/report", report().to_string()).await?;
+        seen(answer.status == 200 && epoch(&answer) > led, || format!("{answer:?}"))
+    })
+    .await;
+    // What the one that sleeps does not know: a goodbye, and another size.
+    let leaving = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pods[2]).await);
+    eventually("a goodbye is taken by the new leader", async || {
+        let answer = leaving.try_call("POST", "/agent/v1/goodbye", json!({"reason": "done"}).to_string()).await?;
+        seen(answer.status == 200, || format!("{answer:?}"))
+    })
+    .await;
+    scale(&room, "free", 5).await;
+    let after = Fleet::of_living(&room, 5).await;
+    tokio::time::sleep(Duration::from_secs(150)).await;
+
+    let woken = jiff::Timestamp::now();
+    first.signal(Signal::CONT);
+    for answer in asked {
+        match answer.await.expect("a task") {
+            Ok(answer) => {
+                assert_eq!((answer.status, answer.refusal().code), (503, Code::GovernorAway), "{answer:?}");
+                assert_eq!(epoch(&answer), led, "it says whose answer it is");
+            }
+            Err(closed) => assert!(!closed.contains("no answer came"), "{closed}"),
+        }
+    }
+    assert!(!first.ended().await.success(), "it finds that it does not lead, and ends");
+    // A little for what it might have left behind, and a whole time-out more.
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    let late: Vec<_> = audit::writes(&room.namespace, woken)
+        .into_iter()
+        .filter(|write| write.holder().is_some_and(|holder| first.is_holder(holder)))
+        .filter(|write| (200..300).contains(&write.response_status.code))
+        .collect();
+    assert!(late.is_empty(), "the one that slept writes nothing: {late:#?}");
+    assert_eq!(Fleet::of_living(&room, 5).await, after, "and nobody was ended for it");
+    let stayed = before.names().into_iter().filter(|name| *name != pods[2].name_any());
+    assert!(stayed.clone().all(|name| after.names().contains(&name)), "{:?} of {:?}", stayed.collect::<Vec<_>>(), after.names());
+    let goodbye = room.api::<Agent>().get(&pods[0].name_any()).await.expect("an Agent").status.and_then(|status| status.goodbye);
+    assert_eq!(goodbye, None, "what was said to the one that slept was not heard");
+    room.close().await;
+}
+
+/// A gateway, as the governor sees one, that speaks for `pod`.
+async fn gateway_at_the_governor(room: &Room, pod: &Pod) -> Caller {
+    let token = caller::token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await;
+    let caller = Caller::at_the_governor(room).await.with(&token).saying(GATEWAY, "test");
+    caller.saying(CALLER_NAMESPACE, &room.namespace).saying(CALLER_POD, &pod.name_any()).saying(CALLER_UID, &pod.uid().expect("a uid"))
+}
+
+#[tokio::test]
+async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_the_newest() {
+    let room = Room::open("epoch").await;
+    let authority = Authority::make(&room).await;
+    let old = FakeGovernor::start(&room, &authority, "old", 7).await;
+    old.leads(&room).await;
+    let pod = never_run(&room, "somebody").await;
+    let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let answers = async |what: &str| {
+        eventually(what, async || {
+            let answer = agent.try_call("POST", "/agent/v1/report", report().to_string()).await?;
+            seen(answer.status == 200, || format!("{answer:?}"))
+        })
+        .await
+    };
+    answers("the first leader's answers are passed on").await;
+
+    // The same process under a lower epoch: nobody's answer that counts.
+    old.says_epoch(6);
+    let answer = agent.post("/agent/v1/report", report()).await;
+    let refusal = answer.refusal();
+    assert_eq!((answer.status, refusal.code), (503, Code::GovernorAway));
+    assert!(refusal.message.contains("owner epoch 6") && refusal.message.contains('7'), "{refusal}");
+    old.says_epoch(7);
+    answers("it is heard again under its own epoch").await;
+
+    // A call that the old leader keeps while the new one takes over, and then answers.
+    old.holds_answers();
+    let asked = tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.post("/agent/v1/report", report()).await }
+    });
+    old.holds_a_call().await;
+    let new = FakeGovernor::start(&room, &authority, "new", 8).await;
+    new.leads(&room).await;
+    old.ends_streams();
+    answers("the new leader's answers are passed on").await;
+    old.answers();
+    let late = asked.await.expect("a task");
+    assert_eq!((late.status, late.refusal().code), (503, Code::GovernorAway), "an answer from before is not passed on");
+    // And it does not cost the connection to the new one.
+    for _ in 0..20 {
+        let answer = agent.post("/agent/v1/report", report()).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    room.api::<Pod>().delete("somebody", &DeleteParams::default().grace_period(0)).await.expect("deleted");
+    room.close().await;
+}
+
+/// A pod that no node takes: it is there, and so tokens can be bound to it.
+async fn never_run(room: &Room, name: &str) -> Pod {
+    let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
+    let container = json!({"name": "c", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
+    let pod = json!({"metadata": {"name": name}, "spec": {"nodeSelector": {"no-such": "label"}, "containers": [container]}});
+    let pod = serde_json::from_value(pod).expect("a pod");
+    room.api().create(&Default::default(), &pod).await.expect("a pod")
+}
+
+#[tokio::test]
+async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after_two() {
+    let room = Room::open("silent").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let told = Chronicle::start(&room);
+    room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(2, 6)})).await;
+    let pods = {
+        Fleet::of(&room, 6).await;
+        room.pods_ready(6).await
+    };
+    // One alone.
+    let alone = pods[0].name_any();
+    let link = stopped::Link::of(&pods[0]);
+    let lost = told.until(&alone, "given up", |state| state.phase == "Stale").await;
+    assert_eq!(lost.ready, "HeartbeatLost");
+    assert!((6..12).contains(&served(&lost.words)), "{lost:?}");
+    told.until(&alone, "ended by force", |state| state.phase == "ForceStopped").await;
+    let many = told.of(&alone).into_iter().find(|state| state.heartbeating.contains("SilentWithMany"));
+    assert_eq!(many, None, "nobody was silent with it");
+    drop(link);
+
+    // All of a node at once.
+    Fleet::of_living(&room, 6).await;
+    let pods = room.pods_ready(6).await;
+    let links: Vec<_> = pods.iter().map(stopped::Link::of).collect();
+    for pod in &pods {
+        let name = pod.name_any();
+        told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
+        let lost = told.until(&name, "given up in the end", |state| state.phase == "Stale").await;
+        assert_eq!(lost.ready, "HeartbeatLost");
+        assert!(served(&lost.words) >= 12, "only after a second time-out: {lost:?}");
+        let states = told.of(&name);
+        let at = |holds: &dyn Fn(&crate::support::fleet::State) -> bool| states.iter().position(holds).expect("it was seen");
+        assert!(at(&|state| state.heartbeating == "Unknown/SilentWithMany") < at(&|state| state.phase == "Stale"), "{states:#?}");
+    }
+    drop(links);
+    Fleet::of_living(&room, 6).await;
+    room.close().await;
+}
+
+/// Seconds of served time that the words of a lost heartbeat name.
+fn served(words: &str) -> u64 {
+    let number = words.split(" s of served time").next().and_then(|before| before.rsplit(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no seconds in {words:?}"))
+}
+
+#[tokio::test]
+async fn many_that_come_back_in_time_are_as_they_were() {
+    let room = Room::open("back").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let told = Chronicle::start(&room);
+    room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(5, 45)})).await;
+    let before = Fleet::of(&room, 6).await;
+    let pods = room.pods_ready(6).await;
+    let mut links: Vec<_> = pods.iter().map(stopped::Link::of).collect();
+    for name in before.names() {
+        told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
+    }
+    // Not all in one moment: the last ones are few, and silent for longer than one alone may be.
+    let heard = async |pods: &[Pod]| {
+        eventually("they are heard of again", async || {
+            let heard = |pod: &Pod| told.of(&pod.name_any()).last().is_some_and(|state| state.heartbeating == "True/Heartbeating");
+            seen(pods.iter().all(heard), || format!("{:?}", pods.iter().map(|pod| told.of(&pod.name_any())).collect::<Vec<_>>()))
+        })
+        .await;
+    };
+    drop(links.drain(..4));
+    heard(&pods[..4]).await;
+    drop(links);
+    heard(&pods).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(Fleet::of(&room, 6).await, before);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn alone_a_kubelet_that_stands_still_costs_no_identity_and_its_return_no_agent() {
+    a_kubelet_goes_and_comes(stopped::Kubelet::Stopped).await;
+}
+
+#[tokio::test]
+async fn alone_a_kubelet_that_is_killed_costs_no_identity_and_the_next_one_no_agent() {
+    a_kubelet_goes_and_comes(stopped::Kubelet::Killed).await;
+}
+
+/// Alone on its cluster, as the tests' names say: every pod is on this node.
+async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
+    let room = Room::open("kubelet").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let told = Chronicle::start(&room);
+    room.apply_pool("free", json!({"replicas": 2})).await;
+    let before = Fleet::of(&room, 2).await;
+    let pods = room.pods_ready(2).await;
+    let walked = steps(&room, &before.names()).await;
+
+    let kubelet = how.away();
+    let node = pods[0].spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a node");
+    let ready = async || -> Result<String, String> {
+        let node = Api::<Node>::all(room.client.clone()).get(&node).await.map_err(|error| error.to_string())?;
+        let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+        let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+        Ok(ready.map(|condition| condition.status).unwrap_or_default())
+    };
+    eventually("the node is not heard of", async || seen(ready().await? == "Unknown", String::new)).await;
+    for name in before.names() {
+        told.until(&name, "unreachable", |state| state.phase == "Stale" && state.ready == "NodeUnreachable").await;
+    }
+    let replacements = eventually("replacements are made, under other names", async || {
+        let names: Vec<_> =
+            room.list::<Agent>().await.iter().map(ResourceExt::name_any).filter(|name| !before.names().contains(name)).collect();
+        seen(names.len() == 2, || format!("{names:?}")).map(|()| names)
+    })
+    .await;
+    for name in &replacements {
+        let stuck = told.until(name, "without a node", |state| state.ready == "Unschedulable").await;
+        assert!(stuck.words.contains("untolerated taint"), "in the scheduler's words: {stuck:?}");
+    }
+    let now: Vec<Pod> = room.list().await;
+    for pod in &pods {
+        let same: Vec<_> = now.iter().filter(|other| other.name_any() == pod.name_any()).collect();
+        assert!(same.len() == 1 && same[0].uid() == pod.uid(), "no second pod takes an identity");
+        assert_eq!(same[0].metadata.deletion_timestamp, None, "nor is the first one asked to leave");
+    }
+    eventually("the pool counts those that can be reached", async || {
+        let status = room.pool("free").await.status.expect("a status");
+        seen(status.agents == Some(2), || format!("{status:?}"))
+    })
+    .await;
+
+    drop(kubelet);
+    eventually("the node is heard of again", async || seen(ready().await? == "True", String::new)).await;
+    room.pool_says("free", "Ready", "True").await;
+    for name in &replacements {
+        eventually(&format!("{name} is one too many"), async || {
+            let left = room.api::<Agent>().get_opt(name).await.map_err(|error| error.to_string())?;
+            seen(left.is_none(), || "it is there".to_owned())
+        })
+        .await;
+    }
+    assert_eq!(Fleet::of(&room, 2).await, before, "who was there before is there, and was never ended");
+    went_on(&room, &before.names(), &walked, 5).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_gateway_without_any_leader_answers_everybody_at_once() {
+    let room = Room::open("nobody").await;
+    let _authority = Authority::make(&room).await;
+    let pod = never_run(&room, "somebody").await;
+    let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);
+    let away = async |method: &str, path: &str, body: Bytes| {
+        eventually("the gateway serves", async || {
+            let answer = agent.try_call(method, path, body.clone()).await?;
+            seen(answer.status == 503 && answer.refusal().code == Code::GovernorAway, || format!("{answer:?}"))
+        })
+        .await;
+    };
+    away("POST", "/agent/v1/report", report().to_string().into()).await;
+    away("GET", "/agent/v1/wanted?after=1.1", Bytes::new()).await;
+    away("POST", "/agent/v1/goodbye", json!({"reason": "nobody hears it"}).to_string().into()).await;
+    room.api::<Pod>().delete("somebody", &DeleteParams::default().grace_period(0)).await.expect("deleted");
+    room.close().await;
+}

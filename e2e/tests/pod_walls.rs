@@ -1,0 +1,307 @@
+//! The walls around an agent's pod, tried from inside: where it can reach, what it can read, and that its program does not run
+//! where the walls do not stand. Each refusal has its control: the same try succeeds where there is no wall.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, LogParams, PostParams};
+use serde_json::{Value, json};
+use spillway::api::Agent;
+use spillway::api::agent::AgentPhase::{Active, ForceStopped, Idle, Running, Spawning, Stale, Stopped};
+use tokio::net::{TcpListener, UdpSocket};
+
+use crate::support::exec::sh;
+use crate::support::history::{History, condition, phase, pod_uid, says};
+use crate::support::{Operator, Room, eventually, node, seen};
+
+/// A pod without our walls: `command` in the image of the demo agent. Its address.
+async fn open_pod(room: &Room, name: &str, command: Value) -> IpAddr {
+    let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
+    let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 1, "containers":
+        [{"name": "agent", "image": "localhost/spillway/demo-agent:dev", "command": command, "securityContext": walls}]}}))
+    .expect("a pod");
+    room.api::<Pod>().create(&PostParams::default(), &pod).await.expect("a pod of our own");
+    eventually(&format!("{name} runs"), async || {
+        let status = room.api::<Pod>().get(name).await.map_err(|error| error.to_string())?.status.expect("a status");
+        let running = status.phase.as_deref() == Some("Running");
+        let address = status.pod_ip.filter(|_| running).ok_or_else(|| format!("{:?}", status.phase))?;
+        address.parse().map_err(|error| format!("{address}: {error}"))
+    })
+    .await
+}
+
+/// Takes our own pods away again.
+async fn remove(room: &Room, pods: &[&str]) {
+    for pod in pods {
+        room.api::<Pod>().delete(pod, &DeleteParams::default()).await.expect("deleted");
+    }
+}
+
+/// Tries, from the container `agent` of `pod`, to connect to each of these: whether each took the connection.
+async fn reaches(room: &Room, pod: &str, targets: &[SocketAddr]) -> BTreeMap<SocketAddr, bool> {
+    let tries: Vec<String> = targets
+        .iter()
+        .map(|target| format!("nc -w 3 {} {} -e /bin/true 2>/dev/null && echo open || echo closed", target.ip(), target.port()))
+        .collect();
+    let said = sh(room, pod, &tries.join("\n")).await.ok();
+    let found: Vec<bool> =
+        said.lines().map(|line| if line == "open" || line == "closed" { line == "open" } else { panic!("{said}") }).collect();
+    assert_eq!(found.len(), targets.len(), "{said}");
+    targets.iter().copied().zip(found).collect()
+}
+
+/// A name server on the node that knows every name.
+async fn name_server(room: &Room) -> SocketAddr {
+    let socket = UdpSocket::bind((room.node, 0)).await.expect("a port");
+    let address = socket.local_addr().expect("an address");
+    tokio::spawn(async move {
+        let mut question = [0_u8; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut question).await {
+            // The question again, as an answer with one record: the name at its offset 12 has the address 192.0.2.7.
+            let mut answer = question[..length].to_vec();
+            answer[2..4].copy_from_slice(&[0x81, 0x80]);
+            answer[6..8].copy_from_slice(&[0, 1]);
+            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 7]);
+            socket.send_to(&answer, from).await.expect("answered");
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn an_agent_reaches_its_gateway_and_nothing_else() {
+    let room = Room::open("reach").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let listens = json!(["/bin/nc", "-ll", "-p", "8080", "-e", "/bin/true"]);
+    let peer = open_pod(&room, "peer", listens).await;
+    open_pod(&room, "open", json!(["/bin/sleep", "100000"])).await;
+    room.apply_pool("walled", json!({"replicas": 2})).await;
+    let agents = room.idle("walled", 2).await;
+    let (agent, other) = (agents[0].name_any(), agents[1].name_any());
+    let at = |address: &str| address.parse::<SocketAddr>().expect("an address");
+    let outside = [at("10.96.0.1:443"), SocketAddr::new(room.node, 6443), SocketAddr::new(room.node, 10250), SocketAddr::new(peer, 8080)];
+
+    let mut targets = outside.to_vec();
+    targets.push(room.gateway);
+    let from_open = reaches(&room, "open", &targets).await;
+    assert!(from_open.values().all(|open| *open), "without walls all of it can be reached: {from_open:?}");
+    let from_agent = reaches(&room, &agent, &targets).await;
+    let open: Vec<_> = from_agent.iter().filter(|(_, open)| **open).map(|(target, _)| *target).collect();
+    assert_eq!(open, [room.gateway]);
+
+    // Nor does anything come in: what an agent listens on is its own.
+    sh(&room, &other, "nc -ll -p 9999 -e /bin/true > /dev/null 2>&1 &").await.ok();
+    let listening = room.api::<Pod>().get(&other).await.expect("a pod").status.and_then(|status| status.pod_ip).expect("an address");
+    let listening = SocketAddr::new(listening.parse().expect("an address"), 9999);
+    eventually("it listens, for itself", async || {
+        let own = reaches(&room, &other, &[at("127.0.0.1:9999"), listening]).await;
+        seen(own.values().all(|open| *open), || format!("{own:?}"))
+    })
+    .await;
+    assert!(!reaches(&room, "open", &[listening]).await[&listening], "from a pod without walls");
+    assert!(!reaches(&room, &agent, &[listening]).await[&listening], "from an agent of the same pool");
+    // Loopback answers: there the sidecar says what it does not serve.
+    let loopback = at("127.0.0.1:4102");
+    assert!(reaches(&room, &agent, &[loopback]).await[&loopback]);
+    remove(&room, &["open", "peer"]).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_agents_questions_for_names_fail_at_once() {
+    let room = Room::open("names").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    open_pod(&room, "open", json!(["/bin/sleep", "100000"])).await;
+    room.apply_pool("walled", json!({"replicas": 1})).await;
+    let agent = room.idle("walled", 1).await.remove(0).name_any();
+    let server = name_server(&room).await;
+    let script = format!("nslookup -type=a example.org {server}");
+    let answered = sh(&room, "open", &script).await;
+    assert!(answered.out.contains("192.0.2.7"), "a pod without walls is answered: {answered:?}");
+    let refused = sh(&room, &agent, &script).await;
+    assert!(refused.code != 0 && !refused.out.contains("192.0.2.7"), "{refused:?}");
+    // Its own resolver is nobody: it is refused, and not waited for.
+    let own = sh(&room, &agent, "cat /etc/resolv.conf; nslookup example.org").await;
+    assert!(own.code != 0 && own.out.contains("nameserver 127.0.0.1") && own.err.contains("Connection refused"), "{own:?}");
+    remove(&room, &["open"]).await;
+    room.close().await;
+}
+
+/// What a token looks like: the beginning of every one. Written so that it does not find itself.
+const TOKEN: &str = "[e]yJhbGciOi";
+
+#[tokio::test]
+async fn an_agent_cannot_read_the_token_of_its_sidecar() {
+    let room = Room::open("token").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    room.apply_pool("walled", json!({"replicas": 1})).await;
+    let agent = room.idle("walled", 1).await.remove(0);
+    let (name, uid) = (agent.name_any(), pod_uid(&agent));
+
+    // It is there, in the sidecar, and looks as we think.
+    let link = node::link(&uid).expect("a sidecar");
+    let token = std::fs::read_to_string(format!("/proc/{}/root/spillway/token/token", link.pid)).expect("the sidecar's token");
+    assert!(token.starts_with("eyJhbGciOi"), "a token begins in another way now: mend TOKEN");
+    let mounts = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).expect("mounts");
+    assert!(mounts(link.pid).contains(" /spillway/token "));
+
+    // Not mounted, in no file, in no environment, on no command line.
+    let supervisor = node::supervisor(&uid).expect("a supervisor");
+    assert!(!mounts(supervisor.pid).contains("/spillway/token"));
+    let search = async |what: &str| {
+        let script = format!(
+            "{{ find / -xdev -type f; find /spillway /workspace /home /tmp /dev/shm -type f; }} 2>/dev/null | sort -u | xargs -r grep -laE '{what}' 2>/dev/null
+             for p in /proc/[0-9]*; do for f in environ cmdline; do tr '\\0' '\\n' < $p/$f 2>/dev/null | grep -qE '{what}' && echo $p/$f; done; done; true"
+        );
+        sh(&room, &name, &script).await.ok()
+    };
+    assert_eq!(search(TOKEN).await, "");
+    // The search finds: a file of the program's own, and the environment of another process of its uid.
+    sh(&room, &name, "echo eyJhbGciOi > /tmp/mine; X=eyJhbGciOi sleep 100000 > /dev/null 2>&1 & true").await.ok();
+    let found = search(TOKEN).await;
+    assert!(found.contains("/tmp/mine") && found.contains("/environ"), "{found:?}");
+    let listed = sh(&room, &name, "find / -name token -not -path '/proc/*' 2>/dev/null; true").await.ok();
+    assert_eq!(listed, "");
+
+    // The sidecar's processes are in another PID namespace, and the supervisor's memory is closed, to read and to trace:
+    // both are asked for in the same way.
+    let seen_by_it = sh(&room, &name, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await.ok();
+    assert!(seen_by_it.contains("spillway-agent agent") && !seen_by_it.contains("spillway-agent link"), "{seen_by_it}");
+    let closed = "for f in mem maps environ auxv stack syscall; do head -c 1 /proc/$1/$f > /dev/null 2>&1 && echo $f; done; \
+        for f in root cwd fd ns; do ls -l /proc/$1/$f/ > /dev/null 2>&1 && echo $f; done; \
+        for f in /proc/$1/root/spillway /proc/$1/cwd/.; do ls $f > /dev/null 2>&1 && echo $f; done; true";
+    let peeked = |pid: &str| format!("set -- {pid}; {closed}");
+    assert_eq!(sh(&room, &name, &peeked("1")).await.ok(), "", "of the supervisor nothing");
+    let own = sh(&room, &name, &peeked("$(pidof sleep | cut -d' ' -f1)")).await.ok();
+    for file in ["maps", "environ", "root", "fd"] {
+        assert!(own.lines().any(|line| line == file), "of a process of its own, much: {own:?}");
+    }
+    room.close().await;
+}
+
+/// An address that takes connections, until this is dropped.
+struct Listening(SocketAddr, tokio::task::JoinHandle<()>);
+
+impl Listening {
+    async fn on_the_node(room: &Room) -> Self {
+        let listener = TcpListener::bind((room.node, 0)).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        Self(address, tokio::spawn(async move { while listener.accept().await.is_ok() {} }))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.1.abort();
+    }
+}
+
+/// A hole in every wall of the room, as an engine leaves one that is late: `to` may be reached.
+async fn hole(room: &Room, to: SocketAddr) {
+    let out = json!([{"to": [{"ipBlock": {"cidr": format!("{}/32", to.ip())}}], "ports": [{"protocol": "TCP", "port": to.port()}]}]);
+    let policy = json!({"metadata": {"name": "hole"}, "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": out}});
+    let policy: NetworkPolicy = serde_json::from_value(policy).expect("a policy");
+    room.api().create(&PostParams::default(), &policy).await.expect("a policy of our own");
+}
+
+async fn mend(room: &Room) {
+    room.api::<NetworkPolicy>().delete("hole", &DeleteParams::default()).await.expect("deleted");
+}
+
+/// The agent's program is held back, and it says why.
+fn held_back(agent: &Agent, reachable: SocketAddr) -> bool {
+    let names_it = condition(agent, "Ready").is_some_and(|ready| ready.message.contains(&reachable.to_string()));
+    says(agent, "Ready", "False", "EgressNotEnforced") && says(agent, "SandboxEnforced", "False", "EgressNotEnforced") && names_it
+}
+
+async fn output(room: &Room, name: &str) -> String {
+    let params = LogParams { container: Some("agent".into()), ..LogParams::default() };
+    room.api::<Pod>().logs(name, &params).await.expect("its output")
+}
+
+/// Says that it began, and waits to be asked to end.
+const BEGINS: &str = "echo begun; trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
+
+async fn with_canary(name: &str) -> (Room, Operator, History, Listening) {
+    let room = Room::open(name).await;
+    let canary = Listening::on_the_node(&room).await;
+    let operator = Operator::start_with(&room, "one", None, &["--canary".into(), canary.0.to_string()]);
+    operator.leads(&room).await;
+    let history = History::start(&room);
+    (room, operator, history, canary)
+}
+
+#[tokio::test]
+async fn no_program_starts_before_its_walls_stand() {
+    let (room, _operator, history, canary) = with_canary("canary").await;
+    hole(&room, canary.0).await;
+    let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
+    room.apply_pool("free", json!({"replicas": 1, "agent": program})).await;
+    let (_, agent) = history.agent("it is held back", |agent| held_back(agent, canary.0)).await;
+    let (name, uid) = (agent.name_any(), pod_uid(&agent));
+    assert_eq!(node::program(&uid), None, "nothing but the supervisor runs");
+    assert_eq!(output(&room, &name).await, "");
+    assert_eq!(phase(&agent), Some(Running));
+    room.event(&name, "EgressNotEnforced", &canary.0.to_string()).await;
+    room.pool_says("free", "Ready", "False").await;
+
+    mend(&room).await;
+    let started = room.idle("free", 1).await.remove(0);
+    assert_eq!(pod_uid(&started), uid, "the same pod goes on");
+    assert!(!says(&started, "SandboxEnforced", "False", "EgressNotEnforced"), "{:?}", started.status);
+    eventually("the program begins", async || {
+        let said = output(&room, &name).await;
+        seen(said == "begun\n", || said.clone())
+    })
+    .await;
+    assert_eq!(history.phases(&name).await, [Spawning, Running, Idle]);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_pod_whose_walls_never_stand_is_given_up_and_another_one_tried() {
+    let (room, _operator, history, canary) = with_canary("never").await;
+    hole(&room, canary.0).await;
+    let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
+    room.apply_pool("free", json!({"replicas": 1, "agent": program, "supervision": {"startupTimeoutSeconds": 10}})).await;
+    let (_, ended) = history.agent("it is given up", |agent| phase(agent) == Some(ForceStopped)).await;
+    let ready = condition(&ended, "Ready").expect("Ready");
+    assert!(ready.reason == "StartTimedOut" && ready.message.contains(&canary.0.to_string()), "{ready:?}");
+    assert_eq!(history.phases(&ended.name_any()).await, [Spawning, Running, Stale, ForceStopped]);
+    history.agent("another one is tried", |agent| agent.name_any() != ended.name_any() && held_back(agent, canary.0)).await;
+    mend(&room).await;
+    room.idle("free", 1).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_program_ends_when_its_walls_fall() {
+    let (room, _operator, history, canary) = with_canary("fall").await;
+    let program = json!({"command": ["/bin/sh", "-c", BEGINS]});
+    room.apply_pool("free", json!({"replicas": 1, "agent": program})).await;
+    let agent = room.idle("free", 1).await.remove(0);
+    let (name, uid) = (agent.name_any(), pod_uid(&agent));
+    eventually("the program begins", async || {
+        let said = output(&room, &name).await;
+        seen(said.starts_with("begun\n"), || said.clone())
+    })
+    .await;
+    hole(&room, canary.0).await;
+    // The sidecar looks each minute.
+    let (_, ended) = history.agent("it ended", |agent| agent.name_any() == name && phase(agent) == Some(Stopped)).await;
+    let ready = condition(&ended, "Ready").expect("Ready");
+    assert!(ready.reason == "PodFailed" && ready.message.contains("78"), "{ready:?}");
+    assert!(output(&room, &name).await.contains(&canary.0.to_string()), "it says why");
+    assert_eq!(node::program(&uid), None);
+    assert!(!history.phases(&name).await.contains(&Active));
+    history.agent("its replacement is held back", |agent| agent.name_any() != name && held_back(agent, canary.0)).await;
+    mend(&room).await;
+    room.idle("free", 1).await;
+    room.close().await;
+}

@@ -1,0 +1,137 @@
+//! What has to hold before an agent gets work, and what a queue promises: who is not fit gets nothing and is told of; what
+//! takes too long is told of and goes on.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+use serde_json::json;
+use spillway::api::work_item::WorkItemPhase::{Leased, Ready, Succeeded};
+use spillway::api::{Agent, WorkQueue};
+
+use crate::support::exec::sh;
+use crate::support::work::{attempts, holder};
+use crate::support::{Operator, Room, eventually, seen};
+
+async fn opened(name: &str) -> (Room, Operator) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    (room, operator)
+}
+
+/// The only agent there is, once its preflight failed; with what it says.
+async fn unfit(room: &Room) -> (String, String) {
+    eventually("an agent fails its preflight", async || {
+        let agents: Vec<Agent> = room.list().await;
+        let [agent] = &agents[..] else { return Err(format!("{} agents", agents.len())) };
+        let conditions = agent.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        let failed = conditions.iter().find(|one| one.type_ == "Ready" && one.status == "False" && one.reason == "PreflightFailed");
+        failed.map(|failed| (agent.name_any(), failed.message.clone())).ok_or_else(|| format!("{conditions:?}"))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_agent_gets_its_item_when_its_preflight_passed() {
+    let (room, operator) = opened("preflight").await;
+    room.apply_queue("bugs", json!({})).await;
+    let check = "[ -t 0 ] && exit 9; read -r line && exit 8; [ -e /tmp/mended ] || { echo no login; exit 3; }";
+    let agent = json!({"agent": {"preflightCommand": ["/bin/sh", "-c", check]}, "scaling": {"min": 0, "max": 1}});
+    room.apply_workers("fixers", &["bugs"], "echo \"fixed $task\"", agent).await;
+    room.submit("bugs", "bug", json!({"payload": "the bug"})).await;
+    let (name, words) = unfit(&room).await;
+    assert_eq!(words, "the preflight command ended with exit code 3: no login");
+    let (reason, words) = room.pool_says("fixers", "Blocked", "True").await;
+    assert_eq!((reason.as_str(), words), ("PreflightFailed", format!("{name}: the preflight command ended with exit code 3: no login")));
+    room.event(&name, "PreflightFailed", "no login").await;
+    let item = room.item_is("bug", Ready).await;
+    assert_eq!(item.status.as_ref().and_then(|status| status.attempts).unwrap_or(0), 0, "nobody tried");
+    // A new leader knows it from what is stored, and then from the agent itself.
+    drop(operator);
+    let second = room.operator("two");
+    second.leads(&room).await;
+    assert_eq!(unfit(&room).await.0, name, "it is kept");
+    eventually("somebody mends it", async || {
+        let said = sh(&room, &name, "touch /tmp/mended").await;
+        // The end of a run kills whatever is in the container, the person's own command among it.
+        seen(said.code == 0, || format!("{said:?}"))
+    })
+    .await;
+    let item = room.item_is("bug", Succeeded).await;
+    let status = item.status.clone().expect("a status");
+    assert_eq!((status.attempts, status.failures, status.stalls), (Some(1), Some(0), Some(0)));
+    assert_eq!(attempts(&item), [("Complete".to_owned(), name)], "by the agent that was there all along");
+    room.pool_says("fixers", "Blocked", "False").await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
+    let (room, _operator) = opened("strict").await;
+    room.apply_queue("bugs", json!({})).await;
+    let strict = |require: bool| json!({"preflight": {"requireSandbox": require}, "scaling": {"min": 0, "max": 1}});
+    room.apply_workers("fixers", &["bugs"], "exit 0", strict(true)).await;
+    room.submit("bugs", "bug", json!({})).await;
+    let (name, words) = unfit(&room).await;
+    assert!(words.contains("Landlock") && words.contains("requireSandbox"), "{words}");
+    room.event(&name, "PreflightFailed", "Landlock").await;
+    room.item_is("bug", Ready).await;
+    room.apply_workers("fixers", &["bugs"], "exit 0", strict(false)).await;
+    let item = room.item_is("bug", Succeeded).await;
+    assert_eq!(attempts(&item), [("Complete".to_owned(), name)], "by the same agent, which asked again");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_promise_that_is_missed_is_told_and_changes_nothing_else() {
+    let (room, operator) = opened("objectives").await;
+    room.apply_queue("urgent", json!({"objectives": {"waitSeconds": 1, "completionSeconds": 4}})).await;
+    room.apply_queue("calm", json!({"objectives": {"waitSeconds": 3600}})).await;
+    for name in ["first", "second"] {
+        room.submit("urgent", name, json!({})).await;
+    }
+    room.submit("calm", "calm", json!({})).await;
+    let says = async |queue: &str, status: &str, words: &str| -> Condition {
+        eventually(&format!("queue {queue} says ObjectivesMet={status} {words}"), async || {
+            let queue: WorkQueue = room.api::<WorkQueue>().get(queue).await.map_err(|error| error.to_string())?;
+            let conditions = queue.status.map(|status| status.conditions).unwrap_or_default();
+            let found = conditions.iter().find(|one| one.type_ == "ObjectivesMet" && one.status == status && one.message.contains(words));
+            found.cloned().ok_or_else(|| format!("{conditions:?}"))
+        })
+        .await
+    };
+    let missed = says("urgent", "False", "2 waited for more than 1 s (waitSeconds)").await;
+    assert_eq!(missed.reason, "ObjectiveMissed");
+    assert_eq!(says("calm", "True", "").await.reason, "ObjectivesMet");
+    room.event("first", "ObjectiveMissed", "waitSeconds of WorkQueue/urgent").await;
+    room.event("second", "ObjectiveMissed", "completionSeconds of WorkQueue/urgent").await;
+    eventually("they are counted", async || {
+        let counted = operator.get("/metrics").await?.1;
+        let lines = ["objectives_missed_total{objective=\"wait\"} 2", "objectives_missed_total{objective=\"completion\"} 2"];
+        seen(lines.iter().all(|line| counted.contains(line)), || counted)
+    })
+    .await;
+    // They go on as before; one that is held over its time is its agent's signal, too.
+    room.apply_workers("workers", &["urgent", "calm"], crate::support::work::UNTIL_TOLD, json!({"scaling": {"min": 0, "max": 1}})).await;
+    room.item_is("first", Leased).await;
+    for name in ["first", "second", "calm"] {
+        room.let_go(name).await;
+        room.item_is(name, Succeeded).await;
+    }
+    room.submit("urgent", "third", json!({})).await;
+    let third = room.item_is("third", Leased).await;
+    room.event("third", "ObjectiveMissed", "completionSeconds").await;
+    room.event(&holder(&third), "ObjectiveMissed", "completionSeconds").await;
+    room.let_go("third").await;
+    assert_eq!(room.item_is("third", Succeeded).await.status.and_then(|status| status.attempts), Some(1));
+    says("urgent", "True", "no item is over").await;
+    // Many looks later.
+    let events = room.list::<k8s_openapi::api::events::v1::Event>().await;
+    let told = |name: &str, action: &str| {
+        let about = |event: &&k8s_openapi::api::events::v1::Event| {
+            event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some(name) && event.action.as_deref() == Some(action)
+        };
+        events.iter().filter(about).map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum::<i32>()
+    };
+    assert_eq!((told("first", "Wait"), told("first", "Complete"), told("calm", "Wait")), (1, 1, 0), "each is told once");
+    room.close().await;
+}

@@ -1,0 +1,200 @@
+//! A caller of a gateway, or of a governor, with whatever token it likes: HTTPS under the fixed names, with the
+//! certificates that agents' pods trust.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
+use kube::ResourceExt;
+use kube::api::PostParams;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use spillway::wire::governor::ADDRESS_ANNOTATION;
+use spillway::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME, Refusal};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use super::{Room, eventually};
+
+/// Longer than the gateway parks a long poll.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who calls: where, under which name the other side must prove itself, and with which token.
+#[derive(Clone)]
+pub struct Caller {
+    address: SocketAddr,
+    source: Option<IpAddr>,
+    name: &'static str,
+    config: Arc<ClientConfig>,
+    token: Option<String>,
+    headers: Vec<(&'static str, String)>,
+}
+
+/// What was answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The refusal that it is.
+    pub fn refusal(&self) -> Refusal {
+        assert!(self.status >= 400, "{self:?}");
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Caller {
+    /// Somebody without a token, at the room's gateway.
+    pub async fn at_the_gateway(room: &Room) -> Self {
+        Self::new(room, room.gateway, GATEWAY_TLS_NAME).await
+    }
+
+    /// Somebody without a token, at the governor of whoever leads the room now.
+    pub async fn at_the_governor(room: &Room) -> Self {
+        let lease = room.api::<Lease>().get("spillway-controller").await.expect("the leader's lease");
+        let address = lease.annotations().get(ADDRESS_ANNOTATION).expect("the leader's address").parse().expect("an address");
+        Self::new(room, address, GOVERNOR_TLS_NAME).await
+    }
+
+    async fn new(room: &Room, address: SocketAddr, name: &'static str) -> Self {
+        let bundle = eventually("the room says which certificates to trust", async || {
+            let map = room.api::<ConfigMap>().get("spillway-ca").await.map_err(|error| error.to_string())?;
+            map.data.and_then(|mut data| data.remove("ca.crt")).ok_or_else(|| "no ca.crt".to_owned())
+        })
+        .await;
+        let mut config = spillway::pki::tls::client(&bundle).expect("certificates");
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self { address, source: None, name, config: Arc::new(config), token: None, headers: Vec::new() }
+    }
+
+    /// The same with this token.
+    pub fn with(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    /// The same with this header on every call.
+    pub fn saying(&self, header: &'static str, value: &str) -> Self {
+        let mut same = self.clone();
+        same.headers.push((header, value.to_owned()));
+        same
+    }
+
+    /// The same at this address: another gateway's.
+    pub fn at(&self, address: SocketAddr) -> Self {
+        Self { address, ..self.clone() }
+    }
+
+    /// The same from this address of the machine's own, as a pod has one of its own.
+    pub fn coming_from(&self, source: IpAddr) -> Self {
+        Self { source: Some(source), ..self.clone() }
+    }
+
+    /// A connection that is held.
+    pub async fn connect(&self) -> Result<Line, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let stream = self.dial().await.map_err(|error| text(&error))?;
+        let name = ServerName::try_from(self.name).expect("a name");
+        let stream = TlsConnector::from(self.config.clone()).connect(name, stream).await.map_err(|error| text(&error))?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| text(&error))?;
+        tokio::spawn(connection);
+        Ok(Line { sender, caller: self.clone() })
+    }
+
+    async fn dial(&self) -> std::io::Result<TcpStream> {
+        let Some(source) = self.source else { return TcpStream::connect(self.address).await };
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(source, 0))?;
+        socket.connect(self.address).await
+    }
+
+    /// One call on a connection of its own. `Err`: nobody answered.
+    pub async fn try_call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Result<Answer, String> {
+        self.connect().await?.call(method, path, body).await
+    }
+
+    /// One call, which is answered.
+    pub async fn call(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Answer {
+        self.try_call(method, path, body).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.call("POST", path, body.to_string()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, Bytes::new()).await
+    }
+}
+
+/// A connection that is held.
+pub struct Line {
+    sender: SendRequest<Full<Bytes>>,
+    caller: Caller,
+}
+
+impl Line {
+    /// One call on it. `Err`: nobody answered.
+    pub async fn call(&mut self, method: &str, path: &str, body: impl Into<Bytes>) -> Result<Answer, String> {
+        self.call_for(PATIENCE, method, path, body).await
+    }
+
+    /// The same, with another patience.
+    pub async fn call_for(&mut self, patience: Duration, method: &str, path: &str, body: impl Into<Bytes>) -> Result<Answer, String> {
+        let Caller { name, token, headers, .. } = &self.caller;
+        let mut request = Request::builder().method(method).uri(path).header("host", *name).header("content-type", "application/json");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        for (header, value) in headers {
+            request = request.header(*header, value);
+        }
+        let request = request.body(Full::new(body.into())).expect("a request");
+        let answering = async {
+            self.sender.ready().await.map_err(|error| error.to_string())?; // after an answer, that takes a moment
+            let answer = self.sender.send_request(request).await.map_err(|error| error.to_string())?;
+            let (head, body) = answer.into_parts();
+            let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+            Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+        };
+        tokio::time::timeout(patience, answering).await.unwrap_or_else(|_| Err("no answer came".to_owned()))
+    }
+}
+
+/// A token for `audience`, of the ServiceAccount `account`, bound to `pod` if there is one, good for ten minutes: the API
+/// server gives none for less.
+pub async fn token(room: &Room, account: &str, audience: &str, pod: Option<&Pod>) -> String {
+    let mut spec = json!({"audiences": [audience], "expirationSeconds": 600});
+    if let Some(pod) = pod {
+        spec["boundObjectRef"] = json!({"kind": "Pod", "apiVersion": "v1", "name": pod.name_any(), "uid": pod.uid()});
+    }
+    let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": spec})).expect("a request");
+    let accounts = room.api::<ServiceAccount>();
+    let answer = accounts.create_token_request(account, &PostParams::default(), &request).await.expect("a token");
+    answer.status.and_then(|status| status.token).expect("a token")
+}
+
+/// The token that `pod` itself shows to the gateway.
+pub async fn token_of(room: &Room, pod: &Pod) -> String {
+    token(room, "default", spillway::wire::GATEWAY_AUDIENCE, Some(pod)).await
+}
+
+/// A report of an agent to which nothing happens.
+pub fn report() -> Value {
+    json!({"program": "running", "silentMs": 0})
+}

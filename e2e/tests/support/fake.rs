@@ -1,0 +1,163 @@
+//! A governor that says what a test wants, under the real name and with a certificate of the room's own authority: what
+//! gateways make of it shows without waiting for two leaders to meet at the right moment.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use spillway::pki::authority::{self, Pair};
+use spillway::pki::tls::{Serving, server};
+use spillway::serve::{Bounds, LAST_CALLS, bind, serve_tls};
+use spillway::wire::governor::{Change, OWNER_EPOCH};
+use spillway::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Room;
+
+/// The room's own authority, made by the test because no controller is there to do it.
+pub struct Authority(Pair);
+
+impl Authority {
+    /// Makes it, and everything that gateways and callers find of it.
+    pub async fn make(room: &Room) -> Self {
+        let now = jiff::Timestamp::now().as_second();
+        let made = authority::authority(now).expect("an authority");
+        let gateway = authority::serving(&made, GATEWAY_TLS_NAME, now).expect("a certificate");
+        let times = format!("{} {}", gateway.times.made, gateway.times.ends);
+        let data = [("tls.crt", &gateway.certificate), ("tls.key", &gateway.key), ("tls.times", &times), ("ca.crt", &made.certificate)];
+        let data: BTreeMap<_, _> = data.into_iter().map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))).collect();
+        let mut secret = Secret { data: Some(data), ..Secret::default() };
+        secret.metadata.name = Some("spillway-gateway-tls".to_owned());
+        room.api::<Secret>().create(&PostParams::default(), &secret).await.expect("a Secret");
+        let mut map = ConfigMap { data: Some([("ca.crt".to_owned(), made.certificate.clone())].into()), ..ConfigMap::default() };
+        map.metadata.name = Some("spillway-ca".to_owned());
+        room.api::<ConfigMap>().create(&PostParams::default(), &map).await.expect("a ConfigMap");
+        Self(made)
+    }
+}
+
+/// It serves until it is dropped.
+pub struct FakeGovernor {
+    name: &'static str,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    end: CancellationToken,
+}
+
+struct Shared {
+    /// On every answer.
+    epoch: AtomicI64,
+    /// Calls of agents are answered.
+    answers: watch::Sender<bool>,
+    /// Calls that came and were not answered yet.
+    kept: watch::Sender<usize>,
+    /// Streams of changes go on.
+    streams: watch::Sender<bool>,
+}
+
+impl FakeGovernor {
+    /// One that answers at once, with this owner epoch.
+    pub async fn start(room: &Room, authority: &Authority, name: &'static str, epoch: i64) -> Self {
+        let listener = bind(SocketAddr::new(room.node, 0)).await.expect("an address");
+        let address = listener.local_addr().expect("an address");
+        let certificate = Serving::default();
+        let made = authority::serving(&authority.0, GOVERNOR_TLS_NAME, jiff::Timestamp::now().as_second()).expect("a certificate");
+        certificate.set(&made).expect("a certificate");
+        let shared = Arc::new(Shared {
+            epoch: AtomicI64::new(epoch),
+            answers: watch::channel(true).0,
+            kept: watch::channel(0).0,
+            streams: watch::channel(true).0,
+        });
+        let routes = axum::Router::new().fallback(answer).with_state(shared.clone());
+        let end = CancellationToken::new();
+        tokio::spawn(serve_tls(
+            listener,
+            server(certificate),
+            Bounds { streams: 64, given_up: 20, last_calls: LAST_CALLS },
+            routes,
+            end.clone(),
+        ));
+        Self { name, address, shared, end }
+    }
+
+    /// From now on it is the one that the Lease names.
+    pub async fn leads(&self, room: &Room) {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "spillway-controller", "annotations": {"spillway.dev/governor": self.address.to_string()}},
+            "spec": {"holderIdentity": self.name},
+        });
+        let params = PatchParams::apply("e2e").force();
+        room.api::<Lease>().patch("spillway-controller", &params, &Patch::Apply(lease)).await.expect("the Lease");
+    }
+
+    /// The owner epoch on its answers from now on.
+    pub fn says_epoch(&self, epoch: i64) {
+        self.shared.epoch.store(epoch, Ordering::SeqCst);
+    }
+
+    /// Keeps calls without an answer from now on.
+    pub fn holds_answers(&self) {
+        self.shared.answers.send_replace(false);
+    }
+
+    /// Answers what it kept, and what comes.
+    pub fn answers(&self) {
+        self.shared.answers.send_replace(true);
+    }
+
+    /// Ends its streams of changes, as one does that finds that it does not lead.
+    pub fn ends_streams(&self) {
+        self.shared.streams.send_replace(false);
+    }
+
+    /// Waits until it keeps a call.
+    pub async fn holds_a_call(&self) {
+        self.shared.kept.subscribe().wait_for(|kept| *kept > 0).await.expect("it serves");
+    }
+}
+
+impl Drop for FakeGovernor {
+    fn drop(&mut self) {
+        self.end.cancel();
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let body = if request.uri().path() == "/governor/v1/changes" {
+        stream(shared.streams.subscribe())
+    } else {
+        shared.kept.send_modify(|kept| *kept += 1);
+        let _ = shared.answers.subscribe().wait_for(|answers| *answers).await; // the sender is ours
+        shared.kept.send_modify(|kept| *kept -= 1);
+        Body::from(json!({"revision": "1.1", "directive": "run"}).to_string())
+    };
+    let epoch = shared.epoch.load(Ordering::SeqCst).to_string();
+    Response::builder().header(OWNER_EPOCH, epoch).header("content-type", "application/json").body(body).expect("an answer")
+}
+
+/// Signs of life until it is to end.
+fn stream(mut go_on: watch::Receiver<bool>) -> Body {
+    let each = tokio::time::interval(std::time::Duration::from_secs(1));
+    let lines = futures::stream::unfold(each, async |mut each| {
+        each.tick().await;
+        let mut line = serde_json::to_vec(&Change::Alive).expect("JSON");
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), each))
+    });
+    let over = async move {
+        let _ = go_on.wait_for(|go_on| !go_on).await; // the fake is gone: over too
+    };
+    Body::from_stream(futures::StreamExt::take_until(lines, Box::pin(over)))
+}

@@ -1,0 +1,104 @@
+//! Several gateways of one room, as a Service has them behind it: killed, stopped and started again while they are called.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use rustix::process::Signal;
+
+use super::caller::Caller;
+use super::operator::free_port;
+use super::{Operator, Room, eventually};
+
+/// They serve until this is dropped.
+pub struct Gateways<'a> {
+    room: &'a Room,
+    all: Vec<One>,
+}
+
+struct One {
+    address: SocketAddr,
+    journal: PathBuf,
+    process: Mutex<Process>,
+}
+
+struct Process {
+    running: Option<Operator>,
+    life: Life,
+}
+
+/// Which process serves under an address. Who began a call in one and ended it in another may have lost it by that alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// How many were killed before it.
+    pub number: usize,
+    /// It was seen to serve.
+    pub serves: bool,
+    /// How often it was stopped, or let go on.
+    pub signals: usize,
+}
+
+impl<'a> Gateways<'a> {
+    /// So many in place of the room's one, each with a journal of its own. They serve when this returns.
+    pub async fn start(room: &'a Room, count: usize) -> Self {
+        room.kill_gateway();
+        let one = |at: usize| One {
+            address: if at == 0 { room.gateway } else { SocketAddr::new(room.node, free_port(room.node)) },
+            journal: room.journal().join(at.to_string()),
+            process: Mutex::new(Process { running: None, life: Life { number: 0, serves: false, signals: 0 } }),
+        };
+        let gateways = Self { room, all: (0..count).map(one).collect() };
+        for which in 0..count {
+            gateways.begin(which);
+            gateways.serves(which).await;
+        }
+        gateways
+    }
+
+    fn one(&self, which: usize) -> &One {
+        self.all.get(which).expect("there are not so many")
+    }
+
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    pub fn address(&self, which: usize) -> SocketAddr {
+        self.one(which).address
+    }
+
+    pub fn life(&self, which: usize) -> Life {
+        self.one(which).process.lock().expect("not poisoned").life
+    }
+
+    fn begin(&self, which: usize) {
+        let one = self.one(which);
+        let mut process = one.process.lock().expect("not poisoned");
+        let name = format!("gateway-{which}-{}", process.life.number);
+        process.running = Some(Operator::gateway_at(self.room, &name, one.address, &one.journal));
+    }
+
+    /// Waits until the process of now serves.
+    pub async fn serves(&self, which: usize) {
+        let caller = Caller::at_the_gateway(self.room).await.at(self.address(which));
+        eventually(&format!("gateway {which} serves"), async || caller.connect().await.map(drop)).await;
+        self.one(which).process.lock().expect("not poisoned").life.serves = true;
+    }
+
+    /// Kills one and starts another in its place, which goes on from the same journal. See [`serves`](Self::serves).
+    pub fn kill(&self, which: usize) {
+        let mut process = self.one(which).process.lock().expect("not poisoned");
+        // First: whoever loses a call to it must know why.
+        process.life = Life { number: process.life.number + 1, serves: false, signals: 0 };
+        process.running = None;
+        drop(process);
+        self.begin(which);
+    }
+
+    /// It stands still, or goes on.
+    pub fn signal(&self, which: usize, signal: Signal) {
+        let mut process = self.one(which).process.lock().expect("not poisoned");
+        process.life.signals += 1;
+        process.running.as_ref().expect("it runs").signal(signal);
+    }
+}

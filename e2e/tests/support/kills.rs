@@ -1,0 +1,118 @@
+//! Who is killed when, out of a seed: the same again for whoever wants to see it again.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use rustix::process::Signal;
+
+use super::node::{self, Process};
+use super::{Operator, Room, stopped};
+
+/// Whom it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    Controller,
+    Gateway,
+    /// PID 1 of an agent's container: the agent is lost.
+    Supervisor,
+    /// An agent's sidecar: another one takes its place, and nothing is lost.
+    Sidecar,
+    /// Felt by everybody on the node.
+    Kubelet,
+}
+
+/// Numbers that follow from a seed.
+pub struct Dice(u64);
+
+impl Dice {
+    /// From `SPILLWAY_SEED`, or some seed; it is told.
+    pub fn seeded() -> Self {
+        let given = std::env::var("SPILLWAY_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(rand::random::<u64>);
+        eprintln!("SPILLWAY_SEED={seed}");
+        Self(seed)
+    }
+
+    /// Numbers of somebody's own, which do not depend on when others ask.
+    pub fn another(&mut self) -> Self {
+        Self(u64::try_from(self.below(usize::MAX)).expect("a number"))
+    }
+
+    /// The next one, below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let limit = u64::try_from(limit).expect("a number");
+        usize::try_from((mixed ^ (mixed >> 31)) % limit).expect("a number")
+    }
+
+    /// So many moments before `end`, one after the other.
+    pub fn moments(&mut self, count: usize, end: usize) -> Vec<usize> {
+        let mut moments: Vec<usize> = (0..count).map(|_| self.below(end)).collect();
+        moments.sort_unstable();
+        moments
+    }
+
+    /// The same in another order.
+    pub fn shuffled<T>(&mut self, mut all: Vec<T>) -> Vec<T> {
+        for at in (1..all.len()).rev() {
+            all.swap(at, self.below(at + 1));
+        }
+        all
+    }
+}
+
+/// A room's processes, which are killed one after the other.
+pub struct Killer<'a> {
+    room: &'a Room,
+    /// The controller that runs now.
+    pub operator: Option<Operator>,
+    kills: usize,
+    /// Agents that were lost to it.
+    pub lost: BTreeSet<String>,
+}
+
+impl<'a> Killer<'a> {
+    pub fn new(room: &'a Room, operator: Operator) -> Self {
+        Self { room, operator: Some(operator), kills: 0, lost: BTreeSet::new() }
+    }
+
+    /// Kills it, whatever it is doing; of our own processes another one is started at once.
+    pub async fn kill(&mut self, victim: Victim, dice: &mut Dice) {
+        self.kills += 1;
+        let name = format!("{}", self.kills);
+        match victim {
+            Victim::Controller => {
+                self.operator = None; // before the next one starts
+                self.operator = Some(self.room.operator(&format!("controller-{name}")));
+            }
+            Victim::Gateway => {
+                self.room.kill_gateway();
+                self.room.start_gateway(&format!("gateway-{name}"));
+            }
+            Victim::Supervisor => {
+                if let Some((agent, process)) = self.one_of_an_agent(dice, node::supervisor).await {
+                    self.lost.insert(agent);
+                    node::signal(&process, Signal::KILL);
+                }
+            }
+            Victim::Sidecar => {
+                if let Some((_, process)) = self.one_of_an_agent(dice, node::link).await {
+                    node::signal(&process, Signal::KILL);
+                }
+            }
+            Victim::Kubelet => drop(stopped::Kubelet::Killed.away()),
+        }
+    }
+
+    async fn one_of_an_agent(&self, dice: &mut Dice, which: impl Fn(&str) -> Option<Process>) -> Option<(String, Process)> {
+        let pods: Vec<Pod> = self.room.list().await;
+        let running = pods.iter().filter_map(|pod| Some((pod.name_any(), which(&pod.uid()?)?)));
+        let mut running: Vec<_> = running.collect();
+        (!running.is_empty()).then(|| running.swap_remove(dice.below(running.len())))
+    }
+}

@@ -1,0 +1,127 @@
+//! A scripted provider of models beside the room, at the node's address, over TLS; and what the gateway needs to call it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::PostParams;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+use spillway_model_server::{Provider, serve};
+use tokio::net::TcpListener;
+
+use spillway::api::Budget;
+
+use super::{Room, eventually, seen};
+
+/// The team's credential. The provider takes no other.
+const TOKEN: &str = "the-teams-own-key";
+
+/// What a provider counted of one caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub calls: i64,
+    /// Answers that went out to their end.
+    pub finished: i64,
+    /// Tokens, as it told them.
+    pub told: i64,
+}
+
+/// A provider that counts for itself.
+pub struct Scripted {
+    provider: Arc<Provider>,
+    /// `https://address:port`.
+    pub origin: String,
+}
+
+impl Scripted {
+    /// Serves, makes the Secret `provider`, and starts the room's gateway anew, which may call it from now on.
+    pub async fn serve(room: &Room) -> Self {
+        let listener = TcpListener::bind((room.node, 0)).await.expect("a free port");
+        let origin = format!("https://{}", listener.local_addr().expect("an address"));
+        let issued = rcgen::generate_simple_self_signed([room.node.to_string()]).expect("a certificate");
+        let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+        let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![issued.cert.der().clone()], key).expect("a pair");
+        let provider = Provider::new(BTreeMap::from([("team".to_owned(), TOKEN.to_owned())]), vec!["scripted-large".to_owned()]);
+        tokio::spawn(serve(listener, Some(tls), provider.clone()));
+        let origins = json!([{"origin": origin, "allowPrivate": true, "caBundle": issued.cert.pem()}]);
+        std::fs::write(room.origins_file(), origins.to_string()).expect("a file");
+        let secret: Secret = serde_json::from_value(json!({
+            "metadata": {"name": "provider"}, "type": "spillway.dev/model-credential", "stringData": {"origin": origin, "token": TOKEN},
+        }))
+        .expect("a Secret");
+        room.api::<Secret>().create(&PostParams::default(), &secret).await.expect("a new Secret");
+        room.kill_gateway();
+        room.start_gateway("gateway");
+        Self { provider, origin }
+    }
+
+    /// An entry of a pool's `models`.
+    pub fn entry(&self, name: &str, dialect: &str) -> Value {
+        json!({"name": name, "dialect": dialect, "origin": self.origin, "credentialsRef": {"name": "provider"}, "allow": ["scripted-*"]})
+    }
+
+    /// Calls that came, refused ones too.
+    pub fn calls(&self) -> i64 {
+        self.provider.books.count()["all"]["calls"].as_i64().expect("a number")
+    }
+
+    /// Lets go the answers that wait (the mode `wait`), and what would from now on.
+    pub fn go(&self) {
+        self.provider.go();
+    }
+
+    /// What it counted of each caller, by the header `x-caller`.
+    pub fn callers(&self) -> BTreeMap<String, Counted> {
+        let count = self.provider.books.count();
+        let number = |value: &Value| value.as_i64().expect("a number");
+        let lines = count["lines"].as_array().expect("lines").iter().map(|line| {
+            let counted =
+                Counted { calls: number(&line["calls"]), finished: number(&line["finished"]), told: number(&line["told"]["all"]) };
+            (line["caller"].as_str().expect("a name").to_owned(), counted)
+        });
+        lines.collect()
+    }
+
+    /// Tokens of all answers, as the provider told them.
+    pub fn told(&self) -> i64 {
+        self.provider.books.count()["all"]["told"]["all"].as_i64().expect("a number")
+    }
+}
+
+/// What is used, held and lost of the room's budget in its windows.
+pub async fn spent(room: &Room) -> (i64, i64, i64) {
+    let budget = room.api::<Budget>().get("default").await.expect("the Budget");
+    amounts(&budget)
+}
+
+/// What a Budget says is used, held and lost.
+pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
+    let windows = budget.status.iter().flat_map(|status| status.windows.iter().flatten());
+    windows.fold((0, 0, 0), |(used, held, lost), window| {
+        (used + window.used, held + window.held.unwrap_or(0), lost + window.lost.unwrap_or(0))
+    })
+}
+
+/// Waits until the budget says exactly what the provider counted, and holds nothing.
+pub async fn agrees(room: &Room, provider: &Scripted) {
+    eventually("the budget says what the provider counted", async || {
+        let (spent, told) = (spent(room).await, provider.told());
+        seen(spent == (told, 0, 0), || format!("used, held, lost: {spent:?}; told: {told}"))
+    })
+    .await;
+}
+
+impl Room {
+    /// File with the origins that the room's gateway may call.
+    pub fn origins_file(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.origins", self.namespace))
+    }
+
+    /// Folder of the journal of the room's gateway.
+    pub fn journal(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.journal", self.namespace))
+    }
+}

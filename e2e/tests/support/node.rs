@@ -1,0 +1,63 @@
+//! The processes of a pod, as the node sees them: the tests run as its root. Only here can a test do to them what nobody
+//! inside could: stop the sidecar, kill the supervisor.
+
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number on the node.
+    pub pid: i32,
+    /// Its parent's.
+    pub parent: i32,
+    pub command: String,
+    /// One letter, as in its `stat`.
+    pub state: char,
+}
+
+/// Every process of the pod with this uid, by its control group.
+pub fn of_pod(uid: &str) -> Vec<Process> {
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let mut found: Vec<Process> = all.filter_map(|entry| look(&entry.path(), uid)).collect();
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+/// `None`: it is another pod's, or it ended while we looked.
+fn look(folder: &Path, uid: &str) -> Option<Process> {
+    let pid = folder.file_name()?.to_str()?.parse().ok()?;
+    let groups = std::fs::read_to_string(folder.join("cgroup")).ok()?;
+    // With systemd's driver dashes are underscores.
+    if ![uid.to_owned(), uid.replace('-', "_")].iter().any(|uid| groups.contains(&format!("pod{uid}"))) {
+        return None;
+    }
+    let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
+    let command = std::fs::read(folder.join("cmdline")).ok()?;
+    let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
+    Some(Process { pid, parent, command, state })
+}
+
+/// The sidecar.
+pub fn link(uid: &str) -> Option<Process> {
+    of_pod(uid).into_iter().find(|process| process.command == "/spillway-agent link")
+}
+
+/// PID 1 of the agent's container.
+pub fn supervisor(uid: &str) -> Option<Process> {
+    of_pod(uid).into_iter().find(|process| process.command.starts_with("/spillway/bin/spillway-agent agent "))
+}
+
+/// The program: of the supervisor's own children, the one that it started first.
+pub fn program(uid: &str) -> Option<Process> {
+    let supervisor = supervisor(uid)?;
+    of_pod(uid).into_iter().find(|process| process.parent == supervisor.pid)
+}
+
+pub fn signal(process: &Process, signal: Signal) {
+    let pid = Pid::from_raw(process.pid).expect("a process has a number");
+    kill_process(pid, signal).unwrap_or_else(|error| panic!("{process:?}: {error}"));
+}

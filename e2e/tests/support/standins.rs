@@ -1,0 +1,49 @@
+//! Agents whose pods no node takes. Who they are is as true as of any: an Agent, its pod as it was made, a token bound to it.
+//! They cost no processor, so that there can be as many as make hundreds of calls at once.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use spillway::api::Agent;
+
+use super::caller::{Caller, token_of};
+use super::{Room, eventually, room, seen};
+
+/// One of them.
+pub struct Standin {
+    /// Name of the Agent.
+    pub name: String,
+    /// It, at the room's gateway, from an address of its own.
+    pub caller: Caller,
+}
+
+impl Room {
+    /// A pool of so many of them, which differs from the plainest one by `extra`.
+    pub async fn standins(&self, pool: &str, count: usize, extra: Value) -> Vec<Standin> {
+        let mut spec = json!({"replicas": count, "scheduling": {"nodeSelector": {"no-such": "label"}}});
+        room::merge(&mut spec, extra);
+        self.apply_pool(pool, spec).await;
+        let with_pods = async || {
+            let agents = self.list::<Agent>().await;
+            let recorded = agents.into_iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some()));
+            recorded.map(|agent| agent.name_any()).collect::<Vec<_>>()
+        };
+        let names = eventually(&format!("{count} agents have pods"), async || {
+            let names = with_pods().await;
+            seen(names.len() == count, || format!("{}", names.len())).map(|()| names)
+        })
+        .await;
+        let gateway = Caller::at_the_gateway(self).await;
+        let mut all = Vec::new();
+        for (name, at) in names.into_iter().zip(1_u16..) {
+            let pod = self.api::<Pod>().get(&name).await.expect("its pod");
+            // A gateway asks about few unknown tokens from one address.
+            let [high, low] = at.to_be_bytes();
+            let source = IpAddr::from(Ipv4Addr::new(127, 77, high, low));
+            all.push(Standin { caller: gateway.with(&token_of(self, &pod).await).coming_from(source), name });
+        }
+        all
+    }
+}

@@ -1,0 +1,62 @@
+//! What stands still until it is let go: sidecars of pods, and the node's kubelet. A test that fails lets go too.
+
+use std::process::Command;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::node;
+
+/// The sidecar of a pod: nothing of the pod is heard of any more, and its program goes on.
+pub struct Link(Pid);
+
+impl Link {
+    /// Stops it.
+    pub fn of(pod: &Pod) -> Self {
+        let link = node::link(&pod.uid().expect("a uid")).unwrap_or_else(|| panic!("{} has a sidecar", pod.name_any()));
+        node::signal(&link, Signal::STOP);
+        Self(Pid::from_raw(link.pid).expect("a process has a number"))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT); // its pod may have been ended meanwhile
+    }
+}
+
+/// The kubelet of the local cluster's one node. Everybody's pods live there: a test that takes it away must be alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kubelet {
+    /// It stands still, and goes on.
+    Stopped,
+    /// It is killed, and another one started.
+    Killed,
+}
+
+/// It is away until this is dropped.
+pub struct Away(Kubelet);
+
+impl Kubelet {
+    /// Takes it away.
+    pub fn away(self) -> Away {
+        cluster(&[if self == Self::Stopped { "pause" } else { "kill" }, "kubelet"]);
+        Away(self)
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        match self.0 {
+            Kubelet::Stopped => cluster(&["resume", "kubelet"]),
+            Kubelet::Killed => cluster(&["up"]), // starts what is dead
+        }
+    }
+}
+
+fn cluster(words: &[&str]) {
+    let ended =
+        Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/cluster/cluster")).args(words).output().expect("e2e/cluster/cluster");
+    assert!(ended.status.success(), "cluster {}: {}", words.join(" "), String::from_utf8_lossy(&ended.stderr));
+}

@@ -1,0 +1,543 @@
+//! Work while things fail: who lost an item can change nothing about it, and nobody loses one for a failure of ours.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use spillway::api::agent::AgentPhase::{Active, Idle, Running, Spawning};
+use spillway::api::agent_pool::AgentPool;
+use spillway::api::work_item::WorkItemPhase::{Blocked, DeadLettered, Leased, Ready, Scheduled, Succeeded};
+use spillway::api::{Agent, WorkItem, WorkQueue};
+use spillway::wire::Code;
+
+use crate::support::caller::Answer;
+use crate::support::exec::{sh, spillway};
+use crate::support::history::{History, says};
+use crate::support::kills::{Dice, Killer, Victim};
+use crate::support::witness::{Witness, counts, epoch, gone_at, leased, result, version};
+use crate::support::work::{attempts, phase};
+use crate::support::{Operator, Room, eventually, node, seen, stopped};
+
+async fn opened(name: &str) -> (Room, Operator, Witness, History) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let (witness, history) = (Witness::start(&room), History::start(&room));
+    (room, operator, witness, history)
+}
+
+/// A queue that tries again at once and collects nothing before it was looked at, with more of its `itemDefaults`.
+async fn queue(room: &Room, more: Value) {
+    let mut defaults = json!({"backoff": {"initialSeconds": 1, "maxSeconds": 1}});
+    crate::support::room::merge(&mut defaults, more);
+    room.apply_queue("bugs", json!({"itemDefaults": defaults, "limits": {"maxFinished": 2 * ITEMS}})).await;
+    eventually("the queue is served", async || {
+        let status = room.api::<WorkQueue>().get("bugs").await.map_err(|error| error.to_string())?.status;
+        seen(status.as_ref().is_some_and(|status| !status.conditions.is_empty()), || format!("{status:?}"))
+    })
+    .await;
+}
+
+/// So many agents, each heard of each second, and for as long as nothing else is said.
+fn agents(count: u32) -> Value {
+    json!({"replicas": count, "supervision": {"heartbeatPeriodSeconds": 1}})
+}
+
+/// The first attempt goes on for ever; each later one until it is let go.
+const PATIENT: &str = "while :; do echo \"at $task\"; [ $SPILLWAY_WORK_EPOCH -gt 1 ] && [ -e $SPILLWAY_DATA_DIR/go ] && break; \
+    sleep 1; done; echo \"by attempt $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
+/// The first attempt goes on for ever; each later one is done at once.
+const SECOND: &str = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; while :; do echo working; sleep 1; done";
+
+async fn let_go(room: &Room, agent: &str) {
+    sh(room, agent, "touch $SPILLWAY_DATA_DIR/go").await.ok();
+}
+
+/// Nothing that is left of an agent that ended may act; and the API server forgets its token when its pod is gone.
+fn is_revoked(answer: &Answer) {
+    match answer.status {
+        401 => {}
+        _ => assert_eq!((answer.status, answer.refusal().code), (403, Code::AgentEnded), "{answer:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_holder_is_gone_before_its_item_is_given_out_again_and_its_finish_is_refused() {
+    let (room, _operator, witness, history) = opened("zombie").await;
+    queue(&room, json!({"leaseDurationSeconds": 5})).await;
+    room.apply_workers("fixers", &["bugs"], PATIENT, agents(1)).await;
+    room.submit("bugs", "bug", json!({"payload": "the bug"})).await;
+    let item = room.item_is("bug", Leased).await;
+    let first = room.holder(&item).await;
+    let (name, uid) = (first.name_any(), first.uid().expect("a uid"));
+    let zombie = room.as_pod(&first).await;
+    let path = format!("/agent/v1/work/{}/progress", item.uid().expect("a uid"));
+    assert_eq!(zombie.post(&path, json!({"epoch": 1, "percent": 10})).await.status, 200, "it is the holder");
+
+    let link = stopped::Link::of(&first);
+    history.agent("the first is given up", |agent| agent.name_any() == name && says(agent, "GivenUp", "True", "LeaseExpired")).await;
+    history.pod("its pod is asked to end", |pod| pod.uid().as_ref() == Some(&uid) && pod.metadata.deletion_timestamp.is_some()).await;
+    is_revoked(&zombie.completes(&item, 1, "by the zombie").await);
+    let freed = witness
+        .until("bug", "freed", |state| {
+            epoch(state) == 1 && !matches!(phase(state), Some(Leased | Ready)) && version(state) > version(&item)
+        })
+        .await;
+    assert_eq!(node::of_pod(&uid), [], "nothing of the first runs when its item is free");
+    assert!(gone_at(&history, &uid) < version(&freed), "nor did the API server believe so: {:?}", freed.status);
+    drop(link);
+
+    let again = witness.until("bug", "given to another", |state| leased(state, 2)).await;
+    let second = room.holder(&again).await;
+    assert_ne!(second.uid(), first.uid());
+    let living = room.as_pod(&second).await;
+    let stale = living.completes(&item, 1, "by the wrong epoch").await;
+    assert_eq!((stale.status, stale.refusal().code), (409, Code::StaleLease), "{stale:?}");
+    is_revoked(&zombie.completes(&item, 1, "by the zombie").await);
+    is_revoked(&zombie.completes(&item, 2, "by the zombie").await);
+    let_go(&room, &second.name_any()).await;
+    let done = room.item_is("bug", Succeeded).await;
+    is_revoked(&zombie.completes(&item, 1, "by the zombie").await);
+    let stale = living.completes(&item, 1, "by the wrong epoch").await;
+    assert_eq!((stale.status, stale.refusal().code), (409, Code::StaleLease), "{stale:?}");
+
+    assert_eq!(version(&room.item("bug").await), version(&done), "nothing was written since");
+    assert_eq!((result(&done).as_deref(), counts(&done)), (Some("by attempt 2"), (0, 1, 2, 2)));
+    assert_eq!(attempts(&done), [("LeaseExpired".to_owned(), name), ("Complete".to_owned(), second.name_any())]);
+    witness.each_was_finished_once();
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_gives_the_same_lease_again() {
+    let (room, operator, witness, _) = opened("lostreply").await;
+    queue(&room, json!({})).await;
+    room.apply_workers("fixers", &["bugs"], "", long_running()).await;
+    let pod = room.pods_ready(1).await.remove(0);
+    room.idle("fixers", 1).await;
+    let agent = room.as_pod(&pod).await;
+    let asking = tokio::spawn({
+        let agent = agent.clone();
+        async move { agent.try_call("POST", "/agent/v1/work/claim", json!({"waitSeconds": 25}).to_string()).await }
+    });
+    room.submit("bugs", "bug", json!({})).await;
+    let item = witness.until("bug", "leased", |state| leased(state, 1)).await;
+    room.kill_gateway();
+    asking.abort(); // whatever it was told, nobody heard it
+    assert_eq!(crate::support::witness::holder(&item), pod.uid().expect("a uid"));
+
+    let claims = async |what: &str| {
+        let answer = eventually(what, async || {
+            let answer = agent.try_call("POST", "/agent/v1/work/claim", json!({}).to_string()).await?;
+            seen(answer.status != 503, || format!("{answer:?}")).map(|()| answer)
+        })
+        .await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(answer.json()["held"], json!({"uid": item.uid(), "epoch": 1}), "{answer:?}");
+    };
+    room.start_gateway("later");
+    claims("the next gateway serves").await;
+    claims("and again").await;
+    drop(operator);
+    let next = room.operator("next");
+    next.leads(&room).await;
+    claims("the next leader knows it too").await;
+    assert_eq!(counts(&room.item("bug").await), (0, 0, 1, 1), "one claim");
+    assert_eq!(agent.completes(&item, 1, "done").await.status, 200);
+    assert_eq!(agent.completes(&item, 1, "done").await.status, 200, "a repetition is answered the same");
+    let done = room.item_is("bug", Succeeded).await;
+    assert_eq!((result(&done).as_deref(), counts(&done)), (Some("done"), (0, 0, 1, 1)));
+    witness.each_was_finished_once();
+    room.close().await;
+}
+
+/// What its own sidecar never claims for: its program never asks.
+fn long_running() -> Value {
+    let command = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"];
+    json!({"replicas": 1, "agent": {"run": "LongRunning", "command": command}})
+}
+
+#[tokio::test]
+async fn who_hangs_up_in_the_middle_of_a_call_leaves_no_item_that_nobody_can_finish() {
+    let (room, _operator, witness, _) = opened("hangup").await;
+    queue(&room, json!({})).await;
+    room.apply_workers("fixers", &["bugs"], "", long_running()).await;
+    let pod = room.pods_ready(1).await.remove(0);
+    room.idle("fixers", 1).await;
+    let agent = room.as_pod(&pod).await;
+    let hangs_up = async |path: String, body: Value, after: u64| {
+        let call = agent.try_call("POST", &path, body.to_string());
+        drop(tokio::time::timeout(Duration::from_millis(after), call).await); // answered or not: nobody heard it
+    };
+    for at in 0..40_u64 {
+        let name = format!("bug-{at}");
+        room.submit("bugs", &name, json!({})).await;
+        // A write takes some milliseconds; a hand-shake does too.
+        hangs_up("/agent/v1/work/claim".into(), json!({"waitSeconds": 1}), 2 + at % 20).await;
+        let held = eventually("an item is claimed", async || {
+            let answer = agent.try_call("POST", "/agent/v1/work/claim", json!({"waitSeconds": 5}).to_string()).await?;
+            seen(answer.status == 200, || format!("{answer:?}")).map(|()| answer.json()["held"].clone())
+        })
+        .await;
+        let path = format!("/agent/v1/work/{}/complete", held["uid"].as_str().expect("a uid"));
+        hangs_up(path.clone(), json!({"epoch": held["epoch"]}), 2 + at % 20).await;
+        eventually(&format!("{name} is finished"), async || {
+            let answer = agent.try_call("POST", &path, json!({"epoch": held["epoch"]}).to_string()).await?;
+            seen(answer.status == 200, || format!("{answer:?}"))
+        })
+        .await;
+        let done = room.item_is(&name, Succeeded).await;
+        assert_eq!(counts(&done), (0, 0, 1, 1), "{:?}", done.status);
+    }
+    witness.each_was_finished_once();
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_roll_out_of_the_gateway_costs_nobody_an_item() {
+    gateway_away_for_longer_than_a_lease("roll", false).await;
+}
+
+#[tokio::test]
+async fn a_roll_out_of_gateway_and_controller_costs_nobody_an_item() {
+    gateway_away_for_longer_than_a_lease("rollboth", true).await;
+}
+
+async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) {
+    let (room, operator, witness, history) = opened(name).await;
+    let mut operator = Some(operator);
+    queue(&room, json!({"leaseDurationSeconds": 60})).await;
+    // A pod that hears nobody for as long as its time-out ends by itself.
+    let supervision = json!({"heartbeatPeriodSeconds": 5, "heartbeatTimeoutSeconds": 180});
+    let script = "until [ -e $SPILLWAY_DATA_DIR/go ]; do echo working; sleep 1; done";
+    room.apply_workers("fixers", &["bugs"], script, json!({"replicas": 3, "supervision": supervision})).await;
+    let names = ["one", "two", "three"];
+    for name in names {
+        room.submit("bugs", name, json!({})).await;
+    }
+    let mut holders = Vec::new();
+    for name in names {
+        holders.push(room.holder(&room.item_is(name, Leased).await).await.name_any());
+    }
+    room.kill_gateway();
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    if and_controller {
+        operator = None; // killed before the next one starts
+        operator = operator.or_else(|| Some(room.operator("next")));
+    }
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    room.start_gateway("later");
+    if let Some(operator) = &operator {
+        operator.leads(&room).await;
+    }
+    // What was counted meanwhile would show within another lease.
+    tokio::time::sleep(Duration::from_secs(75)).await;
+    for (name, holder) in names.iter().zip(&holders) {
+        assert!(leased(&room.item(name).await, 1), "{:?}", room.item(name).await.status);
+        let_go(&room, holder).await;
+        let done = room.item_is(name, Succeeded).await;
+        assert_eq!((counts(&done), attempts(&done)), ((0, 0, 1, 1), vec![("Complete".to_owned(), holder.clone())]));
+    }
+    assert_eq!(history.agents_ever().await.len(), 3, "nobody was replaced");
+    for holder in &holders {
+        let phases = history.phases(holder).await;
+        assert!(phases.iter().all(|phase| [Spawning, Running, Idle, Active].contains(phase)), "{phases:?}");
+    }
+    witness.each_was_finished_once();
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_program_that_says_something_is_not_stalled_and_one_that_says_nothing_is() {
+    let (room, _operator, _, history) = opened("stall").await;
+    queue(&room, json!({"stallTimeoutSeconds": 5})).await;
+    // It knows nothing of Spillway, and takes four times as long as nothing may be heard of it.
+    let script = "n=0; while [ $n -lt 20 ]; do n=$((n+1)); echo \"step $n\"; sleep 1; done";
+    room.apply_workers("fixers", &["bugs"], script, agents(1)).await;
+    room.submit("bugs", "long", json!({})).await;
+    let done = room.item_is("long", Succeeded).await;
+    assert_eq!(counts(&done), (0, 0, 1, 1), "{:?}", done.status);
+    room.api::<AgentPool>().delete("fixers", &DeleteParams::default()).await.expect("deleted");
+    room.empty().await;
+
+    let script = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; exec sleep 1000";
+    room.apply_workers("silent", &["bugs"], script, agents(1)).await;
+    room.submit("bugs", "silent", json!({})).await;
+    let done = room.item_is("silent", Succeeded).await;
+    assert_eq!(counts(&done), (0, 1, 2, 2), "{:?}", done.status);
+    let [(verb, agent), (last, _)] = attempts(&done).try_into().expect("two attempts");
+    assert_eq!((verb.as_str(), last.as_str()), ("Stalled", "Complete"));
+    history.agent("it was given up for that", |one| one.name_any() == agent && says(one, "GivenUp", "True", "ItemStalled")).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_takes_too_long_is_ended_and_too_many_of_them_set_the_item_aside() {
+    let (room, _operator, _, history) = opened("late").await;
+    queue(&room, json!({"attemptTimeoutSeconds": 5, "maxStalls": 1})).await;
+    room.apply_workers("fixers", &["bugs"], "while :; do echo working; sleep 1; done", agents(1)).await;
+    room.submit("bugs", "endless", json!({})).await;
+    let item = room.item_is("endless", DeadLettered).await;
+    let status = item.status.clone().expect("a status");
+    assert_eq!((status.reason.as_deref(), counts(&item)), (Some("TooManyStalls"), (0, 1, 1, 1)));
+    let attempt = status.attempt_history.expect("a history").remove(0);
+    assert_eq!((attempt.verb.as_str(), attempt.reason.as_deref()), ("Stalled", Some("ItemPastTime")), "{attempt:?}");
+    let given_up = |one: &Agent| one.name_any() == attempt.agent && says(one, "GivenUp", "True", "ItemPastTime");
+    history.agent("it was given up for that", given_up).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn who_leaves_with_an_item_in_hand_gives_it_back_and_it_counts_as_nothing() {
+    let (room, _operator, witness, _) = opened("leave").await;
+    queue(&room, json!({})).await;
+    room.apply_workers("fixers", &["bugs"], SECOND, agents(2)).await;
+    room.pods_ready(2).await;
+    for item in ["goodbye", "deleted"] {
+        room.submit("bugs", item, json!({})).await;
+        let held = witness.until(item, "leased", |state| leased(state, 1)).await;
+        let pod = room.holder(&held).await;
+        let name = pod.name_any();
+        if item == "goodbye" {
+            spillway(&room, &name, &["goodbye", "enough"]).await;
+        } else {
+            room.api::<Pod>().delete(&name, &DeleteParams::default()).await.expect("deleted");
+        }
+        let done = room.item_is(item, Succeeded).await;
+        assert_eq!(counts(&done), (0, 0, 2, 2), "{:?}", done.status);
+        let [(verb, first), (last, second)] = attempts(&done).try_into().expect("two attempts");
+        assert_eq!((verb.as_str(), last.as_str()), ("Release", "Complete"));
+        assert!(first == name && second != name, "{first} {second}");
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_holder_that_is_deleted_by_force_is_a_stall_and_its_item_is_done_by_another() {
+    let (room, _operator, witness, history) = opened("force").await;
+    queue(&room, json!({})).await;
+    room.apply_workers("fixers", &["bugs"], SECOND, agents(2)).await;
+    room.pods_ready(2).await;
+    room.submit("bugs", "bug", json!({})).await;
+    let held = witness.until("bug", "leased", |state| leased(state, 1)).await;
+    let pod = room.holder(&held).await;
+    let zombie = room.as_pod(&pod).await;
+    // Else it would use its last moment to give the item back.
+    let _link = stopped::Link::of(&pod);
+    room.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await.expect("deleted");
+    let again = witness.until("bug", "given to another", |state| leased(state, 2)).await;
+    assert_eq!(node::of_pod(&pod.uid().expect("a uid")), [], "nothing of the first runs by then");
+    is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
+    let done = room.item_is("bug", Succeeded).await;
+    assert_eq!(counts(&done), (0, 1, 2, 2), "{:?}", done.status);
+    assert_eq!(attempts(&done)[0], ("LeaseExpired".to_owned(), pod.name_any()));
+    assert_ne!(crate::support::witness::holder(&again), pod.uid().expect("a uid"));
+    assert!(history.agents_ever().await.len() >= 3, "and it was replaced");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_vanished_proves_nothing_while_its_pod_is_there() {
+    let (room, _operator, witness, history) = opened("vanished").await;
+    queue(&room, json!({})).await;
+    // Ends by force alone, after its grace: for so long the pod outlives its Agent.
+    let script = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; trap '' TERM; while :; do echo working; sleep 1; done";
+    room.apply_workers("fixers", &["bugs"], script, agents(1)).await;
+    room.submit("bugs", "bug", json!({})).await;
+    let held = witness.until("bug", "leased", |state| leased(state, 1)).await;
+    let pod = room.holder(&held).await;
+    let (name, uid) = (pod.name_any(), pod.uid().expect("a uid"));
+    let _link = stopped::Link::of(&pod);
+    let api = room.api::<Agent>();
+    api.delete(&name, &DeleteParams::default()).await.expect("deleted");
+    eventually("the Agent is gone, by somebody's hand", async || {
+        let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        let _ = api.patch_metadata(&name, &PatchParams::default(), &bare).await; // it may be gone already
+        let there = api.get_opt(&name).await.map_err(|error| error.to_string())?;
+        seen(there.is_none(), || "it is there".to_owned())
+    })
+    .await;
+    assert!(!node::of_pod(&uid).is_empty(), "its pod is not");
+    let freed = witness.until("bug", "freed", |state| epoch(state) == 1 && phase(state) != Some(Leased)).await;
+    assert_eq!(node::of_pod(&uid), [], "nothing of it runs when its item is free");
+    assert!(gone_at(&history, &uid) < version(&freed), "nor did the API server believe so: {:?}", freed.status);
+    let done = room.item_is("bug", Succeeded).await;
+    assert_eq!(counts(&done), (0, 1, 2, 2), "{:?}", done.status);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_item_that_is_made_together_with_its_queue_is_not_refused() {
+    let (room, _operator, witness, _) = opened("together").await;
+    // Queues and items come by different watches.
+    for at in 0..40 {
+        let name = format!("pair-{at}");
+        room.apply_queue(&name, json!({})).await;
+        room.submit(&name, &name, json!({})).await;
+    }
+    for at in 0..40 {
+        let name = format!("pair-{at}");
+        let admitted = witness.until(&name, "admitted", |state| phase(state).is_some()).await;
+        assert_eq!(phase(&admitted), Some(Ready), "{name}: {:?}", admitted.status);
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn the_next_leader_goes_on_with_what_waits_is_blocked_is_scheduled_and_is_held() {
+    let (room, first, witness, _) = opened("leader").await;
+    queue(&room, json!({})).await;
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(5);
+    let later = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(60);
+    room.submit("bugs", "ready", json!({"priority": 9})).await;
+    room.submit("bugs", "after", json!({"dependsOn": [{"name": "ready"}, {"name": "later"}]})).await;
+    room.submit("bugs", "soon", json!({"notBeforeTime": soon.to_string()})).await;
+    room.submit("bugs", "later", json!({"notBeforeTime": later.to_string()})).await;
+    for (name, waiting) in [("ready", Ready), ("after", Blocked), ("later", Scheduled)] {
+        room.item_is(name, waiting).await;
+    }
+    drop(first);
+    let second = room.operator("two");
+    second.leads(&room).await;
+    room.apply_workers("fixers", &["bugs"], "until [ -e $SPILLWAY_DATA_DIR/go ]; do echo working; sleep 1; done", agents(1)).await;
+    // It is the first one's turn, and held while its leader is killed too.
+    let held = witness.until("ready", "leased", |state| leased(state, 1)).await;
+    assert!(witness.of("soon").iter().all(|state| phase(state) != Some(Leased)), "priority comes first");
+    drop(second);
+    let agent = room.holder(&held).await.name_any();
+    let_go(&room, &agent).await;
+    let third = room.operator("three");
+    third.leads(&room).await;
+    let mut started = Vec::new();
+    for name in ["ready", "soon", "later", "after"] {
+        let done = room.item_is(name, Succeeded).await;
+        assert_eq!((counts(&done), attempts(&done)), ((0, 0, 1, 1), vec![("Complete".to_owned(), agent.clone())]), "{name}");
+        started.push(done.status.and_then(|status| status.attempt_history?.first().map(|attempt| attempt.start_time.0)).expect("a time"));
+    }
+    assert!(started.is_sorted(), "{started:?}");
+    assert!(started[2].as_second() >= later.as_second(), "not before its time: {started:?}");
+    witness.each_was_finished_once();
+    room.close().await;
+}
+
+#[tokio::test]
+async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_changes_its_result() {
+    let (room, _operator, witness, history) = opened("deadnode").await;
+    queue(&room, json!({"leaseDurationSeconds": 5})).await;
+    // It is done with its item while nobody can hear it.
+    let script = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] || sleep 20; echo \"by attempt $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
+    room.apply_workers("fixers", &["bugs"], script, agents(2)).await;
+    room.pods_ready(2).await;
+    room.idle("fixers", 2).await;
+    room.submit("bugs", "bug", json!({})).await;
+    let held = witness.until("bug", "leased", |state| leased(state, 1)).await;
+    let first = room.holder(&held).await;
+    let (name, uid) = (first.name_any(), first.uid().expect("a uid"));
+    let zombie = room.as_pod(&first).await;
+    let link = stopped::Link::of(&first);
+    let kubelet = stopped::Kubelet::Stopped.away();
+    history.agent("the first is given up", |agent| agent.name_any() == name && says(agent, "GivenUp", "True", "LeaseExpired")).await;
+    history.pod("its pod is asked to end", |pod| pod.uid().as_ref() == Some(&uid) && pod.metadata.deletion_timestamp.is_some()).await;
+    eventually("the node is not heard of", async || {
+        let node = first.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a node");
+        let node = Api::<Node>::all(room.client.clone()).get(&node).await.map_err(|error| error.to_string())?;
+        let ready = node.status.into_iter().flat_map(|status| status.conditions.unwrap_or_default()).find(|one| one.type_ == "Ready");
+        seen(ready.as_ref().is_some_and(|ready| ready.status == "Unknown"), || format!("{ready:?}"))
+    })
+    .await;
+    assert!(leased(&room.item("bug").await, 1), "nothing proves that its holder is gone: {:?}", room.item("bug").await.status);
+    assert!(!node::of_pod(&uid).is_empty(), "and it is not");
+
+    room.change_item("bug", json!({"releasedEpoch": 1})).await;
+    let done = room.item_is("bug", Succeeded).await;
+    assert_eq!((result(&done).as_deref(), counts(&done)), (Some("by attempt 2"), (0, 1, 2, 2)), "{:?}", done.status);
+    let [lost, finished] = attempts(&done).try_into().expect("two attempts");
+    assert_eq!(lost, ("LeaseExpired".to_owned(), name.clone()));
+    assert!(finished.0 == "Complete" && finished.1 != name, "{finished:?}");
+
+    // Its sidecar awakes first, and has all the time to tell what its program came to.
+    assert!(!node::of_pod(&uid).is_empty(), "it was there all along");
+    is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
+    drop(link);
+    is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
+    drop(kubelet);
+    eventually("nothing of the first is left", async || {
+        let left = room.api::<Pod>().get_opt(&name).await.map_err(|error| error.to_string())?;
+        seen(left.is_none() && node::of_pod(&uid).is_empty(), || format!("{left:?}"))
+    })
+    .await;
+    is_revoked(&zombie.completes(&held, 1, "by the zombie").await);
+    let still: WorkItem = room.item("bug").await;
+    assert_eq!(still.status, done.status, "what was accepted stays");
+    witness.each_was_finished_once();
+    room.close().await;
+}
+
+#[tokio::test]
+async fn kills_in_the_middle_of_many_items_lose_none_and_finish_none_twice() {
+    use Victim::{Controller, Gateway, Sidecar, Supervisor};
+    many_items_under(&[
+        Controller, Controller, Controller, Gateway, Gateway, Gateway, Supervisor, Supervisor, Supervisor, Sidecar, Sidecar,
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn alone_kills_of_the_kubelet_too_lose_no_item_and_finish_none_twice() {
+    use Victim::{Controller, Gateway, Kubelet, Sidecar, Supervisor};
+    many_items_under(&[Controller, Controller, Gateway, Gateway, Supervisor, Supervisor, Sidecar, Kubelet, Kubelet, Kubelet]).await;
+}
+
+const ITEMS: usize = 500;
+
+/// Each victim once, in an order and at moments that follow from the seed: when so many items are done.
+async fn many_items_under(victims: &[Victim]) {
+    let (room, operator, witness, _) = opened("kills").await;
+    let mut dice = Dice::seeded();
+    queue(&room, json!({"maxStalls": 100})).await;
+    let script = "sleep 0.3; echo \"$SPILLWAY_ITEM_UID $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
+    let agent = json!({"resources": {"limits": {"cpu": "500m"}}});
+    room.apply_workers("fixers", &["bugs"], script, json!({"replicas": 4, "agent": agent})).await;
+    room.pods_ready(4).await;
+    for at in 0..ITEMS {
+        room.submit("bugs", &format!("bug-{at}"), json!({})).await;
+    }
+    let mut killer = Killer::new(&room, operator);
+    let moments = dice.moments(victims.len(), ITEMS * 9 / 10);
+    for (moment, victim) in moments.into_iter().zip(dice.shuffled(victims.to_vec())) {
+        eventually(&format!("{moment} items are done, and {victim:?} is killed"), async || {
+            seen(witness.succeeded() >= moment, || format!("{}", witness.succeeded()))
+        })
+        .await;
+        eprintln!("{:?} is killed when {} items are done", victim, witness.succeeded());
+        killer.kill(victim, &mut dice).await;
+    }
+    assert_eq!(room.items_are_over(ITEMS).await, [("Succeeded".to_owned(), ITEMS)].into());
+    let (mut again, mut unexplained) = (0, Vec::new());
+    for item in room.list::<WorkItem>().await {
+        let said = format!("{} {}", item.uid().expect("a uid"), epoch(&item));
+        assert_eq!(result(&item), Some(said), "the attempt that counts is the one that is recorded: {:?}", item.status);
+        let (failures, _, claims, epoch) = counts(&item);
+        let mut history = attempts(&item);
+        assert_eq!(
+            (failures, i64::from(claims), history.len()),
+            (0, epoch, usize::try_from(claims).expect("a number")),
+            "{:?}",
+            item.status
+        );
+        assert_eq!(history.pop().map(|(verb, _)| verb).as_deref(), Some("Complete"));
+        again += usize::from(!history.is_empty());
+        let explained =
+            |(verb, agent): &(String, String)| matches!(verb.as_str(), "LeaseExpired" | "Release") && killer.lost.contains(agent);
+        if !history.iter().all(explained) {
+            unexplained.push(format!("{}: {:?}", item.name_any(), item.status.and_then(|status| status.attempt_history)));
+        }
+    }
+    eprintln!("{again} of {ITEMS} items were given out more than once; lost: {:?}", killer.lost);
+    assert!(unexplained.is_empty(), "who was not killed lost items (lost were {:?}): {unexplained:#?}", killer.lost);
+    witness.each_was_finished_once();
+    let _operator = killer.operator;
+    room.close().await;
+}

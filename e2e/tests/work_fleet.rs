@@ -1,0 +1,615 @@
+//! Work for fleets: many items over few agents, pools that come and go with their work, groups, what is restored, what is
+//! refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use spillway::api::agent::AgentPhase;
+use spillway::api::work_item::WorkItemPhase::{
+    self, Blocked, Cancelled, Cancelling, DeadLettered, Failed, Leased, Ready, Rejected, Scheduled, Succeeded, Suspended,
+};
+use spillway::api::{Agent, AgentPool, WorkItem, WorkQueue};
+
+use crate::support::caller::{Answer, Caller, token_of};
+use crate::support::fleet::Fleet;
+use crate::support::history::History;
+use crate::support::room::merge;
+use crate::support::track::Pods;
+use crate::support::work::{Ledger, UNTIL_TOLD, Volumes, attempts, holder, phase};
+use crate::support::{Operator, Room, eventually, seen};
+
+/// A room with an operator that leads, and all that becomes of its items.
+async fn opened(name: &str) -> (Room, Operator, Ledger) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let ledger = Ledger::start(&room);
+    (room, operator, ledger)
+}
+
+/// A pool that comes and goes as fast as it may.
+fn quick(max: u32) -> Value {
+    json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
+}
+
+fn with(mut one: Value, other: Value) -> Value {
+    merge(&mut one, other);
+    one
+}
+
+fn reason(item: &WorkItem) -> Option<&str> {
+    item.status.as_ref().and_then(|status| status.reason.as_deref())
+}
+
+/// Attempts, failures and stalls.
+fn counts(item: &WorkItem) -> (i32, i32, i32) {
+    let status = item.status.as_ref().expect("a status");
+    (status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0))
+}
+
+async fn ends_without_work(room: &Room, pool: &str) {
+    room.pods_ready(0).await;
+    let (reason, _) = room.pool_says(pool, "ScaledToZero", "True").await;
+    assert_eq!(reason, "NoWork");
+}
+
+/// Item `at` of the two hundred: its queue, its priority, and what it waits for, across both queues and up to two deep.
+fn one_of_many(at: usize) -> (&'static str, i32, Vec<usize>) {
+    let queue = if at.is_multiple_of(3) { "second" } else { "first" };
+    let after = match at % 8 {
+        3 => vec![at - 1, at - 3],
+        7 => vec![at - 1, at - 4],
+        _ => vec![],
+    };
+    (queue, i32::try_from(at * 7 % 5).expect("small") - 2, after)
+}
+
+#[tokio::test]
+async fn two_hundred_items_are_done_once_each_in_their_order_and_the_pool_is_back_at_nothing() {
+    const ITEMS: usize = 200;
+    let (room, _operator, ledger) = opened("fleet").await;
+    let (pods, volumes) = (Pods::start(&room), Volumes::keep(&room));
+    let name = |at: usize| format!("item-{at:03}");
+    for name in ["first", "second"] {
+        room.apply_queue(name, json!({})).await;
+    }
+    for at in 0..ITEMS {
+        let (queue, priority, after) = one_of_many(at);
+        let after: Vec<Value> = after.into_iter().map(|at| json!({"name": name(at)})).collect();
+        room.submit(queue, &name(at), json!({"priority": priority, "dependsOn": after})).await;
+    }
+    ledger.until(ITEMS, "admitted", |phase| matches!(phase, Ready | Blocked)).await;
+    let admitted = Timestamp::now();
+    let claim = json!({"storageClassName": "standard", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}});
+    let own = json!({"workspace": {"volumeClaimTemplate": claim}});
+    let log = "echo $SPILLWAY_ITEM_UID >> /workspace/log";
+    room.apply_workers("fixers", &["first", "second"], log, with(quick(5), own)).await;
+    ledger.until(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
+    ends_without_work(&room, "fixers").await;
+    assert_eq!(pods.most(), 5);
+
+    // Once each: as the agents' own volumes tell it, and as the items do.
+    let items = ledger.last();
+    let mut logged: Vec<String> = volumes.read("log").iter().flat_map(|log| log.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let mut uids: Vec<String> = items.values().filter_map(ResourceExt::uid).collect();
+    logged.sort();
+    uids.sort();
+    assert_eq!(logged, uids);
+    for item in items.values() {
+        assert_eq!((counts(item), attempts(item).len()), ((1, 0, 0), 1), "{item:?}");
+    }
+
+    // When each could be had, at the latest, and when it was.
+    let all = ledger.all();
+    let first = |name: &str, wanted: WorkItemPhase| {
+        let found = all.iter().enumerate().find(|(_, (_, item))| item.name_any() == name && phase(item) == Some(wanted));
+        found.map(|(place, (when, _))| (place, *when)).unwrap_or_else(|| panic!("{name} was never seen {wanted:?}"))
+    };
+    let claims = ledger.claims();
+    let mut line = Vec::new();
+    for at in 0..ITEMS {
+        let (queue, priority, after) = one_of_many(at);
+        let mut ready = admitted;
+        for dependency in after {
+            let (done, when) = first(&name(dependency), Succeeded);
+            assert!(done < first(&name(at), Leased).0, "{} began before item {dependency} had ended", name(at));
+            ready = ready.max(when);
+        }
+        let made = items[&name(at)].creation_timestamp().expect("a time").0;
+        line.push(((queue, -priority, made, at), ready, claims[&name(at)]));
+    }
+    line.sort();
+    for (place, (better, ready, claimed)) in line.iter().enumerate() {
+        for (worse, _, sooner) in &line[place + 1..] {
+            // It takes a moment from the end of an item to what waited for it being ready: long, where much else runs.
+            let overtaken = sooner < claimed && ready.saturating_add(SignedDuration::from_secs(2)).expect("a time") < *sooner;
+            assert!(!overtaken, "{worse:?} was claimed at {sooner}, before {better:?}, which was ready by {ready}, was at {claimed}");
+        }
+    }
+    let client = room.client.clone();
+    room.close().await;
+    volumes.remove(client).await;
+}
+
+#[tokio::test]
+async fn a_pool_with_a_minimum_goes_to_nothing_without_work() {
+    let (room, _operator, _) = opened("empty").await;
+    let history = History::start(&room);
+    room.apply_queue("bugs", json!({})).await;
+    let pool = json!({"scaling": {"min": 2, "max": 3}, "whenEmpty": {"action": "Terminate", "afterSeconds": 10}});
+    room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, pool).await;
+    ends_without_work(&room, "fixers").await;
+    assert!(history.agents_ever().await.is_empty(), "nobody comes for nothing");
+
+    room.submit("bugs", "one", json!({})).await;
+    room.pods_ready(2).await;
+    room.let_go("one").await;
+    room.item_is("one", Succeeded).await;
+    ends_without_work(&room, "fixers").await;
+    assert_eq!(history.agents_ever().await.len(), 2);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn idle_agents_leave_first_and_busy_ones_finish() {
+    let (room, _operator, _) = opened("down").await;
+    let history = History::start(&room);
+    room.apply_queue("bugs", json!({})).await;
+    let of = |max: u32| json!({"scaling": {"min": 0, "max": max, "idleBuffer": 3, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}});
+    room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, of(5)).await;
+    for name in ["long", "longer"] {
+        room.submit("bugs", name, json!({})).await;
+    }
+    let mut busy = BTreeSet::new();
+    for name in ["long", "longer"] {
+        busy.insert(holder(&room.item_is(name, Leased).await));
+    }
+    room.pods_ready(5).await;
+    eventually("two are active and three idle", async || {
+        let agents: Vec<Agent> = room.list().await;
+        let are = |wanted| agents.iter().filter(|agent| agent.status.as_ref().and_then(|status| status.phase) == Some(wanted)).count();
+        seen((are(AgentPhase::Active), are(AgentPhase::Idle)) == (2, 3), || {
+            format!("{} and {}", are(AgentPhase::Active), are(AgentPhase::Idle))
+        })
+    })
+    .await;
+    room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, of(1)).await;
+    let left: BTreeSet<String> = room.pods_ready(2).await.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(left, busy);
+    let asked = |pods: &[Pod]| pods.iter().any(|pod| busy.contains(&pod.name_any()) && pod.metadata.deletion_timestamp.is_some());
+    for name in ["long", "longer"] {
+        assert!(!asked(&room.list::<Pod>().await), "nobody who is busy is asked to leave");
+        room.let_go(name).await;
+        let item = room.item_is(name, Succeeded).await;
+        assert_eq!((counts(&item), attempts(&item).len()), ((1, 0, 0), 1), "{item:?}");
+    }
+    ends_without_work(&room, "fixers").await;
+    assert_eq!(history.agents_ever().await.len(), 5, "nobody came instead");
+    room.close().await;
+}
+
+/// How many items each agent did.
+fn by_agent<'a>(items: impl IntoIterator<Item = &'a WorkItem>) -> Vec<usize> {
+    let mut done = BTreeMap::<String, usize>::new();
+    items.into_iter().flat_map(attempts).for_each(|(_, agent)| *done.entry(agent).or_default() += 1);
+    let mut done: Vec<usize> = done.into_values().collect();
+    done.sort();
+    done
+}
+
+#[tokio::test]
+async fn an_agent_leaves_after_its_items_and_a_drone_after_one() {
+    let (room, _operator, ledger) = opened("retire").await;
+    for name in ["bugs", "odd-jobs"] {
+        room.apply_queue(name, json!({"itemDefaults": {"backoff": {"initialSeconds": 1, "maxSeconds": 1}}})).await;
+    }
+    for at in 0..5 {
+        room.submit("bugs", &format!("bug-{at}"), json!({})).await;
+        room.submit("odd-jobs", &format!("job-{at}"), json!({"payload": if at == 2 { "fail" } else { "work" }})).await;
+    }
+    let script = "[ \"$task\" != fail ]";
+    room.apply_workers("fixers", &["bugs"], script, with(quick(1), json!({"agent": {"maxItems": 2}}))).await;
+    room.apply_workers("drones", &["odd-jobs"], script, with(quick(2), json!({"type": "drone"}))).await;
+    ledger.until(9, "Succeeded", |phase| phase == Succeeded).await;
+    let failed = room.item_is("job-2", Failed).await;
+    assert_eq!((reason(&failed), counts(&failed)), (Some("DroneFailed"), (1, 1, 0)), "{failed:?}");
+    let items = ledger.last();
+    let of = |prefix: &'static str| items.values().filter(move |item| item.name_any().starts_with(prefix));
+    assert_eq!(by_agent(of("bug-")), [1, 2, 2], "{items:?}");
+    assert_eq!(by_agent(of("job-")), [1; 5], "{items:?}");
+    assert!(items.values().all(|item| counts(item).0 == 1), "{items:?}");
+    for pool in ["fixers", "drones"] {
+        ends_without_work(&room, pool).await;
+        room.pool_says(pool, "Blocked", "False").await;
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn items_that_failed_together_are_tried_again_apart() {
+    const ITEMS: usize = 50;
+    const BOUND: i64 = 20;
+    let (room, _operator, ledger) = opened("jitter").await;
+    room.apply_queue("bugs", json!({"itemDefaults": {"backoff": {"initialSeconds": BOUND, "maxSeconds": BOUND}}})).await;
+    for at in 0..ITEMS {
+        room.submit("bugs", &format!("bug-{at}"), json!({})).await;
+    }
+    room.apply_workers("fixers", &["bugs"], "[ $SPILLWAY_WORK_EPOCH -gt 1 ]", quick(5)).await;
+    ledger.until(ITEMS, "Succeeded", |phase| phase == Succeeded).await;
+    let mut waits = Vec::new();
+    for (name, item) in ledger.last() {
+        assert_eq!(counts(&item), (2, 1, 0), "{item:?}");
+        let states = ledger.of(&name);
+        let failed = states.iter().find(|item| phase(item) == Some(Scheduled)).expect("it waited");
+        assert_eq!(reason(failed), Some("Backoff"));
+        let status = failed.status.clone().expect("a status");
+        let again = status.next_attempt_time.expect("when it is tried again").0;
+        let ended = status.attempt_history.expect("a history")[0].end_time.clone().expect("its end").0;
+        let claimed = states.iter().rev().find_map(|item| item.status.as_ref()?.lease.as_ref()?.acquire_time.clone()).expect("a claim").0;
+        assert!(claimed >= again, "{name} was claimed at {claimed}, and not to be before {again}");
+        waits.push(again.duration_since(ended).as_secs());
+    }
+    waits.sort();
+    // Whole seconds: one more at most.
+    assert!(waits.iter().all(|wait| (0..=BOUND + 1).contains(wait)), "{waits:?}");
+    assert!(waits[ITEMS - 1] - waits[0] >= BOUND / 2, "{waits:?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn what_came_back_from_a_backup_waits_for_a_person() {
+    let (room, _operator, _) = opened("restored").await;
+    room.apply_queue("bugs", json!({})).await;
+    let long_ago = (Timestamp::now() - SignedDuration::from_secs(61)).to_string();
+    room.submit("bugs", "restored", json!({"priority": 9, "submitTime": long_ago})).await;
+    room.submit("bugs", "recent", json!({"submitTime": (Timestamp::now() - SignedDuration::from_secs(50)).to_string()})).await;
+    room.apply_workers("fixers", &["bugs"], "exit 0", quick(1)).await;
+    // It would have been before the other.
+    room.item_is("recent", Succeeded).await;
+    let item = room.item_is("restored", Suspended).await;
+    assert_eq!((reason(&item), counts(&item)), (Some("Restored"), (0, 0, 0)), "{item:?}");
+    room.change_item("restored", json!({"redrives": 1})).await;
+    let item = room.item_is("restored", Succeeded).await;
+    assert_eq!(counts(&item), (1, 0, 0), "{item:?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn what_argo_keeps_is_not_collected() {
+    let (room, _operator, _) = opened("argo").await;
+    room.apply_queue("bugs", json!({})).await;
+    let spec = |priority| json!({"queueRef": {"name": "bugs"}, "priority": priority, "overrides": {"ttlSecondsAfterFinished": 1}});
+    let tracked = json!({"name": "tracked", "annotations": {"argocd.argoproj.io/tracking-id": "app:spillway.dev/WorkItem:x/tracked"}});
+    room.submit_as(tracked, spec(1)).await;
+    room.submit_as(json!({"name": "plain"}), spec(0)).await;
+    room.apply_workers("fixers", &["bugs"], "exit 0", quick(1)).await;
+    eventually("the other one is collected", async || {
+        let left = room.api::<WorkItem>().get_opt("plain").await.map_err(|error| error.to_string())?;
+        seen(left.is_none(), || format!("{:?}", left.and_then(|item| item.status)))
+    })
+    .await;
+    // It was over before the other.
+    assert_eq!(phase(&room.item("tracked").await), Some(Succeeded));
+    room.close().await;
+}
+
+/// The groups that a queue says are cancelled.
+async fn cancelled_groups(room: &Room, queue: &str) -> Vec<String> {
+    let queue = room.api::<WorkQueue>().get(queue).await.expect("the queue is there");
+    queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten()).map(|one| one.group.clone()).collect()
+}
+
+/// Waits until the queue says that these groups are cancelled, with members that are not over.
+async fn groups_are(room: &Room, queue: &str, wanted: &[&str]) {
+    eventually(&format!("queue {queue} says that {wanted:?} are cancelled"), async || {
+        let groups = cancelled_groups(room, queue).await;
+        seen(groups == wanted, || format!("{groups:?}"))
+    })
+    .await;
+}
+
+/// Ends by force alone when it is to hold, else as its task says.
+const STUBBORN: &str = "case $task in hold) trap '' TERM; while :; do sleep 1; done;; *) exit $task;; esac";
+
+#[tokio::test]
+async fn a_person_cancels_a_group() {
+    let (room, _operator, _) = opened("group").await;
+    room.apply_queue("bugs", json!({})).await;
+    room.apply_workers("fixers", &["bugs"], STUBBORN, quick(1)).await;
+    room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
+    room.item_is("held", Leased).await;
+    room.submit("bugs", "waiting", json!({"group": "book", "payload": "0"})).await;
+    room.submit("bugs", "blocked", json!({"group": "book", "payload": "0", "dependsOn": [{"name": "other"}]})).await;
+    room.submit("bugs", "other", json!({"group": "film", "payload": "0"})).await;
+    let now = Timestamp::now();
+    room.apply_queue("bugs", json!({"cancelGroups": [{"group": "book", "time": now.to_string()}]})).await;
+    room.item_is("held", Cancelling).await;
+    for name in ["waiting", "blocked", "held"] {
+        let item = room.item_is(name, Cancelled).await;
+        let tried = i32::from(name == "held");
+        assert_eq!((reason(&item), counts(&item)), (Some("GroupCancelled"), (tried, 0, 0)), "{item:?}");
+    }
+    // Members are told apart by whole seconds.
+    eventually("its time is past", async || seen(Timestamp::now().as_second() > now.as_second() + 1, || "it is not".into())).await;
+    room.submit("bugs", "later", json!({"group": "book", "payload": "0"})).await;
+    for name in ["later", "other"] {
+        room.item_is(name, Succeeded).await;
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_queue_says_which_of_its_cancelled_groups_still_have_members() {
+    let (room, _operator, _) = opened("tombstone").await;
+    room.apply_queue("bugs", json!({})).await;
+    room.apply_workers("fixers", &["bugs"], STUBBORN, quick(1)).await;
+    room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
+    room.item_is("held", Leased).await;
+    room.apply_queue("bugs", json!({"cancelGroups": [{"group": "book", "time": Timestamp::now().to_string()}]})).await;
+    groups_are(&room, "bugs", &["book"]).await;
+    room.item_is("held", Cancelled).await;
+    groups_are(&room, "bugs", &[]).await;
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_members_failure_cancels_its_group() {
+    let (room, _operator, _) = opened("gang").await;
+    room.apply_queue("bugs", json!({"failurePolicy": {"cancelGroup": true}, "itemDefaults": {"maxAttempts": 1}})).await;
+    room.apply_workers("fixers", &["bugs"], STUBBORN, quick(2)).await;
+    room.submit("bugs", "held", json!({"group": "book", "payload": "hold"})).await;
+    room.item_is("held", Leased).await;
+    room.submit("bugs", "after", json!({"group": "book", "payload": "0", "dependsOn": [{"name": "held"}]})).await;
+    room.submit("bugs", "other", json!({"group": "film", "payload": "0", "dependsOn": [{"name": "fails", "condition": "Finished"}]})).await;
+    room.submit("bugs", "fails", json!({"group": "book", "payload": "7"})).await;
+    let failed = room.item_is("fails", DeadLettered).await;
+    assert_eq!((reason(&failed), counts(&failed)), (Some("TooManyFailures"), (1, 1, 0)), "{failed:?}");
+    // Before the failure could be read.
+    assert_eq!(cancelled_groups(&room, "bugs").await, ["book"]);
+    for name in ["after", "held"] {
+        let item = room.item_is(name, Cancelled).await;
+        assert_eq!(reason(&item), Some("GroupCancelled"), "{item:?}");
+    }
+    groups_are(&room, "bugs", &[]).await;
+    room.item_is("other", Succeeded).await;
+    room.close().await;
+}
+
+/// The items, as stored: the same as long as nobody wrote them.
+async fn stored(room: &Room) -> BTreeMap<String, String> {
+    room.list::<WorkItem>().await.iter().map(|item| (item.name_any(), item.resource_version().unwrap_or_default())).collect()
+}
+
+/// The call is refused in this way and changes nothing.
+async fn refuses(room: &Room, what: &str, caller: &Caller, path: &str, body: Value, wanted: (u16, &str)) -> Answer {
+    let before = stored(room).await;
+    let answer = caller.post(path, body).await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (wanted.0, Some(wanted.1)), "{what}: {answer:?}");
+    assert_eq!(stored(room).await, before, "{what}: something changed");
+    answer
+}
+
+/// Two agents whose programs ask for no work themselves: the test does it, with their tokens.
+async fn two_agents(room: &Room, may: Value) -> [Caller; 2] {
+    let queues = json!([{"name": "work"}]);
+    room.apply_pool("pair", json!({"replicas": 2, "queues": queues, "may": may, "agent": {"run": "LongRunning"}})).await;
+    Fleet::of(room, 2).await;
+    let pods = room.pods_ready(2).await;
+    let nobody = Caller::at_the_gateway(room).await;
+    [nobody.with(&token_of(room, &pods[0]).await), nobody.with(&token_of(room, &pods[1]).await)]
+}
+
+#[tokio::test]
+async fn what_cannot_be_submitted_is_refused_with_limit_and_number() {
+    let (room, _operator, _) = opened("submit").await;
+    room.apply_queue("work", json!({})).await;
+    room.apply_queue("small", json!({"limits": {"maxItemBytes": 10}})).await;
+    room.apply_queue("full", json!({"limits": {"maxPending": 1}})).await;
+    room.apply_queue("typed", json!({"accepts": {"types": ["bug"]}})).await;
+    room.apply_queue("private", json!({})).await;
+    let [agent, _] = two_agents(&room, json!({"submitTo": ["work", "small", "full", "typed", "gone"]})).await;
+    let keyed = |key: &str| agent.saying("idempotency-key", key);
+    room.submit("full", "filler", json!({"notBeforeTime": "2100-01-01T00:00:00Z"})).await;
+    room.item_is("filler", Scheduled).await;
+    let first = agent.post("/agent/v1/work", json!({"queue": "private", "dedupKey": "one", "payload": "x"})).await;
+    assert_eq!(first.refusal().field.as_deref(), Some("queue"), "{first:?}");
+    let known = json!({"queue": "typed", "type": "bug", "dedupKey": "one", "payload": "x"});
+    let first = agent.post("/agent/v1/work", known.clone()).await;
+    assert_eq!(first.status, 200, "{first:?}");
+    let name = first.json()["name"].as_str().expect("a name").to_owned();
+    room.item_is(&name, Ready).await;
+
+    // Refused how, with which field, limit and number.
+    type Case = (&'static str, Value, (u16, &'static str), &'static str, Option<(u64, u64)>);
+    let cases: [Case; 9] = [
+        ("a large payload", json!({"queue": "small", "payload": "12345678901"}), (413, "item_too_large"), "payload", Some((10, 11))),
+        ("a full queue", json!({"queue": "full"}), (409, "queue_full"), "queue", Some((1, 1))),
+        ("a missing queue", json!({"queue": "gone"}), (422, "queue_missing"), "queue", None),
+        ("a type that no queue takes", json!({"type": "idea"}), (422, "queue_missing"), "queue", None),
+        ("a type that this queue does not take", json!({"queue": "typed", "type": "idea"}), (422, "type_not_accepted"), "type", None),
+        ("a queue that it may not submit to", json!({"queue": "private"}), (403, "not_allowed"), "queue", None),
+        ("another item of the same key", json!({"queue": "work", "dedupKey": "one", "payload": "y"}), (409, "duplicate"), "dedupKey", None),
+        ("neither queue nor type", json!({"payload": "x"}), (400, "invalid_body"), "queue", None),
+        ("an unknown field", json!({"queue": "work", "epoch": 1}), (400, "invalid_body"), "epoch", None),
+    ];
+    for (what, body, wanted, field, limit) in cases {
+        let refusal = refuses(&room, what, &keyed(what), "/agent/v1/work", body, wanted).await.refusal();
+        assert_eq!((refusal.field.as_deref(), refusal.limit.zip(refusal.current)), (Some(field), limit), "{what}: {refusal:?}");
+    }
+    refuses(&room, "no key", &agent, "/agent/v1/work", json!({"queue": "work"}), (400, "invalid_body")).await;
+    // The same again is the same item; another under its key is not.
+    assert_eq!(agent.post("/agent/v1/work", known).await.json(), first.json());
+    let made = keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await;
+    room.item_is(made.json()["name"].as_str().expect("a name"), Ready).await;
+    refuses(&room, "a key for two", &keyed("k"), "/agent/v1/work", json!({"queue": "work", "payload": "2"}), (409, "key_reused")).await;
+    assert_eq!(keyed("k").post("/agent/v1/work", json!({"queue": "work", "payload": "1"})).await.json(), made.json());
+    assert_eq!(stored(&room).await.len(), 3);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn only_the_holder_finishes_an_item_and_once() {
+    let (room, _operator, _) = opened("finish").await;
+    room.apply_queue("work", json!({})).await;
+    let [holder, other] = two_agents(&room, json!({})).await;
+    let claim = async |name: &str| {
+        room.submit("work", name, json!({"payload": name})).await;
+        let answer = holder.post("/agent/v1/work/claim", json!({"waitSeconds": 20})).await;
+        assert_eq!((answer.status, answer.json()["name"].as_str()), (200, Some(name)), "{answer:?}");
+        let held = answer.json()["held"].clone();
+        (format!("/agent/v1/work/{}", held["uid"].as_str().expect("a uid")), held["epoch"].as_i64().expect("an epoch"))
+    };
+    let (path, epoch) = claim("mine").await;
+    assert_eq!(epoch, 1);
+    let again = holder.post("/agent/v1/work/claim", json!({})).await.json();
+    assert_eq!((again["name"].as_str(), again["held"]["epoch"].as_i64()), (Some("mine"), Some(1)), "who holds one gets that one");
+    let fail = |epoch: i64, reason: &str| json!({"epoch": epoch, "reason": reason});
+    type Case<'a> = (&'static str, &'a Caller, &'static str, Value, (u16, &'static str));
+    let cases: [Case; 10] = [
+        ("an epoch to come", &holder, "complete", json!({"epoch": 2}), (409, "stale_lease")),
+        ("an epoch that was", &holder, "complete", json!({"epoch": 0}), (409, "stale_lease")),
+        ("a failure under another epoch", &holder, "fail", fail(2, "Broken"), (409, "stale_lease")),
+        ("a release under another epoch", &holder, "release", fail(2, "Tired"), (409, "stale_lease")),
+        ("progress under another epoch", &holder, "progress", json!({"epoch": 2, "percent": 5}), (409, "stale_lease")),
+        ("somebody else's item", &other, "complete", json!({"epoch": 1}), (409, "stale_lease")),
+        ("somebody else's item, failed", &other, "fail", fail(1, "Broken"), (409, "stale_lease")),
+        ("no epoch", &holder, "complete", json!({}), (400, "invalid_body")),
+        ("a reason of two words", &holder, "fail", fail(1, "two words"), (400, "invalid_body")),
+        ("a large result", &holder, "complete", json!({"epoch": 1, "result": "x".repeat(4097)}), (400, "invalid_body")),
+    ];
+    for (what, caller, verb, body, wanted) in cases {
+        refuses(&room, what, caller, &format!("{path}/{verb}"), body, wanted).await;
+    }
+    refuses(&room, "an unknown item", &holder, "/agent/v1/work/no-such-uid/complete", json!({"epoch": 1}), (410, "lease_lost")).await;
+    assert_eq!(phase(&room.item("mine").await), Some(Leased));
+
+    let done = json!({"epoch": 1, "result": "done"});
+    let complete = format!("{path}/complete");
+    let answer = holder.post(&complete, done.clone()).await;
+    assert_eq!((answer.status, answer.json()), (200, json!({})));
+    let before = stored(&room).await;
+    for body in [done, json!({"epoch": 1, "result": "something else"})] {
+        let answer = holder.post(&complete, body).await;
+        assert_eq!((answer.status, answer.json()), (200, json!({})), "said before");
+    }
+    assert_eq!(stored(&room).await, before);
+    let item = room.item("mine").await;
+    assert_eq!((phase(&item), item.status.as_ref().and_then(|status| status.result.as_deref())), (Some(Succeeded), Some("done")));
+    refuses(&room, "a failure after its end", &holder, &format!("{path}/fail"), fail(1, "Broken"), (409, "finished_already")).await;
+    refuses(&room, "the end by another", &other, &complete, json!({"epoch": 1}), (409, "stale_lease")).await;
+
+    // Given back and claimed anew: what was said under the first epoch counts no more.
+    let (path, _) = claim("twice").await;
+    assert_eq!(holder.post(&format!("{path}/release"), fail(1, "Tired")).await.status, 200);
+    let answer = other.post("/agent/v1/work/claim", json!({"waitSeconds": 20})).await.json();
+    assert_eq!((answer["name"].as_str(), answer["held"]["epoch"].as_i64()), (Some("twice"), Some(2)));
+    refuses(&room, "the one before", &holder, &format!("{path}/complete"), json!({"epoch": 1}), (409, "stale_lease")).await;
+    refuses(&room, "the one before, in disguise", &holder, &format!("{path}/complete"), json!({"epoch": 2}), (409, "stale_lease")).await;
+    assert_eq!(other.post(&format!("{path}/complete"), json!({"epoch": 2})).await.status, 200);
+
+    let (path, epoch) = claim("deleted").await;
+    room.api::<WorkItem>().delete("deleted", &DeleteParams::default()).await.expect("deleted");
+    for verb in ["complete", "complete", "release"] {
+        let body = if verb == "release" { fail(epoch, "Tired") } else { json!({"epoch": epoch}) };
+        refuses(&room, "a deleted item", &holder, &format!("{path}/{verb}"), body, (410, "lease_lost")).await;
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn what_an_item_asks_for_cannot_be_changed() {
+    let (room, _operator, _) = opened("edit").await;
+    room.apply_queue("work", json!({})).await;
+    room.submit(
+        "work",
+        "one",
+        json!({"redrives": 1, "releasedEpoch": 1, "cancelRequested": true, "notBeforeTime": "2100-01-01T00:00:00Z"}),
+    )
+    .await;
+    room.item_is("one", Cancelled).await;
+    let before = stored(&room).await;
+    let long = json!({"matchLabels": {"a": "b"}});
+    let cases = [
+        ("queueRef", json!({"name": "other"})),
+        ("queueRef", Value::Null),
+        ("type", json!("bug")),
+        ("group", json!("book")),
+        ("concurrencyKey", json!("key")),
+        ("dedupKey", json!("key")),
+        ("plan", json!({"id": "plan", "size": 2})),
+        ("payload", json!("another task")),
+        ("submitTime", json!("2026-01-01T00:00:00.000000Z")),
+        ("notBeforeTime", Value::Null),
+        ("deadlineTime", json!("2101-01-01T00:00:00Z")),
+        ("dependsOn", json!([{"name": "two"}])),
+        ("onDependencyFailure", json!("Run")),
+        ("requires", json!({"tools": ["make"]})),
+        ("bulkhead", json!({"tokens": 5})),
+        ("agentSelector", long),
+        ("notifyOn", json!(["Failed"])),
+        ("overrides", json!({"maxAttempts": 9})),
+        ("cancelRequested", json!(false)),
+        ("cancelRequested", Value::Null),
+        ("redrives", json!(0)),
+        ("releasedEpoch", json!(0)),
+    ];
+    let items = room.api::<WorkItem>();
+    for (field, value) in cases {
+        let patch = Patch::Merge(json!({"spec": {field: value}}));
+        match items.patch("one", &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(refused)) => assert!(refused.code == 422 && refused.message.contains(field), "{field}: {refused:?}"),
+            other => panic!("{field} = {value}: {other:?}"),
+        }
+    }
+    assert_eq!(stored(&room).await, before);
+    for (field, value) in [("priority", json!(5)), ("suspend", json!(true)), ("redrives", json!(2)), ("releasedEpoch", json!(2))] {
+        room.change_item("one", json!({field: value})).await;
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_item_made_right_after_its_queue_is_admitted() {
+    let (room, _operator, ledger) = opened("moment").await;
+    for at in 0..30 {
+        room.apply_queue(&format!("queue-{at}"), json!({})).await;
+        room.submit(&format!("queue-{at}"), &format!("item-{at}"), json!({})).await;
+    }
+    ledger.until(30, "looked at", |_| true).await;
+    let rejected: Vec<_> = ledger.last().into_values().filter(|item| phase(item) == Some(Rejected)).collect();
+    assert!(rejected.is_empty(), "{} of 30: {:?}", rejected.len(), rejected[0].status);
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_is_deleted_rejects_what_waits_and_nothing_else_goes() {
+    let (room, _operator, _) = opened("unqueue").await;
+    room.apply_queue("bugs", json!({})).await;
+    room.apply_workers("fixers", &["bugs"], UNTIL_TOLD, quick(1)).await;
+    room.submit("bugs", "held", json!({})).await;
+    room.item_is("held", Leased).await;
+    let waiting = [
+        ("ready", Ready, json!({})),
+        ("blocked", Blocked, json!({"dependsOn": [{"name": "held"}]})),
+        ("scheduled", Scheduled, json!({"notBeforeTime": "2100-01-01T00:00:00Z"})),
+        ("suspended", Suspended, json!({"suspend": true})),
+    ];
+    for (name, phase, spec) in &waiting {
+        room.submit("bugs", name, spec.clone()).await;
+        room.item_is(name, *phase).await;
+    }
+    room.api::<WorkQueue>().delete("bugs", &DeleteParams::default()).await.expect("deleted");
+    for (name, _, _) in &waiting {
+        let item = room.item_is(name, Rejected).await;
+        assert_eq!((reason(&item), counts(&item)), (Some("QueueMissing"), (0, 0, 0)), "{item:?}");
+    }
+    // Who works on, works on.
+    room.let_go("held").await;
+    room.item_is("held", Succeeded).await;
+    assert_eq!((room.list::<WorkItem>().await.len(), room.list::<AgentPool>().await.len()), (5, 1));
+    room.close().await;
+}

@@ -1,0 +1,114 @@
+//! Which object a name means, and the state of an Agent in a few words. Only reads.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
+
+use super::connect::Cluster;
+use super::error::Error;
+use super::input::Named;
+use super::ls;
+use super::table::printable;
+use crate::api::agent::AgentPhase;
+use crate::api::conditions::types;
+use crate::api::{Agent, AgentPool};
+
+/// The container of an agent's program.
+pub const AGENT_CONTAINER: &str = "agent";
+/// The sidecar that connects it.
+pub const LINK_CONTAINER: &str = "link";
+/// As many agents are listed where one is to be chosen.
+const CANDIDATES: usize = 10;
+
+/// What a name turned out to mean.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// An Agent.
+    Agent(Box<Agent>),
+    /// An AgentPool.
+    Pool(Box<AgentPool>),
+}
+
+/// Looks a name up. A bare one is an Agent's, or else a pool's.
+pub async fn named(cluster: &Cluster, named: &Named) -> Result<Found, Error> {
+    match named {
+        Named::Agent(name) => agent(cluster, name).await.map(|agent| Found::Agent(Box::new(agent))),
+        Named::Pool(name) => pool(cluster, name).await.map(|pool| Found::Pool(Box::new(pool))),
+        Named::Either(name) => match agent(cluster, name).await {
+            Err(Error::NotFound { .. }) => match pool(cluster, name).await {
+                Err(Error::NotFound { namespace, .. }) => Err(Error::Usage(format!(
+                    "there is neither an Agent nor an AgentPool \"{name}\" in namespace \"{namespace}\"; \
+                     `kubectl get agents,agentpools -n {namespace}` lists those that exist"
+                ))),
+                other => other.map(|pool| Found::Pool(Box::new(pool))),
+            },
+            other => other.map(|agent| Found::Agent(Box::new(agent))),
+        },
+    }
+}
+
+/// The Agent of this name.
+pub async fn agent(cluster: &Cluster, name: &str) -> Result<Agent, Error> {
+    cluster.api::<Agent>().get(name).await.map_err(Error::of::<Agent>(&cluster.namespace, name))
+}
+
+/// The AgentPool of this name.
+pub async fn pool(cluster: &Cluster, name: &str) -> Result<AgentPool, Error> {
+    cluster.api::<AgentPool>().get(name).await.map_err(Error::of::<AgentPool>(&cluster.namespace, name))
+}
+
+/// The agents of a pool, living ones only, by name.
+pub async fn agents_of(cluster: &Cluster, pool: &str) -> Result<Vec<Agent>, Error> {
+    let arguments = ls::Arguments { pool: Some(pool.to_owned()), ..ls::Arguments::default() };
+    Ok(ls::run(cluster, &arguments).await?.agents)
+}
+
+/// The condition of this type.
+pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Where an Agent is in its life, as the operator last said.
+pub fn phase(agent: &Agent) -> Option<AgentPhase> {
+    agent.status.as_ref().and_then(|status| status.phase)
+}
+
+/// Whether the life of an Agent is over.
+pub fn ended(agent: &Agent) -> bool {
+    phase(agent).is_some_and(AgentPhase::ended)
+}
+
+/// Whether an Agent serves: Ready, and nobody deletes it.
+pub fn ready(agent: &Agent) -> bool {
+    let ready = agent.status.as_ref().and_then(|status| condition(&status.conditions, types::READY));
+    ready.is_some_and(|ready| ready.status == "True") && agent.metadata.deletion_timestamp.is_none()
+}
+
+/// Phase, reason and message of an Agent, as far as there are any.
+pub fn state(agent: &Agent) -> String {
+    let ready = agent.status.as_ref().and_then(|status| condition(&status.conditions, types::READY));
+    match (phase(agent), ready) {
+        (None, _) => "no controller has looked at it yet: does the operator run?".to_owned(),
+        (Some(phase), None) => ls::phase(phase).to_owned(),
+        (Some(phase), Some(ready)) => format!("{}, {}", ls::phase(phase), why(ready)),
+    }
+}
+
+/// Reason and message of a condition.
+pub fn why(condition: &Condition) -> String {
+    match condition.message.as_str() {
+        "" => condition.reason.clone(),
+        message => format!("{}: {message}", condition.reason),
+    }
+}
+
+/// Agents as candidates to choose from: name, name for people, phase. At most ten.
+pub fn candidates<'a>(agents: impl ExactSizeIterator<Item = &'a Agent>) -> String {
+    let left = agents.len().saturating_sub(CANDIDATES);
+    let shown = agents.take(CANDIDATES).map(|agent| {
+        let words = [agent.spec.display_name.clone(), phase(agent).map(|phase| ls::phase(phase).to_owned())];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        if words.is_empty() { agent.name_any() } else { format!("{} ({})", agent.name_any(), words.join(", ")) }
+    });
+    let more = if left > 0 { format!(" and {left} more") } else { String::new() };
+    printable(&format!("{}{more}", shown.collect::<Vec<_>>().join(", ")))
+}

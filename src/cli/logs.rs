@@ -1,0 +1,396 @@
+//! `logs`: what an agent's program, or its sidecar, has written. It streams: it keeps no more than one line of each log.
+//!
+//! What an agent wrote is made safe before it is shown: it may come from anywhere.
+
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::io::AsyncBufReadExt as _;
+use futures::{AsyncBufRead, Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::LogParams;
+use serde::Serialize;
+
+use super::connect::Cluster;
+use super::console::{Console, Output};
+use super::error::Error;
+use super::find::{self, AGENT_CONTAINER, Found, LINK_CONTAINER};
+use super::input::{self, Named};
+use super::ls;
+use super::table::{printable, printable_line};
+use crate::api::Agent;
+
+/// Logs followed at once: each is a connection to a kubelet that stays open.
+const AT_ONCE: usize = 32;
+/// Bytes of a line; a longer one is broken, so that no program can fill our memory.
+const LONGEST_LINE: usize = 64 * 1024;
+
+/// Arguments of `logs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(after_help = "Examples:
+  kubectl spillway logs coders-1f2e3d4c5b
+  kubectl spillway logs coders-1f2e3d4c5b -f --tail 20
+  kubectl spillway logs coders-1f2e3d4c5b --since 5m --link   # of the sidecar that connects it
+  kubectl spillway logs --pool coders -f                      # of all its agents, each line with its agent's name
+
+Control characters are shown as \u{fffd} and colours are left out: agents write what they please. An agent's pod is kept
+for a while after its end (supervision.stoppedTTLSeconds), and its log with it.")]
+pub struct Arguments {
+    /// The agent
+    #[arg(value_name = "AGENT", required_unless_present = "pool", value_parser = input::agent_or_pool)]
+    pub name: Option<Named>,
+    /// The logs of all agents of this pool, each line after its agent's name
+    #[arg(long, value_name = "POOL", conflicts_with = "name", value_parser = input::pool)]
+    pub pool: Option<String>,
+    /// Go on as it is written. Agents that a pool makes later are not followed
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only the last N lines of each log
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
+    pub tail: Option<i64>,
+    /// Only what is younger: 30s, 5m, 2h
+    #[arg(long, value_name = "DURATION", value_parser = input::duration)]
+    pub since: Option<Duration>,
+    /// With --link: of the sidecar before it was last restarted. An agent's program runs once and has no log before this one
+    #[arg(short, long)]
+    pub previous: bool,
+    /// Of the sidecar that connects the agent, not of the agent's program
+    #[arg(long)]
+    pub link: bool,
+}
+
+/// One log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// The agent.
+    pub agent: String,
+    /// Its pod.
+    pub pod: String,
+    /// What stands before each of its lines.
+    pub prefix: String,
+    /// Its state, in words.
+    pub state: String,
+    /// Its life is over: the pod may be gone.
+    pub ended: bool,
+}
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The namespace.
+    pub namespace: String,
+    /// The logs.
+    pub sources: Vec<Source>,
+    /// What has no log, in words.
+    pub notes: Vec<String>,
+    /// Which part of them.
+    pub params: LogParams,
+}
+
+/// Finds the logs.
+pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Error> {
+    let namespace = &cluster.namespace;
+    let mut plan = Plan { namespace: namespace.clone(), sources: Vec::new(), notes: Vec::new(), params: params(arguments)? };
+    if let Some(pool) = &arguments.pool {
+        let list = ls::Arguments { pool: Some(pool.clone()), all: true, ..ls::Arguments::default() };
+        let report = ls::run(cluster, &list).await?;
+        plan.notes.extend(report.unreadable);
+        let (sources, notes) = of_pool(namespace, &report.agents, arguments.follow)?;
+        plan.sources = sources;
+        plan.notes.extend(notes);
+        if plan.sources.is_empty() && plan.notes.is_empty() {
+            plan.notes.push(format!("pool \"{pool}\" has no agents"));
+        }
+        return Ok(plan);
+    }
+    let Some(name) = &arguments.name else { return Err(Error::Usage("name an agent, or a pool with --pool".into())) };
+    match find::named(cluster, name).await? {
+        Found::Agent(agent) => plan.sources.push(source(namespace, &agent, String::new()).map_err(Error::Usage)?),
+        Found::Pool(pool) => {
+            let agents = find::agents_of(cluster, &pool.name_any()).await?;
+            return Err(Error::Usage(is_a_pool(&pool.name_any(), &agents)));
+        }
+    }
+    Ok(plan)
+}
+
+fn params(arguments: &Arguments) -> Result<LogParams, Error> {
+    let Arguments { name: _, pool: _, follow, tail, since, previous, link } = arguments;
+    if *previous && !*link {
+        return Err(Error::Usage(
+            "--previous is not possible: the container of an agent's program runs once and is never started again (the sidecar's may be: --link). The agent before this one has a log of its own: \
+             `kubectl spillway ls --all` lists those that ended"
+                .into(),
+        ));
+    }
+    let since = since.map(|since| i64::try_from(since.as_millis().div_ceil(1000)).unwrap_or(i64::MAX));
+    if since == Some(0) {
+        return Err(Error::Usage("--since 0 is no time: leave it out for the whole log".into()));
+    }
+    let container = if *link { LINK_CONTAINER } else { AGENT_CONTAINER };
+    Ok(LogParams {
+        container: Some(container.to_owned()),
+        follow: *follow,
+        tail_lines: *tail,
+        since_seconds: since,
+        previous: *previous,
+        ..LogParams::default()
+    })
+}
+
+/// The log of an agent, or why there is none.
+fn source(namespace: &str, agent: &Agent, prefix: String) -> Result<Source, String> {
+    let name = agent.name_any();
+    let state = find::state(agent);
+    match agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
+        Some(pod) => Ok(Source { agent: name, pod: pod.name.clone(), prefix, state, ended: find::ended(agent) }),
+        None => Err(format!(
+            "agent \"{name}\" has no pod, so it has no log ({}); `kubectl spillway explain agent/{name} -n {namespace}` tells more",
+            printable(&state)
+        )),
+    }
+}
+
+/// The logs of a pool's agents. Those that ended are read too, while their pods are there, and not followed.
+fn of_pool(namespace: &str, agents: &[Agent], follow: bool) -> Result<(Vec<Source>, Vec<String>), Error> {
+    let (mut sources, mut notes) = (Vec::new(), Vec::new());
+    for agent in agents.iter().filter(|agent| !(follow && find::ended(agent))) {
+        match source(namespace, agent, prefix(agent, agents)) {
+            Ok(source) => sources.push(source),
+            Err(_) if find::ended(agent) => {} // it never began
+            Err(words) => notes.push(words),
+        }
+    }
+    if follow && sources.len() > AT_ONCE {
+        return Err(Error::Usage(format!(
+            "{} logs cannot be followed at once, {AT_ONCE} can: leave out --follow, or name one of the agents",
+            sources.len()
+        )));
+    }
+    Ok((sources, notes))
+}
+
+/// The agent's name for people, and its own where that is another's too.
+fn prefix(agent: &Agent, among: &[Agent]) -> String {
+    let shared = |name: &String| among.iter().filter(|other| other.spec.display_name.as_ref() == Some(name)).count() > 1;
+    match &agent.spec.display_name {
+        Some(name) if shared(name) => format!("[{} {}] ", printable(name), agent.name_any()),
+        Some(name) => format!("[{}] ", printable(name)),
+        None => format!("[{}] ", agent.name_any()),
+    }
+}
+
+fn is_a_pool(pool: &str, agents: &[Agent]) -> String {
+    match agents {
+        [] => format!("\"{pool}\" is a pool, and has no agents now; `kubectl spillway ls {pool} --all` lists those that ended"),
+        agents => format!(
+            "\"{pool}\" is a pool; name one of its agents: {}; or write --pool {pool} for all of them, each line after its agent's name",
+            find::candidates(agents.iter())
+        ),
+    }
+}
+
+/// Lines that are safe to show, as many as came at once.
+type Lines = Pin<Box<dyn Stream<Item = io::Result<Vec<String>>> + Send>>;
+
+/// Shows the logs: one after the other, or all at once while they are followed.
+pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
+    let mut output = Output::default();
+    plan.notes.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
+    console.show(output);
+    let mut open = futures::stream::SelectAll::new();
+    for source in &plan.sources {
+        match read(cluster, source, &plan.params).await {
+            Ok(lines) => open.push(tagged(lines, source.prefix.clone())),
+            Err(words) => show_failure(console, &words),
+        }
+        if !plan.params.follow {
+            show(&mut open, console).await;
+        }
+        if console.unheard() {
+            return;
+        }
+    }
+    show(&mut open, console).await;
+}
+
+/// A log's lines with what stands before them.
+type Tagged = Pin<Box<dyn Stream<Item = (String, io::Result<Vec<String>>)> + Send>>;
+
+fn tagged(lines: Lines, prefix: String) -> Tagged {
+    Box::pin(lines.map(move |lines| (prefix.clone(), lines)))
+}
+
+/// Shows what comes until all logs are at their end.
+async fn show(open: &mut futures::stream::SelectAll<Tagged>, console: &mut dyn Console) {
+    while let Some((prefix, lines)) = open.next().await {
+        match lines {
+            Ok(lines) => {
+                let mut output = Output::default();
+                lines.iter().for_each(|line| output.line(format!("{prefix}{line}")));
+                console.show(output);
+            }
+            Err(error) => show_failure(console, &format!("{prefix}the log broke off: {error}")),
+        }
+        if console.unheard() {
+            return;
+        }
+    }
+}
+
+fn show_failure(console: &mut dyn Console, words: &str) {
+    let mut output = Output::default();
+    output.failure(printable(words));
+    console.show(output);
+}
+
+/// Opens a log, or says why it cannot be read.
+async fn read(cluster: &Cluster, source: &Source, params: &LogParams) -> Result<Lines, String> {
+    match cluster.api::<Pod>().log_stream(&source.pod, params).await {
+        Ok(reader) => Ok(Box::pin(lines(Box::pin(reader)))),
+        Err(error) => Err(unread(&cluster.namespace, source, error)),
+    }
+}
+
+/// Why a log cannot be read, in words.
+fn unread(namespace: &str, source: &Source, error: kube::Error) -> String {
+    let Source { agent, pod, prefix: _, state, ended } = source;
+    match &error {
+        kube::Error::Api(status) if status.code == 404 && *ended => {
+            format!("agent \"{agent}\" has ended and its pod is gone, the log with it ({state})")
+        }
+        kube::Error::Api(status) if status.code == 404 => format!("the pod \"{pod}\" of agent \"{agent}\" is not there ({state})"),
+        _ => format!("the log of agent \"{agent}\" cannot be read: {} ({state})", Error::of::<Pod>(namespace, pod)(error)),
+    }
+}
+
+/// The lines of a log, safe to show.
+fn lines(reader: Pin<Box<dyn AsyncBufRead + Send>>) -> impl Stream<Item = io::Result<Vec<String>>> + Send {
+    let open = Some((reader, Splitter::default()));
+    futures::stream::try_unfold(open, |open| async move {
+        let Some((mut reader, mut splitter)) = open else { return Ok(None) };
+        let bytes = reader.fill_buf().await?;
+        let (read, lines) = (bytes.len(), splitter.take(bytes));
+        if read == 0 {
+            return Ok(Some((splitter.rest(), None)));
+        }
+        reader.consume_unpin(read);
+        Ok(Some((lines, Some((reader, splitter)))))
+    })
+}
+
+/// Cuts bytes into lines.
+#[derive(Debug, Default)]
+struct Splitter {
+    begun: Vec<u8>,
+}
+
+impl Splitter {
+    /// The lines that these bytes end.
+    fn take(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            for piece in part.chunks(LONGEST_LINE) {
+                self.begun.extend_from_slice(piece);
+                if self.begun.ends_with(b"\n") || self.begun.len() >= LONGEST_LINE {
+                    lines.push(safe(&std::mem::take(&mut self.begun)));
+                }
+            }
+        }
+        lines
+    }
+
+    /// The line that nothing ended.
+    fn rest(self) -> Vec<String> {
+        if self.begun.is_empty() { Vec::new() } else { vec![safe(&self.begun)] }
+    }
+}
+
+/// One line without its end. A terminal ends lines with a carriage return as well.
+fn safe(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    printable_line(text.trim_end_matches(['\n', '\r']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn agent(name: &str, display: Option<&str>, status: Value) -> Agent {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": name, "uid": "u"},
+            "spec": {"poolRef": {"name": "p"}, "displayName": display}, "status": status}))
+        .expect("an Agent")
+    }
+    fn running(name: &str, display: Option<&str>) -> Agent {
+        agent(name, display, json!({"phase": "Idle", "podRef": {"name": name, "uid": "u"}}))
+    }
+
+    #[test]
+    fn what_was_asked_for_becomes_the_request() {
+        let asked = Arguments { follow: true, tail: Some(7), since: Some(Duration::from_millis(1500)), link: true, ..Arguments::default() };
+        let params_of = |arguments: &Arguments| params(arguments).expect("sound");
+        let got = params_of(&asked);
+        assert_eq!((got.container.as_deref(), got.follow, got.tail_lines, got.since_seconds), (Some("link"), true, Some(7), Some(2)));
+        let plain = params_of(&Arguments::default());
+        assert_eq!((plain.container.as_deref(), plain.follow, plain.tail_lines), (Some("agent"), false, None));
+        let error = params(&Arguments { previous: true, ..Arguments::default() }).expect_err("refused").to_string();
+        assert!(params_of(&Arguments { previous: true, link: true, ..Arguments::default() }).previous);
+        assert!(error.contains("runs once") && error.contains("kubectl spillway ls --all"), "{error}");
+        assert!(params(&Arguments { since: Some(Duration::ZERO), ..Arguments::default() }).is_err());
+    }
+
+    #[test]
+    fn a_pool_is_no_agent_and_its_agents_are_listed() {
+        assert_eq!(
+            is_a_pool("p", &[running("a", Some("calm-otter"))]),
+            "\"p\" is a pool; name one of its agents: a (calm-otter, Idle); or write --pool p for all of them, each line after its agent's name"
+        );
+        assert!(is_a_pool("p", &[]).contains("ls p --all"));
+    }
+
+    #[test]
+    fn the_logs_of_a_pool_have_names_and_those_that_ended_are_not_followed() {
+        let ended = agent("c", Some("wise-carp"), json!({"phase": "Stopped", "podRef": {"name": "c", "uid": "u"}}));
+        let waiting = agent("d", None, json!({"phase": "Spawning"}));
+        let agents = [running("a", Some("calm-otter")), running("b", Some("calm-otter")), ended, waiting, running("e", None)];
+        let (sources, notes) = of_pool("n", &agents, false).expect("sources");
+        let prefixes: Vec<&str> = sources.iter().map(|source| source.prefix.as_str()).collect();
+        assert_eq!(prefixes, ["[calm-otter a] ", "[calm-otter b] ", "[wise-carp] ", "[e] "]);
+        assert!(notes[0].starts_with("agent \"d\" has no pod, so it has no log (Spawning)"), "{notes:?}");
+        assert_eq!(of_pool("n", &agents, true).expect("sources").0.len(), 3);
+        let many: Vec<Agent> = (0..33).map(|number| running(&format!("a{number}"), None)).collect();
+        assert!(of_pool("n", &many, true).expect_err("refused").to_string().starts_with("33 logs cannot be followed at once"));
+        assert!(of_pool("n", &many, false).is_ok());
+    }
+
+    #[test]
+    fn lines_are_cut_where_they_end_and_never_grow_without_bound() {
+        let mut splitter = Splitter::default();
+        assert_eq!(splitter.take(b"one\r\ntw"), ["one"]);
+        assert_eq!(splitter.take(b"o\n\n\x1b[2Jthr\xff"), ["two", ""]);
+        assert_eq!(splitter.rest(), ["\u{fffd}[2Jthr\u{fffd}"]);
+        let mut splitter = Splitter::default();
+        let long = splitter.take(&vec![b'x'; 3 * LONGEST_LINE + 1]);
+        assert_eq!((long.len(), splitter.rest()), (3, vec!["x".to_owned()]));
+        assert!(Splitter::default().rest().is_empty());
+    }
+
+    #[test]
+    fn a_log_that_is_gone_is_told_with_the_agents_end() {
+        let source =
+            Source { agent: "a".into(), pod: "a".into(), prefix: String::new(), state: "Stopped, PodFailed: m".into(), ended: true };
+        let missing =
+            |code: u16| kube::Error::Api(Box::new(serde_json::from_value(json!({"code": code, "message": "m2"})).expect("a Status")));
+        assert_eq!(
+            unread("n", &source, missing(404)),
+            "agent \"a\" has ended and its pod is gone, the log with it (Stopped, PodFailed: m)"
+        );
+        let living = Source { state: "Idle".into(), ended: false, ..source };
+        assert_eq!(unread("n", &living, missing(404)), "the pod \"a\" of agent \"a\" is not there (Idle)");
+        assert_eq!(unread("n", &living, missing(400)), "the log of agent \"a\" cannot be read: from server (400): m2 (Idle)");
+    }
+}

@@ -1,0 +1,85 @@
+//! Waiting: looking again and again until something is so, or time is up. The one loop of all commands that wait.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::error::Error;
+
+/// Between two looks.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What one look says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look<T> {
+    /// It is over.
+    Done(T),
+    /// Not yet; what there is instead, in words.
+    NotYet(String),
+}
+
+/// What came of waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waited<T> {
+    /// It was over in time.
+    Done(T),
+    /// Time is up; what the last look said.
+    Late(String),
+}
+
+/// Looks until it is over, at most until `deadline` (none: for ever), with `pause` between two looks.
+///
+/// # Errors
+/// The first error of a look ends the waiting.
+pub async fn until<T>(
+    deadline: Option<Instant>,
+    pause: Duration,
+    mut look: impl AsyncFnMut() -> Result<Look<T>, Error>,
+) -> Result<Waited<T>, Error> {
+    let mut last = "nothing was seen of it yet".to_owned();
+    loop {
+        match within(deadline, look()).await {
+            None => return Ok(Waited::Late(last)),
+            Some(answer) => match answer? {
+                Look::Done(done) => return Ok(Waited::Done(done)),
+                Look::NotYet(words) => last = words,
+            },
+        }
+        if within(deadline, sleep(pause)).await.is_none() {
+            return Ok(Waited::Late(last));
+        }
+    }
+}
+
+async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, work).await.ok(),
+        None => Some(work.await),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_looks_until_it_is_over_and_is_told_what_was_seen_last() {
+        let mut looks = 0;
+        let waited = until(None, LOOK_AGAIN, async || {
+            looks += 1;
+            Ok(if looks == 3 { Look::Done(looks) } else { Look::NotYet(format!("look {looks}")) })
+        })
+        .await;
+        assert_eq!(waited.expect("an answer"), Waited::Done(3));
+        let deadline = Instant::now() + Duration::from_millis(700);
+        let mut looks = 0;
+        let waited: Result<Waited<()>, Error> = until(Some(deadline), LOOK_AGAIN, async || {
+            looks += 1;
+            Ok(Look::NotYet(format!("look {looks}")))
+        })
+        .await;
+        assert_eq!(waited.expect("an answer"), Waited::Late("look 2".into()));
+        let waited: Result<Waited<()>, Error> = until(None, LOOK_AGAIN, async || Err(Error::Usage("no".into()))).await;
+        assert_eq!(waited.expect_err("refused").to_string(), "no");
+    }
+}

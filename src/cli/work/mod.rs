@@ -1,0 +1,104 @@
+//! The commands for work: items and queues. People write `spec` only; what becomes of it the governor says in `status`.
+//!
+//! | file | for |
+//! |---|---|
+//! | this one | what several of them read |
+//! | [`ask`], [`submit`], [`queue`], [`cancel`], [`redrive`], [`release`] | one command each |
+//! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, telling what becomes of the items |
+//! | [`life`] | an item in a few words, the order of items, what can be done with one. Pure |
+
+pub mod ask;
+pub mod cancel;
+pub mod follow;
+pub mod life;
+pub mod payload;
+pub mod queue;
+pub mod redrive;
+pub mod release;
+pub mod submit;
+
+use kube::Api;
+use kube::api::ListParams;
+use kube::core::DeserializeGuard;
+use kube::{Resource, ResourceExt as _};
+
+use super::connect::Cluster;
+use super::error::Error;
+use crate::api::{WorkItem, WorkQueue};
+
+/// Objects asked for at once: a list of all items with their payloads may be too large for one answer.
+const PAGE: u32 = 500;
+/// Items written at once: a queue of thousands is done in seconds, and the API server stays free for others.
+const AT_ONCE: usize = 8;
+
+/// What a list has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found<K> {
+    /// The objects.
+    pub objects: Vec<K>,
+    /// Stored objects that do not fit their type, told in words.
+    pub unreadable: Vec<String>,
+}
+
+/// All objects of a kind, page by page. `keep` makes each smaller before the next page is asked for.
+pub async fn all<K>(cluster: &Cluster, everywhere: bool, fields: Option<&str>, keep: impl Fn(&mut K)) -> Result<Found<K>, Error>
+where
+    K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<DeserializeGuard<K>> = if everywhere { Api::all(cluster.client.clone()) } else { cluster.api() };
+    let mut params = ListParams { field_selector: fields.map(str::to_owned), ..ListParams::default().limit(PAGE) };
+    let mut found = Found { objects: Vec::new(), unreadable: Vec::new() };
+    loop {
+        let page = api.list(&params).await.map_err(Error::of::<K>(&cluster.namespace, ""))?;
+        for object in page.items {
+            match object.0 {
+                Ok(mut object) => {
+                    object.meta_mut().managed_fields = None;
+                    keep(&mut object);
+                    found.objects.push(object);
+                }
+                Err(invalid) => {
+                    let name = invalid.metadata.name.unwrap_or_default();
+                    found.unreadable.push(format!(
+                        "{} \"{name}\" does not fit this version of the plugin: {}",
+                        K::kind(&()),
+                        invalid.error
+                    ));
+                }
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// The items of the namespace, in the order in which they are given out, without their payloads.
+pub async fn items(cluster: &Cluster, fields: Option<&str>) -> Result<Found<WorkItem>, Error> {
+    let mut found = all::<WorkItem>(cluster, false, fields, |item| item.spec.payload.clear()).await?;
+    life::line_up(&mut found.objects);
+    Ok(found)
+}
+
+/// The queues of the namespace, by name.
+pub async fn queues(cluster: &Cluster) -> Result<Found<WorkQueue>, Error> {
+    let mut found = all::<WorkQueue>(cluster, false, None, |_| ()).await?;
+    found.objects.sort_by_cached_key(|queue| queue.name_any());
+    Ok(found)
+}
+
+/// The item of this name.
+pub async fn item(cluster: &Cluster, name: &str) -> Result<WorkItem, Error> {
+    cluster.api::<WorkItem>().get(name).await.map_err(Error::of::<WorkItem>(&cluster.namespace, name))
+}
+
+/// The queue of this name.
+pub async fn queue(cluster: &Cluster, name: &str) -> Result<WorkQueue, Error> {
+    cluster.api::<WorkQueue>().get(name).await.map_err(Error::of::<WorkQueue>(&cluster.namespace, name))
+}
+
+/// So many items, in words.
+pub fn many(count: usize) -> String {
+    if count == 1 { "1 item".to_owned() } else { format!("{count} items") }
+}

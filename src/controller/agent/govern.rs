@@ -1,0 +1,126 @@
+//! What the reconciler tells the governor of an agent, and what it carries out of what was decided. The decisions themselves
+//! are made elsewhere (`supervise`, `policy::hub`).
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::observe::Observed;
+use super::{status, supervise};
+use crate::api::Agent;
+use crate::controller::context::{Context, Key};
+use crate::governor::live::Expected;
+use crate::policy::agent::{Doing, Sleep, State};
+use crate::policy::budget::Key as TokenKey;
+use crate::policy::hub::{Action, Decision};
+use crate::wire::agent::Directive;
+
+/// Tells the governor whom to expect, what is wanted of it, and who ended.
+pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, state: &State) {
+    let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) else { return };
+    if leaves(state) {
+        context.meter.is_over(TokenKey::Agent(agent.uid().unwrap_or_default()));
+    }
+    // Also one that a leader before us stored: whoever says it again is answered at once.
+    if agent.status.as_ref().is_some_and(|status| status.goodbye.is_some()) {
+        context.live.goodbye_stored(&pod.uid);
+    }
+    if let Some(status) = &agent.status {
+        context.live.asks_stored(&pod.uid, status::asked(status));
+    }
+    if *state == State::Unreachable {
+        context.live.excuse(&pod.uid);
+    }
+    if observed.facts.condemned {
+        return context.live.revoke(&pod.uid);
+    }
+    let directive = match state {
+        State::Hibernated => return context.live.revoke(&pod.uid),
+        // Before it is stored it is told nothing. A goodbye that it says on its way is none: it comes back.
+        State::Hibernating if observed.facts.sleep != Sleep::Begun => return,
+        State::Hibernating => {
+            context.live.goodbye_stored(&pod.uid);
+            Directive::Drain
+        }
+        State::Ended(_) | State::Keep | State::Missing(_) | State::PoolMissing => {
+            if super::ended(agent) || matches!(state, State::Ended(_)) {
+                context.live.revoke(&pod.uid);
+            }
+            return;
+        }
+        // Its end is decided, and stored: whatever it still says counts for nothing. Before it is stored it is told nothing.
+        State::Condemned(None) => return context.live.revoke(&pod.uid),
+        State::Condemned(Some(_)) => return,
+        State::Stopping => Directive::Drain,
+        State::Running(Doing::Paused) => Directive::Pause,
+        State::Pending(_) | State::Running(_) | State::Unreachable => Directive::Run,
+        State::Creating | State::Replacing | State::Hindered(_) => return,
+    };
+    let on_node = observed.pod.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone());
+    // Without a node nothing of it runs yet; while it leaves, its silence means nothing.
+    if let (Some(pool), Some(node), true) = (observed.pool(), on_node, directive != Directive::Drain) {
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let life = &observed.facts.life;
+        let expected = Expected {
+            key: key.clone(),
+            registered: life.registered,
+            started: supervise::was_started(agent),
+            startup: seconds(pool.spec.startup_timeout_seconds()),
+            timeout: seconds(pool.spec.heartbeat_timeout_seconds()),
+            node: Some(node),
+            active: life.active,
+            paused: life.paused,
+        };
+        context.live.expect(&pod.uid, expected);
+    }
+    context.live.direct(&pod.uid, directive);
+}
+
+/// Whether its program calls no models any more, or not for long: what it spent is written without waiting for more.
+fn leaves(state: &State) -> bool {
+    match state {
+        State::Stopping | State::Hibernating | State::Hibernated | State::Condemned(_) | State::Missing(_) | State::Ended(_) => true,
+        State::Keep
+        | State::Creating
+        | State::Replacing
+        | State::Hindered(_)
+        | State::PoolMissing
+        | State::Pending(_)
+        | State::Running(_)
+        | State::Unreachable => false,
+    }
+}
+
+/// Whether this decision is a new one: a signal that goes on standing is answered once.
+pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
+    let pod = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
+    pod.is_some_and(|pod| context.live.unanswered(&pod.uid, decision.signal))
+}
+
+/// Tells an intervention, and carries out what is not a change of the agent's life.
+pub async fn intervene(agent: &Agent, context: &Context, decision: &Decision) {
+    let Decision { signal, action, message, enforced, overruled } = decision;
+    if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
+        context.live.answered(&pod.uid, *signal);
+    }
+    context.metrics.intervention(signal.name(), action.name(), *enforced);
+    let would = if *enforced { "" } else { " (not done: supervision.mode is Observe)" };
+    let beside: Vec<String> = overruled.iter().map(|(signal, action)| format!("{}: {}", signal.name(), action.name())).collect();
+    let beside = if beside.is_empty() { String::new() } else { format!("; overruled: {}", beside.join(", ")) };
+    let note = format!("{}: {message}{would}{beside}", action.name());
+    tracing::info!(namespace = %agent.namespace().unwrap_or_default(), agent = %agent.name_any(), signal = signal.name(), action = action.name(), enforced, "{message}");
+    match action {
+        Action::Log => {}
+        // Events of one object, reason and action are counted as one: the signal is the reason, what is done the action.
+        Action::Warn => {
+            if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()).filter(|_| *enforced) {
+                context.live.tell(&pod.uid, signal.name(), message, jiff::Timestamp::now());
+            }
+            context.events.warning(agent, signal.name(), action.name(), note).await;
+        }
+        // What is stronger than a word to somebody is told to them too.
+        Action::Notify | Action::Escalate | Action::Pause | Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => {
+            context.events.alert(agent, signal.name(), action.name(), note).await
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! How the status of an agent follows from its state.
+
+use super::*;
+use crate::api::AgentSpec;
+use crate::policy::agent::Hindrance;
+use crate::policy::budget::obstacle::Spent;
+use crate::policy::budget::refusal::Because;
+use crate::policy::budget::{Key, Obstacle, Window};
+
+fn agent() -> Agent {
+    let mut agent = Agent::new(
+        "a",
+        AgentSpec {
+            pool_ref: Default::default(),
+            display_name: None,
+            sequence: None,
+            parent_ref: None,
+            manual: None,
+            paused: None,
+            resume_pause: None,
+            hibernated: None,
+            resources: None,
+        },
+    );
+    agent.metadata.generation = Some(3);
+    agent
+}
+fn written(agent: &Agent, told: &Told<'_>) -> AgentStatus {
+    next(agent, told).expect("news").0
+}
+fn told(state: &State) -> Told<'_> {
+    let now = jiff::Timestamp::from_second(100).expect("a time");
+    Told {
+        state,
+        pod: None,
+        made: None,
+        claim: None,
+        view: None,
+        decision: None,
+        holding: None,
+        paused: None,
+        tokens: Tokens::Unknown,
+        children: 0,
+        parent_ended: false,
+        epoch: 7,
+        now,
+    }
+}
+
+#[test]
+fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
+    let mut agent = agent();
+    agent.status = Some(written(&agent, &told(&State::Pending(None))));
+    let state = State::Pending(None);
+    let later = Told { epoch: 99, now: jiff::Timestamp::from_second(200).expect("a time"), ..told(&state) };
+    assert_eq!(next(&agent, &later), None);
+}
+
+#[test]
+fn the_recorded_pod_is_kept_and_the_epoch_is_ours() {
+    let pod = PodRef { name: "a".into(), uid: "u".into() };
+    let mut agent = agent();
+    let state = State::Pending(None);
+    let first = written(&agent, &Told { made: Some(&pod), ..told(&state) });
+    assert_eq!((first.pod_ref.as_ref(), first.governor_epoch, first.observed_generation), (Some(&pod), Some(7), Some(3)));
+    agent.status = Some(first);
+    let second = written(&agent, &told(&State::Running(Doing::Idle)));
+    assert_eq!(second.pod_ref, Some(pod));
+}
+
+#[test]
+fn the_end_has_a_time_and_a_reason() {
+    let ended = written(&agent(), &told(&State::Ended(End::Failed("OOMKilled".into()))));
+    assert_eq!((ended.phase, ended.stop_time.is_some()), (Some(AgentPhase::Stopped), true));
+    assert_eq!(news(None, &ended), [News { warning: true, reason: reasons::POD_FAILED.into(), note: "OOMKilled".into() }]);
+    assert_eq!(news(Some(&ended), &ended), [], "told once");
+}
+
+#[test]
+fn what_others_own_is_neither_compared_nor_written() {
+    let mut agent = agent();
+    let state = State::Pending(None);
+    let mut stored = written(&agent, &told(&state));
+    stored.timeouts = Some(3);
+    stored.conditions.push(Builder { stored: &[], generation: 3, now: jiff::Timestamp::UNIX_EPOCH }.build("Novelty", true, "A", ""));
+    agent.status = Some(stored);
+    assert_eq!(next(&agent, &told(&state)), None);
+    let changed = written(&agent, &told(&State::Running(Doing::Idle)));
+    assert_eq!((changed.timeouts, find(&changed.conditions, "Novelty")), (None, None));
+}
+
+#[test]
+fn words_alone_may_wait() {
+    let mut agent = agent();
+    let quota = |used: u32| State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: format!("used: pods={used}") });
+    agent.status = Some(written(&agent, &told(&quota(2))));
+    assert_eq!(next(&agent, &told(&quota(3))).map(|(_, change)| change), Some(Change::Counts));
+}
+
+#[test]
+fn every_hindrance_has_a_reason_of_its_own() {
+    for (kind, reason) in HINDRANCES {
+        assert_eq!((hindrance_reason(kind), hindrance_of(reason)), (reason, Some(kind)));
+    }
+}
+
+#[test]
+fn who_fails_its_preflight_is_told_of_once_whatever_it_says_next() {
+    let mut agent = agent();
+    let failed = |words: &str| State::Running(Doing::PreflightFailed(words.to_owned()));
+    let status = written(&agent, &told(&failed("no login")));
+    let ready = find(&status.conditions, types::READY).expect("Ready");
+    assert_eq!((status.phase, ready.status.as_str()), (Some(AgentPhase::Running), "False"));
+    assert_eq!(news(None, &status), [News { warning: true, reason: "PreflightFailed".into(), note: "no login".into() }]);
+    agent.status = Some(status.clone());
+    let (again, change) = next(&agent, &told(&failed("no login, again"))).expect("other words");
+    assert_eq!((change, news(Some(&status), &again)), (Change::Counts, Vec::new()));
+    assert_eq!(next(&agent, &told(&State::Running(Doing::Idle))).map(|(_, change)| change), Some(Change::State));
+}
+
+#[test]
+fn what_hinders_is_shown_under_its_reason() {
+    let state = State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: "exceeded quota: q".into() });
+    let status = written(&agent(), &told(&state));
+    let ready = find(&status.conditions, types::READY).expect("Ready");
+    assert_eq!((ready.status.as_str(), ready.reason.as_str(), ready.message.as_str()), ("False", "QuotaExceeded", "exceeded quota: q"));
+}
+
+#[test]
+fn a_start_is_told_when_something_comes_of_it_or_takes_long() {
+    let pod = PodRef { name: "a".into(), uid: "u".into() };
+    let mut agent = agent();
+    let pending = State::Pending(None);
+    agent.status = Some(written(&agent, &Told { made: Some(&pod), ..told(&pending) }));
+    let registering = State::Running(Doing::Registering);
+    assert_eq!(next(&agent, &told(&registering)).map(|(_, change)| change), Some(Change::Counts));
+    let idle = State::Running(Doing::Idle);
+    assert_eq!(next(&agent, &told(&idle)).map(|(_, change)| change), Some(Change::State));
+    let stuck = State::Pending(Some(Hindrance { kind: HindranceKind::ImagePull, message: "m".into() }));
+    assert_eq!(next(&agent, &told(&stuck)).map(|(_, change)| change), Some(Change::State));
+}
+
+#[test]
+fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
+    let (pod, claim) = (PodRef { name: "a".into(), uid: "u".into() }, ClaimRef { name: "a-workspace".into(), uid: "c".into() });
+    let mut agent = agent();
+    let pending = State::Pending(None);
+    agent.status = Some(written(&agent, &Told { made: Some(&pod), claim: Some(&claim), ..told(&pending) }));
+    agent.status = Some(written(&agent, &told(&State::Running(Doing::Idle))));
+    assert!(supervise::heartbeating(&agent) && supervise::was_started(&agent));
+    let view = View {
+        registered: true,
+        started: true,
+        report: None,
+        sandbox: None,
+        finding: Finding::Well,
+        goodbye: Some(("I was asked to end".into(), jiff::Timestamp::UNIX_EPOCH)),
+        asks: None,
+        occurrences: Default::default(),
+        words: Default::default(),
+    };
+    let going = State::Hibernating;
+    let before = agent.status.replace(written(&agent, &Told { view: Some(&view), ..told(&going) }));
+    assert_eq!(agent.status.as_ref().and_then(|status| status.goodbye.as_ref()), None, "it comes back");
+    assert_eq!(news(before.as_ref(), agent.status.as_ref().expect("a status")), []);
+    let asleep = written(&agent, &Told { view: Some(&view), ..told(&State::Hibernated) });
+    assert_eq!((asleep.phase, asleep.pod_ref.as_ref(), asleep.claim_ref.as_ref()), (Some(AgentPhase::Hibernated), None, Some(&claim)));
+    assert_eq!((asleep.node.as_ref(), asleep.start_time.as_ref(), asleep.stop_time.as_ref()), (None, None, None));
+    assert_eq!(news(agent.status.as_ref(), &asleep).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Hibernated"]);
+    agent.status = Some(asleep);
+    assert!(!supervise::heartbeating(&agent) && !supervise::was_started(&agent), "its next pod has to call first");
+    assert_eq!(next(&agent, &told(&State::Hibernated)), None);
+    let again = PodRef { uid: "another".into(), ..pod };
+    let woken = written(&agent, &Told { made: Some(&again), claim: Some(&claim), ..told(&pending) });
+    assert_eq!((woken.phase, woken.pod_ref.as_ref()), (Some(AgentPhase::Spawning), Some(&again)));
+    assert_eq!(news(agent.status.as_ref(), &woken).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Woken"]);
+}
+
+#[test]
+fn a_goodbye_and_its_phase_are_one_write() {
+    let view = View {
+        registered: true,
+        started: true,
+        report: None,
+        sandbox: None,
+        finding: Finding::Well,
+        goodbye: Some(("done".into(), jiff::Timestamp::UNIX_EPOCH)),
+        asks: None,
+        occurrences: Default::default(),
+        words: Default::default(),
+    };
+    let mut agent = agent();
+    let idle = State::Running(Doing::Idle);
+    let said = written(&agent, &Told { view: Some(&view), ..told(&idle) });
+    let requested = find(&said.conditions, types::GOODBYE_REQUESTED).expect("a condition");
+    assert_eq!((said.phase, requested.message.as_str()), (Some(AgentPhase::Goodbye), "done"));
+    agent.status = Some(said);
+    assert_eq!(next(&agent, &Told { view: Some(&view), ..told(&State::Stopping) }), None);
+    let ended = written(&agent, &Told { view: Some(&view), ..told(&State::Ended(End::Goodbye)) });
+    assert_eq!(
+        (ended.phase, find(&ended.conditions, types::READY).map(|ready| ready.message.as_str())),
+        (Some(AgentPhase::Stopped), Some("done"))
+    );
+}
+
+#[test]
+fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
+    let view = |asks: Asks| View {
+        registered: true,
+        started: true,
+        report: None,
+        sandbox: None,
+        finding: Finding::Well,
+        goodbye: None,
+        asks: Some(asks),
+        occurrences: Default::default(),
+        words: Default::default(),
+    };
+    let mut agent = agent();
+    let idle = State::Running(Doing::Idle);
+    let nothing = view(Asks::Nothing);
+    let quiet = written(&agent, &Told { view: Some(&nothing), ..told(&idle) });
+    assert!(find(&quiet.conditions, types::TOKENS_REQUESTED).is_none(), "who never asked takes nothing back");
+    assert_eq!(asked(&quiet), Asks::Nothing);
+    agent.status = Some(quiet);
+    let wish = Asks::Tokens("5 more: x".into());
+    let wants = view(wish.clone());
+    let (said, change) = next(&agent, &Told { view: Some(&wants), ..told(&idle) }).expect("news");
+    assert_eq!((asked(&said), change), (wish.clone(), Change::State));
+    let told_people: Vec<_> = news(agent.status.as_ref(), &said).into_iter().map(|news| (news.warning, news.reason, news.note)).collect();
+    assert_eq!(told_people, [(true, "AskedForTokens".to_owned(), "5 more: x".to_owned())]);
+    agent.status = Some(said);
+    assert_eq!(next(&agent, &told(&idle)), None, "a leader that did not hear it leaves it");
+    let more = view(Asks::Tokens("6 more: y".into()));
+    let (other, change) = next(&agent, &Told { view: Some(&more), ..told(&idle) }).expect("other words");
+    assert_eq!((change, news(agent.status.as_ref(), &other)), (Change::Counts, vec![]), "words again and again are no events");
+    let back = written(&agent, &Told { view: Some(&nothing), ..told(&idle) });
+    assert_eq!(find(&back.conditions, types::TOKENS_REQUESTED).map(|asks| asks.status.as_str()), Some("False"));
+    assert_eq!((asked(&back), news(agent.status.as_ref(), &back)), (Asks::Nothing, vec![]));
+    let ended = written(&agent, &Told { view: Some(&wants), ..told(&State::Ended(End::Succeeded)) });
+    assert!(find(&ended.conditions, types::TOKENS_REQUESTED).is_none(), "who ended needs nothing");
+}
+
+fn short(key: Key, because: Because) -> Tokens {
+    let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(3_600_000), height: 100 });
+    Tokens::Short(Obstacle { key, because, limit, field: "spec.tokens.limits[hourly].tokens".into() })
+}
+
+#[test]
+fn that_there_are_no_tokens_is_told_at_once_with_what_to_raise_and_so_is_that_there_are_some() {
+    let mut agent = agent();
+    let state = State::Running(Doing::Idle);
+    let says = |status: &AgentStatus| {
+        find(&status.conditions, "BudgetAvailable").map(|said| (said.status.clone(), said.reason.clone(), said.message.clone()))
+    };
+    agent.status = Some(written(&agent, &told(&state)));
+    assert_eq!(agent.status.as_ref().and_then(says), None, "it is not known");
+    let there = Told { tokens: Tokens::There, ..told(&state) };
+    assert_eq!(next(&agent, &there), None, "what goes without saying is not worth a write");
+    let active = State::Running(Doing::Paused);
+    let first = written(&agent, &Told { paused: Some(Pause::Spec), ..Told { tokens: Tokens::There, ..told(&active) } });
+    assert_eq!(says(&first).map(|(status, reason, _)| (status, reason)), Some(("True".into(), "TokensLeft".into())), "it rides along");
+    let budget = Key::budget("team", "default");
+    let spent = Told { tokens: short(budget.clone(), Because::Used), ..told(&state) };
+    let (is_short, change) = next(&agent, &spent).expect("news");
+    let (status, reason, message) = says(&is_short).expect("it is told");
+    assert_eq!((status.as_str(), reason.as_str(), change), ("False", "BudgetExhausted", Change::State));
+    for word in ["Budget/default in team", "hourly", "1970-01-01T02:00Z", "spec.tokens.limits[hourly].tokens"] {
+        assert!(message.contains(word), "{word:?} is not said: {message}");
+    }
+    agent.status = Some(is_short);
+    assert_eq!(next(&agent, &spent), None, "told once");
+    assert_eq!(next(&agent, &told(&state)), None, "a new leader that does not know yet says nothing else");
+    let paused = Told { tokens: short(budget, Because::Paused), ..told(&state) };
+    assert_eq!(says(&written(&agent, &paused)).map(|said| said.1), Some("PausedByThreshold".into()));
+    let life = Told { tokens: short(Key::Agent("u".into()), Because::Used), ..told(&state) };
+    assert_eq!(says(&written(&agent, &life)).map(|said| said.1), Some("LifetimeSpent".into()));
+    let (again, change) = next(&agent, &there).expect("news");
+    assert_eq!((says(&again).map(|said| said.0), change), (Some("True".into()), Change::State));
+    let ended = State::Ended(End::PodGone);
+    let last = written(&agent, &Told { tokens: Tokens::There, ..told(&ended) });
+    assert_eq!(says(&last).map(|said| said.0), Some("False".into()), "of one that ended it stays as it was");
+}

@@ -1,0 +1,46 @@
+//! How long pools that follow work have been larger than they need to be: in memory, for as long as we lead. A new leader
+//! begins anew, so that a fail-over makes nobody leave too early.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::api::AgentPool;
+use crate::cluster::clock::BootTime;
+use crate::controller::context::Key;
+use crate::policy::scaling::{Descent as Facts, Desired, descend};
+
+#[derive(Clone, Copy, Debug)]
+struct Lower {
+    held: u32,
+    since: Option<BootTime>,
+}
+
+/// The pools, by key.
+#[derive(Debug, Default)]
+pub struct Descent(Mutex<HashMap<Key, Lower>>);
+
+impl Descent {
+    /// The size of a pool now, on its way to `target`, and how long until it may be another one.
+    pub fn step(&self, pool: &AgentPool, target: Desired, empty: Duration) -> (Desired, Option<Duration>) {
+        let stored = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u32::try_from(desired).ok());
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lower = all.entry(Key::of(pool)).or_insert(Lower { held: stored.unwrap_or(0), since: None });
+        lower.held = lower.held.min(pool.spec.max());
+        let since = if target.count < lower.held { Some(lower.since.unwrap_or_else(BootTime::now)) } else { None };
+        let facts = Facts {
+            held: lower.held,
+            lower_for: since.map_or(Duration::ZERO, BootTime::elapsed),
+            cooldown: Duration::from_secs(pool.spec.cooldown_seconds().into()),
+            empty,
+        };
+        let (desired, wait) = descend(target, facts);
+        *lower = if wait.is_some() { Lower { held: lower.held, since } } else { Lower { held: desired.count, since: None } };
+        (desired, wait)
+    }
+
+    /// The pool is gone.
+    pub fn forget(&self, key: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}

@@ -1,0 +1,281 @@
+//! The ResourceQuota and the LimitRange of a Budget, and whether a stored one is it. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+
+use crate::api::budget::{Compute, PerAgentCompute};
+use crate::api::quantity::same;
+use crate::api::{Budget, names};
+use crate::controller::agent::owner;
+use crate::policy::compute::Stored;
+
+type Amounts = BTreeMap<String, Quantity>;
+
+/// An object that carries a part of a Budget's compute.
+pub trait Piece: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> {
+    /// What is wanted, if the Budget says anything of this sort.
+    fn wanted(budget: &Budget, compute: &Compute) -> Option<Self>
+    where
+        Self: Sized;
+    /// Whether it says what `wanted` says.
+    fn says(&self, wanted: &Self) -> bool;
+    /// What it says, for people.
+    fn words(&self) -> String;
+}
+
+impl Piece for ResourceQuota {
+    fn wanted(budget: &Budget, compute: &Compute) -> Option<Self> {
+        let hard = some(compute.hard.as_ref())?;
+        let spec = ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() };
+        Some(Self { metadata: meta(budget, &spec), spec: Some(spec), status: None })
+    }
+
+    fn says(&self, wanted: &Self) -> bool {
+        // What others wrote beside it is theirs: more limits only make it stricter.
+        let (Some(stored), Some(wanted)) = (hard(self), hard(wanted)) else { return false };
+        wanted.iter().all(|(name, value)| stored.get(name).is_some_and(|stored| same(stored, value)))
+    }
+
+    fn words(&self) -> String {
+        format!("ResourceQuota/{}: {}", self.name_any(), listed(hard(self)))
+    }
+}
+
+impl Piece for LimitRange {
+    fn wanted(budget: &Budget, compute: &Compute) -> Option<Self> {
+        let item = item(compute.per_agent.as_ref()?)?;
+        let spec = LimitRangeSpec { limits: vec![item] };
+        Some(Self { metadata: meta(budget, &spec), spec: Some(spec) })
+    }
+
+    fn says(&self, wanted: &Self) -> bool {
+        // The list is replaced as a whole: what others put into it is taken out.
+        let (Some(stored), Some(wanted)) = (&self.spec, &wanted.spec) else { return false };
+        stored.limits.len() == wanted.limits.len() && stored.limits.iter().zip(&wanted.limits).all(|(one, other)| same_item(one, other))
+    }
+
+    fn words(&self) -> String {
+        let item = self.spec.as_ref().and_then(|spec| spec.limits.first());
+        let parts = item.into_iter().flat_map(|item| {
+            [("default", &item.default), ("defaultRequest", &item.default_request), ("min", &item.min), ("max", &item.max)]
+        });
+        let parts: Vec<String> = parts
+            .filter_map(|(name, amounts)| Some(format!("{name} {}", listed(Some(amounts.as_ref().filter(|all| !all.is_empty())?)))))
+            .collect();
+        format!("LimitRange/{}: {}", self.name_any(), parts.join("; "))
+    }
+}
+
+fn hard(quota: &ResourceQuota) -> Option<&Amounts> {
+    quota.spec.as_ref()?.hard.as_ref()
+}
+
+fn some(amounts: Option<&Amounts>) -> Option<Amounts> {
+    amounts.filter(|amounts| !amounts.is_empty()).cloned()
+}
+
+fn listed(amounts: Option<&Amounts>) -> String {
+    let all: Vec<String> = amounts.into_iter().flatten().map(|(name, value)| format!("{name} {}", value.0)).collect();
+    all.join(", ")
+}
+
+/// What a container may use, with what the API server would fill in: so that a stored one is equal to it, or was changed.
+fn item(per_agent: &PerAgentCompute) -> Option<LimitRangeItem> {
+    let PerAgentCompute { default, default_request, min, max } = per_agent;
+    if [default, default_request, min, max].into_iter().all(|amounts| some(amounts.as_ref()).is_none()) {
+        return None;
+    }
+    let mut filled = default.clone().unwrap_or_default();
+    let mut requests = default_request.clone().unwrap_or_default();
+    fill(&mut filled, max.as_ref());
+    fill(&mut requests, Some(&filled));
+    fill(&mut requests, min.as_ref());
+    Some(LimitRangeItem {
+        type_: "Container".to_owned(),
+        default: some(Some(&filled)),
+        default_request: some(Some(&requests)),
+        min: some(min.as_ref()),
+        max: some(max.as_ref()),
+        max_limit_request_ratio: None,
+    })
+}
+
+fn fill(amounts: &mut Amounts, from: Option<&Amounts>) {
+    for (name, value) in from.into_iter().flatten() {
+        amounts.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+fn same_item(one: &LimitRangeItem, other: &LimitRangeItem) -> bool {
+    let LimitRangeItem { type_, default, default_request, min, max, max_limit_request_ratio } = one;
+    let pairs = [
+        (default, &other.default),
+        (default_request, &other.default_request),
+        (min, &other.min),
+        (max, &other.max),
+        (max_limit_request_ratio, &other.max_limit_request_ratio),
+    ];
+    *type_ == other.type_ && pairs.into_iter().all(|(one, other)| same_amounts(one.as_ref(), other.as_ref()))
+}
+
+/// None and none at all are the same.
+fn same_amounts(one: Option<&Amounts>, other: Option<&Amounts>) -> bool {
+    let count = |amounts: Option<&Amounts>| amounts.map_or(0, BTreeMap::len);
+    let there = |name: &String, value: &Quantity| other.and_then(|other| other.get(name)).is_some_and(|other| same(value, other));
+    count(one) == count(other) && one.into_iter().flatten().all(|(name, value)| there(name, value))
+}
+
+fn meta(budget: &Budget, spec: &impl Serialize) -> ObjectMeta {
+    let text = serde_json::to_string(spec).unwrap_or_default();
+    ObjectMeta {
+        name: Some(names::compute_name(&budget.name_any())),
+        namespace: budget.namespace(),
+        labels: Some([(names::MANAGED_BY_LABEL.to_owned(), names::MANAGED_BY.to_owned())].into()),
+        annotations: Some([(names::APPLIED_ANNOTATION.to_owned(), names::short_hash(&[&text], 16))].into()),
+        owner_references: Some(vec![owner::<Budget>(&budget.metadata)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// What is stored under the name of a piece. An owner reference proves whose it is: with it the object goes with the Budget
+/// anyway.
+pub fn stored<K: Piece>(object: Option<&K>, wanted: Option<&K>, budget: &Budget) -> Stored {
+    let Some(object) = object else { return Stored::Nothing };
+    let meta = object.meta();
+    let uid = meta.uid.clone().unwrap_or_default();
+    let owners =
+        || meta.owner_references.iter().flatten().filter(|owner| owner.kind == Budget::kind(&()) && owner.name == budget.name_any());
+    let own = owners().any(|owner| Some(&owner.uid) == budget.metadata.uid.as_ref());
+    let labelled = meta.labels.as_ref().and_then(|labels| labels.get(names::MANAGED_BY_LABEL)).is_some_and(|by| by == names::MANAGED_BY);
+    match () {
+        () if !(own || labelled && owners().next().is_some()) => Stored::Foreign,
+        () if meta.deletion_timestamp.is_some() => Stored::Leaving,
+        () if !own => Stored::Former { uid },
+        () => Stored::Own { uid, same: labelled && wanted.is_some_and(|wanted| hash(meta) == hash(wanted.meta()) && object.says(wanted)) },
+    }
+}
+
+fn hash(meta: &ObjectMeta) -> Option<&String> {
+    meta.annotations.as_ref()?.get(names::APPLIED_ANNOTATION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn budget(compute: Value) -> Budget {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget",
+            "metadata": {"name": "team", "namespace": "n", "uid": "u"}, "spec": {"compute": compute}}))
+        .expect("a Budget")
+    }
+    fn wanted<K: Piece>(budget: &Budget) -> Option<K> {
+        K::wanted(budget, budget.spec.compute.as_ref()?)
+    }
+    fn state<K: Piece>(object: &K, budget: &Budget) -> Stored {
+        stored(Some(object), wanted(budget).as_ref(), budget)
+    }
+    fn own(same: bool) -> Stored {
+        Stored::Own { uid: "q".into(), same }
+    }
+    /// As the API server would store it: with a uid.
+    fn made<K: Piece>(mut object: K) -> K {
+        object.meta_mut().uid = Some("q".into());
+        object
+    }
+
+    #[test]
+    fn hard_is_a_quota_that_the_budget_owns() {
+        let budget = budget(json!({"hard": {"requests.cpu": "8", "pods": "20"}}));
+        let quota: ResourceQuota = wanted(&budget).expect("a quota");
+        assert_eq!(quota.name_any(), "spillway-team");
+        assert_eq!(quota.metadata.owner_references, Some(vec![owner::<Budget>(&budget.metadata)]));
+        assert_eq!(json!(quota.spec), json!({"hard": {"requests.cpu": "8", "pods": "20"}}));
+        assert_eq!(quota.words(), "ResourceQuota/spillway-team: pods 20, requests.cpu 8");
+        assert!(wanted::<LimitRange>(&budget).is_none());
+    }
+
+    #[test]
+    fn nothing_said_is_nothing_wanted() {
+        for compute in [json!({}), json!({"hard": {}, "perAgent": {}}), json!({"perAgent": {"max": {}}})] {
+            let budget = budget(compute);
+            assert!(wanted::<ResourceQuota>(&budget).is_none() && wanted::<LimitRange>(&budget).is_none());
+        }
+    }
+
+    #[test]
+    fn a_range_holds_what_the_api_server_would_fill_in() {
+        let budget =
+            budget(json!({"perAgent": {"max": {"cpu": "2", "memory": "4Gi"}, "default": {"cpu": "1"}, "min": {"memory": "64Mi"}}}));
+        let range: LimitRange = wanted(&budget).expect("a range");
+        assert_eq!(
+            json!(range.spec),
+            json!({"limits": [{"type": "Container", "max": {"cpu": "2", "memory": "4Gi"}, "min": {"memory": "64Mi"},
+                "default": {"cpu": "1", "memory": "4Gi"}, "defaultRequest": {"cpu": "1", "memory": "4Gi"}}]})
+        );
+        assert_eq!(
+            range.words(),
+            "LimitRange/spillway-team: default cpu 1, memory 4Gi; defaultRequest cpu 1, memory 4Gi; min memory 64Mi; max cpu 2, memory 4Gi"
+        );
+    }
+
+    #[test]
+    fn the_same_in_other_words_is_no_drift_and_a_change_is() {
+        let budget = budget(json!({"hard": {"requests.cpu": "1000m"}, "perAgent": {"max": {"memory": "1024Mi"}}}));
+        let mut quota: ResourceQuota = made(wanted(&budget).expect("a quota"));
+        assert_eq!(state(&quota, &budget), own(true));
+        let set = |quota: &mut ResourceQuota, name: &str, value: &str| {
+            quota.spec.as_mut().and_then(|spec| spec.hard.as_mut()).expect("amounts").insert(name.into(), Quantity(value.into()))
+        };
+        set(&mut quota, "requests.cpu", "1");
+        assert_eq!(state(&quota, &budget), own(true), "as the API server writes it");
+        set(&mut quota, "pods", "5");
+        assert_eq!(state(&quota, &budget), own(true), "somebody's own limit beside it");
+        set(&mut quota, "requests.cpu", "2");
+        assert_eq!(state(&quota, &budget), own(false));
+
+        let mut range: LimitRange = made(wanted(&budget).expect("a range"));
+        assert_eq!(state(&range, &budget), own(true));
+        range.spec.as_mut().expect("a spec").limits[0].min = Some([("cpu".to_owned(), Quantity("1".into()))].into());
+        assert_eq!(state(&range, &budget), own(false));
+        let mut range: LimitRange = made(wanted(&budget).expect("a range"));
+        range.metadata.labels = None;
+        assert_eq!(state(&range, &budget), own(false), "without its label it would be seen no more");
+    }
+
+    #[test]
+    fn what_is_left_out_later_is_taken_back() {
+        let before = budget(json!({"hard": {"pods": "5", "requests.cpu": "1"}}));
+        let quota: ResourceQuota = made(wanted(&before).expect("a quota"));
+        let after = budget(json!({"hard": {"pods": "5"}}));
+        assert_eq!(state(&quota, &after), own(false), "it says more than is wanted, and that is ours");
+        assert_eq!(state(&quota, &budget(json!({}))), own(false));
+    }
+
+    #[test]
+    fn whose_it_is_says_the_owner() {
+        let budget = budget(json!({"hard": {"pods": "5"}}));
+        let quota: ResourceQuota = made(wanted(&budget).expect("a quota"));
+        let changed = |change: fn(&mut ObjectMeta)| {
+            let mut quota = quota.clone();
+            change(&mut quota.metadata);
+            state(&quota, &budget)
+        };
+        assert_eq!(changed(|meta| meta.owner_references = None), Stored::Foreign, "a label proves nothing");
+        let other_uid = |meta: &mut ObjectMeta| meta.owner_references.as_mut().expect("owners")[0].uid = "old".into();
+        assert_eq!(changed(other_uid), Stored::Former { uid: "q".into() });
+        let other_name = |meta: &mut ObjectMeta| {
+            let owner = &mut meta.owner_references.as_mut().expect("owners")[0];
+            (owner.uid, owner.name) = ("other".into(), "other".into());
+        };
+        assert_eq!(changed(other_name), Stored::Foreign);
+        let leaving = |meta: &mut ObjectMeta| meta.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
+        assert_eq!(changed(leaving), Stored::Leaving);
+        assert_eq!(stored(None, Some(&quota), &budget), Stored::Nothing);
+    }
+}

@@ -1,0 +1,286 @@
+//! `Budget` -> `ResourceQuota` and `LimitRange`: what its `compute` says, for the whole namespace. Its tokens are counted
+//! elsewhere.
+//!
+//! Both objects are the Budget's own, by an owner reference, and go with it. Which of several Budgets binds follows from the
+//! Budgets alone (policy), so that a crash, an old cache or two leaders end in the same objects: each write is the whole of
+//! what is wanted, and a deletion names the uid. What must not happen: an object that somebody else made is taken over, or a
+//! write is made where nothing changed.
+
+mod build;
+mod defaults;
+mod status;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{ObjectRef, Store};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::context::{Context, Key, Look, jittered};
+use super::publish::publish;
+use super::stores::BudgetObject;
+use crate::api::conditions::reasons;
+use crate::api::names::managers;
+use crate::api::shared::Mode;
+use crate::api::{Budget, names};
+use crate::cluster::{Class, Error, calls};
+use crate::policy::compute::{Act, Claimant, act, binding};
+use build::{Piece, stored};
+use status::Outcome;
+
+pub use defaults::{Waiting, ensure as ensure_default};
+
+/// Name of this controller in metrics and logs.
+pub const CONTROLLER: &str = "budget";
+/// A quiet Budget is looked at again this often, in case an event was missed.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+/// When the cache has not seen our own last write, its event comes; this is for when it does not.
+const GATE_RETRY: Duration = Duration::from_secs(5);
+
+/// Observe, plan, apply, status.
+pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Result<Action, Error> {
+    let key = Key::of(object.as_ref());
+    let budget = match &object.0 {
+        Ok(budget) => budget,
+        Err(invalid) => {
+            if context.invalid_is_news(CONTROLLER, key.clone(), &invalid.error) {
+                tracing::error!(namespace = %key.namespace, budget = %key.name, error = %invalid.error, "a stored Budget does not fit its type; it is left alone");
+                let note = format!("the stored object does not fit its type and is left alone: {}", invalid.error);
+                context.events.warning(object.as_ref(), reasons::INVALID_OBJECT, "Validate", note).await;
+            }
+            return Ok(Action::await_change());
+        }
+    };
+    if budget.metadata.deletion_timestamp.is_some() {
+        return Ok(Action::await_change()); // what it owns goes with it
+    }
+    context.reconcile(CONTROLLER, key.clone(), one(budget, &key, &context)).await
+}
+
+/// What follows from an error.
+pub fn after_error(object: Arc<BudgetObject>, error: &Error, context: Arc<Context>) -> Action {
+    context.after_error(CONTROLLER, Key::of(object.as_ref()), error)
+}
+
+async fn one(budget: &Budget, key: &Key, context: &Context) -> Result<Look, Error> {
+    if !context.budget_gate.open(key, budget.metadata.resource_version.as_deref()) {
+        context.metrics.gated(CONTROLLER);
+        return Ok(Look::After(GATE_RETRY));
+    }
+    if !seen(&context.stores.quotas, key, context) || !seen(&context.stores.ranges, key, context) {
+        context.metrics.gated(CONTROLLER);
+        return Ok(Look::After(GATE_RETRY));
+    }
+    if defaults::remove_unused(budget, key, context).await? {
+        return Ok(Look::OnChange);
+    }
+    let standing = standing(budget, key, context);
+    let binds = matches!(standing, Standing::Binds);
+    let quota = settle::<ResourceQuota>(budget, binds, &context.stores.quotas, key, context).await?;
+    let range = settle::<LimitRange>(budget, binds, &context.stores.ranges, key, context).await?;
+    let outcome = outcome(standing, [quota, range]);
+    tell(budget, key, &outcome, context).await?;
+    Ok(match outcome {
+        Outcome::Failed(..) | Outcome::Waits(_) if binds => Look::Later,
+        Outcome::Failed(..) | Outcome::Waits(_) | Outcome::Unsaid | Outcome::Applied(_) | Outcome::Conflict(_) => {
+            Look::After(jittered(LOOK_AGAIN))
+        }
+    })
+}
+
+/// Where a Budget stands among those of its namespace, as far as compute goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It says nothing of it.
+    Silent,
+    /// It says something, and is not enforced.
+    Off,
+    /// It binds.
+    Binds,
+    /// This older one does.
+    Newer(String),
+}
+
+fn standing(budget: &Budget, key: &Key, context: &Context) -> Standing {
+    if !speaks(budget) {
+        return Standing::Silent;
+    }
+    if budget.spec.mode != Mode::Enforce {
+        return Standing::Off;
+    }
+    let others = context.stores.budgets_of(&key.namespace);
+    // Itself as it was read: the cache may be newer or older, and its age never changes.
+    let all = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| other.name_any() != key.name).chain([budget]);
+    match binding(all.filter(|budget| claims(budget)).map(claimant)) {
+        Some(first) if first.name != key.name => Standing::Newer(first.name),
+        Some(_) | None => Standing::Binds,
+    }
+}
+
+fn speaks(budget: &Budget) -> bool {
+    budget
+        .spec
+        .compute
+        .as_ref()
+        .is_some_and(|compute| ResourceQuota::wanted(budget, compute).is_some() || LimitRange::wanted(budget, compute).is_some())
+}
+
+fn claims(budget: &Budget) -> bool {
+    speaks(budget) && budget.spec.mode == Mode::Enforce && budget.metadata.deletion_timestamp.is_none()
+}
+
+fn claimant(budget: &Budget) -> Claimant {
+    Claimant { created: budget.creation_timestamp().map_or(i64::MAX, |time| time.0.as_second()), name: budget.name_any() }
+}
+
+/// What became of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Settled {
+    /// None is wanted, and none of ours is there.
+    None,
+    /// It is in force: what it says.
+    There(String),
+    /// What has its name goes first.
+    Waits(String),
+    /// It is not in force: why, and whose words.
+    Failed(&'static str, String),
+}
+
+/// Under which kind and name an object of a Budget is kept.
+fn slot<K: Piece>(key: &Key) -> (String, Key) {
+    (K::kind(&()).into_owned(), Key { namespace: key.namespace.clone(), name: names::compute_name(&key.name) })
+}
+
+fn cached<K: Piece + Clone + 'static>(cache: &Store<K>, key: &Key) -> Option<Arc<K>> {
+    cache.get(&ObjectRef::new(&key.name).within(&key.namespace))
+}
+
+/// Whether the cache shows our own last write of an object.
+fn seen<K: Piece + Clone + 'static>(cache: &Store<K>, key: &Key, context: &Context) -> bool {
+    let slot = slot::<K>(key);
+    let version = cached(cache, &slot.1).and_then(|object| object.resource_version());
+    context.compute_gate.open(&slot, version.as_deref())
+}
+
+/// Makes one object what it should be, or takes it away.
+async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &Key, context: &Context) -> Result<Settled, Error>
+where
+    K: Piece + Serialize + DeserializeOwned + Clone + Debug + 'static,
+{
+    let wanted = budget.spec.compute.as_ref().filter(|_| binds).and_then(|compute| K::wanted(budget, compute));
+    let slot = slot::<K>(key);
+    let name = slot.1.name.clone();
+    let seen = cached(cache, &slot.1);
+    let api = context.api::<K>(&key.namespace);
+    let mut stands = stored(seen.as_deref(), wanted.as_ref(), budget);
+    if wanted.is_some() && seen.is_none() {
+        // The watch shows only what carries our label: an apply would take over what does not.
+        let live = api.get_opt(&name).await.map_err(Error::of("reading an object of a Budget"))?;
+        stands = stored(live.as_ref(), wanted.as_ref(), budget);
+    }
+    let there = format!("{}/{name}", slot.0);
+    match act(wanted.is_some(), &stands) {
+        Act::Keep => Ok(wanted.map_or(Settled::None, |wanted| Settled::There(wanted.words()))),
+        Act::Wait => Ok(Settled::Waits(format!("{there} is being deleted first"))),
+        Act::Refuse => Ok(Settled::Failed(reasons::NAME_TAKEN, format!("{there} exists and is not this Budget's: rename or delete it"))),
+        Act::Delete(uid) => {
+            context.leadership.confirm().await?;
+            let deleted = calls::delete(&api, &name, &uid, None).await?;
+            if let Some(meta) = deleted {
+                context.compute_gate.deleted(slot, meta.resource_version.as_deref());
+            }
+            tracing::info!(namespace = %key.namespace, budget = %key.name, object = %there, "deleted what a Budget does not ask for");
+            Ok(wanted.map_or(Settled::None, |_| Settled::Waits(format!("{there} of a former Budget is being deleted first"))))
+        }
+        Act::Apply => {
+            let Some(wanted) = wanted else { return Ok(Settled::None) };
+            context.leadership.check()?;
+            match calls::apply(&api, &wanted, managers::COMPUTE).await {
+                Ok(made) => {
+                    context.compute_gate.wrote(slot, made.meta().resource_version.as_deref());
+                    tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied what a Budget says of compute");
+                    Ok(Settled::There(wanted.words()))
+                }
+                Err(error) => match error.class() {
+                    Class::Refused | Class::QuotaExceeded | Class::Terminating => {
+                        Ok(Settled::Failed(reasons::QUOTA_REFUSED, error.message()))
+                    }
+                    Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// What is told of both objects.
+fn outcome(standing: Standing, settled: [Settled; 2]) -> Outcome {
+    let mut there = Vec::new();
+    let (mut waits, mut failed) = (None, None);
+    for piece in settled {
+        match piece {
+            Settled::None => {}
+            Settled::There(words) => there.push(words),
+            Settled::Waits(words) => waits = waits.or(Some(words)),
+            Settled::Failed(reason, words) => failed = failed.or(Some((reason, words))),
+        }
+    }
+    match standing {
+        Standing::Silent => Outcome::Unsaid,
+        Standing::Off => {
+            Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce: compute is neither limited nor counted".to_owned())
+        }
+        Standing::Newer(older) => Outcome::Conflict(older),
+        Standing::Binds => match (failed, waits) {
+            (Some((reason, words)), _) => Outcome::Failed(reason, words),
+            (None, Some(words)) => Outcome::Waits(words),
+            (None, None) => Outcome::Applied(there.join("; ")),
+        },
+    }
+}
+
+/// Writes the conditions if they say something new, and tells transitions as events.
+async fn tell(budget: &Budget, key: &Key, outcome: &Outcome, context: &Context) -> Result<(), Error> {
+    let (next, changed) = status::next(budget, outcome, jiff::Timestamp::now());
+    if !changed {
+        return Ok(());
+    }
+    let news = status::news(budget, &next);
+    let api = context.api::<Budget>(&key.namespace);
+    let stored = publish(context, &api, budget, managers::COMPUTE, &status::applied(next, context.epoch)).await?;
+    context.budget_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
+    if let Some((warning, reason, note)) = news {
+        if warning {
+            context.events.warning(budget, &reason, "ApplyCompute", note).await;
+        } else {
+            context.events.normal(budget, &reason, "ApplyCompute", note).await;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_of_both_objects_is_told() {
+        let there = |words: &str| Settled::There(words.to_owned());
+        let failed = || Settled::Failed(reasons::QUOTA_REFUSED, "no".into());
+        let cases = [
+            (Standing::Silent, [Settled::None, Settled::None], Outcome::Unsaid),
+            (Standing::Binds, [there("q"), there("r")], Outcome::Applied("q; r".into())),
+            (Standing::Binds, [there("q"), Settled::None], Outcome::Applied("q".into())),
+            (Standing::Binds, [Settled::Waits("w".into()), there("r")], Outcome::Waits("w".into())),
+            (Standing::Binds, [Settled::Waits("w".into()), failed()], Outcome::Failed(reasons::QUOTA_REFUSED, "no".into())),
+            (Standing::Newer("old".into()), [Settled::None, Settled::None], Outcome::Conflict("old".into())),
+        ];
+        for (standing, settled, expected) in cases {
+            assert_eq!(outcome(standing, settled), expected);
+        }
+    }
+}

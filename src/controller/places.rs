@@ -1,0 +1,377 @@
+//! Who may get a pod, as far as budgets go: `agents.maxConcurrent` of the pool's Budget and those above it, what a
+//! ClusterBudget gives each namespace and all of them together, and which namespaces are projects. And how much work may wait.
+//!
+//! Never more pods than a limit allows, although pods are made by many reconciles at a time, from caches that lag:
+//! * whoever is about to make a pod takes a place first, under one lock over all namespaces; it is counted from then on;
+//! * a place taken is kept until the cache of Agents shows the pod recorded (from then on the Agent counts), or the API server
+//!   refused the pod, or the Agent is gone. An answer that was lost keeps its place: the pod may have been made;
+//! * everything else that lags counts too much, not too little: a pod counts while its cache shows it, and so does an Agent
+//!   with a recorded pod until it ended, even if the pod cannot be seen;
+//! * a new leader lists pods after it won, when requests of the old one are answered or were refused. A create that
+//!   was on its way even longer makes a pod that no Agent records: it never registers, its program never starts, and it is
+//!   deleted as nobody's.
+//!
+//! Agents without a pod (stopped, hibernated, refused) hold no place; a volume is held as long as its Agent has it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::core::{Selector, SelectorExt};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+
+use super::context::Key;
+use super::stores::Stores;
+use crate::api::quantity::units;
+use crate::api::shared::Mode;
+use crate::api::{Agent, AgentPool, Budget, ClusterBudget, names};
+use crate::policy::agent::{Hindrance, HindranceKind};
+use crate::policy::budget::Key as Place;
+use crate::policy::places::{Amounts, Holder, Limit, Over, Path, Project, What, beyond, full};
+
+/// Budgets above one another: more are a circle.
+const DEPTH: usize = 16;
+/// A ClusterBudget's field with the number of projects.
+const PROJECTS: &str = "spec.projects.max";
+
+/// Places that were given and are not seen in the caches yet.
+#[derive(Debug, Default)]
+pub struct Places(Mutex<HashMap<Key, Holder>>);
+
+impl Places {
+    /// Takes a place for the pod of an Agent of `pool`, or says what is in the way.
+    pub fn take(&self, key: &Key, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        given.retain(|key, _| awaited(key, stores));
+        let namespace = key.namespace.clone();
+        let path = path(pool, stores)?;
+        let asks = Holder { namespace: namespace.clone(), budgets: Path::Known(path.clone()), amounts };
+        let clusters = clusters_over(&namespace, stores);
+        let limits = limits(&namespace, &path, &clusters, stores);
+        if !limits.is_empty() || clusters.iter().any(|cluster| projects_max(&cluster.budget).is_some()) {
+            let mut holders = holders(&given, stores);
+            holders.remove(key);
+            let holders: Vec<Holder> = holders.into_values().collect();
+            if let Some(words) = project_full(&namespace, &clusters, &holders, stores) {
+                return Err(Hindrance { kind: HindranceKind::ProjectLimit, message: words });
+            }
+            if let Some(full) = full(limits, &holders, &asks) {
+                return Err(Hindrance { kind: HindranceKind::BudgetExhausted, message: full.to_string() });
+            }
+        }
+        given.insert(key.clone(), asks);
+        Ok(())
+    }
+
+    /// Agents with a pod that each Budget, each ClusterBudget, and each namespace of one counts. Where none is, there is no
+    /// number.
+    pub fn counted(&self, stores: &Stores) -> BTreeMap<Place, u64> {
+        let given = {
+            let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            given.retain(|key, _| awaited(key, stores));
+            given.clone()
+        };
+        let mut clusters: HashMap<String, Vec<String>> = HashMap::new();
+        let mut counted: BTreeMap<Place, u64> = BTreeMap::new();
+        for Holder { namespace, budgets, amounts } in holders(&given, stores).into_values() {
+            let budgets = match budgets {
+                Path::Known(budgets) => budgets,
+                Path::All => stores.budgets_of(&namespace).iter().map(|budget| budget.name_any()).collect(),
+            };
+            let over = clusters
+                .entry(namespace.clone())
+                .or_insert_with(|| clusters_over(&namespace, stores).iter().map(|cluster| cluster.budget.name_any()).collect());
+            let budgets = budgets.iter().map(|name| Place::budget(&namespace, name));
+            let above = over.iter().flat_map(|cluster| {
+                [Place::Cluster(cluster.clone()), Place::Namespace { cluster: cluster.clone(), namespace: namespace.clone() }]
+            });
+            for place in budgets.chain(above) {
+                let count = counted.entry(place).or_default();
+                *count = count.saturating_add(amounts.agents);
+            }
+        }
+        counted
+    }
+
+    /// The pod was not made, and will not be.
+    pub fn give_back(&self, key: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Whether a place that was given is to be kept: the Agent is there, and its pod is not seen to be recorded.
+fn awaited(key: &Key, stores: &Stores) -> bool {
+    stores.agent(key).is_some_and(|agent| agent.0.as_ref().is_ok_and(|agent| recorded(agent).is_none() && !gone(agent)))
+}
+
+fn recorded(agent: &Agent) -> Option<&str> {
+    agent.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str())
+}
+
+fn ended(agent: &Agent) -> bool {
+    agent.status.as_ref().and_then(|status| status.phase).is_some_and(|phase| phase.ended())
+}
+
+/// It ended, or it is to be without a pod.
+fn gone(agent: &Agent) -> bool {
+    ended(agent) || (agent.spec.hibernated == Some(true) && recorded(agent).is_none())
+}
+
+/// What all hold.
+fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder> {
+    let mut all: HashMap<Key, Holder> = given.clone();
+    let mut paths: HashMap<(String, String), Path> = HashMap::new();
+    let mut of_pool = |namespace: &str, pool: &str| {
+        paths.entry((namespace.to_owned(), pool.to_owned())).or_insert_with(|| path_of(namespace, pool, stores)).clone()
+    };
+    for object in stores.agents.state() {
+        let Ok(agent) = &object.0 else { continue }; // its pod, if it has one, is counted below
+        let key = Key::of(agent);
+        let with_pod = recorded(agent).is_some() && !gone(agent);
+        let storage = agent
+            .status
+            .as_ref()
+            .and_then(|status| status.claim_ref.as_ref())
+            .filter(|_| !ended(agent))
+            .map_or(0, |_| volume_of(agent, stores));
+        if with_pod || storage > 0 {
+            let budgets = of_pool(&key.namespace, &agent.spec.pool_ref.name);
+            let holder = all.entry(key.clone()).or_insert_with(|| Holder { namespace: key.namespace, budgets, ..Holder::default() });
+            holder.amounts.agents = holder.amounts.agents.max(u64::from(with_pod));
+            holder.amounts.storage = holder.amounts.storage.max(storage);
+        }
+    }
+    for pod in stores.pods.state().iter().filter(|pod| !over(pod)) {
+        let key = Key::of(pod.as_ref());
+        let pool = stores.agent(&key).and_then(|agent| agent.0.as_ref().ok().map(|agent| agent.spec.pool_ref.name.clone()));
+        let pool = pool.or_else(|| pod.labels().get(names::POOL_LABEL).cloned()).unwrap_or_default();
+        let budgets = of_pool(&key.namespace, &pool);
+        let holder = all.entry(key.clone()).or_insert_with(|| Holder { namespace: key.namespace, budgets, ..Holder::default() });
+        holder.amounts.agents = 1;
+        holder.amounts.memory = holder.amounts.memory.max(memory_of(pod));
+    }
+    all
+}
+
+/// Whether all containers of a pod have ended.
+pub fn over(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
+}
+
+/// What a pod may use of memory: the sum of its containers, kept by `prune` where the pod itself would say it.
+fn memory_of(pod: &Pod) -> u64 {
+    pod.spec.as_ref().and_then(|spec| limit_of(spec.resources.as_ref())).map_or(0, units)
+}
+
+fn limit_of(resources: Option<&ResourceRequirements>) -> Option<&Quantity> {
+    resources?.limits.as_ref()?.get("memory")
+}
+
+/// The memory that all containers of a pod may use: those that start first run on beside it.
+pub fn memory(pod: &Pod) -> u64 {
+    let spec = pod.spec.as_ref();
+    let containers = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    containers.filter_map(|container| limit_of(container.resources.as_ref())).map(units).fold(0, u64::saturating_add)
+}
+
+/// The same, as a pod says it of itself.
+pub fn as_resources(memory: u64) -> ResourceRequirements {
+    ResourceRequirements { limits: Some([("memory".to_owned(), Quantity(memory.to_string()))].into()), ..ResourceRequirements::default() }
+}
+
+/// What the volume of an agent of this pool asks for, as the pool says now.
+pub fn volume(claim: &PersistentVolumeClaim) -> u64 {
+    let asked = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+    asked.map_or(0, units)
+}
+
+fn volume_of(agent: &Agent, stores: &Stores) -> u64 {
+    let pool = stores.pool(&agent.namespace().unwrap_or_default(), &agent.spec.pool_ref.name);
+    let pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok());
+    pool.and_then(|pool| super::agent::claim_of(agent, pool)).as_ref().map_or(0, volume)
+}
+
+/// The Budgets that an agent of a pool is counted in; all of the namespace where that cannot be known.
+fn path_of(namespace: &str, pool: &str, stores: &Stores) -> Path {
+    let pool = stores.pool(namespace, pool);
+    let known = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).and_then(|pool| path(pool, stores).ok());
+    known.map_or(Path::All, Path::Known)
+}
+
+/// The pool's Budget and those above it. One that does not fit its type cannot say how many it allows.
+fn path(pool: &AgentPool, stores: &Stores) -> Result<Vec<String>, Hindrance> {
+    let namespace = pool.namespace().unwrap_or_default();
+    let mut next = Some(pool.spec.budget_ref.as_ref().map_or(names::DEFAULT, |budget| &budget.name).to_owned());
+    let mut path = Vec::new();
+    while let Some(name) = next.take().filter(|name| path.len() < DEPTH && !path.contains(name)) {
+        let Some(budget) = stores.budgets.get(&ObjectRef::new(&name).within(&namespace)) else { break };
+        let budget = budget.0.as_ref().map_err(|_| Hindrance {
+            kind: HindranceKind::Unsupported,
+            message: format!("Budget/{name} does not fit its type; see its events"),
+        })?;
+        next = budget.spec.parent_ref.as_ref().map(|parent| parent.name.clone());
+        path.push(name);
+    }
+    Ok(path)
+}
+
+/// A ClusterBudget and the namespaces that it binds.
+struct Cluster {
+    budget: ClusterBudget,
+    selects: Selector,
+}
+
+impl Cluster {
+    fn name(&self) -> String {
+        format!("{}/{}", ClusterBudget::kind(&()), self.budget.name_any())
+    }
+
+    /// A namespace that is not known yet is bound by all: too much is counted rather than too little.
+    fn binds(&self, namespace: &str, stores: &Stores) -> bool {
+        let known = stores.namespaces.get(&ObjectRef::new(namespace));
+        known.is_none_or(|known| self.selects.matches(known.metadata.labels.as_ref().unwrap_or(&BTreeMap::new())))
+    }
+}
+
+/// All that bind a namespace: where two do, both must have room.
+fn clusters_over(namespace: &str, stores: &Stores) -> Vec<Cluster> {
+    let all = stores.cluster_budgets.state();
+    let readable = all.iter().filter_map(|object| object.0.as_ref().ok());
+    let clusters = readable.filter_map(|budget| {
+        let selects = Selector::try_from(budget.spec.namespace_selector.clone()).ok()?;
+        Some(Cluster { budget: budget.clone(), selects })
+    });
+    clusters.filter(|cluster| cluster.binds(namespace, stores)).collect()
+}
+
+fn projects_max(budget: &ClusterBudget) -> Option<usize> {
+    budget.spec.projects.as_ref()?.max.map(|max| usize::try_from(max).unwrap_or(0))
+}
+
+/// Every limit over an agent of the namespace.
+fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Stores) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = path.iter().filter_map(|name| of_budget(namespace, name, clusters, stores)).collect();
+    for cluster in clusters {
+        let spec = &cluster.budget.spec;
+        let all = || {
+            let bound = |namespace: &String| cluster.binds(namespace, stores);
+            Over::Namespaces(namespaces(stores).into_iter().chain([namespace.to_owned()]).filter(bound).collect())
+        };
+        let compute = spec.compute.as_ref();
+        let amounts = [
+            (What::Memory, "spec.compute.memory", compute.and_then(|compute| compute.memory.as_ref())),
+            (What::Storage, "spec.compute.storage", compute.and_then(|compute| compute.storage.as_ref())),
+        ];
+        let per_namespace = spec.per_namespace.as_ref().and_then(|each| each.agents.as_ref()?.max_concurrent);
+        let own = per_namespace.map(|max| (Over::Namespace(namespace.to_owned()), "spec.perNamespace.agents.maxConcurrent", max));
+        let total = spec.agents.as_ref().and_then(|agents| agents.max_total).map(|max| (all(), "spec.agents.maxTotal", max));
+        let counts = own.into_iter().chain(total).map(|(over, field, max)| Limit {
+            owner: cluster.name(),
+            field,
+            over,
+            what: What::Agents,
+            max: u64::try_from(max).unwrap_or(0),
+        });
+        let sums = amounts
+            .into_iter()
+            .filter_map(|(what, field, max)| Some(Limit { owner: cluster.name(), field, over: all(), what, max: units(max?) }));
+        limits.extend(counts.chain(sums));
+    }
+    limits
+}
+
+/// What a Budget says itself, else what the ClusterBudgets say for Budgets that do not.
+fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores) -> Option<Limit> {
+    let object = stores.budgets.get(&ObjectRef::new(name).within(namespace))?;
+    let spec = &object.0.as_ref().ok()?.spec;
+    if spec.mode != Mode::Enforce {
+        return None;
+    }
+    let over = Over::Budget { namespace: namespace.to_owned(), name: name.to_owned() };
+    let limit =
+        |owner, field, max: i32| Limit { owner, field, over: over.clone(), what: What::Agents, max: u64::try_from(max).unwrap_or(0) };
+    let own = spec.agents.as_ref().and_then(|agents| agents.max_concurrent);
+    if let Some(max) = own {
+        return Some(limit(format!("{}/{name}", Budget::kind(&())), "spec.agents.maxConcurrent", max));
+    }
+    let default = |cluster: &Cluster| {
+        let max = cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.agents.as_ref()?.max_concurrent?;
+        Some((max, cluster.name()))
+    };
+    let (max, owner) = clusters.iter().filter_map(default).min()?;
+    Some(limit(owner, "spec.defaults.budget.agents.maxConcurrent", max))
+}
+
+/// The fewest items that may be unfinished in the namespace of a pool, over all queues, by what is above the pool; and who
+/// says so, in which field.
+pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<(u64, String)> {
+    let namespace = pool.namespace().unwrap_or_default();
+    let clusters = clusters_over(&namespace, stores);
+    let said = |max: Option<i32>, by: String| max.map(|max| (u64::try_from(max).unwrap_or(0), by));
+    let of_budget = |name: &String| {
+        let object = stores.budgets.get(&ObjectRef::new(name).within(&namespace))?;
+        let spec = object.0.as_ref().ok().map(|budget| &budget.spec).filter(|spec| spec.mode == Mode::Enforce)?;
+        let own = spec.work.as_ref().and_then(|work| work.max_pending);
+        let own = said(own, format!("{}/{name} (spec.work.maxPending)", Budget::kind(&())));
+        own.or_else(|| {
+            let default = |cluster: &Cluster| {
+                let max = cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.work.as_ref()?.max_pending;
+                said(max, format!("{} (spec.defaults.budget.work.maxPending)", cluster.name()))
+            };
+            clusters.iter().filter_map(default).min()
+        })
+    };
+    let of_cluster = |cluster: &Cluster| {
+        let max = cluster.budget.spec.per_namespace.as_ref()?.work.as_ref()?.max_pending;
+        said(max, format!("{} (spec.perNamespace.work.maxPending)", cluster.name()))
+    };
+    let path = path(pool, stores).unwrap_or_default();
+    path.iter().filter_map(of_budget).chain(clusters.iter().filter_map(of_cluster)).min()
+}
+
+/// Namespaces with pools, agents or pods.
+fn namespaces(stores: &Stores) -> BTreeSet<String> {
+    let pools = stores.pools.state().into_iter().filter_map(|pool| pool.namespace());
+    let agents = stores.agents.state().into_iter().filter_map(|agent| agent.namespace());
+    let pods = stores.pods.state().into_iter().filter_map(|pod| pod.namespace());
+    pools.chain(agents).chain(pods).collect()
+}
+
+/// Why no pool of the namespace may make agents, if none may.
+pub fn not_a_project(namespace: &str, stores: &Stores) -> Option<String> {
+    let clusters = clusters_over(namespace, stores);
+    project_full(namespace, &clusters, &[], stores)
+}
+
+fn project_full(namespace: &str, clusters: &[Cluster], holders: &[Holder], stores: &Stores) -> Option<String> {
+    clusters.iter().find_map(|cluster| {
+        let max = projects_max(&cluster.budget)?;
+        let projects = projects(stores).into_iter().filter(|project| cluster.binds(&project.namespace, stores));
+        let running = holders.iter().filter(|holder| holder.amounts.agents > 0 && cluster.binds(&holder.namespace, stores));
+        let running: BTreeSet<String> = running.map(|holder| holder.namespace.clone()).collect();
+        let projects: Vec<Project> = projects.collect();
+        let count = projects.len();
+        beyond(projects, &running, namespace, max).then(|| {
+            format!(
+                "{} allows {max} namespaces with pools ({PROJECTS}); there are {count}, and those whose pools are older come first",
+                cluster.name()
+            )
+        })
+    })
+}
+
+fn projects(stores: &Stores) -> Vec<Project> {
+    let mut oldest: BTreeMap<String, i64> = BTreeMap::new();
+    for pool in stores.pools.state() {
+        let since = pool.meta().creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second());
+        let entry = oldest.entry(pool.namespace().unwrap_or_default()).or_insert(since);
+        *entry = since.min(*entry);
+    }
+    oldest.into_iter().map(|(namespace, since)| Project { since, namespace }).collect()
+}
+
+#[cfg(test)]
+#[path = "places_tests.rs"]
+mod tests;

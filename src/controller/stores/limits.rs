@@ -1,0 +1,222 @@
+//! The watches of what limits are made of: Budgets, ClusterBudgets, Grants, the labels of namespaces, and what Budgets make of
+//! their compute.
+//!
+//! The governor writes what is spent into the status of budgets all the time. What must not happen: that this wakes pools or
+//! agents. They are woken only by what people change; the governor, which is told of every change, looks by itself.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::Store;
+use kube::runtime::watcher;
+use kube::runtime::watcher::Event;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::{AgentObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject, Wake, in_namespace, waits_for};
+use crate::api::conditions::reasons;
+use crate::api::names;
+use crate::cluster::watch::{Change, start};
+use crate::controller::Key;
+
+/// What a person last wrote of each object, to tell it from a status that others write: its uid and generation.
+#[derive(Default)]
+struct Generations(HashMap<Key, (Option<String>, Option<i64>)>);
+
+impl Generations {
+    /// Whether the object says something else than it did, or is another one.
+    fn changed(&mut self, object: &impl ResourceExt) -> bool {
+        let now = (object.uid(), object.meta().generation);
+        self.0.insert(Key::of(object), now.clone()) != Some(now)
+    }
+
+    fn forget(&mut self, object: &impl ResourceExt) {
+        self.0.remove(&Key::of(object));
+    }
+}
+
+/// Of annotations only our own is kept: by it `Budget/default` is known for one that we made.
+fn keep_ours(object: &mut impl ResourceExt) {
+    object.annotations_mut().retain(|name, _| name == names::DEFAULT_ANNOTATION);
+}
+
+/// Budgets: their own reconciler looks at every change, pools and agents only where what a person wrote changed.
+pub(super) fn watch_budgets(
+    tasks: &mut JoinSet<()>,
+    api: Api<BudgetObject>,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+    agents: &Store<AgentObject>,
+    told: Arc<Notify>,
+) -> Store<BudgetObject> {
+    let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
+    // Its own store, which its tap looks into, is there only after it has started.
+    let known = Arc::new(std::sync::OnceLock::<Store<BudgetObject>>::new());
+    let look = known.clone();
+    let mut generations = Generations::default();
+    let said_otherwise = {
+        let (wake, pools) = (wake.clone(), pools.clone());
+        move |namespace: &str| {
+            wake.pools_in(&pools, namespace);
+            wake.short_agents(&agents);
+            // Which of several says what compute a namespace may use follows from all of them.
+            if let Some(budgets) = look.get() {
+                wake.budgets_where(budgets, |budget| budget.namespace().as_deref() == Some(namespace));
+            }
+        }
+    };
+    let store = start(tasks, watcher(api, watcher::Config::default()), keep_ours, move |change| {
+        match change {
+            Change::Present(budget) => {
+                let key = Key::of(budget);
+                wake.budget(&key.namespace, &key.name);
+                if generations.changed(budget) {
+                    said_otherwise(&key.namespace);
+                }
+            }
+            Change::Deleted(budget) => {
+                let key = Key::of(budget);
+                generations.forget(budget);
+                wake.budget(&key.namespace, &key.name);
+                said_otherwise(&key.namespace);
+            }
+            Change::Listed(budgets) => {
+                wake.budgets_where(budgets, |_| true);
+                wake.all_pools(&pools);
+            }
+        }
+        told.notify_one();
+    });
+    let _ = known.set(store.clone()); // once
+    store
+}
+
+/// ClusterBudgets: what a person changes may make room for agents, or projects of namespaces. None (`api` is not set): who serves
+/// one namespace only is not the one writer that their records need, and counts by none of them.
+pub(super) fn watch_cluster_budgets(
+    tasks: &mut JoinSet<()>,
+    api: Option<Api<ClusterBudgetObject>>,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+    agents: &Store<AgentObject>,
+    told: Arc<Notify>,
+) -> Store<ClusterBudgetObject> {
+    let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
+    let mut generations = Generations::default();
+    let events = match api {
+        Some(api) => watcher(api, watcher::Config::default()).boxed(),
+        None => futures::stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(futures::stream::pending()).boxed(),
+    };
+    start(tasks, events, keep_ours, move |change| {
+        let news = match change {
+            Change::Present(budget) => generations.changed(budget),
+            Change::Deleted(budget) => {
+                generations.forget(budget);
+                true
+            }
+            Change::Listed(_) => true,
+        };
+        if news {
+            wake.all_pools(&pools);
+            wake.short_agents(&agents);
+        }
+        told.notify_one();
+    })
+}
+
+/// Namespaces, by their labels: which ClusterBudgets bind them.
+pub(super) fn watch_namespaces(
+    tasks: &mut JoinSet<()>,
+    api: Api<PartialObjectMeta<Namespace>>,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+    agents: &Store<AgentObject>,
+    told: Arc<Notify>,
+) -> Store<PartialObjectMeta<Namespace>> {
+    let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
+    let drop_annotations = |object: &mut PartialObjectMeta<Namespace>| object.metadata.annotations = None;
+    start(tasks, watcher(api, watcher::Config::default()), drop_annotations, move |change| {
+        match change {
+            Change::Present(namespace) | Change::Deleted(namespace) => {
+                wake.pools_in(&pools, &namespace.name_any());
+                wake.short_agents(&agents);
+            }
+            Change::Listed(_) => {}
+        }
+        told.notify_one();
+    })
+}
+
+/// Grants: the governor alone reads them.
+pub(super) fn watch_grants(tasks: &mut JoinSet<()>, api: Api<GrantObject>, told: Arc<Notify>) -> Store<GrantObject> {
+    let drop_annotations = |object: &mut GrantObject| object.meta_mut().annotations = None;
+    start(tasks, watcher(api, watcher::Config::default()), drop_annotations, move |_| told.notify_one())
+}
+
+/// Watches what Budgets make of their compute: their reconciler repairs it, and agents that wait for quota may get it.
+pub(super) fn watch_compute<K>(
+    tasks: &mut JoinSet<()>,
+    api: Api<K>,
+    config: watcher::Config,
+    wake: &Wake,
+    agents: &Store<AgentObject>,
+) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (wake, agents) = (wake.clone(), agents.clone());
+    start(
+        tasks,
+        watcher(api, config),
+        |_| (),
+        move |change| {
+            let changed = |object: &K| {
+                wake.owner(object);
+                let namespace = object.namespace().unwrap_or_default();
+                wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && waits_for(agent, &[reasons::QUOTA_EXCEEDED]));
+            };
+            match change {
+                Change::Present(object) | Change::Deleted(object) => changed(object),
+                Change::Listed(objects) => objects.state().iter().for_each(|object| changed(object)),
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Budget;
+    use serde_json::json;
+
+    fn budget(uid: &str, generation: i64) -> Budget {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "spec": {}, "metadata": {
+            "name": "default", "namespace": "n", "uid": uid, "generation": generation,
+            "annotations": {"spillway.dev/default": "true", "of-others": "long"}}}))
+        .expect("a Budget")
+    }
+
+    #[test]
+    fn a_budget_keeps_the_mark_that_we_made_it() {
+        let mut kept = budget("u", 1);
+        keep_ours(&mut kept);
+        assert_eq!(kept.annotations().keys().collect::<Vec<_>>(), [names::DEFAULT_ANNOTATION]);
+    }
+
+    #[test]
+    fn only_what_people_write_is_news() {
+        let mut generations = Generations::default();
+        assert!(generations.changed(&budget("u", 1)));
+        assert!(!generations.changed(&budget("u", 1)), "a status was written");
+        assert!(generations.changed(&budget("u", 2)));
+        assert!(generations.changed(&budget("v", 2)), "another one of its name, whose deletion was not seen");
+        generations.forget(&budget("v", 2));
+        assert!(generations.changed(&budget("v", 2)));
+    }
+}

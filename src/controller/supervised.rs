@@ -1,0 +1,149 @@
+//! What agents' pods are told of Spillway itself: where the gateway is, which image holds the programs of the pod, and what
+//! must not be reachable.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicyPeer};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{Api, Client};
+
+/// Between two looks for the gateway's Service while it is not there.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between two looks whether it is still the same.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Where the gateway is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gateway {
+    /// Behind this Service of the controller's own namespace.
+    Service(String),
+    /// At this address, outside the cluster's own network.
+    Address(SocketAddr),
+}
+
+/// What the process is told of agents' pods.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the gateway is.
+    pub gateway: Gateway,
+    /// Namespace of its Service.
+    pub namespace: String,
+    /// Image with the programs of the pod.
+    pub image: String,
+    /// When that image is pulled.
+    pub pull_policy: String,
+    /// What must not be reachable from agents' pods, as `host:port`.
+    pub canaries: Vec<String>,
+}
+
+/// What agents' pods are told, resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Supervised {
+    /// Address of the gateway, as pods reach it.
+    pub gateway: String,
+    /// Who answers there, as a NetworkPolicy sees it: after the Service's translation.
+    pub peer: NetworkPolicyPeer,
+    /// The port there.
+    pub port: i32,
+    /// Image with the programs of the pod.
+    pub image: String,
+    /// When that image is pulled.
+    pub pull_policy: String,
+    /// What must not be reachable from agents' pods, as `host:port`.
+    pub canaries: Vec<String>,
+}
+
+/// Resolves, waiting for the Service; `tell` is told what is missing meanwhile.
+pub async fn resolve(settings: &Settings, client: &Client, tell: impl Fn(Vec<String>)) -> Supervised {
+    let mut told = false;
+    loop {
+        match look(settings, client).await {
+            Ok(supervised) => {
+                tell(Vec::new());
+                return supervised;
+            }
+            Err(error) if !told => {
+                tracing::warn!(error = format!("{error:#}"), "agents cannot be told where the gateway is; trying again");
+                tell(vec![format!("{error:#}")]);
+                told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Ends when the gateway is somewhere else than it was.
+pub async fn changed(settings: &Settings, client: &Client, known: &Supervised) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        // A Service that cannot be read, or is gone for a moment, is not somewhere else.
+        if look(settings, client).await.is_ok_and(|now| now != *known) {
+            return;
+        }
+    }
+}
+
+async fn look(settings: &Settings, client: &Client) -> anyhow::Result<Supervised> {
+    let Settings { gateway, namespace, image, pull_policy, canaries } = settings;
+    let (gateway, peer, port) = match gateway {
+        Gateway::Address(address) => (address.to_string(), block(*address), i32::from(address.port())),
+        Gateway::Service(name) => {
+            let service =
+                Api::<Service>::namespaced(client.clone(), namespace).get_opt(name).await.context("reading the gateway's Service")?;
+            behind(&service.with_context(|| format!("there is no Service {name} in namespace {namespace}"))?, namespace)?
+        }
+    };
+    Ok(Supervised { gateway, peer, port, image: image.clone(), pull_policy: pull_policy.clone(), canaries: canaries.clone() })
+}
+
+fn block(address: SocketAddr) -> NetworkPolicyPeer {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    NetworkPolicyPeer { ip_block: Some(IPBlock { cidr: format!("{}/{bits}", address.ip()), except: None }), ..NetworkPolicyPeer::default() }
+}
+
+fn behind(service: &Service, namespace: &str) -> anyhow::Result<(String, NetworkPolicyPeer, i32)> {
+    let spec = service.spec.as_ref().context("the Service has no spec")?;
+    let address = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None").context("the Service has no cluster address")?;
+    let port = spec.ports.iter().flatten().next().context("the Service has no port")?;
+    let target = match &port.target_port {
+        Some(IntOrString::Int(target)) => *target,
+        Some(IntOrString::String(_)) | None => port.port,
+    };
+    let labels = spec.selector.clone().filter(|labels| !labels.is_empty());
+    ensure!(labels.is_some(), "the Service selects no pods");
+    let select = |labels| Some(LabelSelector { match_labels: Some(labels), match_expressions: None });
+    let named = [("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())].into();
+    let peer = NetworkPolicyPeer { pod_selector: labels.and_then(select), namespace_selector: select(named), ip_block: None };
+    let address: std::net::IpAddr = address.parse().context("the Service's address is none")?;
+    Ok((SocketAddr::from((address, u16::try_from(port.port).context("the Service's port is none")?)).to_string(), peer, target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_policy_sees_the_pods_behind_a_service_and_their_port() {
+        let service: Service = serde_json::from_value(
+            json!({"spec": {"clusterIP": "10.1.2.3", "selector": {"app": "g"}, "ports": [{"port": 443, "targetPort": 8443}]}}),
+        )
+        .expect("a Service");
+        let (address, peer, port) = behind(&service, "sys").expect("resolved");
+        assert_eq!((address.as_str(), port), ("10.1.2.3:443", 8443));
+        assert_eq!(
+            json!(peer),
+            json!({"podSelector": {"matchLabels": {"app": "g"}}, "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "sys"}}})
+        );
+        let headless: Service =
+            serde_json::from_value(json!({"spec": {"clusterIP": "None", "selector": {"app": "g"}, "ports": [{"port": 443}]}}))
+                .expect("a Service");
+        assert!(behind(&headless, "sys").is_err());
+        assert_eq!(json!(block("10.9.9.9:8443".parse().expect("an address"))), json!({"ipBlock": {"cidr": "10.9.9.9/32"}}));
+    }
+}

@@ -1,0 +1,119 @@
+//! The walls that stand before an agent's first packet: its namespace's NetworkPolicy (nothing in, only the gateway out), and
+//! the certificates that its pod trusts. Made and repaired by pools' reconcilers, demanded by agents'.
+//!
+//! Both belong to nobody and stay when the last pool goes: an owner's deletion would take the policy down while pods that
+//! are being ended still run.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyPort, NetworkPolicySpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::context::{Context, Key};
+use super::supervised::Supervised;
+use crate::api::names;
+use crate::cluster::{Error, calls};
+use crate::wire::CA_FILE;
+
+/// The NetworkPolicy around the agents of `namespace`.
+fn policy(namespace: &str, supervised: &Supervised) -> NetworkPolicy {
+    let port = NetworkPolicyPort { protocol: Some("TCP".into()), port: Some(IntOrString::Int(supervised.port)), end_port: None };
+    let out = NetworkPolicyEgressRule { ports: Some(vec![port]), to: Some(vec![supervised.peer.clone()]) };
+    let agents = LabelSelectorRequirement { key: names::AGENT_LABEL.into(), operator: "Exists".into(), values: None };
+    NetworkPolicy {
+        metadata: ours(namespace, names::WALL),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(LabelSelector { match_labels: None, match_expressions: Some(vec![agents]) }),
+            policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
+            ingress: None,
+            egress: Some(vec![out]),
+        }),
+    }
+}
+
+/// The ConfigMap with the certificates that pods of `namespace` trust.
+fn trust(namespace: &str, bundle: String) -> ConfigMap {
+    ConfigMap { metadata: ours(namespace, names::CA_CONFIG_MAP), data: Some([(CA_FILE.to_owned(), bundle)].into()), ..ConfigMap::default() }
+}
+
+fn ours(namespace: &str, name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        labels: Some([(names::MANAGED_BY_LABEL.to_owned(), names::MANAGED_BY.to_owned())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Whether the walls of `namespace` stand, as the caches show.
+pub fn stand(namespace: &str, context: &Context) -> bool {
+    encloses(namespace, context) && trusts(namespace, context)
+}
+
+fn encloses(namespace: &str, context: &Context) -> bool {
+    let stored = context.stores.policy(&Key { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
+    stored.is_some_and(|stored| stored.spec == policy(namespace, &context.supervised).spec)
+}
+
+fn trusts(namespace: &str, context: &Context) -> bool {
+    let Some(bundle) = context.bundle() else { return false };
+    let stored = context.stores.bundle(&Key { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
+    stored.as_ref().and_then(|map| map.data.as_ref()?.get(CA_FILE)).is_some_and(|stored| *stored == bundle)
+}
+
+/// Makes what is missing. Writes nothing where all stands, or where our last write is not seen yet.
+pub async fn ensure(namespace: &str, context: &Context) -> Result<(), Error> {
+    if !encloses(namespace, context) {
+        let wall = policy(namespace, &context.supervised);
+        let stored = context.stores.policy(&Key { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
+        write(wall, stored.and_then(|stored| stored.resource_version()), context).await?;
+    }
+    if let Some(bundle) = context.bundle().filter(|_| !trusts(namespace, context)) {
+        let stored = context.stores.bundle(&Key { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
+        write(trust(namespace, bundle), stored.and_then(|stored| stored.resource_version()), context).await?;
+    }
+    Ok(())
+}
+
+async fn write<K>(object: K, seen: Option<String>, context: &Context) -> Result<(), Error>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
+{
+    let key = Key::of(&object);
+    if !context.wall_gate.open(&key, seen.as_deref()) {
+        return Ok(());
+    }
+    context.leadership.check()?;
+    let made = calls::apply(&context.api::<K>(&key.namespace), &object, names::managers::POOL).await?;
+    context.wall_gate.wrote(key, made.meta().resource_version.as_deref());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn nothing_comes_in_and_only_the_gateway_is_let_out_to() {
+        let peer = serde_json::from_value(json!({"ipBlock": {"cidr": "10.0.0.1/32"}})).expect("a peer");
+        let supervised = Supervised {
+            gateway: "10.0.0.1:8443".into(),
+            peer,
+            port: 8443,
+            image: "i".into(),
+            pull_policy: "Never".into(),
+            canaries: vec![],
+        };
+        let wall = policy("n", &supervised);
+        assert_eq!((wall.metadata.name.as_deref(), wall.metadata.owner_references), (Some("spillway-agents"), None));
+        assert_eq!(
+            json!(wall.spec),
+            json!({"podSelector": {"matchExpressions": [{"key": "spillway.dev/agent", "operator": "Exists"}]}, "policyTypes": ["Ingress", "Egress"],
+                "egress": [{"ports": [{"protocol": "TCP", "port": 8443}], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}]})
+        );
+    }
+}

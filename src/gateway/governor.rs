@@ -1,0 +1,280 @@
+//! The connection to whoever leads: found by the leader Lease, held open, given up for a newer one.
+//!
+//! The highest owner epoch ever seen is kept: an answer of a lower one comes from a leader that was replaced and does not
+//! know it yet. It is refused, and the leader looked for again.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use rustls::pki_types::ServerName;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+use super::park::Park;
+use crate::cluster::token::PodIdentity;
+use crate::pki::tls;
+use crate::wire::body::MAX_BYTES;
+use crate::wire::governor::{ADDRESS_ANNOTATION, CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, OWNER_EPOCH};
+use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
+
+/// How long the governor has to answer a call.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long connecting may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// A stream of changes that shows nothing for so long is dead.
+const SILENT: Duration = Duration::from_secs(15);
+/// Between two tries to find and reach the leader.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Where to find it, and as whom.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the leader Lease.
+    pub namespace: String,
+    /// Its name.
+    pub lease: String,
+    /// File with our token for the governor.
+    pub token: PathBuf,
+    /// Our name, never the same for two processes.
+    pub identity: String,
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// A connection, and what ends the session that it belongs to.
+#[derive(Clone)]
+struct Connection {
+    sender: Sender,
+    end: CancellationToken,
+}
+
+/// The way to whoever leads. Cheap to clone.
+#[derive(Clone)]
+pub struct Governor {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Settings,
+    leases: Api<Lease>,
+    /// Certificates to trust, as PEM.
+    trusted: watch::Receiver<String>,
+    park: Park,
+    connection: Mutex<Option<Connection>>,
+    /// The number of the connection there is: another one may be another leader's.
+    numbers: watch::Sender<Option<u64>>,
+    epoch: AtomicI64,
+}
+
+impl Governor {
+    /// Not connected yet.
+    pub fn new(settings: Settings, client: Client, trusted: watch::Receiver<String>, park: Park) -> Self {
+        let leases = Api::namespaced(client, &settings.namespace);
+        let numbers = watch::channel(None).0;
+        let shared = Shared { settings, leases, trusted, park, connection: Mutex::default(), numbers, epoch: AtomicI64::new(0) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether there is a connection.
+    pub fn connected(&self) -> bool {
+        self.connection().is_some()
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        self.shared.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, connection: Option<Connection>, number: u64) {
+        let there = connection.is_some();
+        *self.shared.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
+        self.shared.numbers.send_replace(there.then_some(number));
+    }
+
+    /// The number of the connection there is, as it changes. Its leader's epoch is taken before it is told.
+    pub fn connections(&self) -> watch::Receiver<Option<u64>> {
+        self.shared.numbers.subscribe()
+    }
+
+    /// Finds the leader, listens to it, and begins again when that ends. For ever.
+    pub async fn run(self, tell: impl Fn(bool)) {
+        let mut last = String::new();
+        for number in 1.. {
+            let ended = self.session(number, &tell).await;
+            self.set(None, number);
+            tell(false);
+            self.shared.park.nothing_is_known();
+            if let Err(error) = ended {
+                let error = format!("{error:#}");
+                if error != last {
+                    tracing::warn!(error, "no connection to the governor; trying again");
+                    last = error;
+                }
+            }
+            tokio::time::sleep(RETRY.mul_f64(0.5 + rand::random::<f64>())).await;
+        }
+    }
+
+    /// One connection: until it ends, is silent, or comes from a leader that was replaced.
+    async fn session(&self, number: u64, tell: &impl Fn(bool)) -> anyhow::Result<()> {
+        let address = tokio::time::timeout(ANSWER_WITHIN, self.find()).await.context("the API server does not answer")??;
+        let sender = tokio::time::timeout(CONNECT_WITHIN, self.connect(&address)).await.context("it does not answer")??;
+        let request = self.request("GET", "/governor/v1/changes", None)?.body(Full::default())?;
+        let mut sending = sender.clone();
+        let answer = tokio::time::timeout(ANSWER_WITHIN, sending.send_request(request)).await.context("it does not answer")??;
+        ensure!(answer.status().is_success(), "{address} answers {}", answer.status());
+        // The Lease, read a moment ago, is the authority: after a restore of the cluster its holder's epoch may be a lower
+        // one than we saw. A leader that was replaced is not in the Lease that is read after its successor was seen.
+        self.shared.epoch.store(epoch_of(&answer)?, Ordering::SeqCst);
+        let end = CancellationToken::new();
+        self.set(Some(Connection { sender, end: end.clone() }), number);
+        self.shared.park.nothing_is_known();
+        tracing::info!(address, epoch = self.shared.epoch.load(Ordering::SeqCst), "connected to the governor");
+        tell(true);
+        let mut body = answer.into_body();
+        let mut text = Vec::new();
+        loop {
+            let frame = tokio::select! {
+                frame = tokio::time::timeout(SILENT, body.frame()) => frame.context("the governor is silent")?,
+                () = end.cancelled() => bail!("{address} answers for a leader that was replaced"),
+            };
+            let Some(frame) = frame else { return Ok(()) };
+            let Ok(data) = frame?.into_data() else { continue };
+            text.extend_from_slice(&data);
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                match serde_json::from_slice::<Change>(&line) {
+                    Ok(change) => self.shared.park.apply(change),
+                    // A newer controller tells of more than we know of.
+                    Err(error) => tracing::debug!(%error, "a change is not understood"),
+                }
+            }
+            ensure!(text.len() <= MAX_BYTES, "a line of the stream of changes has no end");
+        }
+    }
+
+    async fn find(&self) -> anyhow::Result<String> {
+        let name = &self.shared.settings.lease;
+        let Some(lease) = self.shared.leases.get_opt(name).await.context("reading the leader lease")? else {
+            bail!("there is no Lease {name}: no controller has led yet");
+        };
+        let held = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).is_some_and(|holder| !holder.is_empty());
+        ensure!(held, "nobody holds the Lease {name} now");
+        lease
+            .metadata
+            .annotations
+            .and_then(|mut all| all.remove(ADDRESS_ANNOTATION))
+            .context("the Lease does not say where its holder serves")
+    }
+
+    async fn connect(&self, address: &str) -> anyhow::Result<Sender> {
+        let config = tls::client(&self.shared.trusted.borrow())?;
+        let stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(GOVERNOR_TLS_NAME)?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.with_context(|| format!("TLS with {address}"))?;
+        let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        let _ = TokioTimer::new(); // the connection's own silence is watched by the stream of changes
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection to the governor ended");
+            }
+        });
+        Ok(sender)
+    }
+
+    fn request(&self, method: &str, path: &str, caller: Option<&PodIdentity>) -> anyhow::Result<http::request::Builder> {
+        let Settings { token, identity, .. } = &self.shared.settings;
+        let token = std::fs::read_to_string(token).with_context(|| format!("reading {}", token.display()))?;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("https://{GOVERNOR_TLS_NAME}{path}"))
+            .header(http::header::AUTHORIZATION, format!("Bearer {}", token.trim()))
+            .header(GATEWAY, identity);
+        if let Some(PodIdentity { namespace, name, uid }) = caller {
+            request = request.header(CALLER_NAMESPACE, namespace).header(CALLER_POD, name).header(CALLER_UID, uid);
+        }
+        Ok(request)
+    }
+
+    /// Makes one call for an agent: the status and the body of the answer.
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        caller: &PodIdentity,
+        key: Option<&HeaderValue>,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), Refusal> {
+        self.exchange(method, path, Some(caller), key, body).await
+    }
+
+    /// Makes one call of our own, for an agent if one is named, and reads its answer.
+    pub async fn ask<B: Serialize, A: DeserializeOwned>(&self, path: &str, caller: Option<&PodIdentity>, body: &B) -> Result<A, Refusal> {
+        let internal = |error: serde_json::Error| Refusal::new(Code::Internal, format!("{path}: {error}"));
+        let body = Bytes::from(serde_json::to_vec(body).map_err(internal)?);
+        let (status, answer) = self.exchange("POST", path, caller, None, body).await?;
+        if (200..300).contains(&status) {
+            return serde_json::from_slice(&answer).map_err(internal);
+        }
+        let unread = |_| Refusal::new(Code::GovernorAway, format!("the governor answers {status} and does not say why")).retry_after(1);
+        Err(serde_json::from_slice(&answer).unwrap_or_else(unread))
+    }
+
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        caller: Option<&PodIdentity>,
+        key: Option<&HeaderValue>,
+        body: Bytes,
+    ) -> Result<(u16, Bytes), Refusal> {
+        let away =
+            |why: String| Refusal::new(Code::GovernorAway, format!("the governor cannot be reached now ({why}); try again")).retry_after(1);
+        let Connection { mut sender, end } = self.connection().ok_or_else(|| away("no connection".into()))?;
+        let mut request = self.request(method, path, caller).map_err(|error| away(format!("{error:#}")))?;
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| Refusal::new(Code::Internal, error.to_string()))?;
+        let calling = async {
+            let answer = sender.send_request(request).await?;
+            // It ends the connection that it came by, which may not be the one of now: a newer leader's goes on.
+            self.accept_epoch(&answer).inspect_err(|_| end.cancel())?;
+            let status = answer.status().as_u16();
+            anyhow::Ok((status, answer.into_body().collect().await?.to_bytes()))
+        };
+        let answered = tokio::time::timeout(ANSWER_WITHIN, calling).await;
+        answered.map_err(|_| away("it does not answer".into()))?.map_err(|error| away(format!("{error:#}")))
+    }
+
+    /// Refuses the answer of a leader that was replaced.
+    fn accept_epoch(&self, answer: &Response<Incoming>) -> anyhow::Result<()> {
+        let epoch = epoch_of(answer)?;
+        let highest = self.shared.epoch.load(Ordering::SeqCst);
+        // Only the answer is dropped. The connection may be another one by now; its own stream ends with its own leader.
+        ensure!(epoch >= highest, "the answer is of owner epoch {epoch}, and {highest} has led since");
+        self.shared.epoch.fetch_max(epoch, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// Whose answer it is.
+fn epoch_of(answer: &Response<Incoming>) -> anyhow::Result<i64> {
+    let epoch = answer.headers().get(OWNER_EPOCH).and_then(|value| value.to_str().ok()?.parse().ok());
+    epoch.context("the answer does not say whose it is")
+}

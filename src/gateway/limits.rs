@@ -1,0 +1,167 @@
+//! How much may be called: by one agent, and by one namespace, so that a team's flood is its own. Pure: time comes in.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What one caller, or one namespace, may do.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Calls in flight; long polls count.
+    at_once: u32,
+    /// Calls in a burst.
+    burst: f64,
+    /// Calls each second on average.
+    a_second: f64,
+}
+
+/// A heartbeat each second, a long poll, and commands of its program.
+const AGENT: Bounds = Bounds { at_once: 16, burst: 60.0, a_second: 20.0 };
+/// Some thousands of agents, each with its long poll.
+const NAMESPACE: Bounds = Bounds { at_once: 8_000, burst: 4_000.0, a_second: 1_000.0 };
+/// Tokens from one address that we have not seen lately: a pod has one, renewed each hour.
+const STRANGERS: Bounds = Bounds { at_once: u32::MAX, burst: 20.0, a_second: 2.0 };
+/// Callers remembered before those that rest are forgotten.
+const REMEMBERED: usize = 20_000;
+/// Who has rested for so long has a full bucket again.
+const RESTED: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    left: f64,
+    at: Duration,
+    in_flight: u32,
+}
+
+impl Bucket {
+    /// What stands in the way of a call at `now`, if anything does.
+    fn full(&mut self, bounds: &Bounds, now: Duration) -> Option<Full> {
+        self.left = (self.left + now.saturating_sub(self.at).as_secs_f64() * bounds.a_second).min(bounds.burst);
+        self.at = now;
+        if self.in_flight >= bounds.at_once {
+            return Some(Full::InFlight);
+        }
+        (self.left < 1.0).then_some(Full::Rate)
+    }
+
+    fn take(&mut self) {
+        self.left -= 1.0;
+        self.in_flight += 1;
+    }
+}
+
+/// Why a call has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// Too many at once.
+    InFlight,
+    /// Too many lately.
+    Rate,
+}
+
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The agent's own.
+    Agent,
+    /// Its namespace's.
+    Namespace,
+}
+
+/// What everybody has used.
+#[derive(Debug, Default)]
+pub struct Limits {
+    agents: HashMap<String, Bucket>,
+    namespaces: HashMap<String, Bucket>,
+    strangers: HashMap<String, Bucket>,
+}
+
+impl Limits {
+    /// A call of the agent `uid` in `namespace` begins at `now` (any clock that only rises).
+    pub fn begin(&mut self, namespace: &str, uid: &str, now: Duration) -> Result<(), (Whose, Full)> {
+        let agent = bucket(&mut self.agents, uid, &AGENT, now);
+        if let Some(full) = agent.full(&AGENT, now) {
+            return Err((Whose::Agent, full));
+        }
+        let all = bucket(&mut self.namespaces, namespace, &NAMESPACE, now);
+        if let Some(full) = all.full(&NAMESPACE, now) {
+            return Err((Whose::Namespace, full));
+        }
+        agent.take();
+        all.take();
+        Ok(())
+    }
+
+    /// Somebody at `address` shows a token that we do not know. Whether the API server is asked about it.
+    pub fn stranger(&mut self, address: &str, now: Duration) -> bool {
+        let bucket = bucket(&mut self.strangers, address, &STRANGERS, now);
+        let may = bucket.full(&STRANGERS, now).is_none();
+        if may {
+            bucket.left -= 1.0;
+        }
+        may
+    }
+
+    /// A call that began has ended.
+    pub fn end(&mut self, namespace: &str, uid: &str) {
+        for bucket in [self.agents.get_mut(uid), self.namespaces.get_mut(namespace)].into_iter().flatten() {
+            bucket.in_flight = bucket.in_flight.saturating_sub(1);
+        }
+    }
+}
+
+fn bucket<'a>(all: &'a mut HashMap<String, Bucket>, name: &str, bounds: &Bounds, now: Duration) -> &'a mut Bucket {
+    if all.len() >= REMEMBERED {
+        all.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < RESTED);
+    }
+    all.entry(name.to_owned()).or_insert(Bucket { left: bounds.burst, at: now, in_flight: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_agents_flood_is_its_own() {
+        let mut limits = Limits::default();
+        let now = Duration::from_secs(1);
+        for _ in 0..60 {
+            assert_eq!(limits.begin("n", "a", now), Ok(()));
+            limits.end("n", "a");
+        }
+        assert_eq!(limits.begin("n", "a", now), Err((Whose::Agent, Full::Rate)));
+        assert_eq!(limits.begin("n", "b", now), Ok(()));
+        assert_eq!(limits.begin("n", "a", now + Duration::from_secs(1)), Ok(()));
+    }
+
+    #[test]
+    fn so_many_at_once_and_a_place_that_is_given_back_is_free() {
+        let mut limits = Limits::default();
+        for _ in 0..AGENT.at_once {
+            assert_eq!(limits.begin("n", "a", Duration::ZERO), Ok(()));
+        }
+        assert_eq!(limits.begin("n", "a", Duration::ZERO), Err((Whose::Agent, Full::InFlight)));
+        limits.end("n", "a");
+        assert_eq!(limits.begin("n", "a", Duration::ZERO), Ok(()));
+    }
+
+    #[test]
+    fn one_address_cannot_have_tokens_reviewed_without_end() {
+        let mut limits = Limits::default();
+        let asked = (0..1_000).filter(|_| limits.stranger("10.0.0.1", Duration::ZERO)).count();
+        assert_eq!(asked, 20);
+        assert!(limits.stranger("10.0.0.2", Duration::ZERO));
+    }
+
+    #[test]
+    fn one_namespaces_flood_is_its_own() {
+        let mut limits = Limits::default();
+        let mut refused = None;
+        for agent in 0..1_000 {
+            for _ in 0..10 {
+                refused = limits.begin("loud", &agent.to_string(), Duration::ZERO).err().or(refused);
+            }
+        }
+        assert_eq!(refused, Some((Whose::Namespace, Full::Rate)));
+        assert_eq!(limits.begin("quiet", "b", Duration::ZERO), Ok(()));
+    }
+}

@@ -1,0 +1,171 @@
+//! The journal of a session: a file of lines in a folder that survives the process, not the pod.
+//!
+//! It knows nothing of what the lines mean. A line is written whole or not at all: one that was torn by the end of the process
+//! is the last, and stands for nothing that anybody was told of. It is not synced to a disk: a node that ends takes the pod
+//! with it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use rustix::fs::{FlockOperation, flock};
+
+use super::session::Line;
+
+const FILE: &str = "session.jsonl";
+const BESIDE: &str = "session.new";
+const LOCK: &str = "lock";
+/// Lines beyond what is needed, before the file is written anew.
+const SPARE: usize = 4096;
+
+/// The file, or nothing: then the session ends with the process.
+pub struct Journal {
+    kept: Option<Kept>,
+    lines: usize,
+}
+
+struct Kept {
+    folder: PathBuf,
+    file: Option<File>,
+    /// Held while we live: no two processes write one journal.
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens the one in `folder`: with the lines that a process before us wrote, as far as they can be read.
+    pub fn open(folder: Option<PathBuf>) -> anyhow::Result<(Self, Vec<Line>)> {
+        let Some(folder) = folder else {
+            tracing::warn!("there is no journal of holds (--journal): what is held when this process ends is charged");
+            return Ok((Self { kept: None, lines: 0 }, Vec::new()));
+        };
+        std::fs::create_dir_all(&folder).with_context(|| format!("making the folder of the journal, {}", folder.display()))?;
+        let lock = File::create(folder.join(LOCK)).with_context(|| format!("locking the journal in {}", folder.display()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .with_context(|| format!("another process has the journal in {}", folder.display()))?;
+        let text = match std::fs::read(folder.join(FILE)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error).context("reading the journal of holds"),
+        };
+        let lines = read(&text);
+        Ok((Self { kept: Some(Kept { folder, file: None, _lock: lock }), lines: 0 }, lines))
+    }
+
+    /// Whether it outlives the process.
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Whether most of its lines are of no use any more; `size` are.
+    pub fn is_long(&self, size: usize) -> bool {
+        self.lines > SPARE + 4 * size
+    }
+
+    /// Adds a line. After an error the file may end with a part of it: then it is written anew before anything is added.
+    pub fn append(&mut self, line: &Line) -> io::Result<()> {
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let file = kept.file.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let written = file.write_all(&text(line)?);
+        if written.is_err() {
+            kept.file = None;
+        }
+        self.lines += 1;
+        written
+    }
+
+    /// Writes all of it anew, beside, and puts it in place.
+    pub fn rewrite(&mut self, lines: &[Line]) -> io::Result<()> {
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let all = lines.iter().map(text).collect::<Result<Vec<_>, _>>()?.concat();
+        let beside = kept.folder.join(BESIDE);
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
+        file.write_all(&all)?;
+        std::fs::rename(&beside, kept.folder.join(FILE))?;
+        kept.file = Some(file);
+        self.lines = lines.len();
+        Ok(())
+    }
+}
+
+fn text(line: &Line) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// The lines, but the last where it was torn. What cannot be read in between ends it: what follows makes no sense without.
+fn read(text: &[u8]) -> Vec<Line> {
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let mut lines = Vec::new();
+    for line in text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match serde_json::from_slice(line) {
+            Ok(line) => lines.push(line),
+            // Told by what is missing: see `Session::restore`.
+            Err(error) => {
+                tracing::error!(%error, "a line of the journal of holds cannot be read");
+                return vec![Line::Reserved(0)];
+            }
+        }
+    }
+    lines
+}
+
+/// A name for a session: the pod's uid, which no other has; with a random part where an earlier session of it may be known.
+pub fn name(uid: Option<&str>, again: bool) -> String {
+    let random = format!("{:016x}", rand::random::<u64>());
+    match uid.filter(|uid| !uid.is_empty()) {
+        Some(uid) if again => format!("{uid}-{random}"),
+        Some(uid) => uid.to_owned(),
+        None => random,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::meter::Open;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("spillway-meter-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder); // of a run before
+        folder
+    }
+
+    fn first() -> Line {
+        Line::Session { name: "s".into(), reserved: 1, acked: 0 }
+    }
+
+    #[test]
+    fn what_was_written_is_read_but_a_torn_end() {
+        let folder = folder("torn");
+        let (mut journal, lines) = Journal::open(Some(folder.clone())).expect("opened");
+        assert_eq!(lines, []);
+        journal.rewrite(&[first()]).expect("written");
+        let held = Line::Held(Open { id: 1, at: 5, path: vec!["a".into()], input: 1, output: 2 });
+        journal.append(&held).expect("written");
+        assert!(Journal::open(Some(folder.clone())).is_err(), "two processes do not share one");
+        drop(journal);
+        let mut file = OpenOptions::new().append(true).open(folder.join(FILE)).expect("the file");
+        file.write_all(b"{\"sent\": 1").expect("half a line");
+        let (mut journal, lines) = Journal::open(Some(folder.clone())).expect("opened");
+        assert_eq!(lines, [first(), held]);
+        journal.rewrite(&lines).expect("written");
+        journal.append(&Line::Sent(1)).expect("written");
+        drop(journal);
+        assert_eq!(Journal::open(Some(folder.clone())).expect("opened").1.len(), 3);
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_line_that_makes_no_sense_ends_the_session() {
+        assert_eq!(read(b"{\"reserved\":7}\nrubbish\n{\"acked\":1}\n"), [Line::Reserved(0)]);
+    }
+
+    #[test]
+    fn a_journal_that_is_not_kept_has_a_name_of_its_own_each_time() {
+        assert_eq!(name(Some("u"), false), "u");
+        assert!(name(Some("u"), true).starts_with("u-") && name(Some("u"), true) != name(Some("u"), true));
+        assert_eq!(name(None, false).len(), 16);
+    }
+}

@@ -1,0 +1,328 @@
+//! The gateway's side of the ledger: tokens are held at the governor before a model call, and settled after it.
+//!
+//! What always holds: a hold is in the journal before its call is forwarded, a settle before it is sent; no number is used for
+//! two, not even by the process after this one. What is decided is in [`session`], pure; [`journal`] writes it down; here is
+//! the talk with the governor, and [`Held`], which settles whatever becomes of a call.
+
+pub mod journal;
+pub mod session;
+mod talk;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use self::journal::Journal;
+use self::session::{Line, Session};
+use super::governor::Governor;
+use crate::cluster::clock::BootTime;
+use crate::cluster::token::PodIdentity;
+use crate::wire::meter::{Dialect, Extend, Extended, Facts, Given, Hold, Quality, Target, Usage, Way};
+use crate::wire::{Code, Refusal};
+
+/// Between two tries while the governor is away.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long a stream may stand still for an extension of its hold.
+const EXTEND_WITHIN: Duration = Duration::from_secs(1);
+
+const WAY: &str = "/governor/v1/meter/way";
+const HOLD: &str = "/governor/v1/meter/hold";
+const EXTEND: &str = "/governor/v1/meter/extend";
+
+/// The session with the governor. Cheap to clone.
+#[derive(Clone)]
+pub struct Meter(Arc<Shared>);
+
+struct Shared {
+    inner: Mutex<Inner>,
+    governor: Governor,
+    /// There is something to tell.
+    wake: Notify,
+    /// The governor knows the session.
+    attached: watch::Sender<bool>,
+    /// Settles that are not acknowledged.
+    owed: watch::Sender<usize>,
+}
+
+struct Inner {
+    session: Session,
+    journal: Journal,
+    /// Given up under the lock: what was not written is written with all else.
+    broken: bool,
+}
+
+impl Inner {
+    /// Writes a line. False: it is not written, and nothing that needs it may happen.
+    fn keep(&mut self, line: &Line) -> bool {
+        if !self.broken
+            && let Err(error) = self.journal.append(line)
+        {
+            tracing::error!(%error, "the journal of holds cannot be written: no model call is made meanwhile");
+            self.broken = true;
+        }
+        if !self.broken && self.journal.is_long(self.session.size()) {
+            self.repair();
+        }
+        !self.broken
+    }
+
+    /// Writes the whole journal anew.
+    fn repair(&mut self) {
+        match self.journal.rewrite(&self.session.lines()) {
+            Ok(()) if self.broken => {
+                tracing::info!("the journal of holds can be written again");
+                self.broken = false;
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the journal of holds cannot be written");
+                self.broken = true;
+            }
+        }
+    }
+}
+
+impl Meter {
+    /// Reads the journal in `folder`, if there is one, and goes on from it. `uid` is that of our pod. What a process before us
+    /// had forwarded is charged at its estimate; what it had not is given back.
+    pub fn open(governor: Governor, folder: Option<PathBuf>, uid: Option<&str>) -> anyhow::Result<Self> {
+        let (mut journal, lines) = Journal::open(folder)?;
+        let session = Session::restore(&lines, || journal::name(uid, !journal.is_kept()));
+        let session = match session {
+            Ok(session) => session,
+            Err(trouble) => {
+                // Numbers of a session whose journal cannot be read might be used twice: it is left to die, and is charged.
+                tracing::error!(trouble, "the journal of holds cannot be read: a new session begins");
+                Session::new(journal::name(uid, true))
+            }
+        };
+        journal.rewrite(&session.lines())?;
+        tracing::info!(session = session.name(), "the session with the ledger");
+        let owed = session.owed();
+        let inner = Mutex::new(Inner { session, journal, broken: false });
+        let shared = Shared { inner, governor, wake: Notify::new(), attached: watch::channel(false).0, owed: watch::channel(owed).0 };
+        Ok(Self(Arc::new(shared)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a call goes that costs nothing. While the governor is away it is asked again, for `patience`.
+    pub async fn way(&self, pod: &PodIdentity, way: &Way, patience: Duration) -> Result<Target, Refusal> {
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            match self.0.governor.ask(WAY, Some(pod), way).await {
+                Err(refusal) if refusal.code == Code::GovernorAway && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Holds tokens for one call. While the governor is away it is asked again under the same number, for `patience`.
+    pub async fn hold(&self, pod: &PodIdentity, way: Way, facts: Facts, patience: Duration) -> Result<Held, Refusal> {
+        let deadline = tokio::time::Instant::now() + patience;
+        let mut asking = self.number()?;
+        let model = way.model.clone().unwrap_or_default();
+        let hold = Hold { session: self.lock().session.name().to_owned(), id: asking.id, way, facts };
+        let away = || {
+            let message = "the part of Spillway that gives tokens cannot be reached now; try again";
+            Refusal::new(Code::GovernorAway, message).retry_after(5)
+        };
+        loop {
+            let mut attached = self.0.attached.subscribe();
+            tokio::time::timeout_at(deadline, attached.wait_for(|attached| *attached)).await.map_err(|_| away())?.map_err(|_| away())?;
+            // Dropped from here on, nobody knows whether it was given.
+            asking.sent = true;
+            let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, Given>(HOLD, Some(pod), &hold)).await;
+            match answer {
+                Ok(Ok(given)) => return asking.given(given, pod.clone(), model, facts.bytes),
+                Ok(Err(refusal)) if refusal.code == Code::SessionUnknown => self.detach(),
+                Ok(Err(refusal)) if refusal.code == Code::GovernorAway => asking.lost = true,
+                Ok(Err(refusal)) if refusal.code == Code::HoldClosed => {
+                    tracing::error!(id = asking.id, "the number of a hold was used before");
+                    return Err(Refusal::new(Code::Internal, "the call was taken for one that ended; make it again"));
+                }
+                Ok(Err(refusal)) => {
+                    // A request of ours that was lost may still be on its way there; else nothing is held.
+                    asking.sent = asking.lost;
+                    return Err(refusal);
+                }
+                Err(_) => return Err(away()),
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(away());
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    fn number(&self) -> Result<Asking, Refusal> {
+        let mut inner = self.lock();
+        let (id, line) = inner.session.ask();
+        let kept = line.is_none_or(|line| inner.keep(&line)) && !inner.broken;
+        drop(inner);
+        let asking = Asking { meter: self.clone(), id, sent: false, lost: false };
+        if kept { Ok(asking) } else { Err(unwritten()) }
+    }
+
+    fn end(&self, id: u64, usage: Usage, quality: Quality, model: &str, bytes: i64) {
+        let mut inner = self.lock();
+        if let Some(line) = inner.session.end(id, usage, quality, model, bytes) {
+            inner.keep(&line);
+        }
+        let owed = inner.session.owed();
+        drop(inner);
+        self.0.owed.send_replace(owed);
+        self.0.wake.notify_one();
+    }
+
+    /// The governor does not know the session: it begins again.
+    fn detach(&self) {
+        self.lock().session.detached();
+        self.0.attached.send_replace(false);
+        self.0.wake.notify_one();
+    }
+
+    /// Waits until everything is acknowledged, or for `within`: the process is about to end.
+    pub async fn flush(&self, within: Duration) {
+        let mut owed = self.0.owed.subscribe();
+        let _ = tokio::time::timeout(within, owed.wait_for(|owed| *owed == 0)).await; // the journal has the rest
+    }
+}
+
+fn now() -> Duration {
+    BootTime::now().since(BootTime::default())
+}
+
+fn unwritten() -> Refusal {
+    Refusal::new(Code::GovernorAway, "this gateway cannot write down what it spends (its journal is full or gone); try again")
+        .retry_after(5)
+}
+
+/// A number that was taken for a hold. Dropped, it is settled with nothing, if anything may be held under it.
+struct Asking {
+    meter: Meter,
+    id: u64,
+    /// It was sent, so that it may be held.
+    sent: bool,
+    /// An answer was lost.
+    lost: bool,
+}
+
+impl Asking {
+    fn given(mut self, given: Given, pod: PodIdentity, model: String, bytes: i64) -> Result<Held, Refusal> {
+        let mut inner = self.meter.lock();
+        let line = inner.session.given(self.id, &given.open);
+        let kept = inner.keep(&line);
+        drop(inner);
+        self.sent = false;
+        let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
+        let held = Held { meter, pod, id, given, covered, model, bytes, state: Life::Given };
+        if kept { Ok(held) } else { Err(unwritten()) }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if self.sent {
+            self.meter.end(self.id, Usage::default(), Quality::Exact, "", 0);
+        } else {
+            self.meter.lock().session.never(self.id);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Given,
+    Sent,
+    Ended,
+}
+
+/// Tokens that are held for a call. It is settled once, whatever happens: dropped before its call was sent, with nothing;
+/// after that, with the estimate.
+pub struct Held {
+    meter: Meter,
+    pod: PodIdentity,
+    id: u64,
+    /// What was given.
+    pub given: Given,
+    covered: i64,
+    model: String,
+    bytes: i64,
+    state: Life,
+}
+
+impl Held {
+    /// The call is about to be sent: from here on it may cost something.
+    pub fn sent(&mut self) -> Result<(), Refusal> {
+        if self.state == Life::Given {
+            let mut inner = self.meter.lock();
+            let line = inner.session.sent(self.id);
+            if !inner.keep(&line) {
+                return Err(unwritten());
+            }
+            self.state = Life::Sent;
+        }
+        Ok(())
+    }
+
+    /// The answer has so many tokens of output by now. Past what is held, more is asked for; refused, the call may finish
+    /// and is owed.
+    pub async fn reached(&mut self, output: i64) {
+        if output <= self.covered {
+            return;
+        }
+        // Asked again only when it has grown by half: a stream does not wait for each of its words.
+        let wanted = output.saturating_add(output / 2).saturating_add(256);
+        self.covered = wanted;
+        let extend = Extend { session: self.meter.lock().session.name().to_owned(), id: self.id, output: wanted };
+        let asked = self.meter.0.governor.ask::<_, Extended>(EXTEND, Some(&self.pod), &extend);
+        if let Ok(Ok(Extended { output })) = tokio::time::timeout(EXTEND_WITHIN, asked).await {
+            let mut inner = self.meter.lock();
+            if let Some(line) = inner.session.extended(self.id, output) {
+                inner.keep(&line);
+            }
+        }
+    }
+
+    /// The call ended.
+    pub fn settle(mut self, usage: Usage, quality: Quality) {
+        self.end(usage, quality);
+    }
+
+    /// It was refused before anybody worked on it.
+    pub fn refused(mut self) {
+        self.end(Usage::default(), Quality::Exact);
+    }
+
+    fn end(&mut self, usage: Usage, quality: Quality) {
+        if std::mem::replace(&mut self.state, Life::Ended) != Life::Ended {
+            // Only what was counted in full teaches what a byte costs.
+            let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
+            self.meter.end(self.id, usage, quality, &self.model, bytes);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let quality = if self.state == Life::Sent { Quality::Estimated } else { Quality::Exact };
+        self.end(Usage::default(), quality);
+    }
+}
+
+/// The word for metrics.
+pub fn dialect_label(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Anthropic => "anthropic",
+        Dialect::OpenAIChat => "openai_chat",
+        Dialect::OpenAIResponses => "openai_responses",
+        Dialect::Gemini => "gemini",
+    }
+}

@@ -1,0 +1,25 @@
+//! The gateway: the only thing that agents can reach. It knows who calls (the pod's token), forwards what may be called to
+//! the governor, keeps long polls, and carries calls of models to their providers, each within what the ledger gives it. It
+//! holds nothing that a restart could lose but what it spends, which is in its journal: any replica serves any agent.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`run`] | the life of the process |
+//! | [`routes`] | one call: token, limits, table, body, governor |
+//! | [`governor`] | the connection to whoever leads |
+//! | [`park`] | long polls, and who was revoked |
+//! | [`limits`] | how much one agent may call |
+//! | [`meter`] | the session with the ledger: holds and settles, and their journal |
+//! | [`models`] | calls of models: held, forwarded with the team's credential, metered |
+//! | [`openapi`] | the agents' API as an OpenAPI document |
+
+pub mod governor;
+pub mod limits;
+pub mod meter;
+pub mod models;
+pub mod openapi;
+pub mod park;
+pub mod routes;
+mod run;
+
+pub use run::{Settings, run};

@@ -1,0 +1,255 @@
+//! The credential of a call: a Secret in the pool's namespace, that names the origin it is for. It goes nowhere else.
+//!
+//! The gateway may read what a RoleBinding in that namespace names, and no other Secret. What it read is believed for a short
+//! time, and not after the provider refused it. A credential is never written to a log or an error.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, header};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use tokio::time::Instant;
+
+use super::origins::Origin;
+use crate::cluster::together::Together;
+use crate::wire::meter::Dialect;
+use crate::wire::{Code, Refusal};
+
+/// The only type of Secret that is read.
+pub const TYPE: &str = "spillway.dev/model-credential";
+/// How long one is believed.
+const BELIEVED: Duration = Duration::from_secs(30);
+/// How long one is that is none: a flood of calls must not become a flood of reads.
+const WRONG: Duration = Duration::from_secs(2);
+/// For reading one.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Secrets remembered at once.
+const REMEMBERED: usize = 4096;
+
+/// A credential. It shows nothing of itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(HeaderValue);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Token(..)")
+    }
+}
+
+type Key = (String, String);
+/// A credential and the origin it is for, or what is wrong with it, in words.
+type Read = Result<(Origin, Token), String>;
+
+/// Reads credentials: once for all calls that need the same one at the same time.
+pub struct Credentials {
+    reader: Arc<Reader>,
+    reading: Together<Key, Result<Read, Refusal>>,
+}
+
+struct Reader {
+    client: Client,
+    /// Who we are, for the manifest that is missing: ServiceAccount and namespace.
+    account: (String, String),
+    known: Mutex<HashMap<Key, (Instant, Read)>>,
+}
+
+impl Credentials {
+    /// By our own client, as the ServiceAccount `account` in `namespace`.
+    pub fn new(client: Client, account: &str, namespace: &str) -> Self {
+        let reader = Reader { client, account: (account.to_owned(), namespace.to_owned()), known: Mutex::default() };
+        Self { reader: Arc::new(reader), reading: Together::default() }
+    }
+
+    /// The credential in the Secret `name` of `namespace`, for `origin`.
+    pub async fn get(&self, namespace: &str, name: &str, origin: &Origin) -> Result<Token, Refusal> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let known = self.reader.remembered(&key);
+        let read = match known {
+            Some(read) => read,
+            None => {
+                let reader = self.reader.clone();
+                self.reading.ask(key.clone(), || Ok::<_, Refusal>(async move { reader.read_to_remember(key).await })).await??
+            }
+        };
+        let (bound, token) = read.map_err(lasting)?;
+        if bound != *origin {
+            return Err(lasting(format!(
+                "CredentialsForbidden: the Secret {namespace}/{name} is for {bound}, and the call goes to {origin}: a credential is \
+                 sent only to the origin that it names. Name the right Secret in spec.models[].credentialsRef, or correct `origin` \
+                 in the Secret"
+            )));
+        }
+        Ok(token)
+    }
+
+    /// The provider refused it: the next call reads it anew.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        self.reader.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&(namespace.to_owned(), name.to_owned()));
+    }
+}
+
+impl Reader {
+    fn remembered(&self, key: &Key) -> Option<Read> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is wrong is put right by people, who try again at once.
+        let fresh = |read: &Read| if read.is_ok() { BELIEVED } else { WRONG };
+        known.get(key).filter(|(since, read)| since.elapsed() < fresh(read)).map(|(_, read)| read.clone())
+    }
+
+    fn remember(&self, key: Key, read: Read) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.retain(|_, (since, _)| since.elapsed() < BELIEVED);
+        }
+        if known.len() < REMEMBERED {
+            known.insert(key, (Instant::now(), read));
+        }
+    }
+
+    async fn read_to_remember(&self, key: Key) -> Result<Read, Refusal> {
+        let read = self.read(&key.0, &key.1).await?;
+        self.remember(key, read.clone());
+        Ok(read)
+    }
+
+    /// Err: nobody knows. The inner one: what is wrong with it, in words.
+    async fn read(&self, namespace: &str, name: &str) -> Result<Read, Refusal> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let unknown = |why: String| {
+            tracing::warn!(namespace, secret = name, why, "a credential cannot be read");
+            Refusal::new(Code::GovernorAway, "the credential of this model API cannot be read now; try again").retry_after(5)
+        };
+        let read = tokio::time::timeout(READ_WITHIN, secrets.get(name)).await.map_err(|_| unknown("no answer".into()))?;
+        Ok(match read {
+            Ok(secret) => judge(&secret, namespace, name),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(format!(
+                "CredentialsForbidden: there is no Secret {namespace}/{name}, which spec.models[].credentialsRef of the pool names. \
+                 Apply it, of type {TYPE}, with `origin` and `token`:\n{}",
+                self.manifest(namespace, name, true)
+            )),
+            Err(kube::Error::Api(status)) if status.code == 403 => Err(format!(
+                "CredentialsForbidden: the gateway may not read the Secret {namespace}/{name}. A RoleBinding in {namespace} has to \
+                 allow it:\n{}",
+                self.manifest(namespace, name, false)
+            )),
+            Err(error) => return Err(unknown(error.to_string())),
+        })
+    }
+
+    /// What to apply so that it can be read.
+    fn manifest(&self, namespace: &str, name: &str, secret: bool) -> String {
+        let (account, own) = &self.account;
+        let secret = if secret {
+            format!(
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: {TYPE}\n\
+                 stringData: {{origin: \"https://...\", token: \"...\"}}\n---\n"
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "{secret}apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: spillway-model-{name}, namespace: {namespace}}}\n\
+             rules: [{{apiGroups: [\"\"], resources: [secrets], resourceNames: [{name}], verbs: [get]}}]\n---\n\
+             apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: spillway-model-{name}, namespace: {namespace}}}\n\
+             roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: spillway-model-{name}}}\n\
+             subjects: [{{kind: ServiceAccount, name: {account}, namespace: {own}}}]\n"
+        )
+    }
+}
+
+/// Trying again does not help; 400 is what clients show and do not retry.
+fn lasting(message: String) -> Refusal {
+    Refusal::new(Code::ModelNotAllowed, message)
+}
+
+fn judge(secret: &Secret, namespace: &str, name: &str) -> Read {
+    let wrong = |what: &str| format!("CredentialsForbidden: the Secret {namespace}/{name} is no credential of a model API: {what}");
+    if secret.type_.as_deref() != Some(TYPE) {
+        // Whoever may name a Secret in a pool must not have any other sent out.
+        return Err(wrong(&format!("its type is not {TYPE}. A type cannot be changed: make it anew")));
+    }
+    let text = |key: &str| {
+        let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+        let text = bytes.and_then(|bytes| std::str::from_utf8(&bytes.0).ok()).map(str::trim).filter(|text| !text.is_empty());
+        text.ok_or_else(|| wrong(&format!("it has no `{key}`")))
+    };
+    let origin = Origin::parse(text("origin")?).map_err(|error| wrong(&error))?;
+    let mut token = HeaderValue::from_str(text("token")?).map_err(|_| wrong("its `token` has signs that no header may have"))?;
+    token.set_sensitive(true);
+    Ok((origin, Token(token)))
+}
+
+/// The header that carries it: as `credential_type` says, else as the dialect does.
+pub fn header_of(dialect: Dialect, credential_type: Option<&str>, token: &Token) -> Result<(HeaderName, HeaderValue), Refusal> {
+    let usual = match dialect {
+        Dialect::Anthropic => "x-api-key",
+        Dialect::OpenAIChat | Dialect::OpenAIResponses => "Bearer",
+        Dialect::Gemini => "x-goog-api-key",
+    };
+    let kind = credential_type.unwrap_or(usual);
+    if kind.eq_ignore_ascii_case("bearer") {
+        let bearer = [b"Bearer ", token.0.as_bytes()].concat();
+        let mut value = HeaderValue::from_bytes(&bearer).map_err(|_| lasting("the credential cannot stand in a header".into()))?;
+        value.set_sensitive(true);
+        return Ok((header::AUTHORIZATION, value));
+    }
+    let name = HeaderName::try_from(kind).ok().filter(|name| SENT.contains(&name.as_str()));
+    let name = name.ok_or_else(|| {
+        let known = SENT.join(", ");
+        lasting(format!("spec.models[].credentialType of the pool is {kind:?}; known are Bearer, {known}"))
+    })?;
+    Ok((name, token.0.clone()))
+}
+
+/// Headers that a credential may be sent in, besides `Authorization: Bearer`.
+const SENT: [&str; 3] = ["x-api-key", "x-goog-api-key", "api-key"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::ByteString;
+
+    fn secret(type_: &str, data: &[(&str, &str)]) -> Secret {
+        let data = data.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec()))).collect();
+        Secret { type_: Some(type_.into()), data: Some(data), ..Secret::default() }
+    }
+
+    #[test]
+    fn only_a_whole_credential_is_one() {
+        let whole = [("origin", "https://api.openai.com"), ("token", " sk-1\n")];
+        let (origin, token) = judge(&secret(TYPE, &whole), "ns", "s").expect("a credential");
+        assert_eq!((origin.to_string().as_str(), token.0.as_bytes()), ("https://api.openai.com", &b"sk-1"[..]));
+        assert_eq!(format!("{token:?}"), "Token(..)");
+        for (type_, data, what) in [
+            ("Opaque", &whole[..], "type"),
+            (TYPE, &whole[..1], "token"),
+            (TYPE, &whole[1..], "origin"),
+            (TYPE, &[("origin", "http://api.openai.com"), ("token", "t")], "https"),
+            (TYPE, &[("origin", "https://api.openai.com"), ("token", "a\nb")], "header"),
+        ] {
+            let error = judge(&secret(type_, data), "ns", "s").expect_err(what);
+            assert!(error.contains(what) && error.contains("ns/s") && !error.contains("sk-1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_dialect_sends_it_in_its_own_way() {
+        let token = Token(HeaderValue::from_static("t"));
+        let sent =
+            |dialect, kind| header_of(dialect, kind, &token).map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or("")));
+        for (dialect, kind, expected) in [
+            (Dialect::Anthropic, None, "x-api-key: t"),
+            (Dialect::Anthropic, Some("Bearer"), "authorization: Bearer t"),
+            (Dialect::OpenAIChat, None, "authorization: Bearer t"),
+            (Dialect::OpenAIResponses, None, "authorization: Bearer t"),
+            (Dialect::OpenAIChat, Some("api-key"), "api-key: t"),
+            (Dialect::Gemini, None, "x-goog-api-key: t"),
+            (Dialect::Gemini, Some("X-API-Key"), "x-api-key: t"),
+        ] {
+            assert_eq!(sent(dialect, kind).as_deref(), Ok(expected));
+        }
+        assert!(sent(Dialect::Gemini, Some("cookie")).is_err());
+    }
+}

@@ -1,0 +1,361 @@
+//! From the forwarding of a call to its settling: a task of its own. The client gets the answer as it comes, no faster than it
+//! takes it; when it goes, the answer is read on for a while, for what it used.
+
+use std::io;
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::Response;
+use hyper::body::Incoming;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::upstream::{Call, Trouble};
+use super::{Gateway, PodIdentity, Seat, Times, bodies, credentials, headers};
+use crate::gateway::meter::{Held, dialect_label};
+use crate::serve::turns::{Full, Turn};
+use crate::wire::meter::{Quality, Target, Usage, Way};
+use crate::wire::{Code, Refusal};
+
+/// Parts of an answer that wait for the client.
+const PARTS: usize = 4;
+
+/// A call to forward.
+pub struct Job {
+    pub gateway: Arc<Gateway>,
+    pub pod: PodIdentity,
+    pub way: Way,
+    pub target: Target,
+    /// None: it costs nothing.
+    pub counted: Option<Counted>,
+    pub sent: Call,
+    pub began: Instant,
+    /// Until it ends.
+    pub seat: Seat,
+    /// Until its body is sent.
+    pub place: bodies::Place,
+}
+
+/// What is counted of a call.
+pub struct Counted {
+    pub held: Held,
+    pub call: spillway_dialect::Call,
+}
+
+/// The head of an answer, and its parts as they come. An error among them: it was cut, and must not look whole.
+pub type Headed = Result<(StatusCode, HeaderMap, mpsc::Receiver<Result<Bytes, io::Error>>), Refusal>;
+
+/// Forwards a call. Who waits for the head gets it, or why there is none.
+pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
+    let Job { gateway, pod, way, target, mut counted, sent, began, seat: _seat, place } = job;
+    let dialect = dialect_label(target.dialect);
+    let over = |outcome| gateway.metrics.model_call(dialect, outcome, began.elapsed());
+    let ended = agent_ended(&gateway, &pod, &way);
+    tokio::pin!(ended);
+    let turn = tokio::select! {
+        turn = turn(&gateway, &pod, &target) => turn,
+        // Nothing was sent: what is held is given back.
+        () = heading.closed() => return over("gone"),
+        () = &mut ended => Err(Failure::Refused(over_and_out())),
+    };
+    let _turn = match turn {
+        Ok(turn) => turn,
+        Err(failure) => {
+            let _ = heading.send(Err(failure.refusal(&target.origin))); // it may have gone
+            return over(failure.label());
+        }
+    };
+    let held = counted.as_mut().map(|counted| &mut counted.held);
+    let sending = send(&gateway, &pod, &target, held, sent);
+    let answered = first(sending, &mut heading, &mut ended, gateway.models.times).await;
+    // Dropped, what is held is settled: with nothing if it was not sent, else with the estimate.
+    let Some(answered) = answered else { return over("gone") };
+    let response = match answered.and_then(readable) {
+        Ok(response) => response,
+        Err(failure) => {
+            if let Some(Counted { held, .. }) = counted
+                && !failure.may_have_cost()
+            {
+                held.refused();
+            }
+            let _ = heading.send(Err(failure.refusal(&target.origin))); // it may have gone
+            return over(failure.label());
+        }
+    };
+    let (parts, body) = response.into_parts();
+    let (giving, taking) = mpsc::channel(PARTS);
+    let room = counted.as_ref().and_then(|counted| counted.held.given.room.clone());
+    let told = heading.send(Ok((parts.status, headers::inward(&parts.headers, room.as_ref()), taking))).is_ok();
+    let mut passing = Passing { giving: told.then_some(giving), times: gateway.models.times, gone_at: None, first: None };
+    if !told {
+        passing.lose();
+    }
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let meter = counted.as_ref().map(|counted| spillway_dialect::Meter::new(&counted.call, parts.status.as_u16(), content_type));
+    // Neither the body nor its place is needed while the answer passes.
+    let held = counted.map(|counted| counted.held);
+    drop(place);
+    let complete = passing.pass(body, meter, held, parts.status, &mut ended).await;
+    if let Some(first) = passing.first {
+        gateway.metrics.model_first_byte(dialect, first.duration_since(began));
+    }
+    over(match (complete, passing.gone_at.is_some(), parts.status.is_success()) {
+        (false, false, _) => "cut",
+        (_, true, _) => "gone",
+        (true, false, true) => "ok",
+        (true, false, false) => "provider_error",
+    });
+}
+
+/// The call's turn at its origin.
+async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Turn, Failure> {
+    let models = &gateway.models;
+    let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
+    let turns = models.upstream.turns(&origin);
+    let busy = || {
+        let message = format!("too many calls of this namespace to {} are under way; try again", target.origin);
+        Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(5))
+    };
+    let turn = timeout(models.times.patience, turns.take(&pod.namespace)).await;
+    turn.map_err(|_| busy())?.map_err(|Full| busy())
+}
+
+/// The head of the answer, for which a client that goes is waited a little longer: `heading` leads nowhere then. None: it did
+/// not come.
+async fn first(
+    sending: impl Future<Output = Result<Response<Incoming>, Failure>>,
+    heading: &mut oneshot::Sender<Headed>,
+    ended: &mut (impl Future<Output = ()> + Unpin),
+    times: Times,
+) -> Option<Result<Response<Incoming>, Failure>> {
+    let sending = timeout(times.first_byte, sending);
+    tokio::pin!(sending);
+    let answered = tokio::select! {
+        answered = &mut sending => Some(answered),
+        () = heading.closed() => None,
+        () = ended => None,
+    };
+    let answered = match answered {
+        Some(answered) => answered,
+        None => {
+            // Who was revoked is told at once; who went is not there.
+            let nobody = oneshot::channel().0;
+            let _ = std::mem::replace(heading, nobody).send(Err(over_and_out()));
+            timeout(times.drain, sending).await.ok()?
+        }
+    };
+    Some(answered.unwrap_or(Err(Failure::Slow)))
+}
+
+fn over_and_out() -> Refusal {
+    Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")
+}
+
+/// Ends when the agent does, and not before.
+async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &Way) {
+    let mut stream = gateway.park.stream(&pod.uid);
+    while stream.changed().await.is_ok() {
+        // The stream of changes was broken for a while: what it would have told is asked.
+        if let Err(refusal) = gateway.models.meter.way(pod, way, gateway.models.times.patience).await
+            && matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent | Code::LeaseLost)
+        {
+            return;
+        }
+    }
+}
+
+/// Why there is no answer to pass on.
+enum Failure {
+    Refused(Refusal),
+    Trouble(Trouble),
+    Slow,
+    Redirect,
+    Encoded,
+}
+
+impl Failure {
+    fn may_have_cost(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Redirect => false,
+            Self::Trouble(trouble) => trouble.may_have_cost(),
+            Self::Slow | Self::Encoded => true,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Trouble(_) | Self::Redirect | Self::Encoded => "unreachable",
+            Self::Slow => "slow",
+        }
+    }
+
+    fn refusal(&self, origin: &str) -> Refusal {
+        // What does not pass is a 400, which clients show and do not repeat.
+        let lasting = |message: String| Refusal::new(Code::ModelNotAllowed, message);
+        let passing = |message: String| Refusal::new(Code::GovernorAway, message).retry_after(5);
+        match self {
+            Self::Refused(refusal) => refusal.clone(),
+            Self::Trouble(trouble) if trouble.passes() => passing(trouble.to_string()),
+            Self::Trouble(trouble) => lasting(trouble.to_string()),
+            Self::Slow => passing(format!("{origin} did not begin to answer in time")),
+            Self::Redirect => lasting(format!("{origin} answers with a redirect, which is not followed: correct spec.models[].origin")),
+            Self::Encoded => lasting(format!("{origin} answers in an encoding that was not asked for, which cannot be metered")),
+        }
+    }
+}
+
+/// Sends the call with the team's credential. One that the provider refuses is read anew, in case it was exchanged.
+async fn send(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    target: &Target,
+    held: Option<&mut Held>,
+    mut call: Call,
+) -> Result<Response<Incoming>, Failure> {
+    let models = &gateway.models;
+    let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
+    let mut token = match &target.credential {
+        Some(secret) => Some(models.credentials.get(&pod.namespace, secret, &origin).await.map_err(Failure::Refused)?),
+        None => None,
+    };
+    let kind = target.credential_type.as_deref();
+    let put = |call: &mut Call, token: &credentials::Token| {
+        let (name, value) = credentials::header_of(target.dialect, kind, token).map_err(Failure::Refused)?;
+        call.headers.insert(name, value);
+        Ok(())
+    };
+    if let Some(token) = &token {
+        put(&mut call, token)?;
+    }
+    if let Some(held) = held {
+        held.sent().map_err(Failure::Refused)?;
+    }
+    let answer = models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)?;
+    let (StatusCode::UNAUTHORIZED, Some(secret)) = (answer.status(), &target.credential) else { return Ok(answer) };
+    models.credentials.forget(&pod.namespace, secret);
+    let Ok(newer) = models.credentials.get(&pod.namespace, secret, &origin).await else { return Ok(answer) };
+    if token.replace(newer.clone()).is_some_and(|older| older == newer) {
+        return Ok(answer);
+    }
+    drop(answer);
+    put(&mut call, &newer)?;
+    models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)
+}
+
+/// An answer that can be passed on and metered.
+fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+    if response.status().is_redirection() || response.status().is_informational() {
+        return Err(Failure::Redirect);
+    }
+    let encoding = response.headers().get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(Failure::Encoded);
+    }
+    Ok(response)
+}
+
+/// The way of an answer to its client.
+struct Passing {
+    /// None: it is gone.
+    giving: Option<mpsc::Sender<Result<Bytes, io::Error>>>,
+    times: Times,
+    gone_at: Option<Instant>,
+    /// When the first part was there.
+    first: Option<Instant>,
+}
+
+impl Passing {
+    fn lose(&mut self) {
+        self.giving = None;
+        self.gone_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Passes an answer on, and settles its call. True: all of it came.
+    async fn pass(
+        &mut self,
+        mut body: Incoming,
+        mut meter: Option<spillway_dialect::Meter>,
+        mut held: Option<Held>,
+        status: StatusCode,
+        ended: &mut (impl Future<Output = ()> + Unpin),
+    ) -> bool {
+        let last = Instant::now() + self.times.whole;
+        let mut out = Vec::new();
+        let complete = loop {
+            let until = self.gone_at.map_or(last, |gone| last.min(gone + self.times.drain)).min(Instant::now() + self.times.idle);
+            let frame = tokio::select! {
+                frame = timeout_at(until, body.frame()) => frame,
+                () = client_gone(self.giving.as_ref()), if self.giving.is_some() => { self.lose(); continue }
+                () = &mut *ended, if self.giving.is_some() => { self.cut(); continue }
+            };
+            let data = match frame {
+                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+                Ok(None) => break true,
+                Ok(Some(Err(_))) | Err(_) => break false,
+            };
+            self.first.get_or_insert_with(Instant::now);
+            match &mut meter {
+                Some(meter) => meter.feed(&data, &mut out),
+                None => out.extend_from_slice(&data),
+            }
+            if let (Some(meter), Some(held)) = (&meter, &mut held) {
+                held.reached(meter.output_so_far()).await;
+            }
+            self.give(&mut out, ended).await;
+        };
+        let counts = meter.map(|meter| meter.end(complete, &mut out));
+        self.give(&mut out, ended).await;
+        // Before the client sees the end: what it is told of as done is written down.
+        if let (Some(held), Some((usage, quality))) = (held, counts) {
+            settle(held, status, usage, quality);
+        }
+        if !complete {
+            self.cut();
+        }
+        complete
+    }
+
+    /// The client sees that this is not the whole answer.
+    fn cut(&mut self) {
+        if let Some(giving) = self.giving.take() {
+            // It comes after what waits for the client.
+            let cut = io::Error::new(io::ErrorKind::ConnectionAborted, "the answer was cut");
+            tokio::spawn(async move { drop(giving.send(Err(cut)).await) });
+        }
+        self.gone_at.get_or_insert_with(Instant::now);
+    }
+
+    async fn give(&mut self, out: &mut Vec<u8>, ended: &mut (impl Future<Output = ()> + Unpin)) {
+        if out.is_empty() {
+            return;
+        }
+        let part = Bytes::from(std::mem::take(out));
+        let Some(giving) = &self.giving else { return };
+        let given = tokio::select! {
+            given = timeout(self.times.slow, giving.send(Ok(part))) => matches!(given, Ok(Ok(()))),
+            () = &mut *ended => false,
+        };
+        if !given {
+            self.cut();
+        }
+    }
+}
+
+async fn client_gone(giving: Option<&mpsc::Sender<Result<Bytes, io::Error>>>) {
+    match giving {
+        Some(giving) => giving.closed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a provider refuses it does not charge. Only a proxy of its own that lost the answer may have had it work.
+fn settle(held: Held, status: StatusCode, usage: Usage, quality: Quality) {
+    if matches!(status.as_u16(), 502 | 504) {
+        held.settle(Usage::default(), Quality::Estimated);
+    } else {
+        held.settle(usage, quality);
+    }
+}

@@ -1,0 +1,256 @@
+//! Calls of models: `/models/<entry of the pool>/<path of the provider>`.
+//!
+//! A call is read, held for, forwarded with the team's credential, metered while its answer passes, and settled. What always
+//! holds: nothing is forwarded that the ledger did not give tokens for, but what costs none (lists of models, counting);
+//! nothing of what the client shows as credential leaves; a call that was forwarded is settled, whatever becomes of its client.
+//!
+//! | file | for |
+//! |---|---|
+//! | `mod` | one call, up to its forwarding |
+//! | `forward` | from there: a task of its own, which a client that goes does not end |
+//! | [`bodies`] | reading bodies within bounds |
+//! | [`headers`] | which headers go out and come back |
+//! | [`origins`] | where calls may go: origins, addresses |
+//! | [`upstream`] | connections to providers |
+//! | [`credentials`] | the team's credential |
+
+pub mod bodies;
+pub mod credentials;
+mod forward;
+pub mod headers;
+pub mod origins;
+pub mod upstream;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use spillway_dialect::{Kind, Route};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::bodies::Bodies;
+use self::credentials::Credentials;
+use self::upstream::Upstream;
+use super::limits::Limits;
+use super::meter::Meter;
+use super::routes::{Gateway, identify, now, too_many};
+use crate::cluster::token::PodIdentity;
+use crate::governor::server::refused;
+use crate::serve::Peer;
+use crate::wire::meter::{Dialect, ITEM, Target, Way};
+use crate::wire::work::Held as Lease;
+use crate::wire::{Code, Refusal};
+
+/// Before the name of the entry.
+pub const PREFIX: &str = "/models/";
+
+/// How long what may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// How long a call waits for a governor that is away.
+    pub patience: Duration,
+    /// From the call to the head of its answer: calls that are not streamed are answered when all of it is there.
+    pub first_byte: Duration,
+    /// Between two parts of an answer.
+    pub idle: Duration,
+    /// For all of it.
+    pub whole: Duration,
+    /// A client that takes nothing for so long is gone.
+    pub slow: Duration,
+    /// How long the answer is read on for what it used, when the client is gone.
+    pub drain: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            patience: seconds(30),
+            first_byte: seconds(600),
+            idle: seconds(300),
+            whole: seconds(3600),
+            slow: seconds(120),
+            drain: seconds(30),
+        }
+    }
+}
+
+/// What calls of models work with.
+pub struct Models {
+    /// The session with the ledger.
+    pub meter: Meter,
+    /// The ways to providers.
+    pub upstream: Arc<Upstream>,
+    /// The teams' credentials.
+    pub credentials: Credentials,
+    /// How much who calls: apart from other calls, or a heartbeat would wait behind a stream.
+    pub limits: Mutex<Limits>,
+    /// Bodies in memory.
+    pub bodies: Bodies,
+    /// How long what may take.
+    pub times: Times,
+    /// Calls that are forwarded.
+    pub tasks: TaskTracker,
+    /// Ends them.
+    pub stopping: CancellationToken,
+}
+
+impl Models {
+    /// With nothing in flight.
+    pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
+        let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::default(), TaskTracker::new(), CancellationToken::new());
+        Self { meter, upstream, credentials, limits, bodies, times, tasks, stopping }
+    }
+
+    /// Ends what is forwarded still, and tells the ledger of it, for at most `within`.
+    pub async fn stop(&self, within: Duration) {
+        self.tasks.close();
+        self.stopping.cancel();
+        let told = async {
+            self.tasks.wait().await;
+            self.meter.flush(within).await;
+        };
+        let _ = tokio::time::timeout(within, told).await; // the governor charges what it is not told of
+    }
+}
+
+/// One agent's place among its calls of models in flight, until it is dropped.
+struct Seat {
+    gateway: Arc<Gateway>,
+    pod: PodIdentity,
+}
+
+impl Seat {
+    fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
+        let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.uid, now());
+        begun.map_err(|(whose, full)| too_many(whose, full))?;
+        Ok(Self { gateway: gateway.clone(), pod: pod.clone() })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.uid);
+    }
+}
+
+/// How refusals of a call are written.
+#[derive(Clone, Copy, Debug)]
+struct Tongue {
+    dialect: Option<Dialect>,
+    stream: bool,
+}
+
+impl Tongue {
+    fn refuse(self, refusal: &Refusal) -> Response {
+        let Some(dialect) = self.dialect else { return refused(refusal) };
+        let answer = spillway_dialect::refuse(dialect, self.stream, refusal, jiff::Timestamp::now().as_millisecond());
+        let mut response = Response::new(Body::from(answer.body));
+        *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        for (name, value) in answer.headers {
+            response.headers_mut().extend(HeaderValue::try_from(value).ok().map(|value| (header::HeaderName::from_static(name), value)));
+        }
+        response
+    }
+}
+
+/// Answers a call below [`PREFIX`].
+pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
+    let began = Instant::now();
+    let mut tongue = Tongue { dialect: None, stream: false };
+    match one(gateway, request, began, &mut tongue).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            gateway.metrics.call_refused("/models", refusal.code.label());
+            if let Some(dialect) = tongue.dialect {
+                gateway.metrics.model_call(super::meter::dialect_label(dialect), "refused", began.elapsed());
+            }
+            tongue.refuse(&refusal)
+        }
+    }
+}
+
+async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &mut Tongue) -> Result<Response, Refusal> {
+    let uri = request.uri().clone();
+    let rest = uri.path().strip_prefix(PREFIX).unwrap_or_default();
+    let (entry, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
+    let route = spillway_dialect::route(request.method().as_str(), path, uri.query());
+    tongue.dialect = route.as_ref().and_then(|route| route.dialect);
+    tongue.stream = route.as_ref().and_then(|route| route.stream).unwrap_or_default();
+    let peer = request.extensions().get::<Peer>().copied();
+    let pod = identify(gateway, request.headers(), peer).await?;
+    let route = route.ok_or_else(|| {
+        let message = "Spillway passes on the calls that it can count: messages, chat completions, responses, generateContent, their \
+                       counting of tokens, and lists of models";
+        Refusal::new(Code::NoSuchCall, message)
+    })?;
+    if route.kind == Kind::Hello {
+        return Ok(StatusCode::OK.into_response());
+    }
+    let seat = Seat::take(gateway, &pod)?;
+    let (head, body) = request.into_parts();
+    let item = item(&head.headers)?;
+    let (bytes, place) = gateway.models.bodies.read(&pod.namespace, body).await?;
+    let way = |model: Option<String>| Way { entry: entry.to_owned(), dialect: route.dialect, model, item: item.clone() };
+    let path = route.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let sent = upstream::Call { method: head.method.clone(), path, headers: headers::outward(&head.headers), body: bytes.clone() };
+    let patience = gateway.models.times.patience;
+    let job = match route.kind {
+        Kind::Hello | Kind::ListModels => {
+            parse(&route, &head.headers, &bytes)?;
+            let way = way(route.model.clone());
+            let target = gateway.models.meter.way(&pod, &way, patience).await?;
+            tongue.dialect = tongue.dialect.or(Some(target.dialect));
+            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
+        }
+        Kind::CountTokens => {
+            let call = parse(&route, &head.headers, &bytes)?;
+            let way = way(Some(call.model().to_owned()));
+            let target = gateway.models.meter.way(&pod, &way, patience).await?;
+            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
+        }
+        Kind::Generate => {
+            let call = parse(&route, &head.headers, &bytes)?;
+            tongue.stream = call.stream();
+            let way = way(Some(call.model().to_owned()));
+            let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
+            let target: Target = held.given.target.clone();
+            let sent = upstream::Call { body: call.upstream(held.given.output).into(), ..sent };
+            let counted = Some(forward::Counted { held, call });
+            forward::Job { gateway: gateway.clone(), pod, way, target, counted, sent, began, seat, place }
+        }
+    };
+    drop(bytes);
+    let (heading, headed) = oneshot::channel();
+    // A task of its own: a client that goes must not leave a call unsettled.
+    let stopping = gateway.models.stopping.clone();
+    gateway.models.tasks.spawn(async move { stopping.run_until_cancelled(forward::run(job, heading)).await });
+    let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
+    let (status, headers, parts) = headed.await.map_err(lost)??;
+    let parts = futures::stream::unfold(parts, async |mut parts| Some((parts.recv().await?, parts)));
+    let mut response = Response::new(Body::from_stream(parts));
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    Ok(response)
+}
+
+fn parse(route: &Route, headers: &HeaderMap, body: &[u8]) -> Result<spillway_dialect::Call, Refusal> {
+    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    Ok(spillway_dialect::parse(route, text(header::CONTENT_TYPE), text(header::CONTENT_ENCODING), body)?)
+}
+
+/// The item that the sidecar says is worked on.
+fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
+    let Some(value) = headers.get(ITEM) else { return Ok(None) };
+    let read = || {
+        let (uid, epoch) = value.to_str().ok()?.rsplit_once('/')?;
+        Some(Lease { uid: uid.to_owned(), epoch: epoch.parse().ok()? })
+    };
+    let wrong = || Refusal::new(Code::InvalidBody, format!("the header {ITEM} is not UID/EPOCH")).field(ITEM);
+    read().ok_or_else(wrong).map(Some)
+}

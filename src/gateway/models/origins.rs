@@ -1,0 +1,312 @@
+//! Where model calls may go: origins that the chart lists, and addresses that are public or stated to be an exception. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::Deserialize;
+
+/// The public origins of the providers of the four dialects.
+pub const DEFAULT: [&str; 3] = ["https://api.anthropic.com", "https://api.openai.com", "https://generativelanguage.googleapis.com"];
+const HTTPS: u16 = 443;
+
+/// An origin, in one form: `https`, the host in small letters, the port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// Name, or address without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl Origin {
+    /// Reads `https://host` or `https://host:port`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |why: &str| format!("{text:?} is no origin: {why}");
+        let uri: http::Uri = text.parse().map_err(|error| wrong(&format!("{error}")))?;
+        if uri.scheme_str() != Some("https") {
+            return Err(wrong("it must begin with https://"));
+        }
+        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
+        if authority.as_str().contains('@') || !matches!(uri.path(), "" | "/") || uri.query().is_some() || text.contains(['#', '?']) {
+            return Err(wrong("it is https://host or https://host:port, and nothing more"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        // Not as the library reads it, to which a port that is none is no port.
+        let port = match authority.as_str().strip_prefix(authority.host()).unwrap_or_default() {
+            "" => HTTPS,
+            port => port.strip_prefix(':').and_then(|port| port.parse().ok()).ok_or_else(|| wrong("its port is no number below 65536"))?,
+        };
+        if host.is_empty() || port == 0 {
+            return Err(wrong("it has no host, or port 0"));
+        }
+        Ok(Self { host, port })
+    }
+
+    /// As it stands in a Host header.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == HTTPS { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "https://{}", self.authority())
+    }
+}
+
+/// An entry of the chart's `gateway.modelOrigins`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Entry {
+    origin: String,
+    #[serde(default)]
+    allow_private: bool,
+    #[serde(default)]
+    ca_bundle: String,
+}
+
+/// What is allowed at an origin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Its address may be a private one.
+    pub allow_private: bool,
+    /// Certificates to trust there besides the public ones, as PEM.
+    pub ca_bundle: String,
+}
+
+/// Where model calls may go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origins(BTreeMap<Origin, Terms>);
+
+impl Default for Origins {
+    fn default() -> Self {
+        Self(DEFAULT.iter().filter_map(|text| Some((Origin::parse(text).ok()?, Terms::default()))).collect())
+    }
+}
+
+impl Origins {
+    /// Reads a JSON list of `{origin, allowPrivate, caBundle}`.
+    pub fn parse(json: &str) -> Result<Self, String> {
+        let entries: Vec<Entry> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let mut all = BTreeMap::new();
+        for Entry { origin, allow_private, ca_bundle } in entries {
+            let origin = Origin::parse(&origin)?;
+            if all.insert(origin.clone(), Terms { allow_private, ca_bundle }).is_some() {
+                return Err(format!("{origin} is listed twice"));
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// What is allowed at `origin`, if calls may go there.
+    pub fn terms(&self, origin: &Origin) -> Option<&Terms> {
+        self.0.get(origin)
+    }
+}
+
+/// Why an address is not dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Nobody's: unspecified, multicast, broadcast, reserved, for documentation.
+    Nobody,
+    /// This machine.
+    Loopback,
+    /// The link, where clouds keep the credentials of their machines.
+    LinkLocal,
+    /// A private network.
+    Private,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Nobody => "an address that is nobody's",
+            Self::Loopback => "the gateway's own machine",
+            Self::LinkLocal => "a link-local address, where clouds keep credentials",
+            Self::Private => "a private address",
+        })
+    }
+}
+
+/// Whether `address` may be dialled. `allow_private` opens private networks and loopback, never the link or nobody's.
+pub fn judge(address: IpAddr, allow_private: bool) -> Result<(), Closed> {
+    let closed = match address {
+        IpAddr::V4(address) => closed_v4(address),
+        IpAddr::V6(address) => closed_v6(address),
+    };
+    match closed {
+        None => Ok(()),
+        Some(Closed::Private | Closed::Loopback) if allow_private => Ok(()),
+        Some(closed) => Err(closed),
+    }
+}
+
+fn closed_v4(address: Ipv4Addr) -> Option<Closed> {
+    match address.octets() {
+        [127, ..] => Some(Closed::Loopback),
+        [169, 254, ..] => Some(Closed::LinkLocal),
+        // The metadata addresses of clouds that are not link-local.
+        [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Some(Closed::LinkLocal),
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Some(Closed::Private),
+        [0, ..] | [192, 0, 0, _] | [192, 0, 2, _] | [192, 88, 99, _] | [198, 18..=19, ..] => Some(Closed::Nobody),
+        [198, 51, 100, _] | [203, 0, 113, _] | [224..=255, ..] => Some(Closed::Nobody),
+        _ => None,
+    }
+}
+
+fn closed_v6(address: Ipv6Addr) -> Option<Closed> {
+    let segments = address.segments();
+    match segments {
+        // IPv4 in other clothes is looked at as IPv4, and closed as such whatever it is: nobody needs it.
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Some(closed_v4(v4(high, low)).unwrap_or(Closed::Nobody))
+        }
+        [0, 0, 0, 0, 0, 0, 0, 1] => Some(Closed::Loopback),
+        [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => Some(Closed::LinkLocal),
+        [0xfe80..=0xfebf, ..] => Some(Closed::LinkLocal),
+        [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..] => Some(Closed::Private),
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(Closed::Nobody),
+        // What is given out as global.
+        [0x2000..=0x3fff, ..] => None,
+        _ => Some(Closed::Nobody),
+    }
+}
+
+fn v4(high: u16, low: u16) -> Ipv4Addr {
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    Ipv4Addr::new(a, b, c, d)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_address() {
+        use Closed::{LinkLocal, Loopback, Nobody, Private};
+        let cases = [
+            ("1.1.1.1", None),
+            ("9.255.255.255", None),
+            ("11.0.0.0", None),
+            ("100.63.255.255", None),
+            ("100.128.0.0", None),
+            ("172.15.255.255", None),
+            ("172.32.0.0", None),
+            ("192.167.255.255", None),
+            ("198.17.255.255", None),
+            ("198.20.0.0", None),
+            ("223.255.255.255", None),
+            ("0.0.0.0", Some(Nobody)),
+            ("0.1.2.3", Some(Nobody)),
+            ("10.0.0.1", Some(Private)),
+            ("10.255.255.255", Some(Private)),
+            ("100.64.0.0", Some(Private)),
+            ("100.127.255.255", Some(Private)),
+            ("100.100.100.200", Some(LinkLocal)),
+            ("127.0.0.1", Some(Loopback)),
+            ("127.255.255.255", Some(Loopback)),
+            ("168.63.129.16", Some(LinkLocal)),
+            ("169.254.169.254", Some(LinkLocal)),
+            ("169.254.0.1", Some(LinkLocal)),
+            ("172.16.0.0", Some(Private)),
+            ("172.31.255.255", Some(Private)),
+            ("192.0.0.1", Some(Nobody)),
+            ("192.0.0.192", Some(LinkLocal)),
+            ("192.0.2.1", Some(Nobody)),
+            ("192.88.99.1", Some(Nobody)),
+            ("192.168.0.1", Some(Private)),
+            ("198.18.0.1", Some(Nobody)),
+            ("198.19.255.255", Some(Nobody)),
+            ("198.51.100.1", Some(Nobody)),
+            ("203.0.113.1", Some(Nobody)),
+            ("224.0.0.1", Some(Nobody)),
+            ("240.0.0.1", Some(Nobody)),
+            ("255.255.255.255", Some(Nobody)),
+            ("2606:4700::1111", None),
+            ("2001:4860::8888", None),
+            ("2a00::1", None),
+            ("::", Some(Nobody)),
+            ("::1", Some(Loopback)),
+            ("::127.0.0.1", Some(Nobody)),
+            ("::ffff:127.0.0.1", Some(Loopback)),
+            ("::ffff:10.0.0.1", Some(Private)),
+            ("::ffff:169.254.169.254", Some(LinkLocal)),
+            ("::ffff:1.1.1.1", Some(Nobody)),
+            ("64:ff9b::7f00:1", Some(Loopback)),
+            ("64:ff9b::a9fe:a9fe", Some(LinkLocal)),
+            ("64:ff9b:1::1", Some(Nobody)),
+            ("2002:a9fe:a9fe::", Some(LinkLocal)),
+            ("2002:101:101::", Some(Nobody)),
+            ("2001::1", Some(Nobody)),
+            ("2001:db8::1", Some(Nobody)),
+            ("3fff::1", Some(Nobody)),
+            ("100::1", Some(Nobody)),
+            ("fc00::1", Some(Private)),
+            ("fd12:3456::1", Some(Private)),
+            ("fd00:ec2::254", Some(LinkLocal)),
+            ("fd20:ce::254", Some(LinkLocal)),
+            ("fe80::1", Some(LinkLocal)),
+            ("febf::1", Some(LinkLocal)),
+            ("fec0::1", Some(Private)),
+            ("ff02::1", Some(Nobody)),
+        ];
+        for (text, closed) in cases {
+            let address: IpAddr = text.parse().expect(text);
+            assert_eq!(judge(address, false).err(), closed, "{text}");
+            let open = matches!(closed, None | Some(Private | Loopback));
+            assert_eq!(judge(address, true).is_ok(), open, "{text}, with private ones allowed");
+        }
+    }
+
+    #[test]
+    fn an_origin_has_one_form() {
+        for (text, form) in [
+            ("https://api.anthropic.com", "https://api.anthropic.com"),
+            ("https://API.Anthropic.COM:443", "https://api.anthropic.com"),
+            ("https://api.openai.com/", "https://api.openai.com"),
+            ("https://models.team.svc:8443", "https://models.team.svc:8443"),
+            ("https://[2606:4700::1]:8443", "https://[2606:4700::1]:8443"),
+        ] {
+            assert_eq!(Origin::parse(text).map(|origin| origin.to_string()).as_deref(), Ok(form), "{text}");
+        }
+        for text in [
+            "http://api.anthropic.com",
+            "api.anthropic.com",
+            "https://",
+            "https://user@api.anthropic.com",
+            "https://api.anthropic.com/v1",
+            "https://api.anthropic.com?x=1",
+            "https://api.anthropic.com#x",
+            "https://api.anthropic.com:0",
+            "https://api.anthropic.com:",
+            "https://api.anthropic.com:99999",
+            "",
+        ] {
+            assert!(Origin::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_listed_is_open() {
+        let all = Origins::default();
+        for text in DEFAULT {
+            assert_eq!(all.terms(&Origin::parse(text).expect(text)), Some(&Terms::default()));
+        }
+        let of = |text: &str| Origin::parse(text).expect("an origin");
+        assert_eq!(all.terms(&of("https://api.anthropic.com:8443")), None);
+        let own = Origins::parse(r#"[{"origin": "https://Models.team.svc:8443", "allowPrivate": true, "caBundle": "x"}]"#).expect("a list");
+        let terms = Terms { allow_private: true, ca_bundle: "x".into() };
+        assert_eq!((own.terms(&of("https://models.team.svc:8443")), own.terms(&of(DEFAULT[0]))), (Some(&terms), None));
+        for bad in [
+            r#"[{"origin": "http://a"}]"#,
+            r#"[{"origin": "https://a", "alowPrivate": true}]"#,
+            "{}",
+            r#"[{"origin":"https://a"},{"origin":"https://A:443"}]"#,
+        ] {
+            assert!(Origins::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

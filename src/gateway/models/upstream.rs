@@ -1,0 +1,299 @@
+//! Connections to providers: dialled at an address that was looked at, over TLS, kept for the calls that follow.
+//!
+//! A name is resolved once for a connection, every address is judged, and what was judged is dialled: a name that answers
+//! otherwise a moment later leads nowhere. Redirects are not followed; whoever calls sees them as answers.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use super::origins::{Closed, Origin, Origins, Terms, judge};
+use crate::pki::tls;
+use crate::serve::turns::{Bounds, Turns};
+
+/// For looking a name up.
+const RESOLVE: Duration = Duration::from_secs(5);
+/// For TCP and TLS together, at one address.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Addresses of one name that are tried.
+const TRIES: usize = 3;
+/// A connection that rested for so long is not used again: the other side may have closed it.
+const REST: Duration = Duration::from_secs(50);
+/// One that is so old is not used again: its name may lead elsewhere by now.
+const OLD: Duration = Duration::from_secs(600);
+/// Connections that rest, of one origin.
+const RESTING: usize = 32;
+/// HTTP/2 connections to one origin.
+const SHARED: usize = 8;
+/// Calls of one origin at once: fewer than so many connections carry, or calls would wait in these, where nobody takes turns
+/// and an answer may take minutes.
+const CALLS: Bounds = Bounds { all: 768, of_one: 576, waiting: 2_048 };
+
+/// Why a provider was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// The gateway does not call it.
+    #[error("{0} is not among the origins that this gateway may call (gateway.modelOrigins of the chart)")]
+    NotListed(String),
+    /// Its address is closed.
+    #[error("{origin} is at {address}: {closed}, which the gateway does not call unless gateway.modelOrigins allows it (allowPrivate)")]
+    Address {
+        /// The origin.
+        origin: Origin,
+        /// The address.
+        address: IpAddr,
+        /// What is wrong with it.
+        closed: Closed,
+    },
+    /// It has no address, or does not answer, or is not who it should be.
+    #[error("{origin} cannot be reached: {why}")]
+    Unreachable {
+        /// The origin.
+        origin: Origin,
+        /// Why.
+        why: String,
+    },
+    /// The connection broke when the call may have been read.
+    #[error("{origin} broke the connection: {why}")]
+    Broken {
+        /// The origin.
+        origin: Origin,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Trouble {
+    /// Whether the call may have been read, so that it may have cost something.
+    pub fn may_have_cost(&self) -> bool {
+        match self {
+            Self::NotListed(_) | Self::Address { .. } | Self::Unreachable { .. } => false,
+            Self::Broken { .. } => true,
+        }
+    }
+
+    /// Whether trying again may help.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::NotListed(_) | Self::Address { .. } => false,
+            Self::Unreachable { .. } | Self::Broken { .. } => true,
+        }
+    }
+}
+
+/// A call, in parts, so that it can be sent again on another connection if it never went out on this one.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Its method.
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    /// Headers, without Host.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+type First = http1::SendRequest<Full<Bytes>>;
+type Second = http2::SendRequest<Full<Bytes>>;
+
+#[derive(Default)]
+struct Pool {
+    /// With when it was made, and last used.
+    resting: Vec<(First, Instant, Instant)>,
+    shared: Vec<(Second, Instant)>,
+}
+
+enum Connection {
+    First(First, Instant),
+    Second(Second),
+}
+
+/// The ways to providers.
+pub struct Upstream {
+    origins: Origins,
+    pools: Mutex<HashMap<Origin, Pool>>,
+    turns: Mutex<HashMap<Origin, Turns>>,
+    configs: Mutex<HashMap<Origin, Arc<ClientConfig>>>,
+}
+
+impl Upstream {
+    /// To these origins. Their certificates are looked at here, so that a wrong one shows at the start.
+    pub fn new(origins: Origins) -> Arc<Self> {
+        Arc::new(Self { origins, pools: Mutex::default(), turns: Mutex::default(), configs: Mutex::default() })
+    }
+
+    /// The listed origin that `text` names.
+    pub fn find(&self, text: &str) -> Result<Origin, Trouble> {
+        let origin = Origin::parse(text).ok().filter(|origin| self.origins.terms(origin).is_some());
+        origin.ok_or_else(|| Trouble::NotListed(text.to_owned()))
+    }
+
+    /// Places for calls of one of our origins. To be kept until the answer is there.
+    pub fn turns(&self, origin: &Origin) -> Turns {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(origin.clone()).or_insert_with(|| Turns::new(CALLS)).clone()
+    }
+
+    /// Sends a call and waits for the head of its answer.
+    pub async fn send(self: &Arc<Self>, origin: &Origin, call: &Call) -> Result<Response<Incoming>, Trouble> {
+        let terms = self.origins.terms(origin).ok_or_else(|| Trouble::NotListed(origin.to_string()))?;
+        // One that was kept may be closed by now, which shows when we send: then the call did not go out. As often as there
+        // may be kept ones.
+        while let Some(kept) = self.take(origin) {
+            if let Some(answer) = self.on(origin, kept, call).await? {
+                return Ok(answer);
+            }
+        }
+        let fresh = self.dial(origin, terms).await?;
+        let unsent = || Trouble::Unreachable { origin: origin.clone(), why: "it closed the connection at once".into() };
+        self.on(origin, fresh, call).await?.ok_or_else(unsent)
+    }
+
+    /// None: it did not go out.
+    async fn on(self: &Arc<Self>, origin: &Origin, connection: Connection, call: &Call) -> Result<Option<Response<Incoming>>, Trouble> {
+        let why = |why: String| Trouble::Broken { origin: origin.clone(), why };
+        match connection {
+            Connection::First(mut sender, made) => {
+                let request = request(origin, call, Version::HTTP_11).map_err(|error| why(error.to_string()))?;
+                match sender.try_send_request(request).await {
+                    Ok(answer) => {
+                        let (pools, origin) = (self.clone(), origin.clone());
+                        // It can be used again when the answer was read to its end.
+                        tokio::spawn(async move {
+                            if sender.ready().await.is_ok() {
+                                pools.keep(origin, sender, made);
+                            }
+                        });
+                        Ok(Some(answer))
+                    }
+                    Err(error) if error.message().is_some() => Ok(None),
+                    Err(error) => Err(why(error.into_error().to_string())),
+                }
+            }
+            Connection::Second(mut sender) => {
+                let request = request(origin, call, Version::HTTP_2).map_err(|error| why(error.to_string()))?;
+                match sender.try_send_request(request).await {
+                    Ok(answer) => Ok(Some(answer)),
+                    Err(error) if error.message().is_some() => Ok(None),
+                    Err(error) => Err(why(error.into_error().to_string())),
+                }
+            }
+        }
+    }
+
+    fn take(&self, origin: &Origin) -> Option<Connection> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = pools.get_mut(origin)?;
+        pool.resting.retain(|(sender, made, used)| !sender.is_closed() && used.elapsed() < REST && made.elapsed() < OLD);
+        pool.shared.retain(|(sender, made)| !sender.is_closed() && made.elapsed() < OLD);
+        let full = pool.shared.len() >= SHARED;
+        // One with room; with as many as there may be, any, and the call waits there.
+        let shared = pool.shared.iter().find(|(sender, _)| sender.is_ready()).or_else(|| pool.shared.first().filter(|_| full));
+        if let Some((sender, _)) = shared {
+            return Some(Connection::Second(sender.clone()));
+        }
+        let ready = pool.resting.iter().rposition(|(sender, ..)| sender.is_ready())?;
+        let (sender, made, _) = pool.resting.swap_remove(ready);
+        Some(Connection::First(sender, made))
+    }
+
+    fn keep(&self, origin: Origin, sender: First, made: Instant) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = pools.entry(origin).or_default();
+        if pool.resting.len() < RESTING {
+            pool.resting.push((sender, made, Instant::now()));
+        }
+    }
+
+    async fn dial(self: &Arc<Self>, origin: &Origin, terms: &Terms) -> Result<Connection, Trouble> {
+        let unreachable = |why: String| Trouble::Unreachable { origin: origin.clone(), why };
+        let config = self.config(origin, terms).map_err(|error| unreachable(format!("{error:#}")))?;
+        let name = ServerName::try_from(origin.host.clone()).map_err(|error| unreachable(error.to_string()))?;
+        let mut last = "it has no address".to_owned();
+        for address in addresses(origin, terms).await?.into_iter().take(TRIES) {
+            let connecting = async {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                TlsConnector::from(config.clone()).connect(name.clone(), stream).await
+            };
+            match tokio::time::timeout(CONNECT, connecting).await {
+                Ok(Ok(stream)) => return self.shake(origin, stream).await.map_err(|error| unreachable(error.to_string())),
+                Ok(Err(error)) => last = error.to_string(),
+                Err(_) => last = "it does not answer".to_owned(),
+            }
+        }
+        Err(unreachable(last))
+    }
+
+    async fn shake(&self, origin: &Origin, stream: tokio_rustls::client::TlsStream<TcpStream>) -> hyper::Result<Connection> {
+        let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
+        let (stream, made) = (TokioIo::new(stream), Instant::now());
+        if !second {
+            let (sender, connection) = http1::Builder::new().handshake(stream).await?;
+            // What went wrong shows at the sender.
+            tokio::spawn(async move { drop(connection.await) });
+            return Ok(Connection::First(sender, made));
+        }
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(20)).keep_alive_timeout(Duration::from_secs(20));
+        let (sender, connection) = builder.handshake(stream).await?;
+        tokio::spawn(async move { drop(connection.await) });
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.entry(origin.clone()).or_default().shared.push((sender.clone(), made));
+        Ok(Connection::Second(sender))
+    }
+
+    fn config(&self, origin: &Origin, terms: &Terms) -> anyhow::Result<Arc<ClientConfig>> {
+        if let Some(config) = self.configs.lock().unwrap_or_else(PoisonError::into_inner).get(origin) {
+            return Ok(config.clone());
+        }
+        let mut config = tls::public(&terms.ca_bundle).context("its caBundle")?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let config = Arc::new(config);
+        self.configs.lock().unwrap_or_else(PoisonError::into_inner).insert(origin.clone(), config.clone());
+        Ok(config)
+    }
+}
+
+/// The addresses of an origin, each of which may be dialled. One that may not is told of only if there is no other.
+async fn addresses(origin: &Origin, terms: &Terms) -> Result<Vec<SocketAddr>, Trouble> {
+    let unreachable = |why: &str| Trouble::Unreachable { origin: origin.clone(), why: why.to_owned() };
+    let looking = tokio::net::lookup_host((origin.host.as_str(), origin.port));
+    let found = tokio::time::timeout(RESOLVE, looking).await.map_err(|_| unreachable("its name is not resolved in time"))?;
+    let found: Vec<SocketAddr> = found.map_err(|error| unreachable(&error.to_string()))?.collect();
+    let open: Vec<SocketAddr> = found.iter().copied().filter(|address| judge(address.ip(), terms.allow_private).is_ok()).collect();
+    let closed = found.iter().find_map(|address| Some((address.ip(), judge(address.ip(), terms.allow_private).err()?)));
+    match closed {
+        Some((address, closed)) if open.is_empty() => Err(Trouble::Address { origin: origin.clone(), address, closed }),
+        Some(_) | None => Ok(open),
+    }
+}
+
+fn request(origin: &Origin, call: &Call, version: Version) -> http::Result<Request<Full<Bytes>>> {
+    let uri = match version {
+        Version::HTTP_2 => format!("https://{}{}", origin.authority(), call.path),
+        _ => call.path.clone(),
+    };
+    let mut request = Request::builder().method(call.method.clone()).uri(uri).body(Full::new(call.body.clone()))?;
+    request.headers_mut().clone_from(&call.headers);
+    if version != Version::HTTP_2 {
+        let host = HeaderValue::try_from(origin.authority())?;
+        request.headers_mut().insert(header::HOST, host);
+    }
+    Ok(request)
+}

@@ -1,0 +1,213 @@
+//! The agents' API as an OpenAPI 3.1 document, made from the table of calls and the types themselves.
+
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::wire::Refusal;
+use crate::wire::access::{Call, Row, TABLE};
+use crate::wire::agent::{Done, Goodbye, Register, Report, Settings, Spawn, Spawned, Wanted};
+use crate::wire::budget::{AskTokens, Left};
+use crate::wire::follow::{Inbox, Listed};
+use crate::wire::plan::{Plan, Planned};
+use crate::wire::work::{Advance, Assignment, Claim, Complete, Fail, Release, Submit, Submitted};
+
+/// What a call takes and gives.
+struct Shape {
+    summary: &'static str,
+    body: Option<Value>,
+    answer: Value,
+}
+
+/// The document.
+pub fn document() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = "/components/schemas".into());
+    let mut types = settings.into_generator();
+    let refusal = reference::<Refusal>(&mut types);
+    let mut paths = Map::new();
+    for row in TABLE.iter().filter(|row| row.served && row.path.starts_with("/agent/")) {
+        let Some(shape) = shape(row.call, &mut types) else { continue };
+        let methods = paths.entry(row.path.to_owned()).or_insert_with(|| json!({}));
+        methods[row.method.to_lowercase()] = operation(row, shape, &refusal);
+    }
+    let schemas: Map<String, Value> = types.take_definitions(true).into_iter().collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Spillway: the agents' API",
+            "version": crate::VERSION,
+            "description": "Calls of an agent's sidecar to the gateway. Every call is repeatable. The token is the pod's own, for the audience spillway.dev/gateway.",
+        },
+        "security": [{"pod": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"pod": {"type": "http", "scheme": "bearer"}},
+        },
+    })
+}
+
+fn reference<T: JsonSchema>(types: &mut SchemaGenerator) -> Value {
+    types.subschema_for::<T>().to_value()
+}
+
+fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
+    let shape = match call {
+        Call::Register => Shape {
+            summary: "First call of a sidecar: what the sandbox is, and how to behave.",
+            body: Some(reference::<Register>(types)),
+            answer: reference::<Settings>(types),
+        },
+        Call::Report => Shape {
+            summary: "The heartbeat. Answers at once with the whole wanted state.",
+            body: Some(reference::<Report>(types)),
+            answer: reference::<Wanted>(types),
+        },
+        Call::Wanted => Shape {
+            summary: "Long poll: the whole wanted state as soon as its revision is not `after`; 204 after about 25 seconds.",
+            body: None,
+            answer: reference::<Wanted>(types),
+        },
+        Call::Goodbye => Shape {
+            summary: "The agent says goodbye. Answered when that is stored; the pod is then asked to stop.",
+            body: Some(reference::<Goodbye>(types)),
+            answer: reference::<Done>(types),
+        },
+        Call::Spawn => Shape {
+            summary: "Makes a child, within spec.bulkhead.maxChildAgents and spec.may.spawnIn of the agent's pool.",
+            body: Some(reference::<Spawn>(types)),
+            answer: reference::<Spawned>(types),
+        },
+        Call::Claim => Shape {
+            summary: "An item of work, leased to the caller: the one that it holds, or the next. 204 if there is none for `waitSeconds`.",
+            body: Some(reference::<Claim>(types)),
+            answer: reference::<Assignment>(types),
+        },
+        Call::Complete => {
+            Shape { summary: "The item is done.", body: Some(reference::<Complete>(types)), answer: reference::<Done>(types) }
+        }
+        Call::Fail => Shape {
+            summary: "The task failed; the queue's rules say what follows.",
+            body: Some(reference::<Fail>(types)),
+            answer: reference::<Done>(types),
+        },
+        Call::Release => Shape {
+            summary: "The item is given back and counts as nothing.",
+            body: Some(reference::<Release>(types)),
+            answer: reference::<Done>(types),
+        },
+        Call::Advance => {
+            Shape { summary: "How far the item is.", body: Some(reference::<Advance>(types)), answer: reference::<Done>(types) }
+        }
+        Call::Submit => Shape {
+            summary: "Queues an item, within spec.may.submitTo of the agent's pool.",
+            body: Some(reference::<Submit>(types)),
+            answer: reference::<Submitted>(types),
+        },
+        Call::Plan => Shape {
+            summary: "Queues many items that wait for one another: none is given out before all of them exist.",
+            body: Some(reference::<Plan>(types)),
+            answer: reference::<Planned>(types),
+        },
+        Call::ListWork => Shape {
+            summary: "The items that the agents of the caller's pool submitted, and where each is.",
+            body: None,
+            answer: reference::<Listed>(types),
+        },
+        Call::Inbox => Shape {
+            summary: "Long poll: which of those items ended since `after`, and which plans; 204 if none did for `waitSeconds`.",
+            body: None,
+            answer: reference::<Inbox>(types),
+        },
+        Call::Budget => Shape {
+            summary: "Every limit that a model call of the caller passes, and how it stands. The nearest first.",
+            body: None,
+            answer: reference::<Left>(types),
+        },
+        Call::AskBudget => Shape {
+            summary: "Asks people for more tokens: a condition of the Agent, and an event. It raises nothing. Answered when it is stored.",
+            body: Some(reference::<AskTokens>(types)),
+            answer: reference::<Done>(types),
+        },
+        Call::Changes => return None,
+        Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterSettle => return None,
+    };
+    Some(shape)
+}
+
+fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
+    let content = |schema: &Value| json!({"application/json": {"schema": schema}});
+    let refused = |what: &str| json!({"description": what, "content": content(refusal)});
+    let mut responses = json!({
+        "200": {"description": "Done.", "content": content(&shape.answer)},
+        "400": refused("The body is not what the call takes; `field` says where."),
+        "401": refused("No token, or one that the API server does not vouch for."),
+        "403": refused("The caller is no living agent, or may not do this."),
+        "429": refused("Too many calls; Retry-After says when."),
+        "503": refused("The governor cannot be reached now; try again."),
+    });
+    let mut operation = json!({"operationId": format!("{:?}", row.call), "summary": shape.summary});
+    match row.call {
+        Call::Wanted => {
+            responses["204"] = json!({"description": "Nothing new."});
+            operation["parameters"] = json!([{"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The revision that is known."}]);
+        }
+        Call::Claim => responses["204"] = json!({"description": "There was nothing for so long."}),
+        Call::Complete | Call::Fail | Call::Release | Call::Advance => {
+            responses["409"] = refused("The lease is not the caller's any more, or the item ended otherwise.");
+            responses["410"] = refused("The item is gone.");
+            operation["parameters"] =
+                json!([{"name": "uid", "in": "path", "required": true, "schema": {"type": "string"}, "description": "The item's uid."}]);
+        }
+        Call::ListWork => {
+            let of = |name: &str, what: &str| json!({"name": name, "in": "query", "required": false, "schema": {"type": "string"}, "description": what});
+            operation["parameters"] =
+                json!([of("submittedBy", "`me`, or unset."), of("group", "Only those of a group."), of("plan", "Only those of a plan.")]);
+        }
+        Call::Inbox => {
+            responses["204"] = json!({"description": "There was nothing for so long."});
+            operation["parameters"] = json!([
+                {"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The cursor of the last answer that was read; unset: from the beginning."},
+                {"name": "waitSeconds", "in": "query", "required": false, "schema": {"type": "integer", "minimum": 0, "maximum": 25}, "description": "How long to wait for a message."},
+            ]);
+        }
+        Call::Submit | Call::Plan => {
+            responses["409"] =
+                refused("The queue is full, an item of the same key exists, or the Idempotency-Key was used for another item.");
+            responses["413"] = refused("The payload is larger than the queue takes.");
+            responses["422"] = refused("There is no such queue, it does not take the type, or the item would wait for itself.");
+            operation["parameters"] = json!([{"name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "maxLength": 253}, "description": "Needed without a dedupKey."}]);
+        }
+        Call::Spawn => {
+            responses["409"] = refused("The Idempotency-Key was used for another child.");
+            operation["parameters"] =
+                json!([{"name": "Idempotency-Key", "in": "header", "required": true, "schema": {"type": "string", "maxLength": 128}}]);
+        }
+        _ => {}
+    }
+    if let Some(body) = &shape.body {
+        operation["requestBody"] = json!({"required": true, "content": content(body)});
+    }
+    operation["responses"] = responses;
+    operation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_served_call_is_in_the_document_and_every_reference_leads_somewhere() {
+        let document = document();
+        for row in TABLE.iter().filter(|row| row.served && row.path.starts_with("/agent/")) {
+            assert!(document["paths"][row.path][row.method.to_lowercase()].is_object(), "{} {}", row.method, row.path);
+        }
+        let text = document.to_string();
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find("#/components/schemas/") {
+            rest = &rest[at + "#/components/schemas/".len()..];
+            let name = rest.split('"').next().unwrap_or_default();
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+        assert_eq!(document["components"]["schemas"]["Goodbye"]["additionalProperties"], false);
+    }
+}

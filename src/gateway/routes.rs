@@ -1,0 +1,277 @@
+//! One call of an agent: whose token, how many calls, which row of the table, which body; then the governor.
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use super::governor::Governor;
+use super::limits::{Full, Limits, Whose};
+use super::models::{self, Models};
+use super::openapi;
+use super::park::Park;
+use crate::cluster::clock::BootTime;
+use crate::cluster::token::{PodIdentity, Reviewer};
+use crate::governor::server::refused;
+use crate::serve::{Peer, query};
+use crate::telemetry::Metrics;
+use crate::wire::access::{Call, Caller, Found, Row, find, methods};
+use crate::wire::agent::{AskWanted, Goodbye, Register, Report, Spawn, Wanted};
+use crate::wire::body::{self, MAX_BYTES};
+use crate::wire::budget::AskTokens;
+use crate::wire::follow::{AskInbox, ListWork};
+use crate::wire::plan::Plan;
+use crate::wire::work::{Advance, Claim, Complete, Fail, Release, Submit};
+use crate::wire::{Code, Refusal};
+
+/// How long a long poll waits. Below what usual middle boxes and clients wait.
+const POLL: Duration = Duration::from_secs(25);
+/// How long the body of a call may take to come.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+/// What the routes work with.
+pub struct Gateway {
+    /// Whose token it is.
+    pub reviewer: Reviewer,
+    /// The way to the governor.
+    pub governor: Governor,
+    /// Long polls, and who was revoked.
+    pub park: Park,
+    /// How much who calls.
+    pub limits: Mutex<Limits>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Calls of models.
+    pub models: Arc<Models>,
+}
+
+/// The routes.
+pub fn routes(gateway: Arc<Gateway>) -> axum::Router {
+    axum::Router::new().route("/openapi.json", get(document).fallback(async || wrong_method(&["GET"]))).fallback(answer).with_state(gateway)
+}
+
+async fn document() -> Response {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+}
+
+async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    if request.uri().path().starts_with(models::PREFIX) {
+        let response = models::answer(&gateway, request).await;
+        gateway.metrics.call_answered("/models", response.status().as_u16());
+        return response;
+    }
+    let row = find(request.method().as_str(), request.uri().path());
+    let call = match row {
+        Found::Row(row) => row.path,
+        Found::OtherMethod | Found::Nothing => "other",
+    };
+    let methods = methods(request.uri().path());
+    let response = one(&gateway, row, request).await.unwrap_or_else(|refusal| {
+        gateway.metrics.call_refused(call, refusal.code.label());
+        if refusal.code == Code::WrongMethod { wrong_method(&methods) } else { refused(&refusal) }
+    });
+    gateway.metrics.call_answered(call, response.status().as_u16());
+    response
+}
+
+/// The path is served, with these methods.
+fn wrong_method(methods: &[&str]) -> Response {
+    let allow = methods.join(", ");
+    let mut response = refused(&Refusal::new(Code::WrongMethod, format!("the path is served with {allow}")));
+    response.headers_mut().extend(HeaderValue::try_from(allow).ok().map(|allow| (header::ALLOW, allow)));
+    response
+}
+
+/// Whose call it is: the pod that its token is bound to, unless it ended.
+pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, peer: Option<Peer>) -> Result<PodIdentity, Refusal> {
+    let peer = peer.map(|peer| peer.0.to_string()).unwrap_or_default();
+    let may_ask = || {
+        let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(&peer, now());
+        let message = "too many unknown tokens come from this address";
+        if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
+    };
+    let holder = gateway.reviewer.review(headers, may_ask).await?;
+    let pod = holder.pod.ok_or_else(|| Refusal::new(Code::NotAPod, "the token is not bound to a pod: only agents' pods may call"))?;
+    if gateway.park.is_revoked(&pod.uid) {
+        return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
+    }
+    Ok(pod)
+}
+
+async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response, Refusal> {
+    let peer = request.extensions().get::<Peer>().copied();
+    let pod = identify(gateway, request.headers(), peer).await?;
+    let row = match row {
+        Found::Row(row) => row,
+        Found::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
+        Found::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists them")),
+    };
+    // A pod's token is its sidecar's: what programs may ask is looked at in the pod.
+    if !row.callers.contains(&Caller::Link) {
+        return Err(Refusal::new(Code::NotAllowed, "agents may not make this call"));
+    }
+    if !row.served {
+        return Err(Refusal::new(Code::NotBuilt, format!("this version of Spillway does not serve {} {}", row.method, row.path)));
+    }
+    let _place = Place::take(gateway, &pod)?;
+    served(gateway, row, &pod, request).await
+}
+
+async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Request) -> Result<Response, Refusal> {
+    let (head, body) = request.into_parts();
+    let reading = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, MAX_BYTES)).await;
+    let bytes = reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not come in time").field("(body)"))?.map_err(|_| {
+        Refusal::new(Code::BodyTooLarge, format!("the body cannot be read, or has more than {MAX_BYTES} bytes")).field("(body)")
+    })?;
+    checked(row.call, &bytes, &head.uri)?;
+    if row.call == Call::Wanted {
+        let AskWanted { after } = query::read(&head.uri)?;
+        return wanted(gateway, pod, &after.unwrap_or_default()).await;
+    }
+    let path = head.uri.path_and_query().map_or(row.path, PathAndQuery::as_str);
+    let wait_seconds = match row.call {
+        Call::Claim => Some(body::read::<Claim>(&bytes)?.wait_seconds),
+        Call::Inbox => Some(query::read::<AskInbox>(&head.uri)?.wait_seconds),
+        _ => None,
+    };
+    if let Some(wait_seconds) = wait_seconds {
+        return when_there_is(gateway, pod, (row.method, path), bytes, wait_seconds).await;
+    }
+    let (status, answer) = gateway.governor.call(row.method, path, pod, head.headers.get("idempotency-key"), bytes).await?;
+    passed_on(status, answer)
+}
+
+/// The governor's answer as soon as it has something to say; 204 if it has not for as long as the caller waits.
+async fn when_there_is(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    (method, path): (&str, &str),
+    bytes: Bytes,
+    wait_seconds: u32,
+) -> Result<Response, Refusal> {
+    let end = tokio::time::Instant::now() + Duration::from_secs(wait_seconds.into()).min(POLL);
+    // Subscribed before the first look: what comes in between is not missed.
+    let mut work = gateway.park.wait_for_work(&pod.uid);
+    loop {
+        work.mark_unchanged();
+        let (status, answer) = gateway.governor.call(method, path, pod, None, bytes.clone()).await?;
+        if status != 204 {
+            return passed_on(status, answer);
+        }
+        match tokio::time::timeout_at(end, work.changed()).await {
+            Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
+            Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent ended")),
+            Ok(Ok(())) if gateway.park.is_revoked(&pod.uid) => {
+                return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
+            }
+            Ok(Ok(())) => {}
+        }
+    }
+}
+
+/// Refuses a body or a query that the governor would refuse, here, where it costs least.
+fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
+    match call {
+        Call::Register => body::read::<Register>(bytes).map(drop),
+        Call::Report => body::read::<Report>(bytes).map(drop),
+        Call::Goodbye => body::read::<Goodbye>(bytes).map(drop),
+        Call::Spawn => body::read::<Spawn>(bytes).map(drop),
+        Call::Claim => body::read::<Claim>(bytes).map(drop),
+        Call::Complete => body::read::<Complete>(bytes).map(drop),
+        Call::Fail => body::read::<Fail>(bytes).map(drop),
+        Call::Release => body::read::<Release>(bytes).map(drop),
+        Call::Advance => body::read::<Advance>(bytes).map(drop),
+        Call::Submit => body::read::<Submit>(bytes).map(drop),
+        Call::Plan => body::read::<Plan>(bytes).map(drop),
+        Call::ListWork => query::read::<ListWork>(uri).map(drop),
+        Call::Inbox => query::read::<AskInbox>(uri).map(drop),
+        Call::Wanted => query::read::<AskWanted>(uri).map(drop),
+        Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
+        Call::Budget | Call::Changes => Ok(()),
+        Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterSettle => Ok(()),
+    }
+}
+
+/// The whole wanted state as soon as it is not `after`; 204 if it stays that for long.
+async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Response, Refusal> {
+    let end = tokio::time::Instant::now() + POLL;
+    // Subscribed before the first look: a change in between is not missed.
+    let mut changes = gateway.park.wait(&pod.uid);
+    loop {
+        changes.mark_unchanged();
+        let (status, answer) = gateway.governor.call("GET", "/agent/v1/wanted", pod, None, Bytes::new()).await?;
+        let same = status == 200 && serde_json::from_slice::<Wanted>(&answer).is_ok_and(|wanted| wanted.revision == after);
+        if !same {
+            return passed_on(status, answer);
+        }
+        match tokio::time::timeout_at(end, changes.changed()).await {
+            Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
+            // It was revoked: the next look says so.
+            Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent ended")),
+            Ok(Ok(())) if gateway.park.is_revoked(&pod.uid) => {
+                return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
+            }
+            Ok(Ok(())) => {}
+        }
+    }
+}
+
+fn passed_on(status: u16, answer: Bytes) -> Result<Response, Refusal> {
+    if let Ok(refusal) = serde_json::from_slice::<Refusal>(&answer)
+        && status >= 400
+    {
+        return Err(refusal);
+    }
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut response = Response::new(Body::from(answer));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// On the clock of the limits.
+pub(super) fn now() -> Duration {
+    BootTime::now().since(BootTime::default())
+}
+
+/// One agent's place among its calls in flight, until it is dropped.
+struct Place<'a> {
+    limits: &'a Mutex<Limits>,
+    pod: &'a PodIdentity,
+}
+
+impl<'a> Place<'a> {
+    fn take(gateway: &'a Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
+        let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.uid, now());
+        let (whose, full) = match begun {
+            Ok(()) => return Ok(Self { limits: &gateway.limits, pod }),
+            Err(refused) => refused,
+        };
+        Err(too_many(whose, full))
+    }
+}
+
+/// Why a call has to wait.
+pub(super) fn too_many(whose: Whose, full: Full) -> Refusal {
+    let whose = match whose {
+        Whose::Agent => "this agent",
+        Whose::Namespace => "the agents of this namespace",
+    };
+    let message = match full {
+        Full::InFlight => format!("too many calls of {whose} are in flight"),
+        Full::Rate => format!("too many calls of {whose} lately"),
+    };
+    Refusal::new(Code::TooManyCalls, message).retry_after(1)
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.uid);
+    }
+}

@@ -1,0 +1,340 @@
+//! The gateways' calls about tokens. Each may be repeated.
+//!
+//! What always holds: no hold is answered that is not below what is durable, nor to whom ended, is paused or has lost the item
+//! that the call is for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::convert;
+use super::facts;
+use super::meter::{Held, Meter};
+use super::object::Object;
+use super::way;
+use crate::api::conditions::types;
+use crate::api::{Agent, AgentPool};
+use crate::controller::conditions::find;
+use crate::controller::{Context, Key as Name, PoolObject};
+use crate::governor::caller::{Caller, identify};
+use crate::policy::budget::refusal::{Because, Standing, When};
+use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
+use crate::policy::hub::Signal;
+use crate::wire::access::Call;
+use crate::wire::agent::Directive;
+use crate::wire::meter::{self, Acked, Begin, Extend, Extended, Hold, Room, Settles, Shortage, Target, Way};
+use crate::wire::work::Held as Lease;
+use crate::wire::{Code, Refusal, body};
+
+/// A hold waits so long for what must be written before it.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Answers a call that no agent makes: what a session tells of itself.
+pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
+    let meter = ready(&context.meter)?;
+    match call {
+        Call::MeterBegin => json(&begin(meter, &read(bytes)?)?),
+        Call::MeterSettle => json(&settle(meter, body::read(bytes)?)?),
+        Call::MeterExtend => json(&extend(meter, &body::read(bytes)?).await?),
+        _ => Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
+    }
+}
+
+/// Answers a call for an agent.
+pub async fn of_agent(call: Call, caller: &Caller, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
+    ready(&context.meter)?;
+    let agent = identify(caller, context).await?;
+    match call {
+        Call::MeterWay => {
+            let way: Way = body::read(bytes)?;
+            json(&allowed(caller, &agent, &way, context)?.1)
+        }
+        Call::MeterHold => json(&hold(caller, &agent, body::read(bytes)?, context).await?),
+        _ => Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(value).map_err(|error| Refusal::new(Code::Internal, error.to_string()))
+}
+
+fn away(message: &str) -> Refusal {
+    Refusal::new(Code::GovernorAway, message).retry_after(1)
+}
+
+fn ready(meter: &Meter) -> Result<&Meter, Refusal> {
+    if meter.is_ready() { Ok(meter) } else { Err(away("the records of tokens are being read; try again")) }
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(Code::SessionUnknown, "this session is not known to this leader: it must begin")
+}
+
+/// A body that may be larger than those of agents.
+fn read(bytes: &[u8]) -> Result<Begin, Refusal> {
+    let begin: Begin = serde_json::from_slice(bytes).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field("(body)"))?;
+    body::Checked::check(&begin).map_err(|(field, message)| Refusal::new(Code::InvalidBody, message).field(field))?;
+    if begin.session.is_empty() {
+        return Err(Refusal::new(Code::InvalidBody, "a session has a name").field("session"));
+    }
+    Ok(begin)
+}
+
+fn usage(usage: meter::Usage) -> budget::Usage {
+    let meter::Usage { input, cache_read, cache_write, output } = usage;
+    budget::Usage { input, cache_read, cache_write, output }
+}
+
+fn quality(quality: meter::Quality) -> Quality {
+    match quality {
+        meter::Quality::Exact => Quality::Exact,
+        meter::Quality::Partial => Quality::Partial,
+        meter::Quality::Estimated => Quality::Estimated,
+    }
+}
+
+/// A place that is not understood is one that this version does not have: what was held there counts nowhere.
+fn open(open: &meter::Open) -> budget::Open {
+    let meter::Open { id, at, path, input, output } = open;
+    let path: Vec<Key> = path.iter().filter_map(|text| convert::key(text)).collect();
+    budget::Open { id: *id, at: *at, path: Arc::from(path), input: *input, output: *output }
+}
+
+fn begin(meter: &Meter, begin: &Begin) -> Result<Acked, Refusal> {
+    let Begin { session, next_hold, acked, settles, open: opened } = begin;
+    let told = |told: &meter::Told| budget::Told { open: open(&told.open), usage: usage(told.usage), quality: quality(told.quality) };
+    let log =
+        Log { next_hold: *next_hold, acked: *acked, settles: settles.iter().map(told).collect(), open: opened.iter().map(open).collect() };
+    let acked = meter.begin(session, &log);
+    tracing::info!(session, open = opened.len(), settles = settles.len(), acked, "a session of a gateway begins");
+    Ok(Acked { acked })
+}
+
+fn settle(meter: &Meter, told: Settles) -> Result<Acked, Refusal> {
+    let Settles { session, settles, floor, confirmed } = told;
+    let one = |settle: meter::Settle| {
+        let meter::Settle { seq, hold, usage: used, quality: how, model, bytes } = settle;
+        (budget::Settle { seq, hold, usage: usage(used), quality: quality(how) }, model, bytes)
+    };
+    let settles: Vec<_> = settles.into_iter().map(one).collect();
+    let acked = meter.settle(&session, &settles, floor, confirmed).ok_or_else(unknown)?;
+    Ok(Acked { acked })
+}
+
+async fn extend(meter: &Meter, request: &Extend) -> Result<Extended, Refusal> {
+    let Extend { session, id, output } = request;
+    let ask = |output| meter.extend(session, *id, output);
+    let before = match ask(0) {
+        Held::Given { given, .. } => given.output,
+        Held::Closed => return Err(closed()),
+        Held::Unknown | Held::Soon | Held::Refused(_) => return Err(unknown()),
+    };
+    let held = until_written(meter, || ask(*output)).await;
+    match held {
+        Some(Held::Given { given, .. }) => Ok(Extended { output: given.output }),
+        Some(Held::Closed) => Err(closed()),
+        Some(Held::Unknown) => Err(unknown()),
+        // The call may finish in any case.
+        Some(Held::Refused(_) | Held::Soon) | None => Ok(Extended { output: before }),
+    }
+}
+
+fn closed() -> Refusal {
+    Refusal::new(Code::HoldClosed, "the number of this hold was used before: nothing is held under it")
+}
+
+/// Asks until it is not to wait for a write any more. None: that took too long.
+async fn until_written(meter: &Meter, mut ask: impl FnMut() -> Held) -> Option<Held> {
+    let mut writes = meter.writes();
+    let waiting = async {
+        loop {
+            // Marked as seen before it is asked: a write in between is not missed.
+            writes.borrow_and_update();
+            match ask() {
+                Held::Soon => {}
+                held @ (Held::Given { .. } | Held::Refused(_) | Held::Closed | Held::Unknown) => return Some(held),
+            }
+            writes.changed().await.ok()?;
+        }
+    };
+    tokio::time::timeout(WRITTEN_WITHIN, waiting).await.ok().flatten()
+}
+
+/// The caller's pool, and where its call goes: if it may call at all now.
+fn allowed(caller: &Caller, agent: &Agent, way: &Way, context: &Context) -> Result<(Arc<PoolObject>, Target), Refusal> {
+    let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
+    let stored = stored.filter(|pool| pool.0.is_ok()).ok_or_else(|| away("the agent's pool is not known here now; try again"))?;
+    let Ok(pool) = &stored.0 else { return Err(away("the agent's pool is not known here now; try again")) };
+    let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
+    let desk = &context.desk;
+    if !desk.is_ready() {
+        return Err(away("the items of work are being listed; try again"));
+    }
+    let holding = lease_of(caller, way.item.as_ref(), context);
+    working(agent, paused, way.item.as_ref(), holding.as_ref())?;
+    let target = way::target(pool, way)?;
+    Ok((stored, target))
+}
+
+/// The lease that a call is for: the one that it names, if that is the pod's, else the one that the pod holds.
+fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option<Lease> {
+    context.desk.with(&caller.key.namespace, |room| {
+        let named = named.cloned().filter(|lease| room.holds(&caller.uid, lease));
+        named.or_else(|| room.holding(&caller.uid).map(|holding| holding.held))
+    })
+}
+
+/// Whether an agent may call models now. Pure.
+fn working(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
+    let conditions = agent.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let held = find(conditions, types::PAUSED).is_some_and(|paused| paused.status == "True");
+    if paused || held || agent.spec.paused == Some(true) {
+        return Err(Refusal::new(Code::NotWorking, "this agent is paused: it makes no model calls until somebody resumes it"));
+    }
+    match says {
+        Some(lease) if holds != Some(lease) => {
+            let message = "the item that this call is for is not this agent's any more: its lease ended, or another one holds it";
+            Err(Refusal::new(Code::NotWorking, message).field("way.item"))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Everything above one agent that a call passes.
+struct Passage {
+    leafs: Vec<Key>,
+    top: Option<Key>,
+    route: Route,
+    /// Without the agent and its item.
+    above: Route,
+    /// The item that it is for, if that has no share.
+    item: Option<String>,
+}
+
+async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::Given, Refusal> {
+    let Hold { session, id, way, facts } = request;
+    let (pool, target) = allowed(caller, agent, &way, context)?;
+    let Ok(pool) = &pool.0 else { return Err(away("the agent's pool is not known here now; try again")) };
+    let meter = &context.meter;
+    let (mut passage, per_second) = passage(caller, agent, way.item.as_ref(), pool, context)?;
+    let uid = agent.uid().unwrap_or_default();
+    meter.call(&uid, per_second).map_err(|wait| {
+        let message =
+            format!("this agent makes more than {per_second} model calls a second (spec.requests.perAgentPerSecond of its Budget)");
+        Refusal::new(Code::TooManyCalls, message).retry_after(wait).limit(u64::from(per_second), u64::from(per_second) + 1)
+    })?;
+    let meter::Facts { bytes, other_tokens, output, thinking, choices } = facts;
+    let asked = Body { bytes, other_tokens, output, model_output: None, thinking, choices };
+    let model = way.model.clone().unwrap_or_default();
+    let own = Key::Agent(uid.clone());
+    let item = passage.item.take();
+    let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, &model) {
+        // What its life lacks it may be given more of, which is written first.
+        Held::Refused(refusal) if refusal.key == own && spent(&refusal.because) && meter.top_up(&uid, &mut passage.above) => Held::Soon,
+        held => held,
+    });
+    match held.await {
+        Some(Held::Given { given, each, path, room }) => {
+            meter.gave(Name::of(pool), given.input.saturating_add(given.output));
+            if let Some(item) = item {
+                meter.held_for(&session, id, &item);
+            }
+            let open = meter::Open { id, at: given.at, path, input: given.input, output: given.output };
+            Ok(meter::Given { open, output: each, target, room })
+        }
+        Some(Held::Refused(refusal)) => {
+            context.metrics.budget_refused(refusal.because.label());
+            meter.lacked(Name::of(pool), &refusal);
+            // Its own life, for good: whether it is paused or ended, the supervisor decides.
+            if refusal.key == own && refusal.when == When::Never {
+                context.live.raised(&caller.uid, Signal::TokenBudgetExceeded, Some(refusal.to_string()));
+                context.wake.agent(&caller.key);
+            }
+            Err(refused(&refusal))
+        }
+        Some(Held::Closed) => Err(closed()),
+        Some(Held::Unknown) => Err(unknown()),
+        Some(Held::Soon) | None => Err(away("what must be stored before this call could not be in time; try again")),
+    }
+}
+
+fn spent(because: &Because) -> bool {
+    match because {
+        Because::Used | Because::TooLarge => true,
+        Because::Held
+        | Because::Guaranteed
+        | Because::Recovering
+        | Because::Paused
+        | Because::InFlight
+        | Because::Gateways
+        | Because::Missing
+        | Because::Blocked(_) => false,
+    }
+}
+
+/// The places that a call of the item in hand would pass, the nearest first; shares that are reserved for the pool's type are
+/// not among them.
+pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Vec<Key>, Refusal> {
+    ready(&context.meter)?;
+    if !context.desk.is_ready() {
+        return Err(away("the items of work are being listed; try again"));
+    }
+    let (Passage { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
+    Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())
+}
+
+/// The places that a call passes, which are placed with it; and how many calls its agent may make in a second.
+fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPool, context: &Context) -> Result<(Passage, u32), Refusal> {
+    let meter = &context.meter;
+    let namespace = &caller.key.namespace;
+    let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
+    let budget = context.stores.budget(namespace, named.unwrap_or("default"));
+    let above = meter.above(namespace, named, budget.is_some());
+    let above = above.ok_or_else(|| away("the budgets of this namespace are not known yet; try again"))?;
+    let defaults = meter.defaults(namespace);
+    let life = facts::lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0);
+    meter.place_agent(&Object::from(agent), life);
+    let mut leafs = Vec::new();
+    let lease = lease_of(caller, item, context);
+    let share = lease
+        .clone()
+        .and_then(|held| context.desk.with(namespace, |room| room.share(&held.uid).map(|(tokens, item)| (held, *tokens, item.clone()))));
+    let item = lease.filter(|_| share.is_none()).map(|held| held.uid);
+    if let Some((held, tokens, item)) = share {
+        meter.place_task(&Object::Item(item), held.epoch, tokens);
+        leafs.push(Key::Task { item: held.uid, epoch: held.epoch });
+    }
+    leafs.push(Key::Agent(agent.uid().unwrap_or_default()));
+    let parsed = budget.as_ref().and_then(|budget| budget.0.as_ref().ok());
+    let per_second = facts::per_second(parsed, defaults.as_ref());
+    let type_ = &pool.spec.type_;
+    let route = Route::new(leafs.clone(), above.top.clone(), type_);
+    Ok((Passage { leafs, route, above: Route::new(Vec::new(), above.top.clone(), type_), top: above.top, item }, per_second))
+}
+
+/// A refusal as gateways read it.
+pub fn refused(refusal: &budget::Refusal) -> Refusal {
+    let budget::Refusal { key, because, limit, when, field } = refusal;
+    let room = limit.as_ref().map(|standing| {
+        let Standing { name, span, limit, used, held, left, asked: _ } = standing;
+        Room { budget: key.to_string(), name: name.clone(), limit: *limit, used: *used, held: *held, left: *left, resets_at: span.end() }
+    });
+    let field = if key.is_leaf() || field.is_empty() { field.clone() } else { format!("{field} of {}", key.record()) };
+    let shortage = Shortage { room, because: because.label().to_owned(), field, own: !refusal.above_agent() };
+    let (code, wait) = match when {
+        When::Wait(seconds) => (Code::BudgetHeld, Some(u32::try_from(*seconds).unwrap_or(1).max(1))),
+        When::Later(_) | When::Never => (Code::BudgetExhausted, None),
+    };
+    let refusal = Refusal::new(code, refusal.to_string()).budget(shortage);
+    match wait {
+        Some(seconds) => refusal.retry_after(seconds),
+        None => refusal,
+    }
+}
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+//! Who may call, and what a refusal says, without a server.
+
+use serde_json::{Value, json};
+
+use super::super::world::{Leader, server};
+use super::*;
+use crate::policy::budget::Window;
+use crate::wire::work::Held as Lease;
+
+fn agent(spec: Value, conditions: Value) -> Agent {
+    let mut spec = spec;
+    spec["poolRef"] = json!({"name": "p"});
+    let status = json!({"conditions": conditions});
+    serde_json::from_value(
+        json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": spec, "status": status}),
+    )
+    .expect("an Agent")
+}
+
+#[test]
+fn who_is_paused_or_lost_its_item_makes_no_calls() {
+    let free = agent(json!({}), json!([]));
+    let paused = json!([{"type": "Paused", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let lease = |epoch| Lease { uid: "u".into(), epoch };
+    let no = |result: Result<(), Refusal>| result.err().map(|refusal| refusal.code);
+    let not = Some(Code::NotWorking);
+    assert_eq!(no(working(&free, false, None, None)), None);
+    assert_eq!(no(working(&free, false, None, Some(&lease(1)))), None, "it need not say what it holds");
+    assert_eq!(no(working(&free, false, Some(&lease(1)), Some(&lease(1)))), None);
+    assert_eq!(no(working(&free, false, Some(&lease(1)), Some(&lease(2)))), not, "a lease before");
+    assert_eq!(no(working(&free, false, Some(&lease(1)), None)), not);
+    assert_eq!(no(working(&free, true, None, None)), not);
+    assert_eq!(no(working(&agent(json!({"paused": true}), json!([])), false, None, None)), not);
+    assert_eq!(no(working(&agent(json!({}), paused), false, None, None)), not, "as a leader before us stored it");
+}
+
+#[test]
+fn a_refusal_says_whether_to_wait_what_stands_in_the_way_and_what_to_raise() {
+    let span = Window::Hour.at(0);
+    let standing = Standing { name: "hourly".into(), span, limit: 100, used: 95, held: 3, left: 2, asked: 10 };
+    let of = |key: Key, when| budget::Refusal {
+        key,
+        because: Because::Used,
+        limit: Some(standing.clone()),
+        when,
+        field: "spec.tokens.limits[hourly].tokens".into(),
+    };
+    let waits = refused(&of(Key::budget("team", "default"), When::Wait(4)));
+    assert_eq!((waits.code, waits.retry_after_seconds), (Code::BudgetHeld, Some(4)));
+    let ends = refused(&of(Key::budget("team", "default"), When::Later(3_600_000)));
+    assert_eq!((ends.code, ends.retry_after_seconds), (Code::BudgetExhausted, None));
+    assert!(ends.message.contains("2 of 100 tokens are left"), "{}", ends.message);
+    let shortage = ends.budget.expect("it says which");
+    assert_eq!((shortage.because.as_str(), shortage.own), ("used", false));
+    assert_eq!(shortage.field, "spec.tokens.limits[hourly].tokens of Budget/default in team");
+    let room = shortage.room.expect("a limit of tokens");
+    assert_eq!((room.left, room.resets_at), (2, Some(3_600_000)));
+    assert!(refused(&of(Key::Agent("u".into()), When::Never)).budget.expect("it says which").own);
+}
+
+#[tokio::test]
+async fn before_all_is_read_gateways_are_asked_to_come_again() {
+    let meter = Meter::new(1);
+    let refusal = ready(&meter).err().expect("nothing is read");
+    assert_eq!((refusal.code, refusal.retry_after_seconds), (Code::GovernorAway, Some(1)));
+}
+
+#[test]
+fn a_session_tells_of_places_by_their_names() {
+    let begin = br#"{"session": "g", "nextHold": 2, "acked": 0, "settles": [],
+        "open": [{"id": 1, "at": 5, "path": ["a:u", "of a later version", "b:team/default"], "input": 3, "output": 4}]}"#;
+    let begin = read(begin).expect("it is well formed");
+    let told = open(&begin.open[0]);
+    assert_eq!(told.path.as_ref(), [Key::Agent("u".into()), Key::budget("team", "default")]);
+    assert_eq!(
+        read(br#"{"session": "", "nextHold": 1, "acked": 0, "settles": [], "open": []}"#).expect_err("no name").code,
+        Code::InvalidBody
+    );
+    assert_eq!(read(b"[]").expect_err("no object").code, Code::InvalidBody);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_write_is_answered_when_it_is_made() {
+    let server = server(1000);
+    let leader = Leader::new(&server, 7);
+    leader.begin("g");
+    let writing = leader.run();
+    let all = (1..=30).map(|id| {
+        until_written(&leader.meter, {
+            let leader = &leader;
+            move || leader.ask("g", id, 10)
+        })
+    });
+    for held in futures::future::join_all(all).await {
+        assert!(matches!(held, Some(Held::Given { .. })), "{held:?}");
+    }
+    assert_eq!(leader.stands().1, 30 * 10);
+    writing.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_write_that_is_never_made_is_sent_away() {
+    let server = server(1000);
+    let leader = Leader::new(&server, 7);
+    leader.begin("g");
+    assert_eq!(until_written(&leader.meter, || leader.ask("g", 1, 10)).await, None);
+    assert_eq!(leader.stands().1, 0, "and nothing is held");
+}
+
+#[tokio::test]
+async fn a_refused_extension_leaves_the_call_what_it_has() {
+    let server = server(1000);
+    let leader = Leader::new(&server, 7);
+    leader.begin("g");
+    let writing = leader.run();
+    assert!(matches!(until_written(&leader.meter, || leader.ask("g", 1, 40)).await, Some(Held::Given { .. })));
+    let more = |id, output| Extend { session: "g".into(), id, output };
+    assert_eq!(extend(&leader.meter, &more(1, 400)).await.expect("there is room").output, 400);
+    assert_eq!(extend(&leader.meter, &more(1, 501)).await.expect("it may finish").output, 400);
+    assert_eq!(extend(&leader.meter, &more(2, 1)).await.expect_err("nothing is held").code, Code::HoldClosed);
+    let other = Extend { session: "h".into(), id: 1, output: 1 };
+    assert_eq!(extend(&leader.meter, &other).await.expect_err("it has not begun").code, Code::SessionUnknown);
+    writing.abort();
+}
+
+#[tokio::test]
+async fn what_a_session_tells_is_answered_with_what_is_stored() {
+    let server = server(1000);
+    let leader = Leader::new(&server, 7);
+    let told = Begin { session: "g".into(), next_hold: 1, ..Begin::default() };
+    assert_eq!(begin(&leader.meter, &told).expect("it begins"), Acked { acked: 0 });
+    assert!(matches!(leader.hold("g", 1, 40).await, Held::Given { .. }));
+    let used = meter::Usage { output: 30, ..meter::Usage::default() };
+    let one = meter::Settle { seq: 1, hold: 1, usage: used, quality: meter::Quality::Exact, model: "m".into(), bytes: 100 };
+    let settles = |settles| Settles { session: "g".into(), settles, floor: 1, confirmed: 0 };
+    assert_eq!(settle(&leader.meter, settles(vec![one])).expect("it counts").acked, 0, "not stored yet");
+    leader.meter.pass(31_000);
+    leader.write().await;
+    assert_eq!(settle(&leader.meter, settles(Vec::new())).expect("a sign of life").acked, 1);
+    let other = Settles { session: "h".into(), ..Settles::default() };
+    assert_eq!(settle(&leader.meter, other).expect_err("it has not begun").code, Code::SessionUnknown);
+}

@@ -1,0 +1,131 @@
+//! What is unset, and whom a selector selects.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn cluster(name: &str, created: i64, spec: Value) -> ClusterBudget {
+    let created = jiff::Timestamp::from_second(created).expect("a time").to_string();
+    serde_json::from_value(json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "ClusterBudget", "metadata": {"name": name, "creationTimestamp": created}, "spec": spec
+    }))
+    .expect("a ClusterBudget")
+}
+
+fn budget(spec: Value) -> Budget {
+    serde_json::from_value(json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default", "namespace": "team"}, "spec": spec
+    }))
+    .expect("a Budget")
+}
+
+fn team(labels: &[(&str, &str)]) -> BTreeMap<String, Project> {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    BTreeMap::from([("team".to_owned(), Project { labels, created: 1 })])
+}
+
+#[test]
+fn an_empty_budget_has_what_is_built_in() {
+    let empty = budget(json!({}));
+    let facts = facts(&[], &[&empty], &team(&[]));
+    let found = &facts.budgets[0];
+    let limits: Vec<_> = found.tokens.limits.iter().map(|limit| (limit.name.as_str(), limit.window, limit.tokens)).collect();
+    assert_eq!(limits, [("hourly", Window::Hour, 100_000)]);
+    assert_eq!((found.tokens.terms, found.max_in_flight), (Some(Terms::default()), Some(64)));
+    assert_eq!(found.thresholds.iter().map(|one| one.percent).collect::<Vec<_>>(), [80, 90, 100]);
+    assert_eq!((per_second(Some(&empty), None), lifetime(None, None, 0).limit()), (20, 10_000));
+    assert_eq!(tokens(Some(&serde_json::from_value(json!({"limits": []})).expect("a policy")), None).limits, [], "none is said");
+}
+
+#[test]
+fn what_a_limit_keeps_for_its_budget_is_said_by_the_budget_or_is_nothing() {
+    let policy = |limit: Value| serde_json::from_value::<TokenPolicy>(json!({"limits": [limit]})).expect("a policy");
+    let silent = policy(json!({"name": "daily", "tokens": 7, "window": "Day"}));
+    let keeps = policy(json!({"name": "daily", "tokens": 7, "window": "Day", "guaranteed": 3}));
+    for (own, default, kept) in [
+        (None, None, Some(0)),
+        (None, Some(&silent), Some(0)),
+        (None, Some(&keeps), Some(3)),
+        (Some(&silent), None, None),
+        (Some(&silent), Some(&keeps), None),
+        (Some(&keeps), Some(&silent), Some(3)),
+    ] {
+        assert_eq!(tokens(own, default).limits[0].guaranteed, kept, "{own:?} {default:?}");
+    }
+}
+
+#[test]
+fn a_budgets_word_is_before_the_clusters_and_field_by_field() {
+    let defaults = json!({"namespaceSelector": {}, "defaults": {
+        "bulkhead": {"lifetimeTokens": 500_000, "topUp": {"tokens": 5, "max": 2}},
+        "budget": {
+            "tokens": {"limits": [{"name": "daily", "tokens": 7, "window": "Day"}], "estimate": "Bytes", "maxOutputTokensPerRequest": 99},
+            "requests": {"maxInFlight": 3, "perAgentPerSecond": 4}, "thresholds": []
+        }
+    }});
+    let above = cluster("all", 5, defaults);
+    let own = budget(json!({"tokens": {"maxOutputTokensPerRequest": 50}, "requests": {"maxInFlight": 9}}));
+    let facts = facts(&[&above], &[&own], &team(&[]));
+    let BudgetFacts { tokens, thresholds, max_in_flight, .. } = &facts.budgets[0];
+    assert_eq!((tokens.limits[0].name.as_str(), tokens.limits[0].tokens), ("daily", 7));
+    let terms = tokens.terms.expect("a Budget says them");
+    assert_eq!((terms.estimate, terms.max_output, terms.min_output), (Estimate::Bytes, 50, 1024));
+    assert_eq!((thresholds.len(), *max_in_flight), (0, Some(9)));
+    let defaults = defaults_of(&[&above], team(&[]).get("team")).cloned();
+    assert_eq!(per_second(Some(&own), defaults.as_ref()), 4);
+    let life = lifetime(None, defaults.as_ref(), 1);
+    assert_eq!((life.limit(), life.max), (500_005, 2));
+    let own = Bulkhead { lifetime_tokens: Some(70), ..Bulkhead::default() };
+    assert_eq!(lifetime(Some(&own), defaults.as_ref(), 0).limit(), 70);
+}
+
+#[test]
+fn what_is_above_says_nothing_of_single_calls_unless_it_does() {
+    let silent = cluster("a", 1, json!({"namespaceSelector": {}, "tokens": {"limits": [{"name": "m", "tokens": 9, "window": "Minute"}]}}));
+    let says = cluster("b", 2, json!({"namespaceSelector": {}, "perNamespace": {"tokens": {"estimate": "Bytes"}}}));
+    let facts = facts(&[&silent, &says], &[], &team(&[]));
+    assert_eq!((facts.clusters[0].tokens.terms, facts.clusters[0].tokens.limits.len()), (None, 1));
+    let terms = facts.clusters[1].per_namespace.terms.expect("it says one thing");
+    assert_eq!((terms.estimate, terms.max_output), (Estimate::Bytes, CALL_MOST), "and no other");
+}
+
+#[test]
+fn the_oldest_that_selects_a_namespace_says_its_defaults() {
+    let of = |tokens: i64| json!({"namespaceSelector": {}, "defaults": {"bulkhead": {"lifetimeTokens": tokens}}});
+    let (young, old) = (cluster("a", 9, of(1)), cluster("b", 3, of(2)));
+    let found = defaults_of(&[&young, &old], team(&[]).get("team"));
+    assert_eq!(lifetime(None, found, 0).limit(), 2);
+    assert!(defaults_of(&[&young], None).is_none());
+}
+
+#[test]
+fn selectors_select_as_kubernetes_does() {
+    let cases = [
+        (json!({}), true),
+        (json!({"matchLabels": {"tier": "a"}}), true),
+        (json!({"matchLabels": {"tier": "a", "x": "y"}}), false),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "In", "values": ["b", "a"]}]}), true),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["a"]}]}), false),
+        (json!({"matchExpressions": [{"key": "other", "operator": "NotIn", "values": ["a"]}]}), true),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}), true),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}), false),
+        (json!({"matchExpressions": [{"key": "tier", "operator": "Resembles", "values": ["a"]}]}), false),
+    ];
+    let labels = BTreeMap::from([("tier".to_owned(), "a".to_owned())]);
+    for (selector, wanted) in cases {
+        let parsed: LabelSelector = serde_json::from_value(selector.clone()).expect("a selector");
+        assert_eq!(selects(&parsed, &labels), wanted, "{selector}");
+    }
+}
+
+#[test]
+fn the_namespaces_that_are_too_many_are_named() {
+    let all = cluster("all", 1, json!({"namespaceSelector": {}}));
+    let many: BTreeMap<String, Project> =
+        (0..205_i64).map(|at| (format!("n{at}"), Project { created: 1000 - at, ..Project::default() })).collect();
+    let facts = facts(&[&all], &[], &many);
+    assert_eq!((facts.clusters[0].namespaces.len(), facts.beyond.len()), (NAMESPACES, 5));
+    assert!(facts.beyond.contains(&("all".to_owned(), "n0".to_owned())), "the newest are");
+    let known = team(&[]);
+    assert_eq!(projects(&known, ["team".to_owned(), "unseen".to_owned()]).len(), 1, "what is not known yet is waited for");
+}

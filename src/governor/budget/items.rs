@@ -1,0 +1,193 @@
+//! What calls for an item without a share of its own have used: counted in memory, and told with whatever is written of the item
+//! next, at the latest with the end of its attempt. No write is made for it.
+//!
+//! It is for people, and no limit is held against it: what was used and not told is forgotten with the leader, or with the item.
+//! What is told is told once, also if the answer to a write was lost.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::meter::Meter;
+use crate::policy::budget::{Given, Quality, SessionId, Usage, Weights};
+
+/// Between two looks at whether the last calls for an item are settled.
+const LOOK: Duration = Duration::from_millis(10);
+/// Writes of one item of which nobody knows whether they were made; more are not remembered.
+const DOUBTS: usize = 8;
+
+/// What is to be told of one item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Used by all attempts, as it shall stand in the status.
+    pub total: i64,
+    /// What of it does not stand there yet.
+    pub part: i64,
+}
+
+#[derive(Debug, Default)]
+struct Item {
+    /// Holds that are not settled.
+    open: usize,
+    untold: i64,
+    doubts: Vec<Told>,
+}
+
+/// What was used for items, by their uids.
+#[derive(Debug, Default)]
+pub struct Items {
+    holds: HashMap<(SessionId, u64), String>,
+    items: HashMap<String, Item>,
+}
+
+impl Items {
+    /// A hold is for an item.
+    pub fn held(&mut self, session: SessionId, id: u64, item: &str) {
+        // The same hold may be given again: its answer was lost.
+        if self.holds.insert((session, id), item.to_owned()).is_none() {
+            self.items.entry(item.to_owned()).or_default().open += 1;
+        }
+    }
+
+    /// A hold was settled; with what was held and used.
+    pub fn settled(&mut self, session: SessionId, id: u64, given: Given, usage: Usage, quality: Quality) {
+        let Some(item) = self.holds.remove(&(session, id)) else { return };
+        let weights = Weights::default();
+        let charged = quality.charged(weights.charge(&usage), weights.bound(given.input, given.output));
+        let item = self.items.entry(item).or_default();
+        item.open = item.open.saturating_sub(1);
+        item.untold = item.untold.saturating_add(charged);
+    }
+
+    /// Whether a call for an item is not settled.
+    fn is_open(&self, uid: &str) -> bool {
+        self.items.get(uid).is_some_and(|item| item.open > 0)
+    }
+
+    /// What is to be told of an item of which so much stands in the status. None: nothing new.
+    fn news_of(&mut self, uid: &str, stored: i64) -> Option<Told> {
+        let item = self.items.get_mut(uid)?;
+        if let Some(made) = item.doubts.iter().position(|told| told.total == stored) {
+            item.untold = item.untold.saturating_sub(item.doubts[made].part);
+            item.doubts.clear();
+        }
+        (item.untold > 0).then(|| Told { total: stored.saturating_add(item.untold), part: item.untold })
+    }
+
+    /// It was told; or (`doubt`) nobody knows whether it was.
+    fn told(&mut self, uid: &str, told: Told, doubt: bool) {
+        let Some(item) = self.items.get_mut(uid) else { return };
+        if !doubt {
+            item.untold = item.untold.saturating_sub(told.part);
+            item.doubts.clear();
+        } else if item.doubts.len() < DOUBTS {
+            item.doubts.push(told);
+        }
+    }
+
+    fn keep(&mut self, items: impl Fn(&str) -> bool) {
+        self.items.retain(|uid, _| items(uid));
+        self.holds.retain(|_, uid| items(uid));
+    }
+}
+
+impl Meter {
+    /// A hold of a session is for an item that has no share.
+    pub fn held_for(&self, session: &str, id: u64, item: &str) {
+        let mut state = self.lock();
+        if let Some(session) = state.session(session) {
+            state.items.held(session, id, item);
+        }
+    }
+
+    /// Waits until no call for an item is open, at most so long: what the last one used may be on its way from its gateway.
+    pub async fn until_settled(&self, item: &str, within: Duration) {
+        let open = || self.lock().items.is_open(item);
+        let wait = async {
+            while open() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        // What is still open then is told with the next attempt, or not at all.
+        let _ = tokio::time::timeout(within, wait).await;
+    }
+
+    /// What is to be told of an item of which so much stands in the status.
+    pub fn used_by(&self, item: &str, stored: i64) -> Option<Told> {
+        self.lock().items.news_of(item, stored)
+    }
+
+    /// It was written; or (`doubt`) nobody knows whether it was.
+    pub fn told_of(&self, item: &str, told: Told, doubt: bool) {
+        self.lock().items.told(item, told, doubt);
+    }
+
+    /// Of all other items nothing is told any more.
+    pub fn keep_items(&self, items: impl Fn(&str) -> bool) {
+        let known: Vec<String> = {
+            let state = self.lock();
+            state.items.items.keys().chain(state.items.holds.values()).cloned().collect()
+        };
+        // Not under our lock: whoever is asked has one of its own.
+        let gone: HashSet<String> = known.into_iter().filter(|uid| !items(uid)).collect();
+        if !gone.is_empty() {
+            self.lock().items.keep(|uid| !gone.contains(uid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::budget::{Ledger, Log};
+
+    fn session() -> SessionId {
+        Ledger::new(0).begin(0, "g", &Log { next_hold: 1, ..Log::default() }).0
+    }
+
+    fn used(items: &mut Items, id: u64, output: i64, quality: Quality) {
+        let given = Given { at: 0, input: 0, output: 50 };
+        items.held(session(), id, "i");
+        items.settled(session(), id, given, Usage { output, ..Usage::default() }, quality);
+    }
+
+    #[test]
+    fn what_was_used_is_told_once() {
+        let mut items = Items::default();
+        assert_eq!(items.news_of("i", 0), None);
+        used(&mut items, 1, 30, Quality::Exact);
+        items.settled(session(), 1, Given { at: 0, input: 0, output: 50 }, Usage { output: 9, ..Usage::default() }, Quality::Exact);
+        used(&mut items, 2, 10, Quality::Partial);
+        let told = items.news_of("i", 100).expect("there is something");
+        assert_eq!(told, Told { total: 180, part: 80 }, "what is not known counts as it was held");
+        used(&mut items, 3, 5, Quality::Exact);
+        items.told("i", told, false);
+        assert_eq!(items.news_of("i", 180), Some(Told { total: 185, part: 5 }), "what came meanwhile");
+        items.keep(|_| false);
+        assert_eq!(items.news_of("i", 180), None);
+    }
+
+    #[test]
+    fn a_call_is_open_until_it_is_settled_also_if_it_was_given_twice() {
+        let (mut items, given) = (Items::default(), Given { at: 0, input: 0, output: 50 });
+        items.held(session(), 1, "i");
+        items.held(session(), 1, "i");
+        items.held(session(), 2, "i");
+        for (id, open) in [(1, true), (1, true), (2, false)] {
+            items.settled(session(), id, given, Usage::default(), Quality::Exact);
+            assert_eq!((items.is_open("i"), items.is_open("other")), (open, false));
+        }
+    }
+
+    #[test]
+    fn a_write_whose_answer_was_lost_counts_once_whether_it_was_made_or_not() {
+        for made in [false, true] {
+            let mut items = Items::default();
+            used(&mut items, 1, 30, Quality::Exact);
+            let told = items.news_of("i", 0).expect("there is something");
+            items.told("i", told, true);
+            used(&mut items, 2, 7, Quality::Exact);
+            let stored = if made { told.total } else { 0 };
+            assert_eq!(items.news_of("i", stored).map(|told| told.total), Some(37), "made: {made}");
+        }
+    }
+}

@@ -1,0 +1,659 @@
+//! The ledger in memory, and what is known beside it: sessions by name, learned ratios, rates, who is above whom.
+//!
+//! It must not do I/O, and no lock is held over anything that waits. What is written, and what follows, is `records`' part of
+//! it. What always holds: before everything was read once nothing is answered; a hold is passed on only when it is below
+//! what is durable.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use super::convert;
+use super::facts::{self, Facts, Project};
+use super::items::Items;
+use super::object::Object;
+use super::records::Record;
+use super::rota::Rota;
+use crate::api::cluster_budget::Defaults;
+use crate::api::{Budget, ClusterBudget};
+use crate::cluster::clock::BootTime;
+use crate::policy::budget::concurrency::Rate;
+use crate::policy::budget::obstacle::Need;
+use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
+use crate::policy::budget::tree::{Defect, Tree, build};
+use crate::policy::budget::{
+    Answer, Ask, Body, Clock, Given, Grant, Key, Learned, Ledger, Log, Mode, Quality, Refusal, Route, Saved, SessionId, Settle, Settled,
+    View,
+};
+use crate::wire::meter::Room;
+
+/// The most that one step of served time counts: a process that was stopped has not listened meanwhile.
+const LONGEST_TICK: Duration = Duration::from_secs(3);
+/// Models of which ratios are learned. Further ones are estimated as one that is new.
+const MODELS: usize = 256;
+/// A call whose journal says that it was given so much later than now, in milliseconds, was not.
+const AHEAD: i64 = 86_400_000;
+/// Estimates that are remembered until they are measured, once a second.
+const ESTIMATES: usize = 4096;
+/// Agents whose rates are remembered; then those that were quiet are forgotten.
+const RATES: usize = 20_000;
+
+/// What becomes of a request for a hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Held {
+    /// It is held.
+    Given {
+        /// When, and for how much, all choices together.
+        given: Given,
+        /// Output of each choice.
+        each: i64,
+        /// The places that it counts at.
+        path: Vec<String>,
+        /// How the tightest of their limits stands.
+        room: Option<Room>,
+    },
+    /// It is not.
+    Refused(Box<Refusal>),
+    /// There is room, but something must be written first. It is being; then ask again.
+    Soon,
+    /// The number was used before.
+    Closed,
+    /// The session must begin.
+    Unknown,
+}
+
+/// A Budget or ClusterBudget, and all above it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Above {
+    /// Where calls go after the agent; none: nothing is above it.
+    pub top: Option<Key>,
+}
+
+/// A place with limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limited {
+    /// The place.
+    pub key: Key,
+    /// Calls beyond it are refused.
+    pub enforced: bool,
+    /// How its limits stand.
+    pub views: Vec<View>,
+}
+
+/// What people wrote of one place.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    pub mode: Mode,
+    pub lowest: Option<i64>,
+    pub defects: Vec<Defect>,
+    pub beyond: usize,
+}
+
+pub(super) struct State {
+    pub ledger: Ledger,
+    clock: Option<Clock>,
+    origin: BootTime,
+    skew: u64,
+    served: Duration,
+    ticked: BootTime,
+    pub ready: bool,
+    pub epoch: i64,
+    sessions: BTreeMap<String, SessionId>,
+    pub records: BTreeMap<Key, Record>,
+    /// Records of Budgets and ClusterBudgets: what people wrote.
+    pub written: BTreeMap<Key, Written>,
+    /// Records whose status says something else than it should, or whose agent waits for a top-up.
+    pub again: BTreeSet<Key>,
+    /// Whose record is written next.
+    pub rota: Rota,
+    /// Records of who is over: until when what comes late is written soon, and how long after the last write.
+    pub hurried: BTreeMap<Key, (i64, Duration)>,
+    /// Agents with a pod under each Budget, each ClusterBudget, and each namespace of one, once they were counted.
+    pub agents: Option<BTreeMap<Key, u64>>,
+    /// Of calls that ended, tokens of input: those that were estimated, and those that were used.
+    estimates: Vec<(i64, i64)>,
+    pub items: Items,
+    /// What calls of pools were refused for, by namespace and name of the pool.
+    pub needs: HashMap<(String, String), Need>,
+    parents: BTreeMap<Key, Option<Key>>,
+    enforced: BTreeSet<Key>,
+    tops: BTreeMap<String, Key>,
+    projects: BTreeSet<String>,
+    defaults: BTreeMap<String, Defaults>,
+    facts: Facts,
+    granted: BTreeMap<Key, Vec<Grant>>,
+    learned: HashMap<String, Learned>,
+    rates: HashMap<String, Rate>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    moved: watch::Sender<u64>,
+    work: Notify,
+    stale: Notify,
+}
+
+/// The governor's memory of tokens. Cheap to clone.
+#[derive(Clone)]
+pub struct Meter(Arc<Shared>);
+
+impl State {
+    /// The wall clock and one that runs steadily, in milliseconds.
+    fn times(&self) -> (i64, u64) {
+        let skew = i64::try_from(self.skew).unwrap_or(0);
+        let wall = jiff::Timestamp::now().as_millisecond().saturating_add(skew);
+        let ticks = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(self.skew);
+        (wall, ticks)
+    }
+
+    /// Now, on the ledger's clock, in milliseconds.
+    pub fn now(&mut self) -> i64 {
+        let (wall, ticks) = self.times();
+        self.clock.get_or_insert_with(|| Clock::start(wall, ticks, i64::MIN)).now(wall, ticks)
+    }
+
+    fn micros(&self) -> i64 {
+        i64::try_from(self.origin.elapsed().as_micros()).unwrap_or(i64::MAX)
+    }
+
+    fn start(&mut self, latest: i64) {
+        let (wall, ticks) = self.times();
+        self.clock = Some(Clock::start(wall, ticks, latest));
+        let now = self.now();
+        self.ledger = Ledger::new(now);
+    }
+
+    /// An object's record, for the first time.
+    pub fn load(&mut self, key: &Key, object: Object) {
+        let saved = object.saved(key);
+        if saved != Saved::default() {
+            self.ledger.load(key, &saved);
+        }
+        let known = Record::new(object, saved);
+        self.records.insert(key.clone(), known);
+    }
+
+    /// A session that has begun.
+    pub fn session(&self, name: &str) -> Option<SessionId> {
+        self.sessions.get(name).copied()
+    }
+
+    fn ratio(&self, model: &str) -> i64 {
+        self.learned.get(model).map_or_else(|| Learned::default().ratio(), Learned::ratio)
+    }
+
+    /// The tightest limit of a path, of those that refuse.
+    fn room(&self, path: &[Key]) -> Option<Room> {
+        let places = path.iter().filter(|key| key.is_leaf() || self.enforced.contains(key));
+        let views = places.flat_map(|key| self.ledger.view(key).into_iter().map(move |view| (key, view)));
+        let (key, view) = views.min_by_key(|(_, view)| view.left)?;
+        Some(room(key, &view))
+    }
+}
+
+/// How a limit stands, for the wire.
+pub fn room(key: &Key, view: &View) -> Room {
+    let View { limit, span, height, used, held, lost, rest, carried, reserved: _, left, least: _, paused: _, reaping: _ } = view;
+    Room {
+        budget: key.to_string(),
+        name: limit.clone(),
+        limit: *height,
+        used: [used, lost, rest, carried].into_iter().fold(0_i64, |sum, amount| sum.saturating_add(*amount)),
+        held: *held,
+        left: *left,
+        resets_at: span.end(),
+    }
+}
+
+impl Meter {
+    /// Nothing is known; `epoch` is our owner epoch.
+    pub fn new(epoch: i64) -> Self {
+        let state = State {
+            ledger: Ledger::default(),
+            clock: None,
+            origin: BootTime::now(),
+            skew: 0,
+            served: Duration::ZERO,
+            ticked: BootTime::now(),
+            ready: false,
+            epoch,
+            sessions: BTreeMap::new(),
+            records: BTreeMap::new(),
+            written: BTreeMap::new(),
+            again: BTreeSet::new(),
+            rota: Rota::default(),
+            hurried: BTreeMap::new(),
+            agents: None,
+            estimates: Vec::new(),
+            items: Items::default(),
+            needs: HashMap::new(),
+            parents: BTreeMap::new(),
+            enforced: BTreeSet::new(),
+            tops: BTreeMap::new(),
+            projects: BTreeSet::new(),
+            defaults: BTreeMap::new(),
+            facts: Facts::default(),
+            granted: BTreeMap::new(),
+            learned: HashMap::new(),
+            rates: HashMap::new(),
+        };
+        let shared = Shared { state: Mutex::new(state), moved: watch::Sender::new(0), work: Notify::new(), stale: Notify::new() };
+        Self(Arc::new(shared))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything was read once: what is not known does not exist.
+    pub fn is_ready(&self) -> bool {
+        self.lock().ready
+    }
+
+    /// Time goes on, in a test.
+    #[cfg(test)]
+    pub fn pass(&self, ms: u64) {
+        let mut state = self.lock();
+        state.skew += ms;
+        state.served += Duration::from_millis(ms);
+        state.records.values_mut().for_each(Record::be_impatient);
+    }
+
+    /// All records there are, before anything else is asked. The clock is no earlier than the latest window in them.
+    pub fn read_all(&self, objects: Vec<(Key, Object)>) {
+        let mut state = self.lock();
+        let saved = objects.iter().flat_map(|(key, object)| object.saved(key).places);
+        let latest = saved.flat_map(|place| place.windows).map(|window| window.span.start()).max();
+        state.start(latest.unwrap_or(i64::MIN));
+        for (key, object) in objects {
+            state.load(&key, object);
+        }
+    }
+
+    /// From now on calls are answered.
+    pub fn open(&self) {
+        self.lock().ready = true;
+    }
+
+    /// Waits until something changed in what people wrote.
+    pub async fn until_stale(&self) {
+        self.0.stale.notified().await;
+    }
+
+    /// What people wrote has changed.
+    pub fn stale(&self) {
+        self.0.stale.notify_one();
+    }
+
+    /// There is something to write.
+    pub fn work(&self) {
+        self.0.work.notify_one();
+    }
+
+    /// Waits until there is.
+    pub async fn until_work(&self) {
+        self.0.work.notified().await;
+    }
+
+    /// A write ended, however: who waited asks again.
+    pub(super) fn moved(&self) {
+        self.0.moved.send_modify(|count| *count += 1);
+    }
+
+    /// Told of each write that ends.
+    pub fn writes(&self) -> watch::Receiver<u64> {
+        self.0.moved.subscribe()
+    }
+
+    /// What people wrote, as it is now, with the namespaces that have a pool or a Budget.
+    pub fn set_tree(&self, clusters: &[Arc<ClusterBudget>], budgets: &[Arc<Budget>], projects: &BTreeMap<String, Project>) {
+        let above: Vec<&ClusterBudget> = clusters.iter().map(AsRef::as_ref).collect();
+        let below: Vec<&Budget> = budgets.iter().map(AsRef::as_ref).collect();
+        let facts = facts::facts(&above, &below, projects);
+        let objects = clusters.iter().map(|cluster| {
+            let name = cluster.metadata.name.clone().unwrap_or_default();
+            (Key::Cluster(name), Object::Cluster(Arc::clone(cluster)))
+        });
+        let objects = objects.chain(budgets.iter().map(|budget| {
+            let of = |name: &Option<String>| name.clone().unwrap_or_default();
+            (Key::budget(&of(&budget.metadata.namespace), &of(&budget.metadata.name)), Object::Budget(Arc::clone(budget)))
+        }));
+        let objects: BTreeMap<Key, Object> = objects.collect();
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.projects = projects.keys().cloned().collect();
+        let defaults = |project: (&String, &Project)| Some((project.0.clone(), facts::defaults_of(&above, Some(project.1))?.clone()));
+        state.defaults = projects.iter().filter_map(defaults).collect();
+        let anew = state.adopt(&objects);
+        if facts != state.facts || anew {
+            state.plant(facts);
+            self.work();
+        }
+    }
+
+    /// All grants that count, as they are now.
+    pub fn set_grants(&self, grants: BTreeMap<Key, Vec<Grant>>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let now = state.now();
+        let before = std::mem::replace(&mut state.granted, grants);
+        for key in before.keys().filter(|key| !state.granted.contains_key(key)) {
+            state.ledger.set_grants(now, key, &[]);
+        }
+        for (key, grants) in &state.granted {
+            state.ledger.set_grants(now, key, grants);
+        }
+    }
+
+    /// Where calls of a pool go on after its agents. None: it is not known yet; what is not known is not without limits.
+    pub fn above(&self, namespace: &str, budget: Option<&str>, default_exists: bool) -> Option<Above> {
+        let state = self.lock();
+        if !state.projects.contains(namespace) {
+            self.stale();
+            return None;
+        }
+        let own = match budget {
+            Some(name) => Some(Key::budget(namespace, name)),
+            None => Some(Key::budget(namespace, "default")).filter(|_| default_exists),
+        };
+        Some(Above { top: own.or_else(|| state.tops.get(namespace).cloned()) })
+    }
+
+    /// A place and all above it.
+    pub fn chain(&self, top: Option<&Key>) -> Vec<Key> {
+        let state = self.lock();
+        let next = |key: &Key| state.parents.get(key).cloned().flatten();
+        std::iter::successors(top.cloned(), next).take(crate::policy::budget::DEPTH).collect()
+    }
+
+    /// What a namespace leaves unset, as the ClusterBudget that binds it says.
+    pub fn defaults(&self, namespace: &str) -> Option<Defaults> {
+        self.lock().defaults.get(namespace).cloned()
+    }
+
+    /// An agent's life is a place from now on, or is as long as this.
+    pub fn place_agent(&self, object: &Object, tokens: Lifetime) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let key = Key::Agent(object.uid().to_owned());
+        let anew = !state.records.contains_key(&key);
+        if anew {
+            state.load(&key, object.clone());
+        }
+        let Some(record) = state.records.get_mut(&key) else { return };
+        let taken = record.object.top_ups();
+        let life = Lifetime { taken, ..tokens };
+        record.lifetime = Some(life);
+        state.ledger.put(agent(object.uid(), &life));
+        if let Some(grants) = state.granted.get(&key).filter(|_| anew) {
+            let grants = grants.clone();
+            let now = state.now();
+            state.ledger.set_grants(now, &key, &grants);
+        }
+    }
+
+    /// Whether an agent's life is a place.
+    pub fn knows(&self, key: &Key) -> bool {
+        self.lock().records.contains_key(key)
+    }
+
+    /// The share of one lease of an item is a place from now on.
+    pub fn place_task(&self, object: &Object, epoch: i64, tokens: i64) {
+        let mut state = self.lock();
+        let key = Key::Task { item: object.uid().to_owned(), epoch };
+        if !state.records.contains_key(&key) {
+            state.load(&key, object.clone());
+        }
+        state.ledger.put(task(object.uid(), epoch, tokens));
+    }
+
+    /// Agents that are gone, and leases that are over and of which everything is written, are places no more.
+    pub fn tidy(&self, lives: impl Fn(&Key) -> bool) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let now = state.now();
+        let due: BTreeSet<Key> = state.ledger.due(i64::MAX).into_iter().collect();
+        let mut gone = Vec::new();
+        for (key, record) in state.records.iter_mut().filter(|(key, _)| key.is_leaf()) {
+            if lives(key) {
+                record.over = None;
+                continue;
+            }
+            let since = *record.over.get_or_insert(now);
+            let quiet = !record.writing && !due.contains(key) && state.ledger.traffic(key).0 == 0;
+            let over = now.saturating_sub(since);
+            // A cache may be behind what was read live a moment ago.
+            if (quiet && over > super::SURE) || over > super::OVER {
+                gone.push(key.clone());
+            }
+        }
+        for key in gone {
+            state.ledger.remove(&key);
+            state.records.remove(&key);
+        }
+        if state.rates.len() > RATES {
+            state.rates.clear();
+        }
+    }
+
+    /// A gateway's session begins. The last settle that is acknowledged.
+    pub fn begin(&self, session: &str, log: &Log) -> u64 {
+        let mut state = self.lock();
+        let now = state.now();
+        let mut log = log.clone();
+        let told = log.open.iter_mut().chain(log.settles.iter_mut().map(|told| &mut told.open));
+        told.for_each(|open| open.at = open.at.min(now.saturating_add(AHEAD)));
+        let (id, acked) = state.ledger.begin(now, session, &log);
+        state.sessions.insert(session.to_owned(), id);
+        self.work();
+        acked
+    }
+
+    /// Whether an agent may make one more call in this second; if not, after how many seconds it may.
+    pub fn call(&self, agent: &str, per_second: u32) -> Result<(), u32> {
+        let mut state = self.lock();
+        let now = state.micros();
+        let rate = state.rates.entry(agent.to_owned()).or_default();
+        rate.call(now, per_second).map_err(|wait| u32::try_from(wait / 1_000_000).unwrap_or(0).saturating_add(1))
+    }
+
+    /// Tokens for a call. `id` is the session's number of it.
+    pub fn hold(&self, session: &str, id: u64, route: &mut Route, body: &Body, model: &str) -> Held {
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get(session).copied() else { return Held::Unknown };
+        let now = state.now();
+        state.ledger.refresh(route);
+        let ask = Ask::of(body, route.terms(), state.ratio(model));
+        match state.ledger.hold(now, session, id, route, &ask) {
+            Answer::Given(given) => {
+                let path = state.ledger.path(session, id).unwrap_or_else(|| Arc::from([]));
+                let each = given.output / ask.choices.max(1);
+                Held::Given { given, each, path: path.iter().map(convert::text).collect(), room: state.room(&path) }
+            }
+            Answer::Refused(refusal) => Held::Refused(refusal),
+            Answer::Write(_) => {
+                self.work();
+                Held::Soon
+            }
+            Answer::Closed => Held::Closed,
+            Answer::Unattached => Held::Unknown,
+        }
+    }
+
+    /// More output for a call that goes on.
+    pub fn extend(&self, session: &str, id: u64, output: i64) -> Held {
+        let mut state = self.lock();
+        let Some(session) = state.sessions.get(session).copied() else { return Held::Unknown };
+        let now = state.now();
+        let given = |given| Held::Given { given, each: 0, path: Vec::new(), room: None };
+        match state.ledger.extend(now, session, id, output) {
+            Answer::Given(more) => given(more),
+            Answer::Refused(refusal) => Held::Refused(refusal),
+            Answer::Write(_) => {
+                self.work();
+                Held::Soon
+            }
+            Answer::Closed => Held::Closed,
+            Answer::Unattached => Held::Unknown,
+        }
+    }
+
+    /// A sign of life, and calls that ended. The last settle that is acknowledged; none: the session must begin.
+    pub fn settle(&self, session: &str, settles: &[(Settle, String, i64)], floor: u64, confirmed: u64) -> Option<u64> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let id = state.sessions.get(session).copied()?;
+        let now = state.now();
+        for (settle, model, bytes) in settles {
+            let given = state.ledger.given(id, settle.hold);
+            match state.ledger.settle(now, id, settle) {
+                Settled::Counted => {
+                    if let Some(given) = given {
+                        state.items.settled(id, settle.hold, given, settle.usage, settle.quality);
+                    }
+                    let room = state.learned.len() < MODELS || state.learned.contains_key(model);
+                    if settle.quality == Quality::Exact && *bytes > 0 && !model.is_empty() && room {
+                        let usage = &settle.usage;
+                        let input = usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write);
+                        state.learned.entry(model.clone()).or_default().learn(*bytes, input);
+                        if let Some(given) = given.filter(|_| state.estimates.len() < ESTIMATES) {
+                            state.estimates.push((given.input, input));
+                        }
+                    }
+                }
+                Settled::Again | Settled::Unknown => {}
+                // Some before it never came: the gateway begins again, and tells all that is not acknowledged.
+                Settled::Gap(_) | Settled::Unattached => return None,
+            }
+        }
+        if !state.ledger.heard(id, floor, confirmed) {
+            return None;
+        }
+        Some(state.ledger.acknowledged(id))
+    }
+
+    /// Of calls that ended since this was asked last, tokens of input: those that were estimated, and those that were used.
+    pub fn estimates(&self) -> Vec<(i64, i64)> {
+        std::mem::take(&mut self.lock().estimates)
+    }
+
+    /// Agents with a pod, by the place that counts them.
+    pub fn set_agents(&self, agents: BTreeMap<Key, u64>) {
+        self.lock().agents = Some(agents);
+    }
+
+    /// An agent's life is spent: one more top-up, if it has one and the budgets above could bear it. Whether one is being
+    /// written: then ask again.
+    pub fn top_up(&self, uid: &str, above: &mut Route) -> bool {
+        let mut state = self.lock();
+        let left = state.ledger.room(above);
+        let Some(record) = state.records.get_mut(&Key::Agent(uid.to_owned())) else { return false };
+        let Some(life) = record.lifetime else { return false };
+        match life.top_up(left) {
+            TopUp::Granted(more) => {
+                record.wants = Some(more);
+                state.again.insert(Key::Agent(uid.to_owned()));
+                self.work();
+                true
+            }
+            TopUp::Spent | TopUp::ParentsLack(_) => false,
+        }
+    }
+
+    /// Time has passed. Sessions that died.
+    pub fn tick(&self) -> Vec<String> {
+        let mut state = self.lock();
+        let passed = std::mem::replace(&mut state.ticked, BootTime::now()).elapsed();
+        state.served += passed.min(LONGEST_TICK);
+        let (now, served) = (state.now(), u64::try_from(state.served.as_millis()).unwrap_or(u64::MAX));
+        let died = state.ledger.tick(now, served);
+        if !died.is_empty() {
+            self.work();
+        }
+        died
+    }
+
+    /// How a place stands now, by limit.
+    pub fn views(&self, key: &Key) -> Vec<View> {
+        let mut state = self.lock();
+        // A window that is over is left before it is shown.
+        let now = state.now();
+        let _ = state.ledger.tick(now, 0);
+        state.ledger.view(key)
+    }
+
+    /// How those of these places stand that have limits, in their order.
+    pub fn limits(&self, places: &[Key]) -> Vec<Limited> {
+        let mut state = self.lock();
+        let now = state.now();
+        let _ = state.ledger.tick(now, 0); // as in `views`
+        let limited = |key: &Key| Limited {
+            key: key.clone(),
+            enforced: key.is_leaf() || state.enforced.contains(key),
+            views: state.ledger.view(key),
+        };
+        places.iter().map(limited).filter(|limited| !limited.views.is_empty()).collect()
+    }
+
+    /// All Budgets, ClusterBudgets and what those leave to namespaces, with their limits.
+    pub fn standings(&self) -> Vec<(Key, Vec<View>)> {
+        let state = self.lock();
+        state.parents.keys().map(|key| (key.clone(), state.ledger.view(key))).collect()
+    }
+}
+
+impl State {
+    /// Takes objects as they were read. Whether one is another than before: what was counted in its predecessor is gone.
+    fn adopt(&mut self, objects: &BTreeMap<Key, Object>) -> bool {
+        let other = |key: &Key, record: &Record| objects.get(key).is_none_or(|object| object.uid() != record.object.uid());
+        let gone: Vec<Key> =
+            self.records.iter().filter(|(key, record)| !key.is_leaf() && other(key, record)).map(|(key, _)| key.clone()).collect();
+        if !gone.is_empty() {
+            let of = |key: &Key| gone.contains(&key.record());
+            let places: Vec<Key> = self.parents.keys().filter(|key| of(key)).cloned().collect();
+            places.iter().for_each(|key| self.ledger.remove(key));
+            gone.iter().for_each(|key| drop(self.records.remove(key)));
+        }
+        let mut anew = !gone.is_empty();
+        for (key, object) in objects {
+            match self.records.get_mut(key) {
+                // What is not ours in it is found out when it is written.
+                Some(record) => {
+                    record.saw(key, object);
+                }
+                None => {
+                    self.load(key, object.clone());
+                    anew = true;
+                }
+            }
+        }
+        anew
+    }
+
+    fn plant(&mut self, facts: Facts) {
+        let Tree { nodes, defects, mut tops } = build(&facts.clusters, &facts.budgets);
+        // Those that are too many lead to a place that is not there: nothing is given.
+        for (cluster, namespace) in &facts.beyond {
+            let key = Key::Namespace { cluster: cluster.clone(), namespace: namespace.clone() };
+            tops.entry(namespace.clone()).or_insert(key);
+        }
+        self.parents = nodes.iter().map(|node| (node.key.clone(), node.parent.clone())).collect();
+        self.enforced = nodes.iter().filter(|node| node.mode == Mode::Enforce).map(|node| node.key.clone()).collect();
+        let mut written: BTreeMap<Key, Written> = BTreeMap::new();
+        for cluster in &facts.clusters {
+            let beyond = facts.beyond.iter().filter(|(name, _)| *name == cluster.name).count();
+            written.insert(Key::Cluster(cluster.name.clone()), Written { beyond, ..Written::default() });
+        }
+        for budget in &facts.budgets {
+            let lowest = budget.thresholds.iter().map(|threshold| threshold.percent).min();
+            written.insert(Key::budget(&budget.namespace, &budget.name), Written { mode: budget.mode, lowest, ..Written::default() });
+        }
+        for (key, defect) in defects {
+            written.entry(key.record()).or_default().defects.push(defect);
+        }
+        self.ledger.set_tree(&nodes);
+        (self.tops, self.written, self.facts) = (tops, written, facts);
+    }
+}

@@ -1,0 +1,52 @@
+//! The governor of tokens: holds them before a model call, settles them after it, and stores what a new leader must know.
+//!
+//! Every decision is `policy::budget`'s, on a ledger in memory; what somebody may rely on is written by compare-and-swap
+//! before he is answered. The memory may be lost at any moment: a new leader reads all records before the first session of a
+//! gateway begins, and is told the rest by those.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`facts`] | from what people wrote to what the places are built from; what is unset |
+//! | [`convert`] | records as they stand in status, places as the wire names them |
+//! | [`object`] | the four kinds that keep records: read and written |
+//! | [`meter`], [`records`] | the ledger in memory, and what is written of it |
+//! | [`rota`] | whose record is written next |
+//! | [`write`] | the one writer |
+//! | [`publish`] | the conditions of Budgets and ClusterBudgets |
+//! | [`items`] | what calls for items without a share have used |
+//! | [`grants`] | Grants: when they count |
+//! | [`way`] | which model API a call goes to, and whether it may |
+//! | [`calls`] | the gateways' calls |
+//! | [`asks`] | the agents' calls: what is left, and asking for more |
+//! | [`tell`] | what follows from thresholds |
+//! | [`standing`] | whether there are tokens for a pool, an agent, a claim |
+//! | [`run`] | the loops |
+
+pub mod asks;
+pub mod calls;
+pub mod convert;
+pub mod facts;
+pub mod grants;
+pub mod items;
+pub mod meter;
+pub mod object;
+pub mod publish;
+pub mod records;
+pub mod rota;
+pub mod run;
+pub mod standing;
+pub mod tell;
+pub mod way;
+pub mod write;
+
+pub use meter::Meter;
+
+/// What is not needed any more is kept for so long at least, in milliseconds: a cache may be behind ...
+const SURE: i64 = 10_000;
+/// ... and no longer than this for settles that are late.
+const OVER: i64 = 120_000;
+
+#[cfg(test)]
+mod world;
+#[cfg(test)]
+mod world_tests;

@@ -1,0 +1,371 @@
+//! Which records are written next, with what, and what follows: the writing part of the meter's memory.
+//!
+//! One write of a record is on its way at a time. What always holds: a write is made over a version whose record is the one
+//! that we know, so that nobody else wrote it since we read it; if somebody did, another one leads, or led a moment ago, and
+//! all of this is begun anew.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::convert::canonical;
+use super::meter::{Meter, State};
+use super::object::Object;
+use super::publish::{Counted, News, Said, Standing, news, said};
+use super::rota::Due;
+use crate::cluster::clock::BootTime;
+use crate::policy::backoff::delay;
+use crate::policy::budget::saved::Draft;
+use crate::policy::budget::share::{Lifetime, agent};
+use crate::policy::budget::{Event, Key, Saved};
+
+/// Amounts alone are written at most this often.
+const AMOUNTS: Duration = Duration::from_secs(10);
+/// After an item's end its agent's record is written at most this often: it may do many short ones.
+const BETWEEN_ITEMS: Duration = Duration::from_secs(5);
+/// For so long after the end of an item, or of an agent, what its calls used may still come, in milliseconds.
+const COMES_LATE: i64 = 10_000;
+/// First and longest bound of the delay between tries of one record.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// Writes of one record of which nobody knows whether they were made; more are not remembered.
+const DOUBTS: usize = 16;
+
+/// An object's record, as it is stored as far as we know.
+pub(super) struct Record {
+    /// The object as it was read or answered last, with that record in it.
+    pub object: Object,
+    known: Saved,
+    /// What may have been written since: the answer never came.
+    doubts: Vec<Saved>,
+    pub writing: bool,
+    written: Option<BootTime>,
+    put_off: Option<(BootTime, Duration)>,
+    failures: u32,
+    /// An agent's life.
+    pub lifetime: Option<Lifetime>,
+    /// Its life with a top-up that is not durable yet.
+    pub wants: Option<Lifetime>,
+    /// Since when it is not needed any more.
+    pub over: Option<i64>,
+}
+
+impl Record {
+    pub fn new(object: Object, known: Saved) -> Self {
+        Self {
+            object,
+            known,
+            doubts: Vec::new(),
+            writing: false,
+            written: None,
+            put_off: None,
+            failures: 0,
+            lifetime: None,
+            wants: None,
+            over: None,
+        }
+    }
+
+    /// The object, as somebody read it. Whether its record is one of ours: if it is not, nothing is believed of it.
+    pub fn saw(&mut self, key: &Key, object: &Object) -> bool {
+        let saved = object.saved(key);
+        if saved != self.known && !self.doubts.contains(&saved) {
+            return false;
+        }
+        if object.newer_than(&self.object) {
+            self.known = saved;
+            self.object = object.clone();
+        }
+        true
+    }
+
+    /// It is tried again at once, and written when it says something else.
+    #[cfg(test)]
+    pub fn be_impatient(&mut self) {
+        (self.put_off, self.written) = (None, None);
+    }
+
+    fn is_free(&self) -> bool {
+        !self.writing && self.put_off.is_none_or(|(since, wait)| since.elapsed() >= wait)
+    }
+
+    fn conditions(&self) -> &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition] {
+        conditions(&self.object)
+    }
+}
+
+fn conditions(object: &Object) -> &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition] {
+    match object {
+        Object::Budget(budget) => budget.status.as_ref().map_or(&[], |status| &status.conditions),
+        Object::Cluster(cluster) => cluster.status.as_ref().map_or(&[], |status| &status.conditions),
+        Object::Agent(_) | Object::Item(_) => &[],
+    }
+}
+
+/// A write to be made.
+pub struct Job {
+    /// The record.
+    pub key: Key,
+    draft: Option<Draft>,
+    saved: Option<Saved>,
+}
+
+/// What follows from a write that was made.
+pub struct Done {
+    /// Thresholds that have acted.
+    pub events: Vec<Event>,
+    /// Conditions that turned.
+    pub news: Vec<News>,
+    /// The object.
+    pub object: Object,
+}
+
+/// What follows from a conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflicted {
+    /// Somebody wrote something else of the object: once more.
+    Again,
+    /// It is another object.
+    Gone,
+    /// Somebody else wrote the record: we do not lead, or whoever led before us was faster. All is to be begun anew.
+    NotOurs,
+}
+
+impl State {
+    /// All records that may be written now.
+    fn due(&self, now: i64) -> Vec<Due> {
+        let counted = self.ledger.due(now);
+        let seen: HashSet<&Key> = counted.iter().collect();
+        let others: Vec<Key> = self.again.iter().filter(|key| !seen.contains(key)).cloned().collect();
+        let due = |(key, counted): (Key, bool)| {
+            let record = self.records.get(&key).filter(|record| record.is_free())?;
+            // A call waits for its agent's top-up, too.
+            let waited_for = record.wants.is_some() || (counted && self.ledger.is_waited_for(&key));
+            Some(Due { namespace: record.object.namespace().to_owned(), waited_for, counted, key })
+        };
+        let all = counted.into_iter().map(|key| (key, true)).chain(others.into_iter().map(|key| (key, false)));
+        all.filter_map(due).collect()
+    }
+
+    fn hurry(&mut self, key: Key, gap: Duration) {
+        if !self.records.contains_key(&key) {
+            return;
+        }
+        self.hasten(&key, gap);
+        let until = self.now().saturating_add(COMES_LATE);
+        // Whoever has ended is not put off by an item that it gave back before.
+        let known = self.hurried.get(&key).map_or(gap, |(_, known)| *known);
+        self.hurried.insert(key, (until, gap.min(known)));
+    }
+
+    /// What waits in a record is written, if the last write of it is so long ago.
+    fn hasten(&mut self, key: &Key, gap: Duration) {
+        if self.records.get(key).is_some_and(|record| record.written.is_none_or(|written| written.elapsed() >= gap)) {
+            self.ledger.hasten(key);
+        }
+    }
+
+    /// What shall stand in the status beside the record; none for agents and items.
+    fn said(&self, key: &Key, object: &Object) -> Option<Said> {
+        let generation = match object {
+            Object::Budget(budget) => budget.metadata.generation,
+            Object::Cluster(cluster) => cluster.metadata.generation,
+            Object::Agent(_) | Object::Item(_) => return None,
+        };
+        let written = self.written.get(key)?;
+        let views = self.ledger.view(key);
+        let standing =
+            Standing { views: &views, mode: written.mode, lowest: written.lowest, defects: &written.defects, beyond: written.beyond };
+        let agents = self.agents.as_ref().map(|agents| Counted::of(agents, key));
+        Some(said(generation.unwrap_or(0), conditions(object), &standing, agents, jiff::Timestamp::now()))
+    }
+
+    /// Whether the status of a budget is to be written for what it says.
+    fn is_news(&self, key: &Key, record: &Record) -> bool {
+        let Some(said) = self.said(key, &record.object) else { return false };
+        let amounts_due = record.written.is_none_or(|written| written.elapsed() >= AMOUNTS);
+        let (generation, amounts) = match &record.object {
+            Object::Budget(budget) => {
+                let stored = budget.status.clone().unwrap_or_default();
+                let mut next = stored.clone();
+                said.agents.iter().for_each(|agents| agents.into_budget(&mut next));
+                (stored.observed_generation, said.tightest != stored.tightest || next != stored)
+            }
+            Object::Cluster(cluster) => {
+                let stored = cluster.status.clone().unwrap_or_default();
+                let mut next = stored.clone();
+                said.agents.iter().for_each(|agents| agents.into_cluster(&mut next));
+                (stored.observed_generation, said.tightest != stored.tightest || next != stored)
+            }
+            Object::Agent(_) | Object::Item(_) => return false,
+        };
+        said.conditions != record.conditions() || Some(said.generation) != generation || (amounts_due && amounts)
+    }
+}
+
+impl Meter {
+    /// An agent or a lease has ended, or is about to: what it has used is written without waiting for more.
+    pub fn is_over(&self, key: Key) {
+        self.lock().hurry(key, Duration::ZERO);
+        self.work();
+    }
+
+    /// The agent with this uid has given its item back: what that has used is written soon, and not with each of many items.
+    pub fn is_between_items(&self, uid: &str) {
+        self.lock().hurry(Key::Agent(uid.to_owned()), BETWEEN_ITEMS);
+        self.work();
+    }
+
+    /// Lets those be written that were told to be over, as far as something has come since.
+    pub fn hurry(&self) {
+        let mut state = self.lock();
+        if state.hurried.is_empty() {
+            return;
+        }
+        let now = state.now();
+        state.hurried.retain(|_, (until, _)| *until > now);
+        let all: Vec<(Key, Duration)> = state.hurried.iter().map(|(key, (_, gap))| (key.clone(), *gap)).collect();
+        all.into_iter().for_each(|(key, gap)| state.hasten(&key, gap));
+        drop(state);
+        self.work();
+    }
+
+    /// Looks which budgets say something else than they should.
+    pub fn restate(&self) {
+        let mut state = self.lock();
+        let news: Vec<Key> =
+            state.records.iter().filter(|(key, record)| !key.is_leaf() && state.is_news(key, record)).map(|(key, _)| key.clone()).collect();
+        if !news.is_empty() {
+            state.again.extend(news);
+            self.work();
+        }
+    }
+
+    /// The next write: of what somebody waits for first, a namespace's after another's.
+    pub fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if !state.ready {
+            return None;
+        }
+        let now = state.now();
+        let State { again, records, .. } = state;
+        again.retain(|key| records.contains_key(key));
+        let mut due = state.due(now);
+        while let Some(at) = state.rota.next(&due) {
+            let Due { key, counted, .. } = due.remove(at);
+            let draft = if counted { state.ledger.draft(now, &key) } else { None };
+            if draft.is_none() && !state.again.remove(&key) {
+                continue;
+            }
+            let Some(record) = state.records.get_mut(&key) else { continue };
+            record.writing = true;
+            let saved = draft.as_ref().map(|draft| canonical(&key, draft.saved.clone()));
+            return Some(Job { key, draft, saved });
+        }
+        None
+    }
+
+    /// The object to be written, and the write. None: there is nothing to write any more.
+    pub fn prepare(&self, job: &Job) -> Option<(Object, Value)> {
+        let state = self.lock();
+        let record = state.records.get(&job.key)?;
+        let said = state.said(&job.key, &record.object);
+        let top_ups = record.wants.map_or(0, |life| life.taken);
+        let patch = record.object.patch(&job.key, job.saved.as_ref(), said.as_ref(), top_ups, state.epoch)?;
+        Some((record.object.clone(), patch))
+    }
+
+    /// An object was read, before a write or beside it.
+    pub fn saw(&self, key: &Key, object: &Object) {
+        if let Some(record) = self.lock().records.get_mut(key).filter(|record| record.object.uid() == object.uid()) {
+            record.saw(key, object);
+        }
+    }
+
+    /// The write met another one; this is the object now.
+    pub fn conflicted(&self, job: &Job, live: &Object) -> Conflicted {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let epoch = state.epoch;
+        let Some(record) = state.records.get_mut(&job.key) else { return Conflicted::Gone };
+        if live.uid() != record.object.uid() {
+            return Conflicted::Gone;
+        }
+        if live.epoch().is_some_and(|other| other > epoch) {
+            return Conflicted::NotOurs;
+        }
+        if live.is_superseded(&job.key) {
+            state.ledger.remove(&job.key);
+            state.records.remove(&job.key);
+            return Conflicted::Gone;
+        }
+        // The answer to this very write may have been lost on the way, and the write sent once more.
+        record.doubts.extend(job.saved.clone());
+        let ours = record.saw(&job.key, live);
+        if job.saved.is_some() {
+            record.doubts.pop();
+        }
+        if ours { Conflicted::Again } else { Conflicted::NotOurs }
+    }
+
+    /// The write was made.
+    pub fn stored(&self, job: &Job, object: Object) -> Done {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let mut done = Done { events: Vec::new(), news: Vec::new(), object: object.clone() };
+        if let Some(record) = state.records.get_mut(&job.key) {
+            done.news = news(record.conditions(), conditions(&object));
+            (record.writing, record.failures, record.put_off, record.written) = (false, 0, None, Some(BootTime::now()));
+            record.doubts.clear();
+            record.known = object.saved(&job.key);
+            if job.saved.as_ref().is_some_and(|saved| *saved != record.known) {
+                let (namespace, name) = object.names();
+                tracing::error!(namespace, name, record = %job.key, "the API server keeps less than was written: are the CRDs of this version?");
+            }
+            if let Some(life) = record.wants.filter(|life| object.top_ups() >= life.taken) {
+                (record.lifetime, record.wants) = (Some(life), None);
+                state.ledger.put(agent(object.uid(), &life));
+            }
+            record.object = object;
+        }
+        if let Some(draft) = &job.draft {
+            done.events = state.ledger.written(draft).events;
+        }
+        self.moved();
+        done
+    }
+
+    /// The write was not made, or (`doubt`) nobody knows. After how long it may be tried again.
+    pub fn failed(&self, job: &Job, doubt: bool) -> Duration {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if let Some(draft) = &job.draft {
+            state.ledger.failed(draft);
+        }
+        let Some(record) = state.records.get_mut(&job.key) else { return RETRY.0 };
+        record.writing = false;
+        record.failures = record.failures.saturating_add(1);
+        let wait = delay(record.failures, RETRY.0, RETRY.1, rand::random());
+        record.put_off = Some((BootTime::now(), wait));
+        if doubt && record.doubts.len() < DOUBTS {
+            record.doubts.extend(job.saved.clone());
+        }
+        if job.draft.is_none() {
+            state.again.insert(job.key.clone());
+        }
+        wait
+    }
+
+    /// There was nothing to write.
+    pub fn skipped(&self, job: &Job) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if let Some(draft) = &job.draft {
+            state.ledger.failed(draft);
+        }
+        if let Some(record) = state.records.get_mut(&job.key) {
+            record.writing = false;
+        }
+    }
+}

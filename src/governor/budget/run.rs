@@ -1,0 +1,295 @@
+//! The loops of the governor of tokens: reads all records, keeps the places as people write them, lets time go by, writes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tokio::sync::mpsc;
+
+use super::facts::{Project, lifetime, projects, window};
+use super::grants::{Target, judge, same, status};
+use super::object::Object;
+use super::standing::{self, Known};
+use super::tell;
+use super::write::Writer;
+use crate::api::agent::AgentTokens;
+use crate::api::budget::TokenPolicy;
+use crate::api::grant::GrantTargetKind;
+use crate::api::names::managers;
+use crate::api::{Budget, ClusterBudget, Grant};
+use crate::cluster::calls;
+use crate::controller::{Context, Key as Name};
+use crate::policy::budget::share::Lifetime;
+use crate::policy::budget::{self, Key, View, Window};
+use crate::telemetry::{Amounts, Limit};
+
+/// Time goes by in these steps.
+const TICK: Duration = Duration::from_secs(1);
+/// Agents are counted each time that so many steps went by.
+const COUNTED: u64 = 5;
+/// Between two looks at what people wrote, when nobody says that it changed.
+const LOOK: Duration = Duration::from_secs(5);
+/// Changes that come together are taken together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// Name of this loop in logs and back-offs.
+const LOOP: &str = "grant";
+/// Under this name what does not fit its type is told once: the controller of Budgets tells it by itself.
+const TOKENS: &str = "tokens";
+
+/// Runs until our leadership ends. `home` is the namespace that Spillway runs in.
+pub async fn run(context: Arc<Context>, home: String) {
+    read_all(&context);
+    plant(&context);
+    place_known(&context);
+    grant(&context, &home).await;
+    context.meter.open();
+    let (done, told) = mpsc::unbounded_channel();
+    let writer = Writer {
+        client: context.client.clone(),
+        leadership: context.leadership.clone(),
+        meter: context.meter.clone(),
+        desk: context.desk.clone(),
+        done,
+    };
+    futures::join!(writer.run(), tell::run(context.clone(), told), look(context.clone(), home), tick(context));
+}
+
+/// Every record that is stored. The stores and the desk are full by now.
+fn read_all(context: &Context) {
+    let mut objects = Vec::new();
+    let (clusters, budgets) = written(context);
+    for cluster in clusters {
+        objects.push((Key::Cluster(cluster.name_any()), Object::Cluster(cluster)));
+    }
+    for budget in budgets {
+        objects.push((Key::budget(&budget.namespace().unwrap_or_default(), &budget.name_any()), Object::Budget(budget)));
+    }
+    for agent in context.stores.agents.state() {
+        let Ok(agent) = &agent.0 else { continue };
+        let recorded = |tokens: &AgentTokens| tokens.ledger.is_some() || tokens.top_ups.is_some();
+        if agent.status.as_ref().and_then(|status| status.tokens.as_ref()).is_some_and(recorded) {
+            objects.push((Key::Agent(agent.uid().unwrap_or_default()), Object::from(agent)));
+        }
+    }
+    for namespace in context.desk.namespaces() {
+        context.desk.with(&namespace, |room| {
+            for ((_, item), epoch) in room.shares() {
+                let share = item.tokens.as_ref().and_then(|tokens| tokens.share.as_ref());
+                if share.is_some_and(|share| share.epoch == epoch) {
+                    objects.push((Key::Task { item: item.uid.clone(), epoch }, Object::Item(item.clone())));
+                }
+            }
+        });
+    }
+    tracing::info!(records = objects.len(), "the records of tokens are read");
+    context.meter.read_all(objects);
+}
+
+/// Agents and items with a record are places from the start: sessions tell of what they hold there.
+fn place_known(context: &Context) {
+    for agent in context.stores.agents.state() {
+        let Ok(agent) = &agent.0 else { continue };
+        if context.meter.knows(&Key::Agent(agent.uid().unwrap_or_default())) {
+            context.meter.place_agent(&Object::from(agent), life_of(context, agent));
+        }
+    }
+    for namespace in context.desk.namespaces() {
+        let shares: Vec<_> = context.desk.with(&namespace, |room| room.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
+        for ((tokens, item), epoch) in shares {
+            if context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
+                context.meter.place_task(&Object::Item(item), epoch, tokens);
+            }
+        }
+    }
+}
+
+/// An agent's life as its pool says it; of one whose pool is not there, as it was.
+fn life_of(context: &Context, agent: &crate::api::Agent) -> Lifetime {
+    let namespace = agent.namespace().unwrap_or_default();
+    let defaults = context.meter.defaults(&namespace);
+    let pool = context.stores.pool(&namespace, &agent.spec.pool_ref.name);
+    match pool.as_ref().and_then(|pool| pool.0.as_ref().ok()) {
+        Some(pool) => lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0),
+        None => {
+            let tokens = agent.status.as_ref().and_then(|status| status.tokens.as_ref()).and_then(|tokens| tokens.limit).unwrap_or(0);
+            Lifetime { tokens, top_up: 0, max: 0, taken: 0 }
+        }
+    }
+}
+
+fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
+    let clusters = context.stores.cluster_budgets.state().into_iter().filter_map(|cluster| match &cluster.0 {
+        Ok(cluster) => Some(Arc::new(cluster.clone())),
+        Err(invalid) => {
+            told(context, &Name { namespace: String::new(), name: cluster.name_any() }, &invalid.error);
+            None
+        }
+    });
+    let clusters = clusters.collect();
+    let budgets = context.stores.budgets.state().into_iter().filter_map(|budget| match &budget.0 {
+        Ok(budget) => Some(Arc::new(budget.clone())),
+        Err(invalid) => {
+            told(context, &Name::of(budget.as_ref()), &invalid.error);
+            None
+        }
+    });
+    (clusters, budgets.collect())
+}
+
+fn told(context: &Context, key: &Name, error: &str) {
+    if context.invalid_is_news(TOKENS, key.clone(), error) {
+        tracing::error!(namespace = %key.namespace, budget = %key.name, error, "a stored budget does not fit its type; calls below it are refused");
+    }
+}
+
+/// The places, as people write them now.
+fn plant(context: &Context) {
+    let (clusters, budgets) = written(context);
+    let known: BTreeMap<String, Project> = context
+        .stores
+        .namespaces
+        .state()
+        .into_iter()
+        .map(|namespace| {
+            let created = namespace.creation_timestamp().map_or(0, |time| time.0.as_millisecond());
+            (namespace.name_any(), Project { labels: namespace.labels().clone(), created })
+        })
+        .collect();
+    let pools = context.stores.pools.state().into_iter().filter_map(|pool| pool.namespace());
+    let with_budgets = budgets.iter().filter_map(|budget| budget.namespace());
+    let projects = projects(&known, pools.chain(with_budgets));
+    context.meter.set_tree(&clusters, &budgets, &projects);
+}
+
+async fn look(context: Arc<Context>, home: String) {
+    loop {
+        tokio::select! {
+            () = context.stores.limits_changed.notified() => {}
+            () = context.meter.until_stale() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        plant(&context);
+        grant(&context, &home).await;
+        tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+/// What a Grant names.
+fn target(context: &Context, grant: &Grant, home: &str) -> Target {
+    let namespace = grant.namespace().unwrap_or_default();
+    let name = &grant.spec.target_ref.name;
+    let limit = |policy: Option<&TokenPolicy>, key: Key| {
+        let wanted = grant.spec.limit_name.as_deref().unwrap_or_default();
+        let own = policy.into_iter().flat_map(|policy| policy.limits.iter().flatten()).find(|limit| limit.name == wanted);
+        // A limit that the Budget does not write itself is one by default.
+        let counted = context.meter.views(&key).into_iter().find(|view| view.limit == wanted).map(|view| view.span.window);
+        match own.map(|limit| window(limit.window)).or(counted) {
+            Some(window) => Target::Limit(key, window),
+            None => Target::NoSuchLimit,
+        }
+    };
+    match grant.spec.target_ref.kind {
+        GrantTargetKind::Agent => match context.stores.agent(&Name { namespace, name: name.clone() }) {
+            Some(agent) => Target::Limit(Key::Agent(agent.uid().unwrap_or_default()), Window::Lifetime),
+            None => Target::Missing,
+        },
+        GrantTargetKind::Budget => match context.stores.budget(&namespace, name).as_ref().and_then(|budget| budget.0.as_ref().ok()) {
+            Some(budget) => limit(budget.spec.tokens.as_ref(), Key::budget(&namespace, name)),
+            None => Target::Missing,
+        },
+        GrantTargetKind::ClusterBudget if namespace != home => Target::NotPermitted,
+        GrantTargetKind::ClusterBudget => {
+            let found = context.stores.cluster_budgets.state().into_iter().find(|cluster| cluster.name_any() == *name);
+            match found.as_ref().and_then(|cluster| cluster.0.as_ref().ok()) {
+                Some(cluster) => limit(cluster.spec.tokens.as_ref(), Key::Cluster(name.clone())),
+                None => Target::Missing,
+            }
+        }
+    }
+}
+
+/// Judges all Grants, stores what they are, and counts those that are stored.
+async fn grant(context: &Context, home: &str) {
+    let now = Timestamp::now();
+    let mut counts: BTreeMap<Key, Vec<budget::Grant>> = BTreeMap::new();
+    for stored in context.stores.grants.state() {
+        let Ok(grant) = &stored.0 else { continue };
+        let target = target(context, grant, home);
+        let judged = judge(grant, &target, now);
+        // One whose tokens are taken back, or whose target has none any more, has an empty list.
+        if let Target::Limit(key, _) = &target {
+            counts.entry(key.clone()).or_default().extend(judged.counts.map(|(_, grant)| grant));
+        }
+        let conditions = grant.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        if !same(&conditions, &judged.conditions) {
+            publish(context, grant, &judged.conditions).await;
+        }
+    }
+    context.meter.set_grants(counts);
+}
+
+async fn publish(context: &Context, grant: &Grant, conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) {
+    let key = Name::of(grant);
+    if context.leadership.check().is_err() {
+        return;
+    }
+    let api = context.api::<Grant>(&key.namespace);
+    let version = grant.resource_version();
+    let result = calls::apply_status(&api, &key.name, managers::GOVERNOR, version.as_deref(), &status(grant, conditions)).await;
+    match result {
+        Ok(_) => context.succeeded(LOOP, &key),
+        // It is tried again with the next look, which its own change, or the time, brings.
+        Err(error) => drop(context.put_off(LOOP, key, &error)),
+    }
+}
+
+async fn tick(context: Arc<Context>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut known, mut rounds) = (Known::new(), 0_u64);
+    loop {
+        ticks.tick().await;
+        for session in context.meter.tick() {
+            tracing::warn!(session, "a gateway's session was silent for too long: what it holds is charged as lost");
+        }
+        standing::look(&context, &mut known);
+        context.meter.hurry();
+        if rounds.is_multiple_of(COUNTED) {
+            context.meter.set_agents(context.places.counted(&context.stores));
+        }
+        rounds += 1;
+        context.metrics.estimated(context.meter.estimates());
+        context.meter.restate();
+        let agents: HashSet<String> = context.stores.agents.state().iter().filter_map(|agent| agent.uid()).collect();
+        context.meter.tidy(|key| match key {
+            Key::Agent(uid) => agents.contains(uid),
+            Key::Task { item, epoch } => context.desk.leased(item, *epoch),
+            Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } => true,
+        });
+        context.meter.keep_items(|uid| context.desk.lives(uid));
+        let standings = context.meter.standings();
+        context.metrics.budgets(standings.iter().flat_map(|(key, views)| views.iter().map(move |view| measured(key, view))));
+    }
+}
+
+/// A limit as it is measured.
+fn measured(key: &Key, view: &View) -> (Limit, Amounts) {
+    let (kind, namespace, name) = match key {
+        Key::Cluster(name) => ("ClusterBudget", "", name.clone()),
+        Key::Namespace { cluster, namespace } => ("Namespace", namespace.as_str(), cluster.clone()),
+        Key::Budget { namespace, name } => ("Budget", namespace.as_str(), name.clone()),
+        Key::Share { of, name } => match of.as_ref() {
+            Key::Budget { namespace, name: budget } => ("Reservation", namespace.as_str(), format!("{budget}/{name}")),
+            Key::Namespace { namespace, cluster } => ("Reservation", namespace.as_str(), format!("{cluster}/{name}")),
+            Key::Cluster(cluster) => ("Reservation", "", format!("{cluster}/{name}")),
+            Key::Share { .. } | Key::Agent(_) | Key::Task { .. } => ("Reservation", "", name.clone()),
+        },
+        Key::Agent(uid) => ("Agent", "", uid.clone()),
+        Key::Task { item, .. } => ("Item", "", item.clone()),
+    };
+    let labels = Limit { kind, namespace: namespace.to_owned(), name, limit: view.limit.clone() };
+    let View { height, used, held, lost, carried, .. } = view;
+    (labels, Amounts { limit: *height, used: *used, held: *held, debt: *carried, lost: *lost })
+}

@@ -1,0 +1,179 @@
+//! Whether the budgets above a pool, an agent or a claim give tokens now: what the reconcilers and the givers of work go by.
+//!
+//! It decides nothing (`policy::budget::obstacle` does) and writes nothing; it looks once a second, and wakes those for whom
+//! something has changed. What always holds: what is not known yet is neither taken for plenty nor for nothing.
+
+use std::collections::{HashMap, HashSet};
+
+use super::meter::Meter;
+use crate::api::conditions::{reasons, types};
+use crate::api::{Agent, AgentPool};
+use crate::controller::conditions::find;
+use crate::controller::{Context, Key as Name};
+use crate::policy::budget::obstacle::Need;
+use crate::policy::budget::refusal::Because;
+use crate::policy::budget::share::TopUp;
+use crate::policy::budget::{Key, Obstacle, Refusal, Route};
+
+/// Whether there are tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// It is not known yet: records or budgets are being read.
+    Unknown,
+    /// There are.
+    There,
+    /// There are none, and that stays so for a while.
+    Short(Obstacle),
+}
+
+impl Meter {
+    /// What stands in the way of every call of a pool, of this type, through these budgets; and, of an agent with this uid, of
+    /// its own life.
+    pub fn obstacle(&self, agent: Option<&str>, pool: &Name, top: Option<Key>, pool_type: &str) -> Option<Obstacle> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let now = state.now();
+        let need = state.needs.get(&(pool.namespace.clone(), pool.name.clone()));
+        let above = state.ledger.obstacle(now, &mut Route::new(Vec::new(), top.clone(), pool_type), need);
+        let own = agent.map(|uid| Key::Agent(uid.to_owned()));
+        let (None, Some(own)) = (&above, own) else { return above };
+        let record = state.records.get(&own)?;
+        // A life that is topped up when that is asked for is not over.
+        match record.lifetime.map(|life| life.top_up(i64::MAX)) {
+            Some(TopUp::Granted(_)) => None,
+            Some(TopUp::Spent | TopUp::ParentsLack(_)) | None => {
+                state.ledger.obstacle(now, &mut Route::new(vec![own], top, pool_type), None)
+            }
+        }
+    }
+
+    /// A call of a pool was refused.
+    pub fn lacked(&self, pool: Name, refusal: &Refusal) {
+        let Some(need) = Need::of(refusal) else { return };
+        let mut state = self.lock();
+        let slot = (pool.namespace, pool.name);
+        let need = match state.needs.remove(&slot) {
+            Some(before) => before.and(need),
+            None => need,
+        };
+        state.needs.insert(slot, need);
+    }
+
+    /// A call of a pool was given so many tokens.
+    pub fn gave(&self, pool: Name, tokens: i64) {
+        if let Some(need) = self.lock().needs.get_mut(&(pool.namespace, pool.name)) {
+            need.given(tokens);
+        }
+    }
+
+    /// Of all other pools nothing is remembered.
+    fn keep_pools(&self, pools: &Known) {
+        self.lock().needs.retain(|(namespace, name), _| pools.contains_key(&Name { namespace: namespace.clone(), name: name.clone() }));
+    }
+}
+
+/// Whether there are tokens for the agents of a pool.
+pub fn of_pool(pool: &AgentPool, context: &Context) -> Tokens {
+    of(None, pool, context)
+}
+
+/// Whether there are tokens for an agent of a pool, of its own life too.
+pub fn of_agent(agent: &Agent, pool: &AgentPool, context: &Context) -> Tokens {
+    of(agent.metadata.uid.as_deref(), pool, context)
+}
+
+fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> Tokens {
+    let meter = &context.meter;
+    let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
+    let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
+    let exists = context.stores.budget(namespace, named.unwrap_or(crate::api::names::DEFAULT)).is_some();
+    if !meter.is_ready() {
+        return Tokens::Unknown;
+    }
+    let Some(above) = meter.above(namespace, named, exists) else { return Tokens::Unknown };
+    meter.obstacle(agent, &Name::of(pool), above.top, &pool.spec.type_).map_or(Tokens::There, Tokens::Short)
+}
+
+/// The reason under which something is told that stands in the way.
+pub fn reason(obstacle: &Obstacle) -> &'static str {
+    match (&obstacle.because, &obstacle.key) {
+        (_, Key::Agent(_)) => reasons::LIFETIME_SPENT,
+        (Because::Paused, _) => reasons::PAUSED_BY_THRESHOLD,
+        (
+            Because::Used
+            | Because::Held
+            | Because::Guaranteed
+            | Because::Recovering
+            | Because::TooLarge
+            | Because::InFlight
+            | Because::Gateways
+            | Because::Missing
+            | Because::Blocked(_),
+            _,
+        ) => reasons::BUDGET_EXHAUSTED,
+    }
+}
+
+/// What was true of each pool at the last look.
+pub type Known = HashMap<Name, Option<Obstacle>>;
+
+/// Looks at all pools: wakes those for whom something has changed, and holds work back from those that are short of tokens.
+pub fn look(context: &Context, known: &mut Known) {
+    if !context.meter.is_ready() {
+        return;
+    }
+    let mut held_back: HashMap<String, HashSet<String>> = HashMap::new();
+    let mut now = Known::new();
+    for stored in context.stores.pools.state() {
+        let Ok(pool) = &stored.0 else { continue };
+        let name = Name::of(pool);
+        let short = match of_pool(pool, context) {
+            Tokens::Unknown => continue,
+            Tokens::There => None,
+            Tokens::Short(obstacle) => Some(obstacle),
+        };
+        // Also the first time: a leader before us may have said something else.
+        if known.get(&name) != Some(&short) {
+            context.wake.pool(&name.namespace, &name.name);
+            if short.is_some() {
+                let agents = context.stores.agents_of(&name.namespace, &name.name);
+                agents.iter().for_each(|agent| context.wake.agent(&Name::of(agent.as_ref())));
+            }
+        }
+        if short.is_some() {
+            held_back.entry(name.namespace.clone()).or_default().insert(name.name.clone());
+        }
+        now.insert(name, short);
+    }
+    *known = now;
+    context.meter.keep_pools(known);
+    release(context);
+    for namespace in context.desk.namespaces() {
+        let pools = held_back.remove(&namespace).unwrap_or_default();
+        if context.desk.with(&namespace, |room| room.hold_back(pools)) {
+            context.desk.look(&namespace, ""); // at no item: those who can be called are, after each look
+        }
+    }
+}
+
+/// Wakes the agents that say that there are no tokens for them, and for which there are some.
+fn release(context: &Context) {
+    for stored in context.stores.agents.state() {
+        let Ok(agent) = &stored.0 else { continue };
+        if !says_short(agent) {
+            continue;
+        }
+        let name = Name::of(agent);
+        let pool = context.stores.pool(&name.namespace, &agent.spec.pool_ref.name);
+        let tokens = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(|pool| of_agent(agent, pool, context));
+        if tokens == Some(Tokens::There) {
+            context.wake.agent(&name);
+        }
+    }
+}
+
+fn says_short(agent: &Agent) -> bool {
+    let Some(status) = &agent.status else { return false };
+    let ended = status.phase.is_some_and(crate::api::agent::AgentPhase::ended);
+    !ended && find(&status.conditions, types::BUDGET_AVAILABLE).is_some_and(|available| available.status == "False")
+}

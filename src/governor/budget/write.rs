@@ -1,0 +1,115 @@
+//! The one writer of records: each write by compare-and-swap, fenced by our leadership, at most so many a second over all
+//! records, those first that somebody waits for.
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::mpsc;
+
+use super::meter::Meter;
+use super::object;
+use super::records::{Conflicted, Done, Job};
+use crate::cluster::clock::BootTime;
+use crate::cluster::lease::Leadership;
+use crate::cluster::{Class, Error};
+use crate::governor::work::Desk;
+use crate::policy::budget::concurrency::Rate;
+
+/// Writes in a second, evenly, with a burst of as many.
+const A_SECOND: u32 = 20;
+/// Between two looks at what is due when nobody says that something is.
+const LOOK: Duration = Duration::from_millis(250);
+/// Tries of one write that meets others.
+const TRIES: usize = 5;
+
+/// What a writer works with. Cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    /// The client.
+    pub client: Client,
+    /// The right to act.
+    pub leadership: Leadership,
+    /// The memory.
+    pub meter: Meter,
+    /// The book of work, which is shown what is written into items.
+    pub desk: Desk,
+    /// What follows from writes.
+    pub done: mpsc::UnboundedSender<Done>,
+}
+
+impl Writer {
+    /// Writes what is due, until our leadership ends.
+    pub async fn run(self) {
+        let origin = BootTime::now();
+        let mut rate = Rate::default();
+        loop {
+            let now = i64::try_from(origin.elapsed().as_micros()).unwrap_or(i64::MAX);
+            if let Err(wait) = rate.call(now, A_SECOND) {
+                tokio::time::sleep(Duration::from_micros(u64::try_from(wait).unwrap_or(0))).await;
+                continue;
+            }
+            let job = loop {
+                if let Some(job) = self.meter.next() {
+                    break job;
+                }
+                tokio::select! {
+                    () = self.meter.until_work() => {}
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+            };
+            tokio::spawn(self.clone().write(job));
+        }
+    }
+
+    /// Makes one write, whatever comes of it.
+    pub async fn write(self, job: Job) {
+        for _ in 0..TRIES {
+            let Some((object, patch)) = self.meter.prepare(&job) else { return self.meter.skipped(&job) };
+            if let Err(error) = self.leadership.check() {
+                return self.over(&job, &error);
+            }
+            let error = match object::write(&self.client, &object, &patch).await {
+                Ok((stored, item)) => {
+                    if let Some(item) = item {
+                        self.desk.observe(&item);
+                    }
+                    // A closed channel means that we are ending.
+                    let _ = self.done.send(self.meter.stored(&job, stored));
+                    return;
+                }
+                Err(error) => error,
+            };
+            if error.class() != Class::Conflict {
+                return self.over(&job, &error);
+            }
+            match object::read(&self.client, &object).await {
+                Ok(Some(live)) => match self.meter.conflicted(&job, &live) {
+                    Conflicted::Again => {}
+                    Conflicted::Gone => return self.over(&job, &error),
+                    Conflicted::NotOurs => return self.over(&job, &Error::Fenced { call: "writing a record of tokens" }),
+                },
+                Ok(None) => return self.over(&job, &error),
+                Err(error) => return self.over(&job, &error),
+            }
+        }
+        self.over(&job, &Error::Malformed { call: "writing a record of tokens", what: "a moment in which nobody else writes it" });
+    }
+
+    fn over(&self, job: &Job, error: &Error) {
+        let class = error.class();
+        let wait = self.meter.failed(job, object::in_doubt(class));
+        match class {
+            Class::LostLeadership => {
+                tracing::error!(record = %job.key, %error, "a record of tokens was written by somebody else");
+                self.leadership.abdicate();
+            }
+            // It is gone, or another one: the watch tells.
+            Class::Conflict | Class::AlreadyExists | Class::NotFound => {
+                tracing::debug!(record = %job.key, %error, "a record of tokens is not there to be written");
+            }
+            Class::QuotaExceeded | Class::Terminating | Class::Refused | Class::Unavailable => {
+                tracing::warn!(record = %job.key, class = class.label(), retry_seconds = wait.as_secs_f64(), %error, "a record of tokens could not be written");
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Whether a pod is the agent it says it is: its uid, vouched for by the API server, is the one in our own create response.
+//! Names, labels and owners prove nothing.
+
+use crate::api::Agent;
+use crate::api::agent::AgentPhase;
+use crate::cluster::Error;
+use crate::controller::agent::condemned;
+use crate::controller::{Context, Key};
+use crate::wire::{Code, Refusal};
+
+/// A pod, as the API server vouched for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its Agent would have this key: pods are named as their Agents.
+    pub key: Key,
+    /// Its uid.
+    pub uid: String,
+    /// The gateway it came through.
+    pub gateway: String,
+}
+
+/// The Agent that `caller` is.
+pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refusal> {
+    let cached = context.stores.agent(&caller.key);
+    let cached = cached.as_ref().and_then(|object| object.0.as_ref().ok());
+    match judge(cached, &caller.uid) {
+        Ok(()) => {}
+        Err(refusal) if refusal.code == Code::AgentEnded => return Err(refusal),
+        // The cache may not have seen yet what we recorded a moment ago.
+        Err(_) => {
+            let live = context.api::<Agent>(&caller.key.namespace).get_opt(&caller.key.name).await;
+            let live = live.map_err(Error::of("reading an Agent")).map_err(|error| {
+                tracing::warn!(%error, "a caller could not be identified");
+                Refusal::new(Code::GovernorAway, "the API server did not answer; try again").retry_after(1)
+            })?;
+            judge(live.as_ref(), &caller.uid)?;
+            return live.ok_or_else(|| not_an_agent(&caller.uid));
+        }
+    }
+    cached.cloned().ok_or_else(|| not_an_agent(&caller.uid))
+}
+
+fn not_an_agent(uid: &str) -> Refusal {
+    Refusal::new(
+        Code::NotAnAgent,
+        format!("no agent's pod was made under the uid {uid}: only pods that Spillway made for an Agent may call"),
+    )
+}
+
+/// Whether `agent` is the pod `uid`, and lives.
+fn judge(agent: Option<&Agent>, uid: &str) -> Result<(), Refusal> {
+    let status = agent.and_then(|agent| agent.status.as_ref());
+    let recorded = status.and_then(|status| status.pod_ref.as_ref());
+    if recorded.is_none_or(|pod| pod.uid != uid) {
+        return Err(not_an_agent(uid));
+    }
+    let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(condemned);
+    if ended { Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn agent(status: serde_json::Value) -> Agent {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
+    }
+    fn code(agent: Option<&Agent>) -> Option<Code> {
+        judge(agent, "u").err().map(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn only_the_recorded_pod_of_a_living_agent_is_it() {
+        let pod = |uid: &str| json!({"name": "a", "uid": uid});
+        assert_eq!(code(None), Some(Code::NotAnAgent));
+        assert_eq!(code(Some(&agent(json!({})))), Some(Code::NotAnAgent), "nothing is recorded");
+        assert_eq!(
+            code(Some(&agent(json!({"podRef": pod("other"), "phase": "Running"})))),
+            Some(Code::NotAnAgent),
+            "a forged or a former pod"
+        );
+        assert_eq!(code(Some(&agent(json!({"podRef": pod("u"), "phase": "Spawning"})))), None);
+        assert_eq!(code(Some(&agent(json!({"podRef": pod("u"), "phase": "Goodbye"})))), None, "it may finish");
+        assert_eq!(code(Some(&agent(json!({"podRef": pod("u"), "phase": "Stopped"})))), Some(Code::AgentEnded));
+        assert_eq!(code(Some(&agent(json!({"podRef": pod("u"), "phase": "ForceStopped"})))), Some(Code::AgentEnded));
+        let given_up = json!([{"type": "GivenUp", "status": "True", "reason": "HeartbeatLost", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let condemned = agent(json!({"podRef": pod("u"), "phase": "Stale", "conditions": given_up}));
+        assert_eq!(code(Some(&condemned)), Some(Code::AgentEnded), "its end is decided");
+        let unreachable = agent(json!({"podRef": pod("u"), "phase": "Stale"}));
+        assert_eq!(code(Some(&unreachable)), None, "its node was not heard of, and it is: it lives");
+    }
+}

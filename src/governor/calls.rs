@@ -1,0 +1,226 @@
+//! The agents' calls, after the caller was identified. Each is repeatable.
+
+use std::time::Duration;
+
+use axum::http::Uri;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::budget::asks;
+use super::caller::{Caller, identify};
+use super::work;
+use crate::api::agent::AgentPhase;
+use crate::api::agent_pool::{InputMode, RunMode};
+use crate::api::names;
+use crate::api::{Agent, AgentPool};
+use crate::cluster::{Class, Error, calls};
+use crate::controller::{Context, Key, agent_pool};
+use crate::policy::hub::{Signal, Violation};
+use crate::serve::query;
+use crate::wire::access::Call;
+use crate::wire::agent::{Done, Goodbye, Input, Register, Report, Run, Settings, Spawn, Spawned, Work};
+use crate::wire::command::CommandLimits;
+use crate::wire::work::{Claim, ItemWanted};
+use crate::wire::{Code, Refusal, body};
+
+/// How long a goodbye waits for its status to be stored. The pod keeps it and asks again.
+const STORED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Answers one call; no value: there is nothing to say. `uri` is the request's, for what it names.
+pub async fn answer(
+    call: Call,
+    uri: &Uri,
+    caller: &Caller,
+    key: Option<&str>,
+    bytes: &[u8],
+    context: &Context,
+) -> Result<Option<Value>, Refusal> {
+    let agent = identify(caller, context).await?;
+    match call {
+        Call::Register => json(&register(caller, &agent, body::read(bytes)?, context)?),
+        Call::Report => json(&report(caller, body::read(bytes)?, context)),
+        Call::Wanted => json(&context.live.wanted(&caller.uid)),
+        Call::Goodbye => json(&goodbye(caller, body::read(bytes)?, context).await?),
+        Call::Spawn => json(&spawn(caller, &agent, key, body::read(bytes)?, context).await?),
+        Call::Claim => {
+            let Claim { wait_seconds: _ } = body::read(bytes)?; // the gateway waits
+            if context.live.started(&caller.uid) {
+                context.wake.agent(&caller.key);
+            }
+            let claimed = work::calls::claim(caller, &agent, &pool_of(&agent, context)?, context).await?;
+            return claimed.map(|assignment| json(&assignment)).transpose();
+        }
+        Call::Complete | Call::Fail | Call::Release | Call::Advance => {
+            let uid = uri.path().rsplit('/').nth(1).unwrap_or_default();
+            work::calls::verb(call, caller, &pool_of(&agent, context)?, uid, bytes, context).await
+        }
+        Call::Submit => json(&work::submit::submit(caller, &pool_of(&agent, context)?, key, body::read(bytes)?, context).await?),
+        Call::Plan => json(&work::submit::plan(caller, &pool_of(&agent, context)?, key, body::read(bytes)?, context).await?),
+        Call::ListWork => json(&work::follow::list(caller, &agent.spec.pool_ref.name, &query::read(uri)?, context).await?),
+        Call::Inbox => {
+            let inbox = work::follow::inbox(caller, &agent.spec.pool_ref.name, &query::read(uri)?, context).await?;
+            return inbox.map(|inbox| json(&inbox)).transpose();
+        }
+        Call::Budget => json(&asks::left(caller, &agent, &pool_of(&agent, context)?, context)?),
+        Call::AskBudget => json(&asks::ask(caller, &agent, &body::read(bytes)?, context).await?),
+        Call::Changes | Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterSettle => {
+            Err(Refusal::new(Code::NotAllowed, "only gateways may make this call"))
+        }
+    }
+    .map(Some)
+}
+
+fn json(value: &impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(value).map_err(|error| Refusal::new(Code::Internal, error.to_string()))
+}
+
+fn pool_of(agent: &Agent, context: &Context) -> Result<AgentPool, Refusal> {
+    let namespace = agent.namespace().unwrap_or_default();
+    let stored = context.stores.pool(&namespace, &agent.spec.pool_ref.name);
+    let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).cloned();
+    pool.ok_or_else(|| Refusal::new(Code::GovernorAway, "the agent's pool is not known here now; try again").retry_after(1))
+}
+
+fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context) -> Result<Settings, Refusal> {
+    let pool = pool_of(agent, context)?;
+    if context.live.registered(&caller.uid, &caller.gateway, request.sandbox) {
+        context.wake.agent(&caller.key);
+    }
+    let spec = &pool.spec;
+    let hooks = spec.agent.hooks.clone().unwrap_or_default();
+    Ok(Settings {
+        agent: agent.name_any(),
+        display_name: agent.spec.display_name.clone().unwrap_or_else(|| agent.name_any()),
+        heartbeat_period_seconds: spec.heartbeat_period_seconds(),
+        heartbeat_timeout_seconds: spec.heartbeat_timeout_seconds(),
+        goodbye_timeout_seconds: spec.goodbye_timeout_seconds(),
+        chat: spec.mode == crate::api::agent_pool::PoolMode::Chat,
+        canaries: context.supervised.canaries.clone(),
+        drain_hook: hooks.drain.unwrap_or_default(),
+        warn_hook: hooks.warn.unwrap_or_default(),
+        preflight_command: spec.agent.preflight_command.clone().unwrap_or_default(),
+        work: work_of(&pool),
+        commands: commands_of(&pool),
+        wanted: context.live.wanted(&caller.uid),
+    })
+}
+
+/// How long commands of a pool's agents may take.
+fn commands_of(pool: &AgentPool) -> CommandLimits {
+    let default = CommandLimits::default();
+    let Some(bulkhead) = &pool.spec.bulkhead else { return default };
+    let seconds = |set: Option<i32>, default: u32| set.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(default);
+    let max_timeout_seconds = seconds(bulkhead.max_command_timeout_seconds, default.max_timeout_seconds);
+    let timeout_seconds = seconds(bulkhead.command_timeout_seconds, default.timeout_seconds).min(max_timeout_seconds);
+    CommandLimits { timeout_seconds, max_timeout_seconds }
+}
+
+/// How the agents of a pool work from its queues.
+fn work_of(pool: &AgentPool) -> Option<Work> {
+    if work::calls::queues_of(pool).is_empty() {
+        return None;
+    }
+    let agent = &pool.spec.agent;
+    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+    let max_items = if pool.spec.type_ == "drone" { Some(1) } else { number(agent.max_items) };
+    let (prompt, turns) = agent.continue_.as_ref().map_or((String::new(), 1), |again| (again.prompt.clone(), again.max_turns));
+    Some(Work {
+        run: match agent.run {
+            RunMode::PerItem => Run::PerItem,
+            RunMode::LongRunning => Run::LongRunning,
+        },
+        input: match agent.input {
+            InputMode::Stdin => Input::Stdin,
+            InputMode::File => Input::File,
+            InputMode::Argument => Input::Argument,
+        },
+        continue_prompt: prompt,
+        max_turns: u32::try_from(turns).unwrap_or(1),
+        max_items,
+    })
+}
+
+fn report(caller: &Caller, request: Report, context: &Context) -> crate::wire::agent::Wanted {
+    let held = request.held.clone();
+    let order = held.as_ref().and_then(|held| context.desk.order(&caller.key.namespace, &caller.uid, &caller.key.name, held));
+    if context.live.reported(&caller.uid, &caller.gateway, request, jiff::Timestamp::now()) {
+        context.wake.agent(&caller.key);
+    }
+    context.live.tell_item(&caller.uid, held.zip(order).map(|(held, order)| ItemWanted { held, order }));
+    context.live.wanted(&caller.uid)
+}
+
+async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result<Done, Refusal> {
+    context.live.say_goodbye(&caller.uid, request.reason, jiff::Timestamp::now());
+    context.wake.agent(&caller.key);
+    let stored = tokio::time::timeout(STORED_WITHIN, context.live.until_goodbye_is_stored(&caller.uid)).await;
+    stored.map_err(|_| Refusal::new(Code::GovernorAway, "the goodbye is not stored yet; try again").retry_after(1))?;
+    Ok(Done {})
+}
+
+/// Makes a child: an Agent outside its pool's min and max, named by its parent and the key, so that a repetition finds it.
+async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spawn, context: &Context) -> Result<Spawned, Refusal> {
+    let key = key.filter(|key| !key.is_empty() && key.len() <= 128).ok_or_else(|| {
+        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing, or longer than 128 bytes: it makes a repetition harmless")
+            .field("Idempotency-Key")
+    })?;
+    let namespace = &caller.key.namespace;
+    let own = pool_of(parent, context)?;
+    let allowed = own.spec.may.iter().flat_map(|may| may.spawn_in.iter().flatten()).any(|pool| *pool == request.pool);
+    if !allowed {
+        let message = format!("AgentPool/{} does not list {:?} in spec.may.spawnIn", own.name_any(), request.pool);
+        return Err(Refusal::new(Code::NotAllowed, message).field("pool"));
+    }
+    let stored = context.stores.pool(namespace, &request.pool);
+    let Some(pool) = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()) else {
+        return Err(Refusal::new(Code::NotAllowed, format!("AgentPool/{} does not exist", request.pool)).field("pool"));
+    };
+    let child = agent_pool::child(pool, parent, &caller.uid, key, request.display_name.as_deref());
+    let name = child.name_any();
+    // One at a time for one parent: two at once could both find the last place free.
+    let one = context.live.spawning(&caller.uid);
+    let Ok(_one) = one.try_lock_owned() else {
+        return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being made").retry_after(1));
+    };
+    let _turn = work::calls::turn(namespace, context).await?;
+    let api = context.api::<Agent>(namespace);
+    let unavailable = |error: Error| {
+        tracing::warn!(%error, parent = %caller.key.name, "a child could not be made");
+        match error.class() {
+            Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
+            Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
+                Refusal::new(Code::GovernorAway, "the API server did not answer; try again").retry_after(1)
+            }
+        }
+    };
+    let mine = ListParams::default().labels(&format!("{}={}", names::PARENT_UID_LABEL, caller.uid));
+    let children = api.list(&mine).await.map_err(Error::of("listing an agent's children")).map_err(unavailable)?.items;
+    if let Some(there) = children.iter().find(|there| there.name_any() == name) {
+        let same = there.spec.pool_ref == child.spec.pool_ref && there.spec.display_name == child.spec.display_name;
+        let other = || Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another child").field("Idempotency-Key");
+        return if same { Ok(Spawned { agent: name }) } else { Err(other()) };
+    }
+    let living = children.iter().filter(|child| !ended(child)).count();
+    let most = own.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.max_child_agents).unwrap_or(0);
+    if i64::try_from(living).unwrap_or(i64::MAX) >= i64::from(most) {
+        context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
+        context.wake.agent(&caller.key);
+        let message = format!("{living} children live and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)", own.name_any());
+        return Err(Refusal::new(Code::LimitReached, message));
+    }
+    context.leadership.check().map_err(unavailable)?;
+    match calls::create(&api, &child, names::managers::GOVERNOR).await {
+        Ok(_) => {}
+        Err(error) if error.class() == Class::AlreadyExists => {}
+        Err(error) => return Err(unavailable(error)),
+    }
+    context.wake.agent(&Key { namespace: namespace.clone(), name: name.clone() });
+    context.wake.agent(&caller.key);
+    Ok(Spawned { agent: name })
+}
+
+fn ended(agent: &Agent) -> bool {
+    agent.metadata.deletion_timestamp.is_some() || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
+}

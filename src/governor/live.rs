@@ -1,0 +1,608 @@
+//! What agents reported and what is wanted of them: in memory, by pod uid, for as long as we lead.
+//!
+//! It must not decide: findings come from `policy::health` on times from `policy::attendance`, directives from the
+//! reconciler. What always holds: a revision of what is wanted is never used for two different states, whoever leads.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{broadcast, watch};
+
+use crate::cluster::clock::BootTime;
+use crate::controller::Key;
+use crate::policy::attendance::{Attendance, Heard, Times};
+use crate::policy::health::{self, Finding};
+use crate::policy::hub::Signal;
+use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
+use crate::wire::governor::Change;
+use crate::wire::work::{Held, ItemOrder, ItemWanted};
+
+/// Time goes by in these steps.
+pub const TICK: Duration = Duration::from_secs(1);
+/// The most that one step counts: a process that was stopped, or starved, has not listened meanwhile.
+const LONGEST_TICK: Duration = Duration::from_secs(3);
+/// Reports that an agent may miss whatever its pool says now: it keeps the period that it was told when it registered.
+const PERIODS: u32 = 3;
+/// An agent that was told to give its item back has so long for it.
+const CANCEL_WITHIN: Duration = Duration::from_secs(30);
+/// Notices kept for an agent that does not take them.
+const NOTICES: usize = 32;
+/// Between two answers to the same thing that happens again and again.
+const ANSWER_AGAIN: Duration = Duration::from_secs(60);
+/// Occurrences of a signal that are remembered for one agent.
+const OCCURRENCES: usize = 256;
+/// Changes that a slow gateway may be behind; then it begins anew.
+const BEHIND: usize = 4096;
+
+/// What the reconciler knows of an agent that a judgement on its silence needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Its Agent.
+    pub key: Key,
+    /// It registered, with us or with a leader before us.
+    pub registered: bool,
+    /// Its program was started, as a leader before us knew.
+    pub started: bool,
+    /// How long that may take.
+    pub startup: Duration,
+    /// Silence after which it is given up.
+    pub timeout: Duration,
+    /// Its node.
+    pub node: Option<String>,
+    /// It holds an item, or a person is at it.
+    pub active: bool,
+    /// It is to take nothing new.
+    pub paused: bool,
+}
+
+/// What an agent holds, and how long what may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Working {
+    /// The lease.
+    pub held: Held,
+    /// Silence of its pod after which it has lost the item.
+    pub lease: Duration,
+    /// Time without progress after which it has.
+    pub stall: Duration,
+    /// Time that the attempt may take.
+    pub attempt: Duration,
+    /// It was told to give the item back.
+    pub cancelling: bool,
+}
+
+/// An item in an agent's hands, and its served times.
+#[derive(Clone, Debug)]
+struct Hand {
+    working: Working,
+    held: Duration,
+    unmoved: Duration,
+    cancelling: Duration,
+}
+
+/// What is known of one agent.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// It registered with us, or reported to us.
+    pub registered: bool,
+    /// It reported to us that its program was started.
+    pub started: bool,
+    /// Its last report, and when it came.
+    pub report: Option<(Report, jiff::Timestamp)>,
+    /// Its sandbox as it finds it.
+    pub sandbox: Option<Sandbox>,
+    /// What its silence means.
+    pub finding: Finding,
+    /// The goodbye it said, and when.
+    pub goodbye: Option<(String, jiff::Timestamp)>,
+    /// What it asks people for, as its Agent shall say it.
+    pub asks: Option<Asks>,
+    /// How long ago each signal was raised.
+    pub occurrences: BTreeMap<Signal, Vec<Duration>>,
+    /// What was said with the last one, where that is more than the signal's name.
+    pub words: BTreeMap<Signal, String>,
+}
+
+/// What an agent asks people for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// More tokens, in these words.
+    Tokens(String),
+    /// Nothing any more.
+    Nothing,
+}
+
+struct One {
+    expected: Option<Expected>,
+    registered: bool,
+    started: bool,
+    report: Option<(Report, jiff::Timestamp)>,
+    sandbox: Option<Sandbox>,
+    finding: Finding,
+    goodbye: Option<(String, jiff::Timestamp)>,
+    goodbye_stored: bool,
+    asks: Option<Asks>,
+    asks_stored: Option<Asks>,
+    answered: BTreeMap<Signal, BootTime>,
+    directive: Directive,
+    notices: VecDeque<Notice>,
+    notices_said: u64,
+    revision: u64,
+    occurrences: BTreeMap<Signal, VecDeque<BootTime>>,
+    words: BTreeMap<Signal, String>,
+    spawning: Arc<tokio::sync::Mutex<()>>,
+    hand: Option<Hand>,
+    item: Option<ItemWanted>,
+}
+
+impl Default for One {
+    fn default() -> Self {
+        Self {
+            expected: None,
+            registered: false,
+            started: false,
+            report: None,
+            sandbox: None,
+            finding: Finding::Well,
+            goodbye: None,
+            goodbye_stored: false,
+            asks: None,
+            asks_stored: None,
+            answered: BTreeMap::new(),
+            directive: Directive::Run,
+            notices: VecDeque::new(),
+            notices_said: 0,
+            revision: 0,
+            occurrences: BTreeMap::new(),
+            words: BTreeMap::new(),
+            spawning: Arc::default(),
+            hand: None,
+            item: None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    attendance: Attendance,
+    agents: HashMap<String, One>,
+}
+
+struct Shared {
+    epoch: i64,
+    state: Mutex<State>,
+    changes: broadcast::Sender<Change>,
+    stored: watch::Sender<()>,
+}
+
+/// The governor's memory of agents. Cheap to clone.
+#[derive(Clone)]
+pub struct Live(Arc<Shared>);
+
+impl Live {
+    /// Nothing is known; `epoch` is our owner epoch.
+    pub fn new(epoch: i64) -> Self {
+        let (changes, _) = broadcast::channel(BEHIND);
+        Self(Arc::new(Shared { epoch, state: Mutex::default(), changes, stored: watch::channel(()).0 }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stream of changes, for one gateway.
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.0.changes.subscribe()
+    }
+
+    /// A gateway's session, until the guard is dropped.
+    pub fn session(&self, gateway: String) -> Session {
+        self.lock().attendance.connected(&gateway);
+        Session { live: self.clone(), gateway }
+    }
+
+    /// The reconciler sees an agent whose pod runs: from now on it is expected to be heard of.
+    pub fn expect(&self, uid: &str, expected: Expected) {
+        let mut state = self.lock();
+        state.attendance.expect(uid);
+        state.agents.entry(uid.to_owned()).or_default().expected = Some(expected);
+    }
+
+    /// An agent registered. Whether that is news.
+    pub fn registered(&self, uid: &str, gateway: &str, sandbox: Option<Sandbox>) -> bool {
+        let mut state = self.lock();
+        state.attendance.heard(uid, gateway, Heard::default());
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let news = !one.registered || one.sandbox != sandbox;
+        (one.registered, one.sandbox) = (true, sandbox.or(one.sandbox.take()));
+        news
+    }
+
+    /// An agent reported. Whether that is news for its reconciler.
+    pub fn reported(&self, uid: &str, gateway: &str, report: Report, now: jiff::Timestamp) -> bool {
+        let mut state = self.lock();
+        let heard = Heard {
+            silent: Duration::from_millis(report.silent_ms),
+            frozen: if report.program == Program::Frozen { Duration::from_millis(report.frozen_ms.max(1)) } else { Duration::ZERO },
+        };
+        state.attendance.heard(uid, gateway, heard);
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let before = one.notices.len();
+        one.notices.retain(|notice| notice.id > report.notices_seen);
+        if one.notices.len() != before {
+            one.revision += 1; // not told: who acknowledges knows
+        }
+        let telling = |report: &Report| {
+            let Report { program, action, attached, reachable, held, preflight, .. } = report.clone();
+            (program, action, attached, reachable, held, preflight)
+        };
+        let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
+        one.registered = true;
+        // What has to succeed before its program is run for anything is run on the same word as the program.
+        one.started |= report.program != Program::Waiting || report.preflight.is_some();
+        one.report = Some((report, now));
+        news
+    }
+
+    /// An agent says goodbye. The first reason stays.
+    pub fn say_goodbye(&self, uid: &str, reason: String, now: jiff::Timestamp) {
+        self.lock().agents.entry(uid.to_owned()).or_default().goodbye.get_or_insert((reason, now));
+    }
+
+    /// Its program was let start: it asks for work.
+    pub fn started(&self, uid: &str) -> bool {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        !std::mem::replace(&mut one.started, true)
+    }
+
+    /// What it holds now. Its times begin with a lease that it did not have.
+    pub fn holds(&self, uid: &str, working: Option<Working>) {
+        let mut state = self.lock();
+        let Some(one) = state.agents.get_mut(uid) else { return };
+        let order = working.as_ref().filter(|working| working.cancelling).map(|working| (working.held.clone(), ItemOrder::Cancel));
+        let same = one.hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
+        one.hand = working.map(|working| match one.hand.take() {
+            Some(hand) if same => Hand { working, ..hand },
+            Some(_) | None => Hand { working, held: Duration::ZERO, unmoved: Duration::ZERO, cancelling: Duration::ZERO },
+        });
+        if let Some((held, order)) = order {
+            self.order_item(uid, one, Some(ItemWanted { held, order }));
+        }
+    }
+
+    /// Nobody but these pods holds anything: an item that was deleted is in nobody's hands.
+    pub fn only_these_hold(&self, pods: &std::collections::HashSet<String>) {
+        for (uid, one) in &mut self.lock().agents {
+            if !pods.contains(uid) {
+                one.hand = None;
+            }
+        }
+    }
+
+    /// It said how far its item is.
+    pub fn progressed(&self, uid: &str) {
+        if let Some(hand) = self.lock().agents.get_mut(uid).and_then(|one| one.hand.as_mut()) {
+            hand.unmoved = Duration::ZERO;
+        }
+    }
+
+    /// What it is told of the item that it says it holds; none: to go on.
+    pub fn tell_item(&self, uid: &str, item: Option<ItemWanted>) {
+        let mut state = self.lock();
+        if let Some(one) = state.agents.get_mut(uid) {
+            self.order_item(uid, one, item);
+        }
+    }
+
+    fn order_item(&self, uid: &str, one: &mut One, item: Option<ItemWanted>) {
+        if one.item != item {
+            one.item = item;
+            self.changed(uid, one);
+        }
+    }
+
+    /// There may be work for this agent, which asked for some.
+    pub fn offer(&self, uid: &str) {
+        let _ = self.0.changes.send(Change::Work { uid: uid.to_owned() }); // without a gateway nobody waits
+    }
+
+    /// Its goodbye is in its status.
+    pub fn goodbye_stored(&self, uid: &str) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        if !std::mem::replace(&mut one.goodbye_stored, true) {
+            drop(state);
+            self.0.stored.send_replace(());
+        }
+    }
+
+    /// Waits until its goodbye is in its status.
+    pub async fn until_goodbye_is_stored(&self, uid: &str) {
+        let mut stored = self.0.stored.subscribe();
+        while !self.lock().agents.get(uid).is_some_and(|one| one.goodbye_stored) {
+            if stored.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// An agent asks people for something. The last word counts.
+    pub fn ask(&self, uid: &str, asks: Asks) {
+        self.lock().agents.entry(uid.to_owned()).or_default().asks = Some(asks);
+    }
+
+    /// What it asks for is in its status.
+    pub fn asks_stored(&self, uid: &str, stored: Asks) {
+        let mut state = self.lock();
+        let Some(one) = state.agents.get_mut(uid) else { return };
+        if one.asks_stored.as_ref() != Some(&stored) {
+            one.asks_stored = Some(stored);
+            drop(state);
+            self.0.stored.send_replace(());
+        }
+    }
+
+    /// Waits until what it asks for is in its status: this, or what it said since.
+    pub async fn until_asks_are_stored(&self, uid: &str) {
+        let mut stored = self.0.stored.subscribe();
+        while !self.lock().agents.get(uid).is_some_and(|one| one.asks == one.asks_stored) {
+            if stored.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Held while a child of this agent is made.
+    pub fn spawning(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.lock().agents.entry(uid.to_owned()).or_default().spawning.clone()
+    }
+
+    /// A signal that no state shows was raised by what an agent did, or by what is above it; in these words, if there are any.
+    pub fn raised(&self, uid: &str, signal: Signal, words: Option<String>) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        one.words.extend(words.map(|words| (signal, words)));
+        let times = one.occurrences.entry(signal).or_default();
+        if times.len() == OCCURRENCES {
+            times.pop_front();
+        }
+        times.push_back(BootTime::now());
+    }
+
+    /// Whether a signal stands without an answer: one that goes on standing is answered once.
+    pub fn unanswered(&self, uid: &str, signal: Signal) -> bool {
+        let state = self.lock();
+        // One that ended is told of once, by its own last write.
+        let Some(one) = state.agents.get(uid) else { return true };
+        // What happens again and again is answered again, but not each time.
+        let again = |answered: &BootTime| one.occurrences.contains_key(&signal) && answered.elapsed() >= ANSWER_AGAIN;
+        one.answered.get(&signal).is_none_or(again)
+    }
+
+    /// A signal was answered, and that is stored: its occurrences so far count no more.
+    pub fn answered(&self, uid: &str, signal: Signal) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.occurrences.remove(&signal);
+            one.words.remove(&signal);
+            one.answered.insert(signal, BootTime::now());
+        }
+    }
+
+    /// These signals stand now; one that stood and does not any more may be answered again.
+    pub fn standing(&self, uid: &str, signals: &BTreeSet<Signal>) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            // One that occurs, and does not stand, is remembered for as long as it is not answered again.
+            one.answered.retain(|signal, answered| signals.contains(signal) || answered.elapsed() < ANSWER_AGAIN);
+        }
+    }
+
+    /// What is wanted of an agent from now on.
+    pub fn direct(&self, uid: &str, directive: Directive) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        if one.directive != directive {
+            one.directive = directive;
+            self.changed(uid, one);
+        }
+    }
+
+    /// Something the agent should know.
+    pub fn tell(&self, uid: &str, about: &str, text: &str, now: jiff::Timestamp) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        one.notices_said += 1;
+        // Ids rise over leaders too: an agent that saw a former leader's must not take ours for old ones.
+        let id = u64::try_from(self.0.epoch).unwrap_or(0).saturating_mul(1 << 16).saturating_add(one.notices_said);
+        if one.notices.len() == NOTICES {
+            one.notices.pop_front();
+        }
+        one.notices.push_back(Notice { id, time: now.to_string(), about: about.to_owned(), text: text.to_owned() });
+        self.changed(uid, one);
+    }
+
+    fn changed(&self, uid: &str, one: &mut One) {
+        one.revision += 1;
+        // Without a gateway nobody listens; whoever comes asks.
+        let _ = self.0.changes.send(Change::Wanted { uid: uid.to_owned(), revision: self.revision(one) });
+    }
+
+    fn revision(&self, one: &One) -> String {
+        format!("{}.{}", self.0.epoch, one.revision)
+    }
+
+    /// Everything that is wanted of an agent now.
+    pub fn wanted(&self, uid: &str) -> Wanted {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        Wanted {
+            revision: self.revision(one),
+            directive: one.directive,
+            notices: one.notices.iter().cloned().collect(),
+            item: one.item.clone(),
+        }
+    }
+
+    /// An agent ended: nothing of it counts any more, at any gateway.
+    pub fn revoke(&self, uid: &str) {
+        let mut state = self.lock();
+        state.attendance.forget(uid);
+        if state.agents.remove(uid).is_some() {
+            let _ = self.0.changes.send(Change::Revoked { uid: uid.to_owned() });
+        }
+    }
+
+    /// Its node is not heard of: its silence says nothing of it.
+    pub fn excuse(&self, uid: &str) {
+        self.lock().attendance.excuse(uid);
+    }
+
+    /// The Agent `key` is gone: nothing is remembered of any pod of it.
+    pub fn forget(&self, key: &Key) {
+        let of_key = |one: &One| one.expected.as_ref().is_some_and(|expected| expected.key == *key);
+        let gone: Vec<String> = self.lock().agents.iter().filter(|(_, one)| of_key(one)).map(|(uid, _)| uid.clone()).collect();
+        gone.iter().for_each(|uid| self.revoke(uid));
+    }
+
+    /// What is known of an agent.
+    pub fn view(&self, uid: &str) -> Option<View> {
+        let state = self.lock();
+        let one = state.agents.get(uid)?;
+        let ago = |times: &VecDeque<BootTime>| times.iter().map(|time| time.elapsed()).collect();
+        Some(View {
+            registered: one.registered,
+            started: one.started,
+            report: one.report.clone(),
+            sandbox: one.sandbox.clone(),
+            finding: one.finding,
+            goodbye: one.goodbye.clone(),
+            asks: one.asks.clone(),
+            occurrences: one.occurrences.iter().map(|(signal, times)| (*signal, ago(times))).collect(),
+            words: one.words.clone(),
+        })
+    }
+
+    /// Lets time go by, for ever, and wakes the reconcilers of agents whose silence means something else than before.
+    pub async fn run(self, wake: impl Fn(&Key)) {
+        let mut last = BootTime::now();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let now = BootTime::now();
+            let time = now.since(last).min(LONGEST_TICK);
+            last = now;
+            self.tick(time).iter().for_each(&wake);
+        }
+    }
+
+    /// One step; the agents whose finding is another one now.
+    fn tick(&self, time: Duration) -> Vec<Key> {
+        let mut guard = self.lock();
+        let State { attendance, agents } = &mut *guard;
+        attendance.tick(time);
+        if attendance.gateways() > 0 {
+            agents.values_mut().filter_map(|one| one.hand.as_mut()).for_each(|hand| hand.tick(time));
+        }
+        let silent = Silent::count(attendance, agents);
+        let mut changed = Vec::new();
+        for (uid, one) in agents.iter_mut() {
+            let Some(expected) = &one.expected else { continue };
+            let period = one.report.as_ref().map_or(0, |(report, _)| report.period_seconds);
+            let facts = health::Facts {
+                registered: expected.registered || one.registered,
+                started: expected.started || one.started,
+                startup: expected.startup,
+                times: attendance.times(uid),
+                timeout: expected.timeout.max(Duration::from_secs(period.into()).saturating_mul(PERIODS)),
+                // It stays so until it is heard: when what was down comes back, the last ones to be heard are few.
+                with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), attendance.via(uid)),
+                active: expected.active,
+                paused: expected.paused,
+                work: one.hand.as_ref().map(|hand| hand.facts(period)),
+            };
+            let finding = health::look(&facts);
+            if std::mem::discriminant(&finding) != std::mem::discriminant(&one.finding) {
+                changed.push(expected.key.clone());
+            }
+            one.finding = finding;
+        }
+        changed
+    }
+}
+
+impl Hand {
+    fn tick(&mut self, time: Duration) {
+        self.held += time;
+        self.unmoved += time;
+        if self.working.cancelling {
+            self.cancelling += time;
+        }
+    }
+
+    /// What the monitor looks at. `period`: seconds between reports, as the agent was told.
+    fn facts(&self, period: u32) -> health::Work {
+        let Working { held: _, lease, stall, attempt, cancelling } = &self.working;
+        // A lease cannot be shorter than what its holder was told about reporting.
+        let periods = Duration::from_secs(period.into()).saturating_mul(PERIODS);
+        health::Work {
+            lease: (*lease).max(periods),
+            stall: *stall,
+            attempt: *attempt,
+            cancel: CANCEL_WITHIN.max(periods),
+            held: self.held,
+            unmoved: self.unmoved,
+            cancelling: cancelling.then_some(self.cancelling),
+        }
+    }
+}
+
+/// How many of each node's and each gateway's agents are about to be given up for their silence.
+#[derive(Default)]
+struct Silent {
+    nodes: HashMap<String, (usize, usize)>,
+    gateways: HashMap<String, (usize, usize)>,
+}
+
+impl Silent {
+    fn count(attendance: &Attendance, agents: &HashMap<String, One>) -> Self {
+        let mut all = Self::default();
+        let add = |group: Option<&mut (usize, usize)>, soon: bool| {
+            if let Some((silent, of)) = group {
+                *silent += usize::from(soon);
+                *of += 1;
+            }
+        };
+        for (uid, one) in agents {
+            let Some(expected) = &one.expected else { continue };
+            let times: Times = attendance.times(uid);
+            let period = one.report.as_ref().map_or(0, |(report, _)| report.period_seconds);
+            let lease = one.hand.as_ref().map(|hand| hand.facts(period).lease);
+            let soon = health::soon(times, expected.timeout.min(lease.unwrap_or(Duration::MAX)));
+            add(expected.node.as_deref().map(|node| all.nodes.entry(node.to_owned()).or_default()), soon);
+            add(attendance.via(uid).map(|gateway| all.gateways.entry(gateway.to_owned()).or_default()), soon);
+        }
+        all
+    }
+
+    fn many(&self, node: Option<&str>, gateway: Option<&str>) -> bool {
+        let blame = |group: Option<&(usize, usize)>| group.is_some_and(|(soon, of)| health::many(*soon, *of));
+        blame(node.and_then(|node| self.nodes.get(node))) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
+    }
+}
+
+/// A gateway is connected for as long as this lives.
+pub struct Session {
+    live: Live,
+    gateway: String,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.live.lock().attendance.disconnected(&self.gateway);
+    }
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+//! What agents reported and are told, and what their silence means, in memory.
+
+use super::*;
+
+fn report() -> Report {
+    Report::of(Program::Running)
+}
+fn expected(name: &str, node: &str) -> Expected {
+    Expected {
+        key: Key { namespace: "n".into(), name: name.into() },
+        registered: true,
+        started: true,
+        startup: Duration::from_secs(6),
+        timeout: Duration::from_secs(6),
+        node: Some(node.into()),
+        active: false,
+        paused: false,
+    }
+}
+const NOW: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
+
+#[test]
+fn only_what_changed_is_news() {
+    let live = Live::new(7);
+    assert!(live.registered("u", "g", None));
+    assert!(live.reported("u", "g", report(), NOW));
+    assert!(!live.reported("u", "g", Report { silent_ms: 900, ..report() }, NOW), "a heartbeat is no news");
+    assert!(live.reported("u", "g", Report { action: Some("tests".into()), ..report() }, NOW));
+}
+
+#[test]
+fn a_preflight_is_news_and_part_of_a_start_that_was_made() {
+    use crate::wire::agent::{Preflight, PreflightState};
+    let live = Live::new(7);
+    let said = |state, message: &str| {
+        let preflight = Some(Preflight { state, message: message.into() });
+        live.reported("u", "g", Report { preflight, ..Report::of(Program::Waiting) }, NOW)
+    };
+    live.registered("u", "g", None);
+    assert!(!live.view("u").expect("a view").started);
+    assert!(said(PreflightState::Pending, ""));
+    assert!(live.view("u").expect("a view").started, "however long it fails, its start-up is over");
+    assert!(said(PreflightState::Failed, "no login"));
+    assert!(!said(PreflightState::Failed, "no login"));
+    assert!(said(PreflightState::Passed, ""));
+}
+
+#[test]
+fn a_change_has_a_new_revision_and_is_told_until_it_is_acknowledged() {
+    let live = Live::new(7);
+    let mut changes = live.changes();
+    let first = live.wanted("u");
+    live.direct("u", Directive::Run);
+    assert_eq!(live.wanted("u"), first, "nothing changed");
+    live.tell("u", "BudgetNearLimit", "80 % is spent", NOW);
+    let second = live.wanted("u");
+    assert_ne!(second.revision, first.revision);
+    assert_eq!(changes.try_recv(), Ok(Change::Wanted { uid: "u".into(), revision: second.revision.clone() }));
+    live.reported("u", "g", Report { notices_seen: second.notices[0].id, ..report() }, NOW);
+    assert!(live.wanted("u").notices.is_empty());
+    assert!(Live::new(8).wanted("u").revision.starts_with("8."), "another leader's revisions are others");
+}
+
+#[test]
+fn a_silent_agent_is_found_once_and_one_of_many_later() {
+    let live = Live::new(1);
+    let _session = live.session("g".into());
+    live.expect("a", expected("a", "n1"));
+    let second = Duration::from_secs(1);
+    for _ in 0..5 {
+        assert!(live.tick(second).is_empty());
+    }
+    assert_eq!(live.tick(second).len(), 1);
+    assert!(live.tick(second).is_empty(), "told once");
+    assert!(matches!(live.view("a").expect("a view").finding, Finding::HeartbeatLost(_)));
+    for at in 0..6 {
+        live.expect(&format!("b{at}"), expected(&format!("b{at}"), "n2"));
+    }
+    for _ in 0..6 {
+        live.tick(second);
+    }
+    assert_eq!(live.view("b0").expect("a view").finding, Finding::SilentWithMany);
+    for _ in 0..6 {
+        live.tick(second);
+    }
+    assert!(matches!(live.view("b0").expect("a view").finding, Finding::HeartbeatLost(_)), "not for ever");
+}
+
+#[test]
+fn the_last_of_many_to_come_back_are_not_given_up_for_being_few() {
+    let live = Live::new(1);
+    let _session = live.session("g".into());
+    let names: Vec<String> = (0..6).map(|at| format!("b{at}")).collect();
+    names.iter().for_each(|name| live.expect(name, expected(name, "n")));
+    let second = Duration::from_secs(1);
+    for _ in 0..7 {
+        live.tick(second);
+    }
+    for name in &names[..5] {
+        live.reported(name, "g", report(), NOW);
+    }
+    live.tick(second);
+    assert_eq!(live.view("b0").expect("a view").finding, Finding::Well);
+    assert_eq!(live.view("b5").expect("a view").finding, Finding::SilentWithMany);
+    for _ in 0..4 {
+        live.tick(second);
+    }
+    assert!(matches!(live.view("b5").expect("a view").finding, Finding::HeartbeatLost(_)), "not for ever");
+}
+
+#[tokio::test]
+async fn a_goodbye_is_answered_when_it_is_stored() {
+    let live = Live::new(1);
+    live.say_goodbye("u", "done".into(), NOW);
+    live.say_goodbye("u", "later".into(), NOW);
+    assert_eq!(live.view("u").and_then(|view| view.goodbye).map(|(reason, _)| reason).as_deref(), Some("done"));
+    let waiting = tokio::spawn({
+        let live = live.clone();
+        async move { live.until_goodbye_is_stored("u").await }
+    });
+    live.goodbye_stored("u");
+    waiting.await.expect("it ends");
+}
+
+#[test]
+fn an_ended_agent_is_revoked_once() {
+    let live = Live::new(1);
+    live.registered("u", "g", None);
+    let mut changes = live.changes();
+    live.revoke("u");
+    live.revoke("u");
+    assert_eq!(changes.try_recv(), Ok(Change::Revoked { uid: "u".into() }));
+    assert!(changes.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn what_is_asked_for_is_answered_when_that_very_thing_is_stored() {
+    use futures::FutureExt as _;
+    let live = Live::new(1);
+    let wish = |words: &str| Asks::Tokens(words.to_owned());
+    live.asks_stored("u", wish("of nobody that we know"));
+    live.ask("u", wish("a"));
+    let mut waiting = Box::pin(live.until_asks_are_stored("u"));
+    assert!((&mut waiting).now_or_never().is_none());
+    live.asks_stored("u", Asks::Nothing);
+    assert!((&mut waiting).now_or_never().is_none(), "what was stored before");
+    live.ask("u", wish("b"));
+    live.asks_stored("u", wish("a"));
+    assert!((&mut waiting).now_or_never().is_none(), "the last word counts");
+    live.asks_stored("u", wish("b"));
+    waiting.await;
+    assert_eq!(live.view("u").and_then(|view| view.asks), Some(wish("b")));
+    live.until_asks_are_stored("u").await;
+}

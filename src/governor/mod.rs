@@ -1,0 +1,26 @@
+//! The governor: the one owner of what must be decided in one place. It lives in the controller that leads. Today it knows
+//! who is alive, what is wanted of whom, who may spawn whom, and who may spend how much.
+//!
+//! What it holds in memory may be lost at any moment: what must not be lost is in the status of objects, written by their
+//! reconcilers. It writes no agent's status itself but what its life has spent (`tokens`); it remembers, wakes the reconciler, and answers when that has
+//! stored what was asked.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`live`] | what agents reported, what is wanted of them, what they should know |
+//! | [`preflight`] | whether an agent may be given work |
+//! | [`caller`] | whether a pod is the agent it says it is |
+//! | [`calls`] | the agents' calls |
+//! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
+//! | [`work`] | items of work: who gets which, and what becomes of it |
+//! | [`server`] | its HTTPS server: gateways only, the owner epoch on every answer |
+
+pub mod budget;
+pub mod caller;
+pub mod calls;
+pub mod live;
+pub mod preflight;
+pub mod server;
+pub mod work;
+
+pub use live::Live;

@@ -1,0 +1,150 @@
+//! The governor's HTTPS server: gateways only, by their ServiceAccount's token; the owner epoch on every answer; nothing is
+//! answered by a process that is not sure to lead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::caller::Caller;
+use super::{budget, calls};
+use crate::cluster::token::Reviewer;
+use crate::controller::{Context, Key};
+use crate::wire::access::{Call, Found, find};
+use crate::wire::body::MAX_BYTES;
+use crate::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, OWNER_EPOCH};
+use crate::wire::meter::MAX_BEGIN_BYTES;
+use crate::wire::{Code, Refusal};
+
+/// Between two signs of life on a stream of changes.
+const ALIVE: Duration = Duration::from_secs(5);
+
+/// What the server works with.
+pub struct Governor {
+    /// Everything else.
+    pub context: Arc<Context>,
+    /// Who the gateways are.
+    pub reviewer: Reviewer,
+    /// The only user that may call, as the API server names it.
+    pub gateway: String,
+}
+
+/// The routes.
+pub fn routes(governor: Arc<Governor>) -> axum::Router {
+    axum::Router::new().fallback(answer).with_state(governor)
+}
+
+async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Response {
+    let result = one(&governor, request).await;
+    // What was decided while the lease ran out may be another leader's to say.
+    let leading = governor.context.leadership.check().is_ok();
+    let away = || Refusal::new(Code::GovernorAway, "this replica does not lead any more; another one does").retry_after(1);
+    let mut response = match result {
+        Ok(response) if leading => response,
+        Err(refusal) if leading => refused(&refusal),
+        Ok(_) | Err(_) => refused(&away()),
+    };
+    if let Ok(epoch) = HeaderValue::from_str(&governor.context.epoch.to_string()) {
+        response.headers_mut().insert(OWNER_EPOCH, epoch);
+    }
+    response
+}
+
+async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
+    let context = &governor.context;
+    if context.leadership.check().is_err() {
+        return Err(Refusal::new(Code::GovernorAway, "this replica does not lead").retry_after(1));
+    }
+    let holder = governor.reviewer.review(request.headers(), || Ok(())).await?;
+    if holder.user != governor.gateway {
+        return Err(Refusal::new(Code::NotAllowed, format!("{} is not the gateways' ServiceAccount", holder.user)));
+    }
+    let row = match find(request.method().as_str(), request.uri().path()) {
+        Found::Row(row) => row,
+        Found::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
+        Found::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
+    };
+    let gateway = value(request.headers(), GATEWAY)?;
+    if row.call == Call::Changes {
+        return Ok(changes(context.clone(), gateway));
+    }
+    if let Call::MeterBegin | Call::MeterSettle | Call::MeterExtend = row.call {
+        let most = if row.call == Call::MeterBegin { MAX_BEGIN_BYTES } else { MAX_BYTES };
+        let bytes = whole(request.into_body(), most).await?;
+        return Ok(answered(&budget::calls::of_session(row.call, &bytes, context).await?));
+    }
+    let caller = Caller {
+        key: Key { namespace: value(request.headers(), CALLER_NAMESPACE)?, name: value(request.headers(), CALLER_POD)? },
+        uid: value(request.headers(), CALLER_UID)?,
+        gateway,
+    };
+    let (head, body) = request.into_parts();
+    let bytes = whole(body, MAX_BYTES).await?;
+    if let Call::MeterHold | Call::MeterWay = row.call {
+        return Ok(answered(&budget::calls::of_agent(row.call, &caller, &bytes, context).await?));
+    }
+    let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let (context, call) = (context.clone(), row.call);
+    // To its end, also when the gateway hangs up: of a write that is dropped in the middle nobody knows what came of it.
+    let calling = tokio::spawn(async move { calls::answer(call, &head.uri, &caller, key.as_deref(), &bytes, &context).await });
+    let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call ended: {error}")))??;
+    Ok(match answer {
+        Some(answer) => answered(&answer),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
+}
+
+fn value(headers: &HeaderMap, name: &'static str) -> Result<String, Refusal> {
+    let value = headers.get(name).and_then(|value| value.to_str().ok()).filter(|value| !value.is_empty());
+    value.map(str::to_owned).ok_or_else(|| Refusal::new(Code::InvalidBody, format!("the header {name} is missing")).field(name))
+}
+
+fn answered(answer: &serde_json::Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], answer.to_string()).into_response()
+}
+
+async fn whole(body: Body, most: usize) -> Result<Bytes, Refusal> {
+    axum::body::to_bytes(body, most + 1)
+        .await
+        .map_err(|_| Refusal::new(Code::BodyTooLarge, format!("a call takes at most {most} bytes")).field("(body)"))
+}
+
+/// A refusal as an answer.
+pub fn refused(refusal: &Refusal) -> Response {
+    let status = StatusCode::from_u16(refusal.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let text = serde_json::to_string(refusal).unwrap_or_default();
+    let mut response = (status, [(header::CONTENT_TYPE, "application/json")], text).into_response();
+    if let Some(seconds) = refusal.retry_after_seconds {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// What changed, for as long as the gateway listens. One that is too far behind is sent away, and asks anew.
+fn changes(context: Arc<Context>, gateway: String) -> Response {
+    tracing::info!(gateway, "a gateway is connected");
+    let receiver = context.live.changes();
+    let session = context.live.session(gateway);
+    let alive = tokio::time::interval(ALIVE);
+    let lines = futures::stream::unfold((receiver, session, alive), async |(mut receiver, session, mut alive)| {
+        let change = tokio::select! {
+            _ = alive.tick() => Change::Alive,
+            change = receiver.recv() => match change {
+                Ok(change) => change,
+                Err(RecvError::Lagged(_) | RecvError::Closed) => return None,
+            },
+        };
+        let mut line = serde_json::to_vec(&change).ok()?;
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (receiver, session, alive)))
+    });
+    // The stream ends with our leadership: a gateway must not take an old leader's silence for peace.
+    let leadership = context.leadership.clone();
+    let lines = lines.take_until(async move { leadership.lost().await });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}

@@ -1,0 +1,442 @@
+//! The agents' calls about work. Each is repeatable; whatever it answers was written before, by somebody who still leads.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::convert::{self, Beside};
+use super::desk::{Queues, now};
+use super::follow::tell_failure;
+use super::queues;
+use super::run::store;
+use crate::api::agent_pool::PoolMode;
+use crate::api::names;
+use crate::api::{Agent, AgentPool, WorkItem};
+use crate::cluster::clock::BootTime;
+use crate::cluster::{Class, Error};
+use crate::controller::{Context, Key};
+use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::caller::Caller;
+use crate::governor::preflight;
+use crate::policy::preflight::Verdict;
+use crate::policy::work::book::{Entry, Taker};
+use crate::policy::work::failure::Failure;
+use crate::policy::work::item::{Holder, Phase, Record};
+use crate::policy::work::lease::{self, Fence, Judges, No};
+use crate::serve::turns::{Full, Turn};
+use crate::wire::access::Call;
+use crate::wire::agent::{Directive, Done};
+use crate::wire::work::{Advance, Assignment, Complete, Fail, Held, Release};
+use crate::wire::{Code, Refusal, body};
+
+/// Items tried for one claim before it is asked to come again: others were faster each time.
+const TRIES: usize = 8;
+/// A claim waits so long for the item whose turn it is, while that is being written, before it takes the next one.
+const IN_TURN: Duration = Duration::from_secs(1);
+/// Between two looks at an item that somebody is writing.
+const WRITTEN: Duration = Duration::from_millis(20);
+/// A call waits so long for its turn to write. Nothing was done by then, and whoever called may have gone.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// The end of an item waits so long for what its last calls used.
+const SETTLED_WITHIN: Duration = Duration::from_millis(500);
+/// A finish that collides with another write decides again so often.
+const DECIDE_AGAIN: usize = 8;
+
+/// The queues that a pool works from, in order.
+pub fn queues_of(pool: &AgentPool) -> Queues {
+    if pool.spec.mode == PoolMode::Chat {
+        return Vec::new();
+    }
+    let queues = pool.spec.queues.iter().flatten();
+    queues.map(|queue| (queue.name.clone(), queue.types.clone().unwrap_or_default())).collect()
+}
+
+pub(super) fn away(message: &str) -> Refusal {
+    Refusal::new(Code::GovernorAway, message).retry_after(1)
+}
+
+/// What an error of the API server means for whoever called.
+pub(super) fn unavailable(context: &Context, error: &Error) -> Refusal {
+    if error.class() == Class::LostLeadership {
+        context.leadership.abdicate();
+    }
+    tracing::warn!(%error, "an agent's call about work was not carried out");
+    match error.class() {
+        Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::NotAllowed, error.message()),
+        Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
+            away("the API server did not take the change; try again")
+        }
+    }
+}
+
+pub(super) fn ready(context: &Context) -> Result<(), Refusal> {
+    if context.desk.is_ready() { Ok(()) } else { Err(away("the items of work are being listed; try again")) }
+}
+
+/// The turn of a call of this namespace to write. Taken before the call is decided, and once: who has one waits for no other.
+pub(in crate::governor) async fn turn(namespace: &str, context: &Context) -> Result<Turn, Refusal> {
+    let busy = || Refusal::new(Code::TooManyCalls, "too many calls of this namespace wait to be stored; try again").retry_after(1);
+    let turn = tokio::time::timeout(TURN_WITHIN, context.desk.turns().take(namespace)).await;
+    turn.map_err(|_| busy())?.map_err(|Full| busy())
+}
+
+/// Gives the caller an item: the one that it holds, or the next. None: there is none for it now; it is called when there is.
+pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
+    ready(context)?;
+    let namespace = &caller.key.namespace;
+    let queues = queues_of(pool);
+    if queues.is_empty() {
+        let message = format!("AgentPool/{} works from no queue (spec.queues)", pool.name_any());
+        return Err(Refusal::new(Code::NoQueues, message));
+    }
+    let labels = labels(agent, pool);
+    let wanted = context.live.wanted(&caller.uid).directive;
+    let fit = preflight::verdict(agent, context.live.view(&caller.uid).as_ref(), Some(&pool.spec)) == Verdict::Passed;
+    let begun = BootTime::now();
+    let mut tries = 0;
+    while tries < TRIES {
+        let turn = turn(namespace, context).await?;
+        // What is given out is an attempt: not while its calls would be refused.
+        let tokens = standing::of_pool(pool, context);
+        let picked = context.desk.with(namespace, |room| {
+            // Each time: an earlier claim of this agent may have been written after all.
+            if let Some(holding) = room.holding(&caller.uid) {
+                return Picked::Held(holding.name);
+            }
+            if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || room.is_retired(&caller.uid) {
+                return Picked::Nothing;
+            }
+            match tokens {
+                Tokens::There => {}
+                Tokens::Unknown => return Picked::Unknown,
+                Tokens::Short(_) => {
+                    room.waits(&caller.uid, labels.clone(), queues.clone());
+                    return Picked::Short;
+                }
+            }
+            let taker = Taker { agent: &caller.key.name, labels: &labels, queues: &queues, now: now() };
+            let next = room.next_for(&taker, begun.elapsed() >= IN_TURN);
+            if next.as_ref().is_some_and(|name| room.is_busy(name)) {
+                return Picked::Soon;
+            }
+            let next = next.and_then(|name| {
+                let entry = room.book.get(&name).cloned()?;
+                let holder = Holder { pod: caller.uid.clone(), agent: caller.key.name.clone(), since: now() };
+                let next = lease::claim(&entry.spec, &entry.record, holder, now()).ok()?;
+                // From here it is held, for everybody who asks; it is given back if the write fails.
+                room.begin(&name).then_some((name, entry, next))
+            });
+            let Some((name, entry, next)) = next else {
+                room.waits(&caller.uid, labels.clone(), queues.clone());
+                return Picked::Nothing;
+            };
+            room.book.record(&name, next.clone(), true, now());
+            room.served(&caller.uid);
+            Picked::Item(name, Box::new(entry), Box::new(next))
+        });
+        let (name, entry, next) = match picked {
+            Picked::Item(name, entry, next) => (name, *entry, *next),
+            Picked::Held(name) => {
+                drop(turn);
+                return again(caller, &name, context).await;
+            }
+            Picked::Nothing => return Ok(None),
+            Picked::Unknown => return Err(away("the budgets above this agent are being read; try again")),
+            // There may be some since: those who wait were called before it did.
+            Picked::Short if standing::of_pool(pool, context) == Tokens::There => {
+                tries += 1;
+                continue;
+            }
+            Picked::Short => return Ok(None),
+            Picked::Soon => {
+                drop(turn);
+                tokio::time::sleep(WRITTEN).await;
+                continue;
+            }
+        };
+        tries += 1;
+        let key = Key { namespace: namespace.clone(), name };
+        let mut writing = Writing { context, key: &key, back: Some((&entry, &next)) };
+        let result = store(context, &key, &entry, &next, &Beside::default()).await;
+        match &result {
+            Ok(_) => writing.back = None,
+            Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
+            // It may have been written all the same: then it is not given back.
+            Err(_) => drop(look_live(&key, &entry, context).await), // else the watch tells
+        }
+        drop(writing);
+        match result {
+            Ok(stored) => {
+                context.leadership.check().map_err(|error| unavailable(context, &error))?;
+                if let Some(ready) = entry.ready_since {
+                    context.metrics.waited(now().since(ready));
+                }
+                context.wake.agent(&caller.key);
+                return Ok(Some(assignment(&stored, &key, context)));
+            }
+            Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
+            Err(error) => return Err(unavailable(context, &error)),
+        }
+    }
+    Err(away("others were faster each time; try again"))
+}
+
+/// What a claim finds.
+enum Picked {
+    /// The agent holds this one.
+    Held(String),
+    /// This one is the agent's from now on: as it was, and as it is to be.
+    Item(String, Box<Entry>, Box<Record>),
+    /// The one whose turn it is is being written.
+    Soon,
+    /// There is nothing for it now.
+    Nothing,
+    /// There are no tokens for it now.
+    Short,
+    /// Whether there are any is not known yet.
+    Unknown,
+}
+
+/// An item is being written, until this is dropped: also when whoever asked goes away in the middle.
+struct Writing<'a> {
+    context: &'a Context,
+    key: &'a Key,
+    /// A claim that is not known to be written: what is given back.
+    back: Option<(&'a Entry, &'a Record)>,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if let Some((entry, next)) = self.back {
+            give_back(self.context, self.key, entry, next);
+        }
+        self.context.desk.written(&self.key.namespace, &self.key.name);
+        self.context.desk.look(&self.key.namespace, &self.key.name);
+    }
+}
+
+/// A claim was not written, as far as we know: what was known before is true again, unless something newer was read.
+fn give_back(context: &Context, key: &Key, entry: &Entry, next: &Record) {
+    context.desk.with(&key.namespace, |room| {
+        if room.book.get(&key.name).is_some_and(|known| known.version == entry.version && known.record == *next) {
+            room.book.put(&key.name, entry.clone(), now());
+        }
+    });
+}
+
+/// The lease that the caller holds already: its first answer was lost, or it began anew.
+async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
+    let key = Key { namespace: caller.key.namespace.clone(), name: name.to_owned() };
+    let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
+    let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
+    let Some(live) = live else { return Err(away("the item that was held is gone; try again")) };
+    context.desk.observe(&live);
+    let record = convert::record(&live);
+    // Its claim may be on its way: nothing is said of it before it is written.
+    if !record.phase.held() || record.holder.as_ref().is_none_or(|holder| holder.pod != caller.uid) {
+        return Err(away("an earlier claim of this agent is being written; try again"));
+    }
+    if record.phase == Phase::Paused {
+        return Ok(None);
+    }
+    if record.phase == Phase::Cancelling {
+        // Who asks for work has nothing in hand: it gave the item back.
+        let uid = live.uid().unwrap_or_default();
+        let decide = |entry: &Entry, fence: Fence, judges: Judges| lease::release(&entry.record, fence, "NotStarted", "", judges, now());
+        Box::pin(finish(caller, &uid, record.epoch, Beside::default(), context, decide)).await?;
+        return Ok(None);
+    }
+    Ok(Some(assignment(&live, &key, context)))
+}
+
+fn labels(agent: &Agent, pool: &AgentPool) -> std::collections::BTreeMap<String, String> {
+    let mut labels = agent.metadata.labels.clone().unwrap_or_default();
+    // What an agent is does not follow from labels that anybody may change.
+    labels.insert(names::POOL_LABEL.to_owned(), pool.name_any());
+    labels.insert(names::TYPE_LABEL.to_owned(), pool.spec.type_.clone());
+    labels
+}
+
+fn assignment(item: &WorkItem, key: &Key, context: &Context) -> Assignment {
+    let entry = convert::entry(item);
+    let policy = context.desk.with(&key.namespace, |room| room.book.policy(&entry));
+    let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    Assignment {
+        held: Held { uid: entry.uid.clone(), epoch: entry.record.epoch },
+        name: key.name.clone(),
+        queue: convert::queue_of(item).unwrap_or_default().to_owned(),
+        type_: item.spec.type_.clone(),
+        payload: item.spec.payload.clone(),
+        attempt: entry.record.attempts,
+        attempt_seconds: seconds(policy.attempt_timeout),
+        checkpoint_ref: item.status.as_ref().and_then(|status| status.progress.as_ref()?.checkpoint_ref.clone()),
+    }
+}
+
+/// Whether this record is the end of an item that failed for good.
+pub fn final_failure(record: &Record) -> bool {
+    matches!(record.phase, Phase::Failed | Phase::DeadLettered)
+}
+
+/// What a holder says of the item `uid`.
+pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
+    ready(context)?;
+    match call {
+        Call::Complete => {
+            let Complete { epoch, result } = body::read(bytes)?;
+            let beside = Beside { result, ..Beside::default() };
+            finish(caller, uid, epoch, beside, context, |entry, fence, _| lease::complete(&entry.record, fence, now())).await
+        }
+        Call::Fail => {
+            let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
+            let failure = Failure { reason, message, exit_code };
+            let is_final = pool.spec.type_ == "drone";
+            let decide = |entry: &Entry, fence: Fence, judges: Judges| {
+                lease::fail(&entry.record, fence, &failure, Judges { is_final, ..judges }, now())
+            };
+            finish(caller, uid, epoch, Beside::default(), context, decide).await
+        }
+        Call::Release => {
+            let Release { epoch, reason, message } = body::read(bytes)?;
+            let decide =
+                |entry: &Entry, fence: Fence, judges: Judges| lease::release(&entry.record, fence, &reason, &message, judges, now());
+            finish(caller, uid, epoch, Beside::default(), context, decide).await
+        }
+        Call::Advance => advance(caller, uid, body::read(bytes)?, context),
+        _ => Err(Refusal::new(Code::NoSuchCall, "an item takes complete, fail, release and progress")),
+    }
+}
+
+/// Whose item it is, as far as the caller may know: one of another namespace does not exist.
+fn find(caller: &Caller, uid: &str, context: &Context) -> Result<(String, Entry), Refusal> {
+    let found = context.desk.with(&caller.key.namespace, |room| room.by_uid(uid));
+    found.ok_or_else(|| Refusal::new(Code::LeaseLost, "there is no such item any more: it was deleted, or never was in this namespace"))
+}
+
+fn no(no: No, entry: &Entry) -> Refusal {
+    match no {
+        No::Again => Refusal::new(Code::Internal, "an answer that was given before"),
+        No::Stale => {
+            let now = &entry.record;
+            let message = format!("the lease is not yours any more: the item is {:?} at epoch {}", now.phase, now.epoch);
+            Refusal::new(Code::StaleLease, message).field("epoch")
+        }
+        No::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
+        No::Paused => away("the item is paused; it can be finished when it goes on"),
+        No::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
+    }
+}
+
+async fn finish(
+    caller: &Caller,
+    uid: &str,
+    epoch: i64,
+    beside: Beside,
+    context: &Context,
+    decide: impl Fn(&Entry, Fence, Judges) -> Result<Record, No>,
+) -> Result<Value, Refusal> {
+    let namespace = &caller.key.namespace;
+    context.meter.until_settled(uid, SETTLED_WITHIN).await;
+    let mut looked = false;
+    for _ in 0..DECIDE_AGAIN {
+        let turn = turn(namespace, context).await?;
+        let (name, entry) = find(caller, uid, context)?;
+        let key = Key { namespace: namespace.clone(), name };
+        let fence = Fence { epoch, pod: &caller.uid, agent: &caller.key.name };
+        let (policy, rules) = context.desk.with(namespace, |room| {
+            let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
+            (room.book.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())
+        });
+        let judges = Judges { policy: &policy, rules: &rules, is_final: false, dice: rand::random() };
+        let record = match decide(&entry, fence, judges) {
+            Ok(record) => record,
+            Err(No::Again) => {
+                context.live.holds(&caller.uid, None);
+                return done();
+            }
+            // A refusal makes the agent drop its work: it is given on a live look only.
+            Err(_) if !looked => {
+                looked = true;
+                look_live(&key, &entry, context).await?;
+                continue;
+            }
+            Err(refused) => return Err(no(refused, &entry)),
+        };
+        if !context.desk.with(namespace, |room| room.begin(&key.name)) {
+            drop(turn);
+            tokio::time::sleep(WRITTEN).await; // somebody is writing it
+            continue;
+        }
+        let writing = Writing { context, key: &key, back: None };
+        let result = write_finish(&key, &entry, &record, &beside, context).await;
+        drop(writing);
+        match result {
+            Ok(()) => {
+                context.leadership.check().map_err(|error| unavailable(context, &error))?;
+                context.live.holds(&caller.uid, None);
+                context.wake.agent(&caller.key);
+                return done();
+            }
+            Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
+            Err(error) => return Err(unavailable(context, &error)),
+        }
+    }
+    Err(away("others wrote the item each time; try again"))
+}
+
+async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
+    if let (Some(group), true) = (&entry.spec.group, final_failure(record)) {
+        queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
+    }
+    let said = context.desk.with(&key.namespace, |room| room.progress(&entry.uid));
+    let stored = store(context, key, entry, record, &Beside { progress: said.map(progress), ..beside.clone() }).await?;
+    if final_failure(record) {
+        let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
+        let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();
+        tell_failure(context, &stored, entry, record, "Fail", (&reason, note)).await;
+    }
+    Ok(())
+}
+
+async fn look_live(key: &Key, entry: &Entry, context: &Context) -> Result<(), Refusal> {
+    let live = context.api::<WorkItem>(&key.namespace).get_opt(&key.name).await;
+    match live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))? {
+        Some(live) if live.metadata.uid.as_deref() == Some(&entry.uid) => context.desk.observe(&live),
+        Some(_) | None => context.desk.forget(&key.namespace, &key.name, &entry.uid),
+    }
+    Ok(())
+}
+
+fn done() -> Result<Value, Refusal> {
+    Ok(json!(Done {}))
+}
+
+fn advance(caller: &Caller, uid: &str, advance: Advance, context: &Context) -> Result<Value, Refusal> {
+    let (_, entry) = find(caller, uid, context)?;
+    let fence = Fence { epoch: advance.epoch, pod: &caller.uid, agent: &caller.key.name };
+    if !lease::holds(&entry.record, fence) {
+        return Err(no(No::Stale, &entry));
+    }
+    context.desk.with(&caller.key.namespace, |room| room.advanced(uid, advance));
+    context.live.progressed(&caller.uid);
+    done()
+}
+
+/// How far an item is, as its status says it.
+pub fn progress(advance: Advance) -> Value {
+    let Advance { epoch: _, percent, message, checkpoint_ref } = advance;
+    let mut said = json!({"updateTime": Time(Timestamp::now())});
+    if let Some(percent) = percent {
+        said["percent"] = json!(percent);
+    }
+    if let Some(message) = message {
+        said["message"] = json!(message);
+    }
+    if let Some(checkpoint) = checkpoint_ref {
+        said["checkpointRef"] = json!(checkpoint);
+    }
+    said
+}

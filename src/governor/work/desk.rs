@@ -1,0 +1,650 @@
+//! The books of all namespaces, in memory, and what is known beside them: who waits for work, who is not to get any more,
+//! which items are being written.
+//!
+//! It must not do I/O, and no lock is held over anything that waits. What always holds: what is known of an item never goes
+//! back to an older version; nothing is given out before everything was listed once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use tokio::sync::{mpsc, watch};
+
+use super::convert;
+use crate::api::work_item::ItemTokens;
+use crate::api::{WorkItem, WorkQueue, names};
+use crate::cluster::clock::BootTime;
+use crate::controller::Key;
+use crate::governor::budget::object::Leaf;
+use crate::policy::work::admit::Queue;
+use crate::policy::work::book::{Book, Class, Counts, Entry, Taker};
+use crate::policy::work::item::{At, Phase, Policy, Record, Verb};
+use crate::policy::work::lease::{self, Fence, claimable};
+use crate::serve::turns::{Bounds, Turns};
+use crate::wire::work::{Advance, Held, ItemOrder};
+
+/// A pod that is about to be ended gets nothing for so long; by then it is, or its pool thought better of it.
+const RETIRES: Duration = Duration::from_secs(30);
+/// Who asked for work, and has not asked again for so long, is not waiting any more.
+const WAITS: Duration = Duration::from_secs(40);
+
+/// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
+/// turns. As many of one namespace may wait as a gateway lets in.
+const CALLS: Bounds = Bounds { all: 32, of_one: 24, waiting: 8_000 };
+
+/// Now, as people write it.
+pub fn now() -> At {
+    At(Timestamp::now().as_millisecond())
+}
+
+/// The queues of a pool in order, with the types that it takes from each.
+pub type Queues = Vec<(String, Vec<String>)>;
+
+/// Who waits for work.
+#[derive(Clone, Debug)]
+struct Waiting {
+    labels: BTreeMap<String, String>,
+    queues: Queues,
+    since: BootTime,
+}
+
+/// What an agent holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The item's name.
+    pub name: String,
+    /// The lease.
+    pub held: Held,
+    /// Where the item is in its life: one of the held phases.
+    pub phase: Phase,
+    /// Its policy.
+    pub policy: Policy,
+}
+
+/// One namespace.
+#[derive(Default)]
+pub struct Room {
+    /// Its items.
+    pub book: Book,
+    names: HashMap<String, String>,
+    busy: HashSet<String>,
+    again: HashSet<String>,
+    queued: HashSet<String>,
+    queue_versions: HashMap<String, String>,
+    waiting: BTreeMap<String, Waiting>,
+    /// Pools whose agents are not called for work: there are no tokens for it.
+    held_back: HashSet<String>,
+    listening: BTreeMap<String, (String, BootTime)>,
+    /// Every change up to this version is known: the watch told of it. Answers to our own writes may be ahead.
+    watched: u64,
+    /// What ended and may not be told yet, by its version: the pool that submitted it.
+    news: BTreeMap<u64, String>,
+    /// Plans of which nobody told yet that they ended.
+    ended_plans: HashSet<String>,
+    retired: HashMap<String, BootTime>,
+    told: (u64, u64),
+    progress: HashMap<String, (Advance, Option<BootTime>)>,
+    /// Items that may spend so many tokens, by uid: the item as it was when it was read last.
+    shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
+    /// What all others have used, as far as it is stored and is anything.
+    used: HashMap<String, i64>,
+}
+
+impl Room {
+    fn is_empty(&self) -> bool {
+        let idle = self.waiting.is_empty()
+            && self.listening.is_empty()
+            && self.retired.is_empty()
+            && self.busy.is_empty()
+            && self.queued.is_empty();
+        idle && self.book.iter().next().is_none() && self.book.queues().next().is_none()
+    }
+
+    /// The item with this uid.
+    pub fn by_uid(&self, uid: &str) -> Option<(String, Entry)> {
+        let name = self.names.get(uid)?;
+        self.book.get(name).filter(|entry| entry.uid == uid).map(|entry| (name.clone(), entry.clone()))
+    }
+
+    /// Whether the item with this uid is there and has not ended.
+    pub fn lives(&self, uid: &str) -> bool {
+        let entry = self.names.get(uid).and_then(|name| self.book.get(name));
+        entry.is_some_and(|entry| entry.uid == uid && !entry.record.phase.ended())
+    }
+
+    /// The tokens that each attempt at the item with this uid may spend, if they are limited, and the item.
+    pub fn share(&self, uid: &str) -> Option<&(i64, Leaf<ItemTokens>)> {
+        self.shares.get(uid)
+    }
+
+    /// Tokens that the item with this uid has used, as it is stored; none: it has a share, and they are counted there.
+    pub fn used(&self, uid: &str) -> Option<i64> {
+        (!self.shares.contains_key(uid)).then(|| self.used.get(uid).copied().unwrap_or(0))
+    }
+
+    /// All such items, with the epoch of their lease if somebody holds them.
+    pub fn shares(&self) -> impl Iterator<Item = (&(i64, Leaf<ItemTokens>), i64)> {
+        self.shares.iter().filter_map(|(uid, share)| {
+            let entry = self.book.get(self.names.get(uid)?)?;
+            entry.record.holder.as_ref().map(|_| (share, entry.record.epoch))
+        })
+    }
+
+    /// Whether somebody holds the item with this uid under this lease.
+    pub fn is_leased(&self, uid: &str, epoch: i64) -> bool {
+        let entry = self.names.get(uid).and_then(|name| self.book.get(name)).filter(|entry| entry.uid == uid);
+        entry.is_some_and(|entry| entry.record.epoch == epoch && entry.record.holder.is_some())
+    }
+
+    /// Whether a pod holds this very lease, whatever else it holds.
+    pub fn holds(&self, pod: &str, held: &Held) -> bool {
+        let fence = Fence { epoch: held.epoch, pod, agent: "" };
+        self.by_uid(&held.uid).is_some_and(|(_, entry)| lease::holds(&entry.record, fence))
+    }
+
+    /// What a pod holds.
+    pub fn holding(&self, pod: &str) -> Option<Holding> {
+        let (name, entry) = self.book.held_by(pod)?;
+        let held = Held { uid: entry.uid.clone(), epoch: entry.record.epoch };
+        Some(Holding { name: name.to_owned(), held, phase: entry.record.phase, policy: self.book.policy(entry) })
+    }
+
+    /// Begins to write an item. No: somebody does already, and it is looked at again afterwards.
+    pub fn begin(&mut self, name: &str) -> bool {
+        let free = self.busy.insert(name.to_owned());
+        if !free {
+            self.again.insert(name.to_owned());
+        }
+        free
+    }
+
+    /// A write of an item waits for its turn. No: one does already.
+    pub fn enqueue(&mut self, name: &str) -> bool {
+        self.queued.insert(name.to_owned())
+    }
+
+    /// Its turn has come.
+    pub fn dequeue(&mut self, name: &str) {
+        self.queued.remove(name);
+    }
+
+    /// Who is next for this agent, of those that can be given out at this moment; not one that is being written, if `but_written`.
+    pub fn next_for(&self, taker: &Taker, but_written: bool) -> Option<String> {
+        let free = |name: &str| {
+            let entry = self.book.get(name);
+            !(but_written && self.is_busy(name)) && entry.is_some_and(|entry| claimable(&entry.spec, &entry.record, taker.now))
+        };
+        self.book.next_for(taker, free).map(str::to_owned)
+    }
+
+    /// Whether it is being written.
+    pub fn is_busy(&self, name: &str) -> bool {
+        self.busy.contains(name)
+    }
+
+    /// This pod gets nothing any more; not if it holds something.
+    pub fn retire(&mut self, pod: &str) -> bool {
+        let free = self.book.held_by(pod).is_none();
+        if free {
+            self.retired.insert(pod.to_owned(), BootTime::now());
+            self.waiting.remove(pod);
+        }
+        free
+    }
+
+    /// Whether it gets nothing any more.
+    pub fn is_retired(&self, pod: &str) -> bool {
+        self.retired.get(pod).is_some_and(|since| since.elapsed() < RETIRES)
+    }
+
+    /// A pod asks for work and there is none.
+    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, queues: Queues) {
+        let waiting = Waiting { labels, queues, since: BootTime::now() };
+        self.waiting.insert(pod.to_owned(), waiting);
+    }
+
+    /// The agents of these pools, and of no others, are not called for work. Whether it is so for fewer than before.
+    pub fn hold_back(&mut self, pools: HashSet<String>) -> bool {
+        let before = std::mem::replace(&mut self.held_back, pools);
+        before.iter().any(|pool| !self.held_back.contains(pool))
+    }
+
+    /// A pod asks what became of what its pool's agents submitted, and nothing new did.
+    pub fn listens(&mut self, pod: &str, pool: &str) {
+        self.listening.insert(pod.to_owned(), (pool.to_owned(), BootTime::now()));
+    }
+
+    /// Those that listen and of whose pools' items some ended, as far as the watch told.
+    fn told(&mut self) -> Vec<String> {
+        self.listening.retain(|_, (_, since)| since.elapsed() < WAITS);
+        let later = self.news.split_off(&self.watched.saturating_add(1));
+        let pools: HashSet<String> = std::mem::replace(&mut self.news, later).into_values().collect();
+        self.listening.extract_if(.., |_, (pool, _)| pools.contains(pool)).map(|(pod, _)| pod).collect()
+    }
+
+    /// The watch told of every change up to this version. Yes: of some that end what was submitted.
+    pub fn watch(&mut self, version: u64) -> bool {
+        self.watched = self.watched.max(version);
+        self.news.first_key_value().is_some_and(|(first, _)| *first <= self.watched)
+    }
+
+    /// How far everything is known, as a version.
+    pub fn watched(&self) -> u64 {
+        self.watched
+    }
+
+    /// Whether a plan ended and that was not told yet. Once it is asked it counts as told.
+    pub fn tell_plan(&mut self, plan: &str) -> bool {
+        self.ended_plans.remove(plan)
+    }
+
+    /// A pod does not wait any more.
+    pub fn served(&mut self, pod: &str) {
+        self.waiting.remove(pod);
+    }
+
+    /// Those that wait and could get something now, each for another item as far as numbers tell; and those that listen.
+    fn called(&mut self) -> Vec<String> {
+        self.waiting.retain(|_, waiting| waiting.since.elapsed() < WAITS);
+        let mut alike: HashMap<(&Queues, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
+        for (pod, waiting) in &self.waiting {
+            alike.entry((&waiting.queues, &waiting.labels)).or_default().push(pod);
+        }
+        let mut room: HashMap<&str, u64> = HashMap::new();
+        let mut left: HashMap<(&str, &Class), u64> = HashMap::new();
+        let mut called = Vec::new();
+        // Those that are alike can take the same: one look does for all of them.
+        for ((queues, labels), pods) in alike {
+            // They wait on: whoever lets their pool go has all looked at again.
+            if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool)) {
+                continue;
+            }
+            let taker = Taker { agent: "", labels, queues, now: now() };
+            if self.next_for(&taker, false).is_none() {
+                continue;
+            }
+            let mut fits: Vec<(&str, &Class)> = Vec::new();
+            for (queue, types) in queues {
+                room.entry(queue).or_insert_with(|| self.book.claimable(queue, &[]));
+                for (class, count) in self.book.classes(queue, |class| class.of_types(types) && class.selects(labels)) {
+                    left.entry((queue, class)).or_insert(count);
+                    fits.push((queue, class));
+                }
+            }
+            for pod in pods {
+                let one = fits.iter().find(|(queue, class)| room.get(queue) > Some(&0) && left.get(&(*queue, *class)) > Some(&0));
+                let Some((queue, class)) = one else { break };
+                room.entry(queue).and_modify(|room| *room -= 1);
+                left.entry((queue, class)).and_modify(|left| *left -= 1);
+                called.push(pod.clone());
+            }
+        }
+        called.iter().for_each(|pod| drop(self.waiting.remove(pod)));
+        called.extend(self.told());
+        called
+    }
+
+    /// Whether there is more, or less, to do or being done than when this was asked last.
+    pub fn moved(&mut self) -> bool {
+        let ready = self.book.queues().map(|queue| self.book.claimable(queue, &[])).sum();
+        let held = u64::try_from(self.book.holders().count()).unwrap_or(u64::MAX);
+        self.retired.retain(|_, since| since.elapsed() < RETIRES);
+        std::mem::replace(&mut self.told, (ready, held)) != (ready, held)
+    }
+
+    /// How far an item is, as its holder says.
+    pub fn advanced(&mut self, uid: &str, advance: Advance) {
+        let slot = self.progress.entry(uid.to_owned()).or_default();
+        let Advance { epoch, percent, message, checkpoint_ref } = advance;
+        if slot.0.epoch != epoch {
+            slot.0 = Advance::default(); // of an attempt before
+        }
+        let known = &slot.0;
+        slot.0 = Advance {
+            epoch,
+            percent: percent.or(known.percent),
+            message: message.or_else(|| known.message.clone()),
+            checkpoint_ref: checkpoint_ref.or_else(|| known.checkpoint_ref.clone()),
+        };
+    }
+
+    /// What was said of how far an item is and is not stored.
+    pub fn progress(&self, uid: &str) -> Option<Advance> {
+        self.progress.get(uid).map(|(advance, _)| advance.clone()).filter(|said| *said != Advance::default())
+    }
+
+    /// This is stored now.
+    pub fn progress_stored(&mut self, uid: &str, stored: &Advance) {
+        if let Some((said, written)) = self.progress.get_mut(uid) {
+            *written = Some(BootTime::now());
+            if said == stored {
+                *said = Advance::default();
+            }
+        }
+    }
+
+    /// Whether it is to be stored now: the last time was at least `gap` ago.
+    pub fn progress_is_due(&self, uid: &str, gap: Duration) -> bool {
+        self.progress.get(uid).is_some_and(|(_, written)| written.is_none_or(|written| written.elapsed() >= gap))
+    }
+
+    /// Items with progress to store that was last stored at least `gap` ago.
+    pub fn unsaved_progress(&self, gap: Duration) -> Vec<String> {
+        let due = |written: &Option<BootTime>| written.is_none_or(|written| written.elapsed() >= gap);
+        let said = self.progress.iter().filter(|(_, (advance, written))| *advance != Advance::default() && due(written));
+        said.filter_map(|(uid, _)| self.names.get(uid).cloned()).collect()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    rooms: HashMap<String, Room>,
+    items_listed: bool,
+    queues_listed: bool,
+    highest_epoch: Option<i64>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    looks: mpsc::UnboundedSender<Key>,
+    listed: watch::Sender<bool>,
+    turns: Turns,
+}
+
+/// The governor's memory of work. Cheap to clone.
+#[derive(Clone)]
+pub struct Desk(Arc<Shared>);
+
+impl Desk {
+    /// Nothing is known. Whoever has to be looked at comes out of the receiver.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Key>) {
+        let (looks, looked) = mpsc::unbounded_channel();
+        let shared = Shared { state: Mutex::default(), looks, listed: watch::Sender::new(false), turns: Turns::new(CALLS) };
+        (Self(Arc::new(shared)), looked)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places for agents' calls that write, taken before anything is decided: what a call waited for is known then.
+    pub fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    /// Works on one namespace. `work` must not wait for anything.
+    pub fn with<T>(&self, namespace: &str, work: impl FnOnce(&mut Room) -> T) -> T {
+        work(self.lock().rooms.entry(namespace.to_owned()).or_default())
+    }
+
+    /// Everything was listed once: what is not known does not exist.
+    pub fn is_ready(&self) -> bool {
+        let state = self.lock();
+        state.items_listed && state.queues_listed
+    }
+
+    /// Waits until everything was listed once.
+    pub async fn filled(&self) {
+        let _ = self.0.listed.subscribe().wait_for(|listed| *listed).await; // the sender lives as long as we
+    }
+
+    /// The highest owner epoch in what was read.
+    pub fn highest_epoch(&self) -> Option<i64> {
+        self.lock().highest_epoch
+    }
+
+    /// Look at this item.
+    pub fn look(&self, namespace: &str, name: &str) {
+        // A closed channel means that we are ending.
+        let _ = self.0.looks.send(Key { namespace: namespace.to_owned(), name: name.to_owned() });
+    }
+
+    fn look_at(&self, namespace: &str, names: impl IntoIterator<Item = String>) {
+        names.into_iter().for_each(|name| self.look(namespace, &name));
+    }
+
+    /// An item as it was read, or as the server answered a write of ours. An older version than is known is left out.
+    pub fn observe(&self, item: &WorkItem) {
+        let (namespace, name) = (item.namespace().unwrap_or_default(), item.name_any());
+        let entry = convert::entry(item);
+        let epoch = item.status.as_ref().and_then(|status| status.governor_epoch);
+        {
+            let mut state = self.lock();
+            state.highest_epoch = epoch.max(state.highest_epoch);
+        }
+        let touched = self.with(&namespace, |room| {
+            let known = room.book.get(&name).filter(|known| known.uid == entry.uid);
+            // The version that is known says nothing new, and what was decided on it may be on its way.
+            if known.is_some_and(|known| !newer(&entry.version, &known.version)) {
+                return None;
+            }
+            let ready_since = known.and_then(|known| known.ready_since);
+            // What we saw ourselves is finer than what is stored; of before a redrive nothing counts.
+            let first_ready = known.filter(|known| known.record.redrives == entry.record.redrives).and_then(|known| known.first_ready);
+            let first_ready = first_ready.or(entry.first_ready);
+            let before = known.map(|known| known.record.phase);
+            if entry.record.phase.ended() {
+                room.progress.remove(&entry.uid);
+            }
+            let changed = before != Some(entry.record.phase);
+            if changed && entry.record.phase.ended() {
+                let version = entry.version.parse().unwrap_or(0);
+                room.news.extend(entry.spec.submitted_by.clone().map(|pool| (version, pool)));
+            }
+            let plan = entry.spec.plan.as_ref().map(|(plan, _)| plan.clone());
+            room.names.insert(entry.uid.clone(), name.clone());
+            if let Some(tokens) = item.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.tokens) {
+                room.shares.insert(entry.uid.clone(), (tokens, Leaf::from(item)));
+            } else if let Some(used) = item.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used) {
+                room.used.insert(entry.uid.clone(), used);
+            }
+            room.book.put(&name, Entry { ready_since, first_ready, ..entry }, now());
+            // What ended before we looked for the first time was told of by whoever led then.
+            if before.is_some_and(|before| !before.ended()) {
+                room.ended_plans.extend(plan.filter(|plan| room.book.ended_plan(plan).is_some()));
+            }
+            Some(if changed { room.book.touched_by(&name) } else { Vec::new() })
+        });
+        let Some(touched) = touched else { return };
+        self.look(&namespace, &name);
+        self.look_at(&namespace, touched);
+    }
+
+    /// The watch told of every change in a namespace up to this version: those who listen for one of them can be called.
+    pub fn watched(&self, namespace: &str, version: u64) {
+        if self.with(namespace, |room| room.watch(version)) {
+            self.look(namespace, ""); // at no item: those who can be called are, after each look
+        }
+    }
+
+    /// An item is gone.
+    pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
+        let touched = self.with(namespace, |room| {
+            room.names.remove(uid);
+            room.progress.remove(uid);
+            room.shares.remove(uid);
+            room.used.remove(uid);
+            if room.book.get(name).is_none_or(|entry| entry.uid != uid) {
+                return Vec::new();
+            }
+            let touched = room.book.touched_by(name);
+            room.book.remove(name);
+            touched
+        });
+        self.look_at(namespace, touched);
+    }
+
+    /// A queue, as it is now; none: it is gone.
+    pub fn observe_queue(&self, namespace: &str, name: &str, queue: Option<&WorkQueue>) {
+        let listed = self.lock().queues_listed;
+        let touched = self.with(namespace, |room| {
+            let version = queue.and_then(|queue| queue.metadata.resource_version.clone()).unwrap_or_default();
+            let known = room.queue_versions.get(name);
+            if queue.is_some() && known.is_some_and(|known| newer(known, &version)) {
+                return Vec::new();
+            }
+            if queue.is_some() {
+                room.queue_versions.insert(name.to_owned(), version);
+            }
+            let groups = queue.map(convert::cancelled_groups).unwrap_or_default();
+            let mut touched = room.book.set_cancelled(name, groups);
+            if room.book.set_queue(name, queue.map(convert::queue)) {
+                touched.extend(room.book.of_queue(name));
+            }
+            touched
+        });
+        if listed {
+            self.look_at(namespace, touched);
+        }
+    }
+
+    /// All queues are known.
+    pub fn queues_listed(&self) {
+        self.lock().queues_listed = true;
+        self.look_at_all();
+    }
+
+    /// Namespace, name and uid of every item that is known.
+    pub fn known(&self) -> HashSet<(String, String, String)> {
+        let state = self.lock();
+        let all = state.rooms.iter().flat_map(|(namespace, room)| room.book.iter().map(move |(name, entry)| (namespace, name, entry)));
+        all.map(|(namespace, name, entry)| (namespace.clone(), name.clone(), entry.uid.clone())).collect()
+    }
+
+    /// All items were listed, and these are gone.
+    pub fn items_listed(&self, gone: &HashSet<(String, String, String)>) {
+        gone.iter().for_each(|(namespace, name, uid)| self.forget(namespace, name, uid));
+        self.lock().items_listed = true;
+        self.look_at_all();
+    }
+
+    fn look_at_all(&self) {
+        if !self.is_ready() {
+            return;
+        }
+        self.0.listed.send_replace(true);
+        let all: Vec<Key> = {
+            let state = self.lock();
+            let keys = |(namespace, room): (&String, &Room)| {
+                room.book.iter().map(|(name, _)| Key { namespace: namespace.clone(), name: name.clone() }).collect::<Vec<_>>()
+            };
+            state.rooms.iter().flat_map(keys).collect()
+        };
+        all.into_iter().for_each(|key| drop(self.0.looks.send(key)));
+    }
+
+    /// A write of an item is over, however it ended.
+    pub fn written(&self, namespace: &str, name: &str) {
+        let again = self.with(namespace, |room| {
+            room.busy.remove(name);
+            room.again.remove(name)
+        });
+        if again {
+            self.look(namespace, name);
+        }
+    }
+
+    /// What is true of an item from now on, though it is not stored: whoever depends on it is looked at.
+    pub fn remember(&self, namespace: &str, name: &str, entry: &Entry, record: Record) {
+        let touched = self.with(namespace, |room| {
+            // Somebody may have claimed it since that was decided.
+            if room.book.get(name) != Some(entry) {
+                return Vec::new();
+            }
+            if room.is_busy(name) {
+                room.begin(name); // looked at again afterwards
+                return Vec::new();
+            }
+            room.book.record(name, record, true, now());
+            room.book.touched_by(name)
+        });
+        self.look_at(namespace, touched);
+    }
+
+    /// Forgets namespaces in which there is nothing, and nobody waits.
+    pub fn tidy(&self) {
+        self.lock().rooms.retain(|_, room| !room.is_empty());
+    }
+
+    /// Namespaces that are known.
+    pub fn namespaces(&self) -> Vec<String> {
+        self.lock().rooms.keys().cloned().collect()
+    }
+
+    /// Whether somebody holds the item with this uid, wherever it is, under this lease.
+    pub fn leased(&self, uid: &str, epoch: i64) -> bool {
+        self.lock().rooms.values().any(|room| room.is_leased(uid, epoch))
+    }
+
+    /// Whether the item with this uid, wherever it is, has not ended.
+    pub fn lives(&self, uid: &str) -> bool {
+        self.lock().rooms.values().any(|room| room.lives(uid))
+    }
+
+    /// Pods that hold an item.
+    pub fn holders(&self) -> HashSet<String> {
+        self.lock().rooms.values().flat_map(|room| room.book.holders().cloned()).collect()
+    }
+
+    /// Pods that wait for work and could get some.
+    pub fn called(&self, namespace: &str) -> Vec<String> {
+        self.with(namespace, Room::called)
+    }
+
+    /// What a pod holds.
+    pub fn holding(&self, namespace: &str, pod: &str) -> Option<Holding> {
+        self.lock().rooms.get(namespace)?.holding(pod)
+    }
+
+    /// What a pod is told of the item that it says it holds, if that is anything but to go on.
+    pub fn order(&self, namespace: &str, pod: &str, agent: &str, held: &Held) -> Option<ItemOrder> {
+        if !self.is_ready() {
+            return None;
+        }
+        // By the item and not by the pod: one whose claim's answer was lost may hold another one besides.
+        let Some((_, entry)) = self.with(namespace, |room| room.by_uid(&held.uid)) else { return Some(ItemOrder::Lost) };
+        let mut own = entry.record.history.iter().filter(|attempt| attempt.epoch == held.epoch && attempt.agent == agent);
+        // It finished the item itself, and the answer to that is on its way.
+        if own.any(|attempt| matches!(attempt.verb, Verb::Complete | Verb::Fail | Verb::Release | Verb::CancelDone)) {
+            return None;
+        }
+        if !lease::holds(&entry.record, Fence { epoch: held.epoch, pod, agent }) {
+            return Some(ItemOrder::Lost);
+        }
+        (entry.record.phase == Phase::Cancelling).then_some(ItemOrder::Cancel)
+    }
+
+    /// How much work there is for a pool: items that could be given out now, and items that its agents hold.
+    pub fn work_for(&self, namespace: &str, queues: &Queues, pods: &HashSet<&str>) -> Option<(u64, u64)> {
+        if !self.is_ready() {
+            return None;
+        }
+        let state = self.lock();
+        let Some(room) = state.rooms.get(namespace) else { return Some((0, 0)) };
+        let ready = queues.iter().map(|(queue, types)| room.book.claimable(queue, types)).sum();
+        let held = room.book.holders().filter(|pod| pods.contains(pod.as_str())).count();
+        Some((ready, u64::try_from(held).unwrap_or(u64::MAX)))
+    }
+
+    /// How many items of a queue do what, and since when the oldest ready one has been ready.
+    pub fn counts(&self, namespace: &str, queue: &str) -> (Counts, Option<At>) {
+        let state = self.lock();
+        state.rooms.get(namespace).map_or((Counts::default(), None), |room| (room.book.counts(queue), room.book.oldest_ready(queue)))
+    }
+
+    /// A queue, as it is decided on.
+    pub fn queue(&self, namespace: &str, queue: &str) -> Option<Queue> {
+        self.lock().rooms.get(namespace)?.book.queue(queue).cloned()
+    }
+}
+
+/// Versions of one resource are numbers that rise. What is no number is taken for news.
+fn newer(version: &str, than: &str) -> bool {
+    !matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(version), Ok(than)) if version <= than)
+}
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

@@ -1,0 +1,67 @@
+//! What the desk says of items, from objects as they are stored.
+
+use serde_json::json;
+
+use super::*;
+
+const NAMESPACE: &str = "team";
+
+/// A desk that knows these items, each `(name, version, phase, holder)`, in its first lease.
+fn desk(items: &[(&str, u64, &str, &str)]) -> Desk {
+    let (desk, _) = Desk::new();
+    desk.items_listed(&HashSet::new());
+    desk.queues_listed();
+    items.iter().for_each(|item| desk.observe(&stored(item)));
+    desk
+}
+
+fn stored(&(name, version, phase, holder): &(&str, u64, &str, &str)) -> WorkItem {
+    let lease = json!({"holder": holder, "agent": "a", "leaseTransitions": 1, "leaseDurationSeconds": 60, "acquireTime": "2026-01-01T00:00:00.000000Z"});
+    let item = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": format!("uid-{name}"), "resourceVersion": version.to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"queueRef": {"name": "bugs"}},
+        "status": {"phase": phase, "queue": "bugs", "lease": lease},
+    });
+    serde_json::from_value(item).expect("a WorkItem")
+}
+
+fn held(name: &str, epoch: i64) -> Held {
+    Held { uid: format!("uid-{name}"), epoch }
+}
+
+#[test]
+fn a_pod_is_told_of_the_item_that_it_has_whatever_else_it_holds() {
+    let desk = desk(&[("b", 5, "Leased", "p"), ("c", 6, "Leased", "p"), ("d", 7, "Cancelling", "p"), ("e", 8, "Leased", "q")]);
+    let order = |held| desk.order(NAMESPACE, "p", "a", &held);
+    assert_eq!((order(held("b", 1)), order(held("c", 1))), (None, None), "its first claim's answer was lost: both are its own");
+    assert_eq!(order(held("d", 1)), Some(ItemOrder::Cancel));
+    let holds = |held| desk.with(NAMESPACE, |room| room.holds("p", &held));
+    assert!(holds(held("b", 1)) && holds(held("c", 1)) && !holds(held("e", 1)) && !holds(held("b", 2)));
+    let lost = Some(ItemOrder::Lost);
+    assert_eq!((order(held("e", 1)), order(held("b", 2)), order(held("gone", 1))), (lost, lost, lost));
+}
+
+#[test]
+fn what_was_decided_on_something_else_is_not_remembered() {
+    let desk = desk(&[("b", 5, "Ready", "")]);
+    let entry = desk.with(NAMESPACE, |room| room.book.get("b").cloned()).expect("it is known");
+    desk.observe(&stored(&("b", 6, "Leased", "p")));
+    desk.remember(NAMESPACE, "b", &entry, entry.record.clone());
+    assert_eq!(desk.holding(NAMESPACE, "p").map(|holding| holding.name).as_deref(), Some("b"), "it was claimed meanwhile");
+}
+
+#[test]
+fn agents_of_a_pool_without_tokens_wait_and_are_called_when_it_has_some() {
+    let desk = desk(&[("b", 5, "Ready", "")]);
+    let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "bugs", "resourceVersion": "1"}, "spec": {}});
+    desk.observe_queue(NAMESPACE, "bugs", Some(&serde_json::from_value(queue).expect("a WorkQueue")));
+    let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
+    desk.with(NAMESPACE, |room| room.waits("pod", labels, vec![("bugs".to_owned(), Vec::new())]));
+    let pools = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
+    assert!(!desk.with(NAMESPACE, |room| room.hold_back(pools(&["p"]))), "nobody is let go");
+    assert_eq!(desk.called(NAMESPACE), [""; 0]);
+    assert!(desk.with(NAMESPACE, |room| room.hold_back(pools(&["other"]))), "it is let go");
+    assert_eq!(desk.called(NAMESPACE), ["pod"]);
+}

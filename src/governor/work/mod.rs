@@ -1,0 +1,29 @@
+//! The governor of work: hands each item to one agent, takes what becomes of it, and lets go by what follows by itself.
+//!
+//! Every decision is `policy::work`'s, on a [`book`](crate::policy::work::book) in memory; every change that somebody may
+//! rely on is written by compare-and-swap before anybody is told. The memory may be lost at any moment: a new leader lists
+//! all items first and goes on from their status.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`desk`] | the books of all namespaces, and who has to be looked at |
+//! | [`convert`] | from custom resources to what is decided on, and back to a status |
+//! | [`watch`] | the watches of items and queues |
+//! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
+//! | [`queues`] | the status of queues, groups that are cancelled |
+//! | [`objectives`] | which items are over their queue's service levels: counted and told |
+//! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
+//! | [`submit`] | their calls for more work: an item, a plan |
+//! | [`follow`] | their questions about what they submitted |
+
+pub mod calls;
+pub mod convert;
+pub mod desk;
+pub mod follow;
+pub mod objectives;
+pub mod queues;
+pub mod run;
+pub mod submit;
+pub mod watch;
+
+pub use desk::Desk;

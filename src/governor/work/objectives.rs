@@ -1,0 +1,132 @@
+//! Service levels of queues: sees which items are over them, counts them, and tells of them, within bounds. What to tell is
+//! `policy::work::objectives`'s to decide.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::{Desk, now};
+use crate::api::conditions::reasons;
+use crate::api::{WorkItem, WorkQueue};
+use crate::controller::{Context, Key};
+use crate::policy::hub::Signal;
+use crate::policy::work::item::At;
+use crate::policy::work::objectives::{Look, Objective, Objectives, Over, Watch};
+
+/// The items that are over, of each queue that is looked at.
+pub type All = HashMap<Key, Vec<Over>>;
+
+/// Looks at all queues.
+pub fn over<'a>(desk: &Desk, keys: impl IntoIterator<Item = &'a Key>) -> All {
+    let look = |key: &Key| desk.with(&key.namespace, |room| room.book.over(&key.name, now()));
+    keys.into_iter().map(|key| (key.clone(), look(key))).collect()
+}
+
+/// What a queue's condition says: so many are over now.
+pub fn words(objectives: Objectives, over: &[Over]) -> String {
+    let count = |wanted| over.iter().filter(|one| one.objective == wanted).count();
+    let seconds = |within: Option<Duration>| within.map_or(0, |within| within.as_secs());
+    let waits = (count(Objective::Wait), format!("waited for more than {} s (waitSeconds)", seconds(objectives.wait)));
+    let ends = (count(Objective::Completion), format!("not finished after {} s (completionSeconds)", seconds(objectives.completion)));
+    let parts: Vec<String> =
+        [waits, ends].into_iter().filter(|(count, _)| *count > 0).map(|(count, words)| format!("{count} {words}")).collect();
+    if parts.is_empty() {
+        "no item is over spec.objectives".to_owned()
+    } else {
+        format!("items over spec.objectives: {}", parts.join(", "))
+    }
+}
+
+/// What is remembered of each queue, for as long as we lead.
+#[derive(Default)]
+pub struct Watches(HashMap<Key, Watch>);
+
+impl Watches {
+    /// Counts what is over since the last look, and has it told of. Waits for nobody.
+    pub fn look(&mut self, all: &All, queues: &HashMap<Key, WorkQueue>, context: &Arc<Context>) {
+        self.0.retain(|key, _| all.contains_key(key));
+        for (key, over) in all {
+            let watch = self.0.entry(key.clone()).or_default();
+            let look = context.desk.with(&key.namespace, |room| watch.look(over.clone(), |uid| room.lives(uid), now()));
+            for one in &look.new {
+                context.metrics.objective_missed(one.objective.name());
+                raise(one, &key.namespace, context);
+            }
+            if let Some(queue) = queues.get(key).filter(|_| look.told > 0 || look.more.is_some()) {
+                tokio::spawn(tell(context.clone(), key.clone(), queue.clone(), look));
+            }
+        }
+    }
+}
+
+/// Lets the supervisor of the agent that takes too long decide: its pool may have a rule for that.
+fn raise(over: &Over, namespace: &str, context: &Context) {
+    let Some(holder) = over.holder.as_ref().filter(|holder| context.live.view(&holder.pod).is_some()) else { return };
+    context.live.raised(&holder.pod, Signal::ObjectiveMissed, None);
+    context.wake.agent(&Key { namespace: namespace.to_owned(), name: holder.agent.clone() });
+}
+
+async fn tell(context: Arc<Context>, key: Key, queue: WorkQueue, look: Look) {
+    if context.leadership.check().is_err() {
+        return; // whoever leads looks too
+    }
+    let objectives = context.desk.queue(&key.namespace, &key.name).map(|queue| queue.objectives).unwrap_or_default();
+    for one in look.new.iter().take(look.told) {
+        // What is told of has to be there still; and events need the object that they are about.
+        let Ok(Some(item)) = context.api::<WorkItem>(&key.namespace).get_opt(&one.item).await else { continue };
+        if item.metadata.uid.as_deref() == Some(&one.uid) {
+            let (action, note) = note(one, objectives, &key.name, now());
+            context.events.warning(&item, reasons::OBJECTIVE_MISSED, action, note).await;
+        }
+    }
+    if let Some(more) = look.more {
+        let note = format!("{more} more items missed spec.objectives in the last minute; only the first ones are told of one by one");
+        context.events.warning(&queue, reasons::OBJECTIVE_MISSED, "Observe", note).await;
+    }
+}
+
+/// Events of one object, reason and action are one series: the action tells the objectives apart.
+fn note(over: &Over, objectives: Objectives, queue: &str, now: At) -> (&'static str, String) {
+    let past = |within: Option<Duration>| now.since(over.since).saturating_add(within.unwrap_or_default()).as_secs();
+    match over.objective {
+        Objective::Wait => {
+            let time = past(objectives.wait);
+            ("Wait", format!("nobody has taken it {time} s after it was ready (spec.objectives.waitSeconds of WorkQueue/{queue})"))
+        }
+        Objective::Completion => {
+            let time = past(objectives.completion);
+            let held = over.holder.as_ref().map(|holder| format!("; agent {} holds it", holder.agent)).unwrap_or_default();
+            let of = format!("spec.objectives.completionSeconds of WorkQueue/{queue}");
+            ("Complete", format!("it is not finished {time} s after it was first ready ({of}){held}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::work::Holder;
+
+    fn one(objective: Objective, holder: Option<Holder>) -> Over {
+        Over { item: "i".into(), uid: "u".into(), objective, since: At(60_000), holder }
+    }
+
+    #[test]
+    fn what_is_over_is_told_in_numbers() {
+        let objectives = Objectives { wait: Some(Duration::from_secs(30)), completion: Some(Duration::from_secs(90)) };
+        assert_eq!(words(objectives, &[]), "no item is over spec.objectives");
+        let over = [one(Objective::Wait, None), one(Objective::Wait, None), one(Objective::Completion, None)];
+        assert_eq!(
+            words(objectives, &over),
+            "items over spec.objectives: 2 waited for more than 30 s (waitSeconds), 1 not finished after 90 s (completionSeconds)"
+        );
+        let (action, words) = note(&over[0], objectives, "q", At(61_500));
+        assert_eq!(
+            (action, words.as_str()),
+            ("Wait", "nobody has taken it 31 s after it was ready (spec.objectives.waitSeconds of WorkQueue/q)")
+        );
+        let held = one(Objective::Completion, Some(Holder { pod: "p".into(), agent: "a-1".into(), since: At(0) }));
+        let (action, words) = note(&held, objectives, "q", At(60_001));
+        assert!(action == "Complete" && words.contains("90 s") && words.ends_with("agent a-1 holds it"), "{words}");
+    }
+}

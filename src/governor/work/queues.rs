@@ -1,0 +1,216 @@
+//! WorkQueues: what their status says, and the groups that a member's failure cancels.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use super::convert;
+use super::desk::Desk;
+use super::objectives::{self, Watches};
+use crate::api::WorkQueue;
+use crate::api::conditions::{reasons, types};
+use crate::api::work_queue::{CancelledGroup, QueueCounts, WorkQueueStatus};
+use crate::cluster::clock::BootTime;
+use crate::cluster::{Error, calls};
+use crate::controller::conditions::{Builder, with_old_words};
+use crate::controller::{Context, Key};
+use crate::policy::work::item::At;
+use crate::policy::work::objectives::Over;
+
+/// Name of this loop in logs and back-offs.
+const LOOP: &str = "workqueue";
+/// Between two looks at all queues.
+const ROUND: Duration = Duration::from_secs(1);
+/// Counts are written at most this often.
+const COUNTS: Duration = Duration::from_secs(5);
+/// A cancelled group is remembered for so long at least.
+const SETTLED: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+/// Groups that a queue remembers as cancelled; the schema's bound.
+const GROUPS: usize = 64;
+
+/// The queues as they were read last. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Queues(Arc<Mutex<HashMap<Key, Known>>>);
+
+/// A queue, when its status was written, and from when on it may be.
+#[derive(Clone)]
+struct Known {
+    queue: WorkQueue,
+    written: Option<BootTime>,
+    put_off: Option<(BootTime, Duration)>,
+}
+
+impl Queues {
+    /// A queue as it is now.
+    pub fn know(&self, key: Key, queue: WorkQueue) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (written, put_off) = all.get(&key).map_or((None, None), |known| (known.written, known.put_off));
+        all.insert(key, Known { queue, written, put_off });
+    }
+
+    /// It is gone.
+    pub fn forget(&self, key: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// All that are known.
+    pub fn keys(&self) -> HashSet<Key> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Keeps the status of all queues true, for ever.
+    pub async fn publish(self, context: Arc<Context>) {
+        let mut watches = Watches::default();
+        loop {
+            tokio::time::sleep(ROUND).await;
+            if !context.desk.is_ready() {
+                continue;
+            }
+            let queues = self.with_objectives();
+            let over = objectives::over(&context.desk, queues.keys());
+            watches.look(&over, &queues, &context);
+            for (key, queue, next) in self.due(&context.desk, &over) {
+                match self.write(&context, &key, &queue, &next).await {
+                    Ok(()) => context.succeeded(LOOP, &key),
+                    Err(error) => {
+                        let wait = context.put_off(LOOP, key.clone(), &error);
+                        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                        if let Some(known) = all.get_mut(&key) {
+                            known.put_off = wait.map(|wait| (BootTime::now(), wait));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The queues that promise something: the others are over nothing.
+    fn with_objectives(&self) -> HashMap<Key, WorkQueue> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter()
+            .filter(|(_, known)| known.queue.spec.objectives.is_some())
+            .map(|(key, known)| (key.clone(), known.queue.clone()))
+            .collect()
+    }
+
+    fn due(&self, desk: &Desk, over: &objectives::All) -> Vec<(Key, WorkQueue, WorkQueueStatus)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let due = all.into_iter().filter_map(|(key, Known { queue, written, put_off })| {
+            if put_off.is_some_and(|(since, wait)| since.elapsed() < wait) {
+                return None;
+            }
+            let stored = queue.status.clone().unwrap_or_default();
+            let next = status(&key, &queue, desk, over.get(&key).map(Vec::as_slice).unwrap_or_default(), Timestamp::now());
+            let only_counts = WorkQueueStatus {
+                counts: stored.counts.clone(),
+                oldest_ready_time: stored.oldest_ready_time.clone(),
+                conditions: with_old_words(&next.conditions, &stored.conditions),
+                ..next.clone()
+            } == stored;
+            let now = next != stored && (!only_counts || written.is_none_or(|written| written.elapsed() >= COUNTS));
+            now.then_some((key, queue, next))
+        });
+        due.collect()
+    }
+
+    async fn write(&self, context: &Context, key: &Key, queue: &WorkQueue, next: &WorkQueueStatus) -> Result<(), Error> {
+        context.leadership.check()?;
+        let mut status = serde_json::to_value(next).unwrap_or_default();
+        for field in ["counts", "oldestReadyTime", "cancelledGroups"] {
+            if status.get(field).is_none() {
+                status[field] = serde_json::Value::Null;
+            }
+        }
+        let body = json!({"metadata": {"resourceVersion": queue.metadata.resource_version}, "status": status});
+        let stored: WorkQueue = calls::patch_status(&context.api(&key.namespace), &key.name, &body).await?;
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.contains_key(key) {
+            all.insert(key.clone(), Known { queue: stored, written: Some(BootTime::now()), put_off: None });
+        }
+        Ok(())
+    }
+}
+
+fn count(value: u64) -> Option<i32> {
+    Some(i32::try_from(value).unwrap_or(i32::MAX))
+}
+
+fn status(key: &Key, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timestamp) -> WorkQueueStatus {
+    let (counts, oldest) = desk.counts(&key.namespace, &key.name);
+    let generation = queue.metadata.generation.unwrap_or(0);
+    let stored = queue.status.clone().unwrap_or_default();
+    let build = Builder { stored: &stored.conditions, generation, now };
+    let unfinished = counts.ready + counts.leased + counts.paused + counts.waiting;
+    let known = desk.queue(&key.namespace, &key.name).unwrap_or_else(|| convert::queue(queue));
+    let limit = known.max_pending;
+    let accepting = if unfinished >= limit {
+        let message = format!("it holds {unfinished} unfinished items and may hold {limit} (spec.limits.maxPending)");
+        build.build(types::ACCEPTING, false, reasons::QUEUE_FULL, message)
+    } else if unfinished.saturating_mul(5) >= limit.saturating_mul(4) {
+        let message = format!("over 80 % full: it holds {unfinished} of {limit} items (spec.limits.maxPending)");
+        build.build(types::ACCEPTING, true, reasons::NEARLY_FULL, message)
+    } else {
+        build.build(types::ACCEPTING, true, reasons::ACCEPTED, "items are accepted")
+    };
+    let ready = if queue.spec.suspend == Some(true) {
+        build.build(types::READY, true, reasons::SUSPENDED, "it gives nothing out (spec.suspend); items are accepted")
+    } else {
+        build.build(types::READY, true, reasons::SERVING, "items are given out")
+    };
+    // A message with a number in it is not news by itself.
+    let mut conditions = with_old_words(&[ready, accepting], &stored.conditions);
+    // How many are over is a count like the others, and written as often.
+    if !known.objectives.is_empty() {
+        let reason = if over.is_empty() { reasons::OBJECTIVES_MET } else { reasons::OBJECTIVE_MISSED };
+        conditions.push(build.build(types::OBJECTIVES_MET, over.is_empty(), reason, objectives::words(known.objectives, over)));
+    }
+    // A member whose making the watch has not shown yet is covered too.
+    let young = |one: &CancelledGroup| now.duration_since(one.time.0) < SETTLED;
+    let living = |one: &CancelledGroup| young(one) || desk.with(&key.namespace, |room| room.book.group_lives(&key.name, &one.group));
+    let second = |at: At| Timestamp::from_second(at.0.div_euclid(1000)).ok().map(Time);
+    // Those that a person cancelled are listed too: who reads it learns when an entry may go.
+    let cancelled =
+        convert::cancelled_groups(queue).into_iter().filter_map(|(group, at)| Some(CancelledGroup { group, time: second(at)? }));
+    let groups: Vec<CancelledGroup> = cancelled.filter(living).take(GROUPS).collect();
+    WorkQueueStatus {
+        observed_generation: Some(generation),
+        counts: Some(QueueCounts {
+            ready: count(counts.ready),
+            leased: count(counts.leased),
+            waiting: count(counts.waiting),
+            paused: count(counts.paused),
+            finished: count(counts.finished),
+            dead_lettered: count(counts.dead_lettered),
+        }),
+        oldest_ready_time: oldest.and_then(second),
+        cancelled_groups: Some(groups).filter(|groups| !groups.is_empty()),
+        conditions,
+    }
+}
+
+/// Writes down that a group is cancelled, because a member failed for good and the queue says so. Before that failure is
+/// written: a leader that is lost in between finds the tombstone, or the member not failed yet.
+pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group: &str) -> Result<(), Error> {
+    if !context.desk.queue(namespace, queue).is_some_and(|queue| queue.cancel_group) {
+        return Ok(());
+    }
+    let api = context.api::<WorkQueue>(namespace);
+    let Some(live) = api.get_opt(queue).await.map_err(Error::of("reading a queue"))? else { return Ok(()) };
+    let mut groups = live.status.clone().unwrap_or_default().cancelled_groups.unwrap_or_default();
+    groups.retain(|known| known.group != group);
+    if groups.len() >= GROUPS {
+        tracing::warn!(namespace, queue, group, "the queue remembers as many cancelled groups as it can; this one is not cancelled");
+        return Ok(());
+    }
+    // Members are cancelled that exist now: one that is made later knows what it is made into.
+    groups.push(CancelledGroup { group: group.to_owned(), time: Time(Timestamp::now()) });
+    context.leadership.check()?;
+    let body = json!({"metadata": {"resourceVersion": live.metadata.resource_version}, "status": {"cancelledGroups": groups}});
+    let stored: WorkQueue = calls::patch_status(&api, queue, &body).await?;
+    context.desk.observe_queue(namespace, queue, Some(&stored));
+    Ok(())
+}

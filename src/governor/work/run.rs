@@ -1,0 +1,449 @@
+//! The loop of the governor of work: what follows by itself, writes that wait, collecting.
+//!
+//! What nobody but us relies on (an item is ready) is kept in memory and written only when nothing came of it for a while;
+//! what somebody may rely on is written first. What follows from time, or takes something from somebody, waits for a
+//! renewal of our lease that began after the decision.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use tokio::sync::mpsc;
+
+use super::convert::{self, Beside};
+use super::desk::{Room, now};
+use super::follow::tell_failure;
+use super::queues::Queues;
+use crate::api::agent::AgentPhase;
+use crate::api::conditions::{reasons, types};
+use crate::api::{Agent, WorkItem, WorkQueue};
+use crate::cluster::{Class, Error, calls};
+use crate::controller::conditions::find;
+use crate::controller::publish::after_conflict;
+use crate::controller::{Context, Key};
+use crate::governor::budget::object::in_doubt;
+use crate::governor::live::Working;
+use crate::policy::budget::Key as TokenKey;
+use crate::policy::turns::Line;
+use crate::policy::work::admit::Admission;
+use crate::policy::work::book::Entry;
+use crate::policy::work::item::{At, Holder, Phase, Record, Verb, reasons as why};
+use crate::policy::work::settle::HolderIs;
+use crate::serve::turns::{Bounds, Turns};
+
+/// Between two looks at what is due.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at everything that waits for something else than its time.
+const ROUND: Duration = Duration::from_secs(1);
+/// A waiting phase is written if nobody claimed the item for so long.
+const UNSAVED: i64 = 2_000;
+/// Between two writes of how far an item is.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Writes at once. Each item waits once at most.
+const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
+/// Deletions of finished items at once, beside those: nobody waits for them, and none of them is waited for.
+const COLLECTED: Bounds = Bounds { all: 16, of_one: 12, waiting: usize::MAX };
+/// Items that are looked at before others have their turn.
+const LOOKS: usize = 64;
+/// Name of this loop in logs and back-offs.
+const LOOP: &str = "workitem";
+
+/// Runs until our leadership ends.
+pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<Key>, queues: Queues) {
+    let writer = Writer { context: context.clone(), writes: Turns::new(WRITES), collected: Turns::new(COLLECTED) };
+    futures::join!(dispatch(writer.clone(), looks), tick(writer), queues.publish(context));
+}
+
+/// Looks at one item after the other, a namespace's after another's, and calls those who wait for what became ready.
+async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<Key>) {
+    let (mut line, mut known) = (Line::new(usize::MAX), HashSet::new());
+    loop {
+        if line.is_empty() {
+            let Some(key) = looks.recv().await else { return };
+            wait(&mut line, &mut known, key);
+        }
+        while let Ok(key) = looks.try_recv() {
+            wait(&mut line, &mut known, key);
+        }
+        let mut namespaces = HashSet::new();
+        for (namespace, key) in std::iter::from_fn(|| line.next(|_| true)).take(LOOKS) {
+            known.remove(&key);
+            writer.look(key);
+            namespaces.insert(namespace);
+        }
+        namespaces.iter().for_each(|namespace| writer.call(namespace));
+        // Others have their turn, however many come.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An item waits to be looked at, once.
+fn wait(line: &mut Line<String, Key>, known: &mut HashSet<Key>, key: Key) {
+    if known.insert(key.clone()) {
+        let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
+    }
+}
+
+async fn tick(writer: Writer) {
+    let desk = writer.context.desk.clone();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut rounds = 0_u32;
+    loop {
+        ticks.tick().await;
+        if !desk.is_ready() {
+            continue;
+        }
+        rounds += 1;
+        let round = TICK * rounds >= ROUND;
+        for namespace in desk.namespaces() {
+            let due = desk.with(&namespace, |room| room.book.due(now()));
+            due.iter().for_each(|name| desk.look(&namespace, name));
+            if round {
+                writer.round(&namespace);
+            }
+            if desk.with(&namespace, Room::moved) {
+                writer.context.wake.pools_in(&writer.context.stores.pools, &namespace);
+            }
+        }
+        if round {
+            rounds = 0;
+            writer.context.live.only_these_hold(&desk.holders());
+            desk.tidy();
+        }
+    }
+}
+
+/// What is to be done about an item.
+enum Do {
+    Nothing,
+    Remember(Record),
+    Store(Record, Beside),
+    Collect,
+}
+
+#[derive(Clone)]
+struct Writer {
+    context: Arc<Context>,
+    writes: Turns,
+    collected: Turns,
+}
+
+impl Writer {
+    /// What no event tells: agents that ended, waiting phases and progress that are to be written, too many finished items.
+    fn round(&self, namespace: &str) {
+        let now = now();
+        let names: HashSet<String> = self.context.desk.with(namespace, |room| {
+            let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED) || entry.record.phase.held();
+            let late = room.book.iter().filter(|(_, entry)| late(entry)).map(|(name, _)| name.clone());
+            let surplus = room.book.queues().flat_map(|queue| room.book.surplus(queue));
+            late.chain(surplus).chain(room.unsaved_progress(PROGRESS)).collect()
+        });
+        names.iter().for_each(|name| self.context.desk.look(namespace, name));
+        self.call(namespace);
+    }
+
+    /// Tells who hears agents what this item's holder works on.
+    fn tell(&self, key: &Key) {
+        let holding = self.context.desk.with(&key.namespace, |room| {
+            let pod = room.book.get(&key.name)?.record.holder.as_ref()?.pod.clone();
+            Some((room.holding(&pod)?, pod))
+        });
+        let Some((holding, pod)) = holding else { return };
+        let working = Working {
+            held: holding.held,
+            lease: holding.policy.lease,
+            stall: holding.policy.stall_timeout,
+            attempt: holding.policy.attempt_timeout,
+            cancelling: holding.phase == Phase::Cancelling,
+        };
+        self.context.live.holds(&pod, Some(working));
+    }
+
+    fn call(&self, namespace: &str) {
+        for pod in self.context.desk.called(namespace) {
+            self.context.live.offer(&pod);
+        }
+    }
+
+    fn look(&self, key: Key) {
+        let desk = &self.context.desk;
+        if !desk.is_ready() {
+            return;
+        }
+        self.tell(&key);
+        let Some(entry) = desk.with(&key.namespace, |room| room.book.get(&key.name).cloned()) else { return };
+        let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
+        match desk.with(&key.namespace, |room| decide(room, &key.name, &entry, holder, now(), rand::random())) {
+            Do::Nothing => {}
+            Do::Remember(record) => desk.remember(&key.namespace, &key.name, &entry, record),
+            what @ (Do::Store(..) | Do::Collect) => {
+                if desk.with(&key.namespace, |room| room.enqueue(&key.name)) {
+                    let turns = if matches!(what, Do::Collect) { &self.collected } else { &self.writes };
+                    tokio::spawn(self.clone().act(key, turns.clone()));
+                }
+            }
+        }
+    }
+
+    /// Writes what is to be written, when its turn has come: what that is, is decided then.
+    async fn act(self, key: Key, turns: Turns) {
+        let place = turns.take(&key.namespace).await;
+        let desk = &self.context.desk;
+        let Some(entry) = desk.with(&key.namespace, |room| {
+            room.dequeue(&key.name);
+            room.book.get(&key.name).cloned()
+        }) else {
+            return self.context.succeeded(LOOP, &key); // it is gone: nothing is remembered of it
+        };
+        let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
+        let what = desk.with(&key.namespace, |room| match decide(room, &key.name, &entry, holder, now(), rand::random()) {
+            what @ (Do::Store(..) | Do::Collect) if room.begin(&key.name) => what,
+            Do::Remember(record) => Do::Remember(record),
+            Do::Nothing | Do::Store(..) | Do::Collect => Do::Nothing,
+        });
+        let result = match what {
+            Do::Nothing => return,
+            Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
+            Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
+            Do::Collect => self.collect(&key, &entry).await,
+        };
+        drop(place); // others have their turn while this one waits after a failure
+        self.over(&key, result).await;
+    }
+
+    /// How the holder of an item is, as its Agent tells: one whose pod is gone has ended.
+    fn holder(&self, namespace: &str, holder: &Holder) -> HolderIs {
+        let key = Key { namespace: namespace.to_owned(), name: holder.agent.clone() };
+        let Some(agent) = self.context.stores.agent(&key) else {
+            // Our finalizer keeps an Agent until its pod is gone. That it is really absent is looked at before the write.
+            return HolderIs::Gone(Verb::LeaseExpired, "AgentGone".into(), format!("Agent/{} does not exist any more", holder.agent));
+        };
+        let Ok(agent) = &agent.0 else { return HolderIs::There };
+        end_of(agent, &holder.pod)
+    }
+
+    async fn store(&self, key: &Key, entry: &Entry, record: &Record, beside: &Beside) -> Result<(), Error> {
+        let freed = entry.record.holder.as_ref().filter(|_| record.holder.is_none());
+        let reason = record.reason.as_deref();
+        let by_time = matches!(reason, Some(why::DEADLINE_EXCEEDED | why::DEPENDENCY_MISSING | why::PLAN_INCOMPLETE | why::QUEUE_MISSING));
+        if by_time && self.is_there_after_all(key, entry, reason).await? {
+            return Ok(());
+        }
+        if freed.is_some() || by_time {
+            self.context.leadership.confirm().await?;
+        }
+        if let Some(holder) = freed.filter(|_| entry.spec.freed_epoch != entry.record.epoch) {
+            // A cache that is behind must not free what is held.
+            let api = self.context.api::<Agent>(&key.namespace);
+            let live = api.get_opt(&holder.agent).await.map_err(Error::of("reading the agent that holds an item"))?;
+            let there = match live {
+                Some(agent) => end_of(&agent, &holder.pod) == HolderIs::There,
+                // Somebody may have taken our finalizer off: then its pod may be there without it.
+                None => {
+                    let pod = self.context.api::<Pod>(&key.namespace).get_metadata_opt(&holder.agent).await;
+                    let pod = pod.map_err(Error::of("looking for the pod that holds an item"))?;
+                    pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(&holder.pod))
+                }
+            };
+            if there {
+                return Ok(());
+            }
+        }
+        if let (Some(group), true) = (&entry.spec.group, super::calls::final_failure(record)) {
+            super::queues::cancel_group(&self.context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
+        }
+        let stored = store(&self.context, key, entry, record, beside).await?;
+        if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
+            let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
+            let last = record.history.last().and_then(|last| last.message.clone());
+            let note = beside.message.clone().or(last).unwrap_or_else(|| format!("it is {:?} now", record.phase));
+            tell_failure(&self.context, &stored, entry, record, "Settle", (&reason, note)).await;
+        }
+        Ok(())
+    }
+
+    /// What an item waits for in vain, as far as the watches show, may be there: a watch can be behind.
+    async fn is_there_after_all(&self, key: &Key, entry: &Entry, reason: Option<&str>) -> Result<bool, Error> {
+        let mut found = false;
+        if let (Some(why::QUEUE_MISSING), Some(name)) = (reason, entry.record.queue.as_ref().or(entry.spec.queue.as_ref())) {
+            let queue = self.context.api::<WorkQueue>(&key.namespace).get_opt(name).await.map_err(Error::of("reading a queue"))?;
+            if let Some(queue) = queue.filter(|queue| queue.metadata.deletion_timestamp.is_none()) {
+                self.context.desk.observe_queue(&key.namespace, name, Some(&queue));
+                found = true;
+            }
+        }
+        if reason == Some(why::DEPENDENCY_MISSING) {
+            let api = self.context.api::<WorkItem>(&key.namespace);
+            for on in &entry.spec.after {
+                let item = api.get_opt(&on.name).await.map_err(Error::of("reading an item that is waited for"))?;
+                let known = self.context.desk.with(&key.namespace, |room| room.book.get(&on.name).is_some());
+                if let Some(item) = item.filter(|_| !known) {
+                    self.context.desk.observe(&item);
+                    found = true;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Only the very version that was decided on: a redrive that came meanwhile is not removed.
+    async fn collect(&self, key: &Key, entry: &Entry) -> Result<(), Error> {
+        self.context.leadership.confirm().await?;
+        let api = self.context.api::<WorkItem>(&key.namespace);
+        if calls::delete_version(&api, &key.name, &entry.uid, &entry.version).await? {
+            self.context.desk.forget(&key.namespace, &key.name, &entry.uid);
+        }
+        Ok(())
+    }
+
+    /// After a write, however it ended.
+    async fn over(&self, key: &Key, result: Result<(), Error>) {
+        let desk = &self.context.desk;
+        match result {
+            Ok(()) => self.context.succeeded(LOOP, key),
+            // What is true now was read; it is looked at again at once.
+            Err(error) if error.class() == Class::Conflict => desk.look(&key.namespace, &key.name),
+            Err(error) => {
+                let Some(wait) = self.context.put_off(LOOP, key.clone(), &error) else { return };
+                tokio::time::sleep(wait).await;
+                desk.look(&key.namespace, &key.name);
+            }
+        }
+        desk.written(&key.namespace, &key.name);
+    }
+}
+
+/// `dice` is uniform in [0, 1).
+fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At, dice: f64) -> Do {
+    // It may have changed since it was read.
+    if room.book.get(name) != Some(entry) {
+        return Do::Nothing;
+    }
+    if room.is_busy(name) {
+        room.begin(name); // looked at again afterwards
+        return Do::Nothing;
+    }
+    match room.book.settle(name, holder, now, dice) {
+        Some(next) if entry.record.phase.waits() && next.phase.waits() && next.redrives == entry.record.redrives => Do::Remember(next),
+        Some(next) => {
+            let refusal = (next.phase == Phase::Rejected).then(|| room.book.admission(name, &entry.spec));
+            let message = match refusal {
+                Some(Admission::Refused(refusal)) => Some(refusal.to_string()),
+                Some(Admission::Unknown | Admission::To(_)) | None => None,
+            };
+            Do::Store(next, Beside { message, ..Beside::default() })
+        }
+        None if room.book.may_collect(name, now) => Do::Collect,
+        None => {
+            let late = entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
+            let progress = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
+            if !late && progress.is_none() {
+                return Do::Nothing;
+            }
+            Do::Store(entry.record.clone(), Beside { progress: progress.map(super::calls::progress), ..Beside::default() })
+        }
+    }
+}
+
+/// How an agent that holds an item is: gone when its Agent ended, which it does when no process of its pod is left.
+fn end_of(agent: &Agent, pod: &str) -> HolderIs {
+    let status = agent.status.clone().unwrap_or_default();
+    let other = status.pod_ref.as_ref().is_some_and(|known| known.uid != pod);
+    let ended = status.phase.is_some_and(AgentPhase::ended);
+    // One that hibernates does so when nothing of its pod is left.
+    let asleep = status.phase == Some(AgentPhase::Hibernated);
+    if !ended && !asleep && !other {
+        return HolderIs::There;
+    }
+    let given_up = find(&status.conditions, types::GIVEN_UP).filter(|given_up| given_up.status == "True");
+    let ready = find(&status.conditions, types::READY);
+    let why = given_up.or(ready);
+    let (reason, message) = why.map_or(("AgentEnded".to_owned(), String::new()), |why| (why.reason.clone(), why.message.clone()));
+    let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {
+        (Some(reasons::ITEM_STALLED | reasons::ITEM_PAST_TIME), _) => Verb::Stalled,
+        (Some(_), _) | (None, false) => Verb::LeaseExpired,
+        (None, true) => Verb::Release,
+    };
+    HolderIs::Gone(verb, reason, message)
+}
+
+/// An item was given back: what that attempt has used is written without waiting for more.
+fn given_back(context: &Context, key: &Key, entry: &Entry, holder: &Holder) {
+    context.meter.is_over(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
+    let agent = context.stores.agent(&Key { namespace: key.namespace.clone(), name: holder.agent.clone() });
+    if let Some(uid) = agent.and_then(|agent| agent.uid()) {
+        context.meter.is_between_items(&uid);
+    }
+}
+
+/// Writes a record over the version that it was decided on. What is true afterwards is known, however it ended.
+pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record, beside: &Beside) -> Result<WorkItem, Error> {
+    context.leadership.check()?;
+    let policy = context.desk.with(&key.namespace, |room| room.book.policy(entry));
+    let stored = context.desk.with(&key.namespace, |room| room.used(&entry.uid));
+    let told = stored.and_then(|stored| context.meter.used_by(&entry.uid, stored));
+    let beside = Beside { used: told.map(|told| told.total), ..beside.clone() };
+    let body = convert::patch(entry, record, &policy, &beside, context.epoch, now());
+    let api = context.api::<WorkItem>(&key.namespace);
+    let said = beside.progress.as_ref().and_then(|_| context.desk.with(&key.namespace, |room| room.progress(&entry.uid)));
+    let result = calls::patch_status(&api, &key.name, &body).await;
+    if let Some(told) = told {
+        match result.as_ref().map_err(Error::class) {
+            Ok(_) => context.meter.told_of(&entry.uid, told, false),
+            Err(class) if in_doubt(class) => context.meter.told_of(&entry.uid, told, true),
+            Err(_) => {}
+        }
+    }
+    match &result {
+        Ok(stored) => {
+            context.metrics.item(record.phase.name());
+            context.desk.observe(stored);
+            if let Some(holder) = entry.record.holder.as_ref().filter(|_| record.holder.is_none()) {
+                given_back(context, key, entry, holder);
+            }
+            if let Some(said) = said {
+                context.desk.with(&key.namespace, |room| room.progress_stored(&entry.uid, &said));
+            }
+            if record.phase.ended() && !entry.record.phase.ended() {
+                super::follow::tell_people(context, stored, entry, record).await;
+            }
+        }
+        Err(error) => match error.class() {
+            Class::Conflict => match after_conflict(context, &api, &key.name).await? {
+                Some(live) => context.desk.observe(&live),
+                None => context.desk.forget(&key.namespace, &key.name, &entry.uid),
+            },
+            Class::NotFound => context.desk.forget(&key.namespace, &key.name, &entry.uid),
+            Class::AlreadyExists
+            | Class::QuotaExceeded
+            | Class::Terminating
+            | Class::Refused
+            | Class::LostLeadership
+            | Class::Unavailable => {}
+        },
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn who_sleeps_or_has_another_pod_holds_nothing_any_more() {
+        let agent = |status: Value| -> Agent {
+            serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
+        };
+        let pod = |uid: &str| json!({"name": "a", "uid": uid});
+        let end = |status: Value| end_of(&agent(status), "u");
+        assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderIs::There);
+        assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderIs::There, "its pod may run");
+        assert_eq!(end(json!({"phase": "Spawning"})), HolderIs::There, "nothing is recorded: nothing follows");
+        assert!(matches!(end(json!({"phase": "Hibernated"})), HolderIs::Gone(Verb::Release, ..)), "nothing of its pod is left");
+        assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderIs::Gone(Verb::LeaseExpired, ..)));
+    }
+}

@@ -1,0 +1,281 @@
+//! The agents' calls for more work: one item, or a plan of many. Each is repeatable: an item is named by its key, so that
+//! the API server itself refuses the second of two.
+
+use std::collections::HashMap;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+
+use super::calls::{away, ready, turn, unavailable};
+use super::convert;
+use crate::api::names;
+use crate::api::shared::LocalRef;
+use crate::api::work_item::{self, Dependency, DependencyCondition, WorkItemSpec};
+use crate::api::{AgentPool, WorkItem};
+use crate::cluster::{Class, Error, calls};
+use crate::controller::{Context, places};
+use crate::governor::caller::Caller;
+use crate::policy::work::admit::{Admission, Refusal as Rejection};
+use crate::wire::plan::{Plan, Planned, PlannedItem, Step};
+use crate::wire::work::{NotifyOn, Submit, Submitted};
+use crate::wire::{Code, Refusal};
+
+/// Items of a plan that are made at once.
+const AT_ONCE: usize = 8;
+
+fn key_of(key: Option<&str>) -> Result<&str, Refusal> {
+    key.filter(|key| !key.is_empty() && key.len() <= 253).ok_or_else(|| {
+        let message = "the header Idempotency-Key is missing, or longer than 253 bytes: it makes a repetition harmless";
+        Refusal::new(Code::InvalidBody, message).field("Idempotency-Key")
+    })
+}
+
+/// Makes an item.
+pub async fn submit(
+    caller: &Caller,
+    pool: &AgentPool,
+    key: Option<&str>,
+    request: Submit,
+    context: &Context,
+) -> Result<Submitted, Refusal> {
+    ready(context)?;
+    let key = key_of(request.dedup_key.as_deref().or(key))?;
+    // One dedupKey is one for the whole namespace; an agent's key is its own.
+    let scope = if request.dedup_key.is_some() { "dedup" } else { caller.uid.as_str() };
+    let item = item_of(caller, &format!("item-{}", names::short_hash(&["item", scope, key], 16)), request, pool);
+    let (queue, there) = admitted(&item, pool, context)?;
+    within_budgets(pool, u64::from(!there), context)?;
+    make(item, queue, context).await
+}
+
+/// Makes all items of a plan. Until all of them exist none is given out, so that a repetition can go on where this one ends.
+pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request: Plan, context: &Context) -> Result<Planned, Refusal> {
+    ready(context)?;
+    let key = key_of(request.dedup_key.as_deref().or(key))?;
+    let scope = if request.dedup_key.is_some() { "dedup" } else { caller.uid.as_str() };
+    let Names { plan, items: names } = names_of(scope, key, &request.steps);
+    let size = i32::try_from(request.steps.len()).unwrap_or(i32::MAX);
+    let items = request.steps.into_iter().map(|Step { key, after, mut item }| {
+        item.after.extend(after.iter().filter_map(|step| names.get(step).cloned()));
+        let mut item = item_of(caller, names.get(&key).map_or("", String::as_str), item, pool);
+        item.spec.plan = Some(work_item::Plan { id: plan.clone(), size });
+        (key, item)
+    });
+    let mut more: HashMap<String, u64> = HashMap::new();
+    let mut making = Vec::new();
+    for (key, item) in items {
+        let (queue, there) =
+            admitted(&item, pool, context).map_err(|refusal| Refusal { message: format!("{key:?}: {}", refusal.message), ..refusal })?;
+        *more.entry(queue.clone()).or_default() += u64::from(!there);
+        making.push((key, item, queue));
+    }
+    within_budgets(pool, more.values().sum(), context)?;
+    // Each of them finds room, and all of them may not: then none is made.
+    for (queue, more) in more {
+        let (pending, most) = context
+            .desk
+            .with(&caller.key.namespace, |room| (room.book.pending(&queue), room.book.queue(&queue).map_or(0, |queue| queue.max_pending)));
+        if more > 0 && pending + more > most {
+            return Err(rejected(&Rejection::QueueFull { queue, limit: most, current: pending }));
+        }
+    }
+    let made = async |(key, item, queue)| {
+        let Submitted { name, uid, queue } = make(item, queue, context).await?;
+        Ok::<_, Refusal>(PlannedItem { key, name, uid, queue })
+    };
+    // The first one alone: another plan under the same key is refused by it, before anything of it is made.
+    let mut making = making.into_iter();
+    let mut items = Vec::new();
+    if let Some(first) = making.next() {
+        items.push(made(first).await?);
+    }
+    let rest: Vec<PlannedItem> = futures::stream::iter(making.map(made)).buffered(AT_ONCE).try_collect().await?;
+    items.extend(rest);
+    Ok(Planned { plan, items })
+}
+
+/// Whether so many more items may wait in the namespace, by the budgets above the caller's pool. What people submit is theirs:
+/// queues bound it.
+fn within_budgets(pool: &AgentPool, more: u64, context: &Context) -> Result<(), Refusal> {
+    let Some((most, says)) = places::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
+    let pending = context.desk.with(&pool.namespace().unwrap_or_default(), |room| {
+        room.book.queues().map(|queue| room.book.pending(queue)).fold(0, u64::saturating_add)
+    });
+    if pending.saturating_add(more) <= most {
+        return Ok(());
+    }
+    let message = format!("{says} allows {most} unfinished items over all queues of the namespace, and there are {pending}");
+    Err(Refusal::new(Code::QueueFull, message).field("queue").limit(most, pending))
+}
+
+/// How a plan and its items are called.
+struct Names {
+    plan: String,
+    /// By the steps' keys.
+    items: HashMap<String, String>,
+}
+
+/// All of it is in the plan's name, so that another one under the same key has another name; but the first item's name comes
+/// from the key alone, so that the two meet there.
+fn names_of(scope: &str, key: &str, steps: &[Step]) -> Names {
+    let all = serde_json::to_string(steps).unwrap_or_default(); // our own types have no value that JSON cannot say
+    let plan = format!("plan-{}", names::short_hash(&["plan", scope, key, &all], 16));
+    let name_of = |(at, step): (usize, &Step)| {
+        let hash = if at == 0 { names::short_hash(&["plan", scope, key], 16) } else { names::short_hash(&["step", &plan, &step.key], 16) };
+        (step.key.clone(), format!("item-{hash}"))
+    };
+    Names { items: steps.iter().enumerate().map(name_of).collect(), plan }
+}
+
+/// The queue that an item goes to, and whether it is there already; or why it may not be made.
+fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(String, bool), Refusal> {
+    let (name, namespace) = (item.name_any(), item.namespace().unwrap_or_default());
+    let spec = convert::spec(item);
+    let (there, admission) = context.desk.with(&namespace, |room| (room.book.get(&name).cloned(), room.book.admission(&name, &spec)));
+    let known = there.is_some();
+    let queue = match admission {
+        // A repetition is answered as before, whatever has become of the queue.
+        _ if known => there.and_then(|entry| entry.record.queue.or(entry.spec.queue)).unwrap_or_default(),
+        Admission::To(queue) => queue,
+        Admission::Refused(rejection) => return Err(rejected(&rejection)),
+        Admission::Unknown => return Err(away("the queues are not known now; try again")),
+    };
+    let allowed = pool.spec.may.iter().flat_map(|may| may.submit_to.iter().flatten()).any(|allowed| *allowed == queue);
+    if !allowed {
+        let message = format!("AgentPool/{} does not list {queue:?} in spec.may.submitTo", pool.name_any());
+        return Err(Refusal::new(Code::NotAllowed, message).field("queue"));
+    }
+    Ok((queue, known))
+}
+
+/// Makes an item, or finds that it was made before.
+async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submitted, Refusal> {
+    let (name, namespace) = (item.name_any(), item.namespace().unwrap_or_default());
+    let _turn = turn(&namespace, context).await?;
+    context.leadership.check().map_err(|error| unavailable(context, &error))?;
+    let api = context.api::<WorkItem>(&namespace);
+    let made = match calls::create(&api, &item, names::managers::GOVERNOR).await {
+        Ok(made) => {
+            context.desk.observe(&made);
+            made
+        }
+        Err(error) if error.class() == Class::AlreadyExists => {
+            let there = api.get_opt(&name).await.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
+            let Some(there) = there else { return Err(away("an item of the same key was just removed; try again")) };
+            if as_asked(&there.spec) != as_asked(&item.spec) {
+                return Err(if item.spec.dedup_key.is_some() {
+                    rejected(&Rejection::Duplicate(name))
+                } else {
+                    Refusal::new(Code::KeyReused, "this key was used for another item or plan").field("Idempotency-Key")
+                });
+            }
+            there
+        }
+        Err(error) => return Err(unavailable(context, &error)),
+    };
+    let queue = convert::queue_of(&made).map_or(queue, str::to_owned);
+    Ok(Submitted { name, uid: made.uid().unwrap_or_default(), queue })
+}
+
+/// What was asked of an item when it was made: not when, and not what people changed since.
+fn as_asked(spec: &WorkItemSpec) -> WorkItemSpec {
+    WorkItemSpec {
+        submit_time: None,
+        priority: 0,
+        suspend: None,
+        cancel_requested: None,
+        redrives: None,
+        resume_pause: None,
+        released_epoch: None,
+        ..spec.clone()
+    }
+}
+
+fn item_of(caller: &Caller, name: &str, request: Submit, pool: &AgentPool) -> WorkItem {
+    let Submit { queue, type_, priority, group, concurrency_key, dedup_key, payload, after, notify_on } = request;
+    let mut after = after;
+    after.sort();
+    after.dedup();
+    let after: Vec<Dependency> =
+        after.into_iter().map(|name| Dependency { name, queue: None, condition: DependencyCondition::Succeeded }).collect();
+    let notify_on: Vec<work_item::NotifyOn> = notify_on
+        .into_iter()
+        .map(|end| match end {
+            NotifyOn::Finished => work_item::NotifyOn::Finished,
+            NotifyOn::Failed => work_item::NotifyOn::Failed,
+            NotifyOn::DeadLettered => work_item::NotifyOn::DeadLettered,
+        })
+        .collect();
+    let spec = WorkItemSpec {
+        queue_ref: queue.map(|name| LocalRef { name }),
+        type_,
+        priority,
+        group,
+        concurrency_key,
+        dedup_key,
+        payload,
+        submit_time: Some(MicroTime(Timestamp::now())),
+        depends_on: Some(after).filter(|after| !after.is_empty()),
+        notify_on: Some(notify_on).filter(|notify_on| !notify_on.is_empty()),
+        ..WorkItemSpec::default()
+    };
+    let labels = [(names::MANAGED_BY_LABEL, names::MANAGED_BY.to_owned()), (names::SUBMITTED_BY_LABEL, pool.name_any())];
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(caller.key.namespace.clone()),
+        labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+        ..ObjectMeta::default()
+    };
+    WorkItem { metadata, spec, status: None }
+}
+
+fn rejected(rejection: &Rejection) -> Refusal {
+    let (code, field) = match rejection {
+        Rejection::QueueMissing(_) => (Code::QueueMissing, "queue"),
+        Rejection::QueueFull { .. } => (Code::QueueFull, "queue"),
+        Rejection::TypeNotAccepted { .. } => (Code::TypeNotAccepted, "type"),
+        Rejection::TooLarge { .. } => (Code::ItemTooLarge, "payload"),
+        Rejection::Duplicate(_) => (Code::Duplicate, "dedupKey"),
+        Rejection::Cycle(_) => (Code::Cycle, "after"),
+        Rejection::Unsupported(_) => (Code::NotBuilt, "(body)"),
+    };
+    let refusal = Refusal::new(code, rejection.to_string()).field(field);
+    match rejection {
+        Rejection::QueueFull { limit, current, .. } | Rejection::TooLarge { limit, current, .. } => refusal.limit(*limit, *current),
+        Rejection::QueueMissing(_)
+        | Rejection::TypeNotAccepted { .. }
+        | Rejection::Duplicate(_)
+        | Rejection::Cycle(_)
+        | Rejection::Unsupported(_) => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(key: &str, payload: &str) -> Step {
+        let item = Submit { queue: Some("q".into()), payload: payload.into(), ..Submit::default() };
+        Step { key: key.into(), after: Vec::new(), item }
+    }
+
+    #[test]
+    fn another_plan_under_the_same_key_meets_the_first_in_its_first_item_and_nowhere_else() {
+        let one = names_of("pod", "k", &[step("a", "x"), step("b", "y")]);
+        let again = names_of("pod", "k", &[step("a", "x"), step("b", "y")]);
+        assert_eq!((&one.plan, &one.items), (&again.plan, &again.items));
+        for other in [vec![step("a", "x"), step("b", "z")], vec![step("c", "x")], vec![step("b", "y"), step("a", "x"), step("d", "")]] {
+            let names = names_of("pod", "k", &other);
+            assert_ne!(names.plan, one.plan);
+            assert_eq!(names.items[&other[0].key], one.items["a"]);
+            for step in &other[1..] {
+                assert!(!one.items.values().any(|name| *name == names.items[&step.key]), "{}", step.key);
+            }
+        }
+        assert_ne!(names_of("pod", "l", &[step("a", "x")]).items["a"], one.items["a"]);
+        assert_ne!(names_of("other", "k", &[step("a", "x")]).items["a"], one.items["a"]);
+    }
+}

@@ -1,0 +1,119 @@
+//! The watches of items and queues. They begin before anything is decided: a leader gives nothing out before it knows all.
+//!
+//! An object that does not fit its type is left alone, told of, and stops nobody else. A payload is never kept.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::StreamExt;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt};
+use tokio::task::JoinSet;
+
+use super::desk::Desk;
+use super::queues::Queues;
+use crate::api::{WorkItem, WorkQueue};
+use crate::cluster::watch::Tolerant;
+use crate::controller::Key;
+
+/// Starts both on `tasks`. With `namespace`, only that one is served.
+pub fn start(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, desk: &Desk, queues: &Queues) {
+    tasks.spawn(watch_items(scoped(client, namespace), desk.clone()));
+    tasks.spawn(watch_queues(scoped(client, namespace), desk.clone(), queues.clone()));
+}
+
+fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<Tolerant<K>>
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+async fn watch_items(api: Api<Tolerant<WorkItem>>, desk: Desk) {
+    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    // What was known when a list began: what came since is not in it, and not gone.
+    let (mut known, mut seen) = (HashSet::new(), HashSet::new());
+    // A list comes in no order: how far it goes is known at its end.
+    let mut listed = HashMap::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => {
+                known = desk.known();
+                seen.clear();
+                listed.clear();
+            }
+            Ok(Event::InitApply(item)) => {
+                seen.insert(item.uid().unwrap_or_default());
+                let to: &mut u64 = listed.entry(item.namespace().unwrap_or_default()).or_default();
+                *to = version(&item).max(*to);
+                observe(&desk, &item);
+            }
+            Ok(Event::InitDone) => {
+                known.retain(|(_, _, uid)| !seen.contains(uid));
+                desk.items_listed(&known);
+                listed.drain().for_each(|(namespace, to)| desk.watched(&namespace, to));
+            }
+            Ok(Event::Apply(item)) => {
+                observe(&desk, &item);
+                desk.watched(&item.namespace().unwrap_or_default(), version(&item));
+            }
+            Ok(Event::Delete(item)) => {
+                desk.forget(&item.namespace().unwrap_or_default(), &item.name_any(), &item.uid().unwrap_or_default());
+            }
+            Err(error) => tracing::warn!(%error, "the watch of WorkItems broke; starting it again"),
+        }
+    }
+}
+
+fn version(item: &Tolerant<WorkItem>) -> u64 {
+    item.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+fn observe(desk: &Desk, item: &Tolerant<WorkItem>) {
+    match &item.0 {
+        Ok(item) => desk.observe(item),
+        Err(invalid) => {
+            let (namespace, name) = (item.namespace().unwrap_or_default(), item.name_any());
+            tracing::error!(namespace, item = name, error = %invalid.error, "a stored WorkItem does not fit its type; it is left alone");
+        }
+    }
+}
+
+async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues) {
+    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut gone = HashSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => gone = queues.keys(),
+            Ok(Event::InitApply(queue) | Event::Apply(queue)) => {
+                let key = Key::of(&queue);
+                gone.remove(&key);
+                match queue.0 {
+                    Ok(queue) => {
+                        desk.observe_queue(&key.namespace, &key.name, Some(&queue));
+                        queues.know(key, queue);
+                    }
+                    Err(invalid) => {
+                        tracing::error!(namespace = %key.namespace, queue = %key.name, error = %invalid.error, "a stored WorkQueue does not fit its type; it is left alone");
+                    }
+                }
+            }
+            Ok(Event::InitDone) => {
+                for key in gone.drain() {
+                    desk.observe_queue(&key.namespace, &key.name, None);
+                    queues.forget(&key);
+                }
+                desk.queues_listed();
+            }
+            Ok(Event::Delete(queue)) => {
+                let key = Key::of(&queue);
+                desk.observe_queue(&key.namespace, &key.name, None);
+                queues.forget(&key);
+            }
+            Err(error) => tracing::warn!(%error, "the watch of WorkQueues broke; starting it again"),
+        }
+    }
+}

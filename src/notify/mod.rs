@@ -1,0 +1,163 @@
+//! Webhooks: what people are told of, sent where they look. Generic JSON, or what Slack and its like understand.
+//!
+//! Whoever tells never waits: a notice goes into a bounded queue, and each webhook has a task of its own that sends, tries
+//! again, and gives up (`policy::outbox` decides when). Events are the record; a notice that waits when the leader ends is lost.
+//! It must not log a webhook's URL or authorization, which are secrets, nor read what a receiver answers.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`settings`] | which webhooks there are |
+//! | [`body`] | what is sent, pure |
+//! | [`send`] | one try |
+
+pub mod body;
+pub mod send;
+pub mod settings;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::policy::outbox::{Next, Outbox, Outcome, Telling};
+use crate::telemetry::Metrics;
+use send::Sender;
+use settings::Webhook;
+
+/// Notices between those who tell and a task that is busy.
+const QUEUE: usize = 1024;
+
+/// What happened to an object that people asked to be told of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice {
+    /// When.
+    pub time: Timestamp,
+    /// Whether somebody may have to look at it.
+    pub warning: bool,
+    /// The object.
+    pub about: ObjectReference,
+    /// Why, in one word.
+    pub reason: String,
+    /// What was done, in one word.
+    pub action: String,
+    /// The same in a sentence.
+    pub message: String,
+}
+
+/// What makes notices alike: they are told together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Alike {
+    namespace: String,
+    kind: String,
+    reason: String,
+    action: String,
+}
+
+impl Alike {
+    fn of(notice: &Notice) -> Self {
+        let Notice { about, reason, action, .. } = notice;
+        let (namespace, kind) = (about.namespace.clone().unwrap_or_default(), about.kind.clone().unwrap_or_default());
+        Self { namespace, kind, reason: reason.clone(), action: action.clone() }
+    }
+}
+
+struct Way {
+    webhook: Arc<Webhook>,
+    queue: mpsc::Sender<Arc<Notice>>,
+}
+
+/// Tells all webhooks; none, by default.
+#[derive(Clone, Default)]
+pub struct Notifier {
+    ways: Arc<[Way]>,
+    metrics: Metrics,
+}
+
+impl Notifier {
+    /// Starts a task for each webhook. They end with the notifier.
+    pub fn start(webhooks: Vec<Webhook>, metrics: &Metrics) -> anyhow::Result<Self> {
+        let mut ways = Vec::new();
+        for webhook in webhooks {
+            let sender = Sender::new(&webhook)?;
+            let (queue, told) = mpsc::channel(QUEUE);
+            let webhook = Arc::new(webhook);
+            tokio::spawn(work(webhook.clone(), sender, told, metrics.clone()));
+            ways.push(Way { webhook, queue });
+        }
+        Ok(Self { ways: ways.into(), metrics: metrics.clone() })
+    }
+
+    /// Tells all that want to know, some time. Never waits.
+    pub fn tell(&self, notice: Notice) {
+        let notice = Arc::new(notice);
+        for Way { webhook, queue } in self.ways.iter() {
+            if webhook.wants(notice.about.namespace.as_deref()) && queue.try_send(notice.clone()).is_err() {
+                self.metrics.notification(&webhook.name, "lost");
+            }
+        }
+    }
+}
+
+/// Sends to one webhook what comes, until nothing more can come.
+async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Arc<Notice>>, metrics: Metrics) {
+    let began = Instant::now();
+    let mut outbox: Outbox<Alike, Arc<Notice>> = Outbox::default();
+    loop {
+        match outbox.next(began.elapsed()) {
+            Next::Tell(telling, lost) => {
+                let outcome = {
+                    let trying = attempt(&webhook, &sender, &telling, lost, &metrics);
+                    tokio::pin!(trying);
+                    // What comes meanwhile is taken, so that who tells finds room.
+                    loop {
+                        tokio::select! {
+                            outcome = &mut trying => break outcome,
+                            Some(notice) = told.recv() => outbox.push(Alike::of(&notice), notice, began.elapsed()),
+                        }
+                    }
+                };
+                let before = outbox.lost();
+                outbox.ended(telling, lost, outcome, began.elapsed(), rand::random());
+                (before..outbox.lost()).for_each(|_| metrics.notification(&webhook.name, "lost"));
+            }
+            Next::At(then) => tokio::select! {
+                () = tokio::time::sleep_until(began + then) => {}
+                notice = told.recv() => match notice {
+                    Some(notice) => outbox.push(Alike::of(&notice), notice, began.elapsed()),
+                    None => return,
+                },
+            },
+            Next::Rest => match told.recv().await {
+                Some(notice) => outbox.push(Alike::of(&notice), notice, began.elapsed()),
+                None => return,
+            },
+        }
+    }
+}
+
+async fn attempt(webhook: &Webhook, sender: &Sender, telling: &Telling<Alike, Arc<Notice>>, lost: u64, metrics: &Metrics) -> Outcome {
+    let text = body::text(webhook.format, telling, lost);
+    let answer = sender.send(telling.id, text).await;
+    let outcome = send::judge(&answer);
+    let said = match outcome {
+        Outcome::Taken => "sent",
+        Outcome::Later(_) => "retried",
+        Outcome::Refused => "refused",
+    };
+    metrics.notification(&webhook.name, said);
+    let (name, reason) = (&webhook.name, &telling.key.reason);
+    match (&answer, outcome) {
+        (_, Outcome::Taken) => {}
+        (Ok((status, _)), Outcome::Refused) => {
+            tracing::warn!(webhook = name, reason, %status, "a webhook refused a notice, which is dropped: is its URL right?");
+        }
+        (Ok((status, _)), Outcome::Later(_)) => tracing::warn!(webhook = name, reason, %status, "a webhook did not take a notice"),
+        (Err(error), _) => tracing::warn!(webhook = name, reason, "a webhook cannot be told: {error:#}"),
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests;

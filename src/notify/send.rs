@@ -1,0 +1,97 @@
+//! One try to send one notice. Redirects are not followed and an answer's body is not read: a receiver says yes, later or no.
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode, Uri, header};
+use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+use super::settings::Webhook;
+use crate::pki::tls;
+use crate::policy::outbox::Outcome;
+
+/// For all of a try.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// What was answered: the status, and when to come again.
+pub type Answer = anyhow::Result<(StatusCode, Option<Duration>)>;
+
+/// Sends to one webhook.
+pub struct Sender {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    url: PathBuf,
+    authorization: Option<PathBuf>,
+}
+
+impl Sender {
+    /// To this one. Its certificates are looked at here, so that a wrong one shows at the start.
+    pub fn new(webhook: &Webhook) -> anyhow::Result<Self> {
+        let config = tls::public(&webhook.ca_bundle).with_context(|| format!("caBundle of the webhook {}", webhook.name))?;
+        let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build();
+        // Notices are rare: a connection that was kept would only be found broken.
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+        Ok(Self { client, url: webhook.url_file.clone(), authorization: webhook.authorization_file.clone() })
+    }
+
+    /// Sends once. An error says nothing of what is secret.
+    pub async fn send(&self, id: u64, body: String) -> Answer {
+        let request = self.request(id, body)?;
+        let answer = tokio::time::timeout(WITHIN, self.client.request(request)).await.map_err(|_| anyhow!("it does not answer"))?;
+        let answer = answer.map_err(|error| anyhow!(words(&error)))?;
+        let again = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok((answer.status(), again.map(Duration::from_secs)))
+    }
+
+    fn request(&self, id: u64, body: String) -> anyhow::Result<Request<Full<Bytes>>> {
+        let url: Uri = secret(&self.url)?.parse().map_err(|_| anyhow!("what {} holds is no URL", self.url.display()))?;
+        if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none() {
+            bail!("what {} holds is no URL with http or https", self.url.display());
+        }
+        let mut request = Request::post(url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::USER_AGENT, concat!("spillway/", env!("CARGO_PKG_VERSION")))
+            .header("spillway-notice", id);
+        if let Some(file) = &self.authorization {
+            let mut value = HeaderValue::try_from(secret(file)?).map_err(|_| anyhow!("what {} holds is no header", file.display()))?;
+            value.set_sensitive(true);
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        request.body(Full::from(body)).map_err(|_| anyhow!("what {} holds is no URL that can be called", self.url.display()))
+    }
+}
+
+/// What a file of a Secret holds.
+fn secret(file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}: is its Secret there?", file.display()))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Why a call failed: what the error and its causes say, none of which know the URL.
+fn words(error: &hyper_util::client::legacy::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    words
+}
+
+/// How a try ended.
+pub fn judge(answer: &Answer) -> Outcome {
+    match answer {
+        Err(_) => Outcome::Later(None),
+        Ok((status, _)) if status.is_success() => Outcome::Taken,
+        Ok((status, again)) => match status.as_u16() {
+            408 | 425 | 429 | 500.. => Outcome::Later(*again),
+            _ => Outcome::Refused,
+        },
+    }
+}

@@ -1,0 +1,67 @@
+//! TLS servers and clients made of our certificates, and clients of the world outside. A server's certificate can change
+//! while it serves.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use super::authority::Pair;
+
+/// The certificate that a server shows now.
+#[derive(Clone, Debug, Default)]
+pub struct Serving(Arc<Mutex<Option<Arc<CertifiedKey>>>>);
+
+impl Serving {
+    /// From now on, show this one.
+    pub fn set(&self, pair: &Pair) -> anyhow::Result<()> {
+        let chain =
+            CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().context("the certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("its key")?;
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).context("its key")?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(CertifiedKey::new(chain, key)));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A server that shows `serving`, over HTTP/2 and HTTP/1.1.
+pub fn server(serving: Serving) -> ServerConfig {
+    let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(serving));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
+}
+
+/// A client that trusts `bundle` alone, over HTTP/2.
+pub fn client(bundle: &str) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+        roots.add(certificate.context("a certificate to trust")?).context("a certificate to trust")?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "there is no certificate to trust");
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// A client that trusts the public authorities, and those in `bundle`. It names no protocol.
+pub fn public(bundle: &str) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    // Their list comes with the program: its image has nothing beside it.
+    roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+        roots.add(certificate.context("a certificate to trust")?).context("a certificate to trust")?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}

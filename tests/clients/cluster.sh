@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Real clients through Spillway as it is shipped: sidecar, gateway and governor on a cluster of their own, the chart with its
+# own limits, and the scripted model server in the place of the providers. There it answers in their names (the gateways'
+# hosts file, and an authority that they are told to trust), so that samples are applied as they are, origins among it.
+#
+#   - each sample that is about models makes a call, and what it spent is counted
+#   - the Python clients get one final refusal of a spent budget, in words; a window that resets soon they wait for
+#   - Codex makes one request on a spent budget, and its log names it
+#
+# Needs root, and what `make clients` makes. The clients run in the network of an agent's pod, which is all that they see of
+# it. The cluster is removed when all passed.
+# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster anyway.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-clients}
+read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
+state=target/clients-cluster
+# shellcheck source=e2e/codex/provider.sh
+. e2e/codex/provider.sh
+[ -z "${SPILLWAY_KUBECONFIG:-}" ] || { echo "clients: this needs the local cluster: its clients enter the network of a pod" >&2; exit 2; }
+inside() { "${cluster[@]}" run "$@"; }
+step() { printf '\n== %s\n' "$*"; }
+finish() {
+    local status=$?
+    if [ "$status" = 0 ] && [ "${E2E_KEEP:-}" != 1 ]; then "${cluster[@]}" down; else
+        echo "The cluster is kept: SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER e2e/cluster/cluster run kubectl get all -A" >&2
+    fi
+    exit "$status"
+}
+trap finish EXIT
+
+passed=0 failed=0
+# check WHAT COMMAND... : counts it
+check() {
+    local said
+    if said=$("${@:2}" 2>&1); then passed=$((passed + 1)); echo "ok   $1"; else failed=$((failed + 1)); echo "FAIL $1"; fi
+    [ -z "$said" ] || echo "     ${said//$'\n'/$'\n'     }"
+}
+# soon COMMAND... : within two minutes
+soon() {
+    local end=$((SECONDS + 120)) said
+    until said=$("$@" 2>&1); do
+        [ "$SECONDS" -lt "$end" ] || { echo "$said"; return 1; }
+        sleep 1
+    done
+    [ -z "$said" ] || echo "$said"
+}
+
+step "the cluster, the chart, and the provider"
+tests/clients/run.sh install
+ETCD_FSYNC=off "${cluster[@]}" up
+"${cluster[@]}" load target/images/{spillway,demo-agent,model-server,codex-agent}.tar
+certificate api.anthropic.com api.openai.com
+# The first is the token that stands in the sample.
+provider "anthropic=put-yours-here,openai=$(cat "$state/token")" > /dev/null
+# Where the providers are, and nothing else: the limits are the chart's own. The last opens the port behind the Service.
+jq -n --rawfile ca "$state/ca.crt" --arg own "https://$provider_address:8443" '{gateway: {modelOrigins: [
+    ("https://api.anthropic.com", "https://api.openai.com", $own) | {origin: ., allowPrivate: true, caBundle: $ca}]}}' > "$state/values.json"
+inside env HELM_CACHE_HOME="$PWD/target/helm" HELM_CONFIG_HOME="$PWD/target/helm" HELM_DATA_HOME="$PWD/target/helm" \
+    helm upgrade --install spillway charts/spillway --namespace spillway-system --create-namespace --values "$state/values.json" \
+    --set image.repository=localhost/spillway/spillway --set image.tag=dev --wait --timeout 5m > /dev/null
+inside kubectl -n spillway-system patch deployment spillway-gateway -p '{"spec": {"template": {"spec": {"hostAliases": [
+    {"ip": "'"$provider_address"'", "hostnames": ["api.anthropic.com", "api.openai.com"]}]}}}}'
+inside kubectl -n spillway-system rollout status deployment/spillway-gateway --timeout=2m > /dev/null
+
+step "samples, as they are shipped"
+# Of a credential, and of a pool: a new one belongs into this list, and what it does below it.
+about_models() { diff <(grep -lrE '^  models:|model-credential$' config/samples | sort) <(printf 'config/samples/%s\n' codex/agentpool.yaml models/credential.yaml); }
+check "all samples about models are tried here" about_models
+inside kubectl apply --server-side -f config/samples/namespace.yaml -f config/samples/models/credential.yaml
+# As in a namespace in which pools ran before: what is unset in it is all that the namespace may spend.
+inside kubectl apply --server-side -f - <<'Y'
+apiVersion: spillway.dev/v1alpha1
+kind: Budget
+metadata: {name: default, namespace: demo}
+spec: {}
+Y
+inside kubectl apply --server-side -k config/samples/codex
+credential demo openai-credential https://api.openai.com
+inside kubectl apply --server-side -f - <<'Y'
+apiVersion: spillway.dev/v1alpha1
+kind: WorkItem
+metadata: {name: sample, namespace: demo}
+spec: {queueRef: {name: code}, type: code, payload: "Write a file that says hello"}
+Y
+inside kubectl apply --server-side -f tests/clients/pools.yaml
+calls_of() { count | jq -e --arg name "$1" '[.lines[] | select(.credential == $name and .finished > 0)] | length > 0' > /dev/null; }
+check "Codex does an item with the sample's own limits, and the chart's" inside kubectl -n demo wait --for=condition=Complete workitem/sample --timeout=4m
+check "the provider served it" calls_of openai
+counted() {
+    local told used
+    told=$(count | jq '[.lines[] | select(.model == "gpt-6-sol") | .told.all] | add')
+    used=$(inside kubectl -n demo get budget codex -o json | jq '[.status.windows[]? | select(.name == "daily") | .used] | add // 0')
+    if [ "$told" != "$used" ] || [ "$told" = 0 ]; then echo "the provider told $told, Budget/codex says $used"; return 1; fi
+}
+check "its Budget says what the provider counted" soon counted
+inside kubectl -n demo wait --for=condition=Ready agentpool/spent agentpool/soon --timeout=3m > /dev/null
+
+step "the clients, in the network of an agent"
+# in_pod POOL COMMAND... : in the network of its agent, where the sidecar listens
+in_pod() {
+    local pool=$1 uid groups; shift
+    uid=$(inside kubectl -n demo get pods -l "spillway.dev/pool=$pool" -o json |
+        jq -r '[.items[] | select(.status.phase == "Running" and .metadata.deletionTimestamp == null)][0].metadata.uid')
+    groups=$(grep -lsE "pod(${uid}|${uid//-/_})" /proc/[0-9]*/cgroup | head -n 1)
+    [ -n "$groups" ] || { echo "no process of pod $uid is here"; return 1; }
+    nsenter --net="${groups%/cgroup}/ns/net" -- "$@"
+}
+port=http://127.0.0.1:4101
+spend() {
+    in_pod spent curl -sS --noproxy '*' -o /dev/null -w '%{http_code}' -H 'content-type: application/json' "$port/claude/v1/messages" \
+        -d '{"model": "scripted-spend--input-30000", "max_tokens": 8, "messages": [{"role": "user", "content": "Spend it."}]}'
+}
+spent() { local code; code=$(spend); [ "$code" = 402 ] || { echo "it answers $code"; return 1; }; }
+check "a budget is spent" soon spent
+next=$(date -u -d "$(date -u +%Y-%m-01) + 1 month" +%Y-%m-01)
+words=(Budget/spent "0 of 30000 tokens are left" "$next" 'spec.tokens.limits[monthly].tokens')
+check "each client asks once, and its error has every word" in_pod spent tests/clients/run.sh final \
+    --anthropic "$port/claude" --chat "$port/chat/v1" --openai "$port/openai/v1" --model scripted-large --expect "${words[@]}"
+check "each client waits for a window that resets soon, and goes on" in_pod soon tests/clients/run.sh waits \
+    --anthropic "$port/claude" --chat "$port/chat/v1" --openai "$port/openai/v1" --model scripted-large --spend scripted-spend--input-5000
+
+# How many calls of Responses the gateways refused.
+refused() {
+    local pod
+    for pod in $(inside kubectl -n spillway-system get pods -l app.kubernetes.io/component=gateway -o name); do
+        inside kubectl get --raw "/api/v1/namespaces/spillway-system/pods/${pod#pod/}:8080/proxy/metrics"
+    done | awk '/^spillway_gateway_request_seconds_count\{/ && /openai_responses/ && /outcome="refused"/ { sum += $NF } END { print sum + 0 }'
+}
+before=$(refused)
+check "Codex ends, and its log says whose budget is spent" in_pod spent tests/clients/codex.sh refused "${words[@]}"
+once() { local now; now=$(refused); [ $((now - before)) = 1 ] || { echo "requests: $((now - before))"; return 1; }; }
+check "it made one request" once
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The official Python clients (requirements.txt, pinned by digest) against the refusals for a budget. Without arguments
+# against the scripted model server, which imitates them; with, against what is there:
+#
+#   tests/clients/run.sh
+#   tests/clients/run.sh final --anthropic http://127.0.0.1:4101/claude --openai http://127.0.0.1:4101/openai/v1 \
+#       --model MODEL --expect Budget/codex left
+#   tests/clients/run.sh waits --anthropic http://127.0.0.1:4101/claude --spend MODEL --model MODEL
+#
+# cluster.sh calls it so, in an agent's network. (`run.sh install` installs them, and no more.)
+#
+# MODEL_SERVER: a spillway-model-server that is built already. Needs Python 3.10 or newer, with venv.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+venv=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/clients-$(cat "$here/requirements.txt" <(python3 --version) | sha256sum | cut -c1-12)
+if [ ! -e "$venv/done" ]; then
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$here/requirements.txt"
+    touch "$venv/done"
+fi
+[ "${1:-}" != install ] || exit 0
+clients() { "$venv/bin/python" "$here/clients.py" "$@"; }
+if [ $# -gt 0 ]; then clients "$@"; exit; fi
+
+server=${MODEL_SERVER:-}
+if [ -z "$server" ]; then
+    cargo build --quiet --locked --package spillway-model-server
+    server=target/debug/spillway-model-server
+fi
+work=$(mktemp -d)
+mkfifo "$work/address"
+MODEL_SERVER_CREDENTIALS=test=held-by-spillway "$server" > "$work/address" &
+pid=$!
+trap 'kill "$pid" 2>/dev/null; rm -rf "$work"' EXIT
+read -r base < "$work/address"
+failed=0
+clients final --anthropic "$base" --openai "$base/v1" --model 'm-{api}-{stream}--final' \
+    --expect Budget/codex '0 of 300000 tokens are left' 2026-12-01T00:00:00Z 'spec.tokens.limits[hourly].tokens' || failed=1
+clients waits --anthropic "$base" --openai "$base/v1" --model 'm-{api}-{stream}--window-10' || failed=1
+exit "$failed"

@@ -1,0 +1,512 @@
+//! What the tests of model calls share: a cluster that is a table, a governor that gives and counts, a provider that does as it
+//! is told, all over real TLS on loopback.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use serde_json::{Value, json};
+use spillway::cluster::token::Reviewer;
+use spillway::gateway::governor::{Governor, Settings};
+use spillway::gateway::limits::Limits;
+use spillway::gateway::meter::Meter;
+use spillway::gateway::models::credentials::Credentials;
+use spillway::gateway::models::origins::Origins;
+use spillway::gateway::models::upstream::Upstream;
+use spillway::gateway::models::{Models, Times};
+use spillway::gateway::park::Park;
+use spillway::gateway::routes::{Gateway, routes};
+use spillway::governor::server::refused;
+use spillway::pki::authority::{Pair, authority, serving};
+use spillway::pki::tls::{self, Serving};
+use spillway::serve::{Bounds, bind, serve_tls};
+use spillway::telemetry::Metrics;
+use spillway::wire::governor::{Change, OWNER_EPOCH};
+use spillway::wire::meter::{Acked, Begin, Dialect, Extend, Extended, Given, Hold, Open, Room, Settle, Settles, Target, Way};
+use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_TLS_NAME, Refusal};
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+const BOUNDS: Bounds = Bounds { streams: 64, given_up: 20, last_calls: Duration::ZERO };
+
+/// Waits until `look` finds something.
+pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < end, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn served(pair: &Pair, routes: axum::Router, second: bool) -> SocketAddr {
+    let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let certificate = Serving::default();
+    certificate.set(pair).expect("a certificate");
+    let mut config = tls::server(certificate);
+    if !second {
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    }
+    tokio::spawn(serve_tls(listener, config, BOUNDS, routes, CancellationToken::new()));
+    address
+}
+
+/// What a provider does next.
+#[derive(Clone, Debug)]
+pub enum Script {
+    /// One body.
+    Json(u16, Value),
+    /// A stream.
+    Events(String),
+    /// A stream that is cut after this, when that is asked for.
+    Cut(String),
+    /// A stream that goes on without end after this.
+    Endless(String),
+    /// Another place.
+    Redirect(String),
+    /// Nothing.
+    Never,
+}
+
+/// A call that reached the provider.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub line: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+#[derive(Default)]
+pub struct Provider {
+    pub seen: Mutex<Vec<Seen>>,
+    scripts: Mutex<VecDeque<Script>>,
+    pub pushed: AtomicUsize,
+    /// Cuts a stream.
+    pub cut: Notify,
+}
+
+impl Provider {
+    pub fn then(&self, script: Script) {
+        self.scripts.lock().expect("whole").push_back(script);
+    }
+
+    pub fn calls(&self) -> usize {
+        self.seen.lock().expect("whole").len()
+    }
+
+    async fn answer(self: Arc<Self>, request: Request) -> Response {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+        let seen = Seen { line: format!("{} {path}", head.method), headers: head.headers, body };
+        self.seen.lock().expect("whole").push(seen);
+        let script = self.scripts.lock().expect("whole").pop_front();
+        let events = |body: Body| ([("content-type", "text/event-stream")], body).into_response();
+        match script.unwrap_or(Script::Never) {
+            Script::Json(status, body) => {
+                let status = StatusCode::from_u16(status).expect("a status");
+                (status, [("content-type", "application/json")], body.to_string()).into_response()
+            }
+            Script::Events(text) => events(Body::from(text)),
+            Script::Cut(text) => {
+                let provider = self.clone();
+                let parts = futures::stream::unfold(Some(text), move |first| {
+                    let provider = provider.clone();
+                    async move {
+                        match first {
+                            Some(text) => Some((Ok(Bytes::from(text)), None)),
+                            None => {
+                                provider.cut.notified().await;
+                                Some((Err(std::io::Error::other("cut")), None))
+                            }
+                        }
+                    }
+                });
+                events(Body::from_stream(parts))
+            }
+            Script::Endless(text) => {
+                let provider = self.clone();
+                let parts = futures::stream::unfold(Some(text), move |first| {
+                    let provider = provider.clone();
+                    async move {
+                        provider.pushed.fetch_add(1, Ordering::SeqCst);
+                        tokio::task::yield_now().await;
+                        let part = first.unwrap_or_else(|| "event: ping\ndata: {\"type\": \"ping\"}\n\n".repeat(200));
+                        Some((Ok::<_, Infallible>(Bytes::from(part)), None))
+                    }
+                });
+                events(Body::from_stream(parts))
+            }
+            Script::Redirect(to) => (StatusCode::TEMPORARY_REDIRECT, [("location", to)]).into_response(),
+            Script::Never => std::future::pending().await,
+        }
+    }
+}
+
+/// What the governor knows.
+pub struct Table {
+    pub begins: Vec<Begin>,
+    /// Sessions that have begun.
+    pub known: BTreeSet<String>,
+    pub holds: Vec<Hold>,
+    pub open: BTreeMap<(String, u64), Open>,
+    pub settles: Vec<Settle>,
+    pub extends: Vec<Extend>,
+    pub ways: Vec<Way>,
+    /// The last settle of each session.
+    pub acked: BTreeMap<String, u64>,
+    /// What the next holds are answered with instead.
+    pub refuse: VecDeque<Refusal>,
+    /// So many answers to holds are lost.
+    pub lose: u32,
+    pub target: Target,
+    pub ended: bool,
+    pub away: bool,
+    /// Holds that were not answered because of that.
+    pub turned_away: u32,
+}
+
+impl Table {
+    fn take(&mut self, session: &str, settle: Settle) {
+        let acked = self.acked.entry(session.to_owned()).or_default();
+        assert!(settle.seq <= *acked + 1, "settles come without gaps: {settle:?}");
+        if settle.seq == *acked + 1 {
+            *acked = settle.seq;
+            self.open.remove(&(session.to_owned(), settle.hold));
+            self.settles.push(settle);
+        }
+    }
+}
+
+pub struct Leader {
+    table: Mutex<Table>,
+    pub changes: broadcast::Sender<Change>,
+    /// Ends all streams of changes.
+    cut: broadcast::Sender<()>,
+}
+
+impl Leader {
+    pub fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("whole")
+    }
+
+    /// Connections break, and nothing is known any more.
+    pub fn replaced(&self) {
+        self.table().known.clear();
+        let _ = self.cut.send(()); // nobody may listen
+    }
+
+    fn listen(&self) -> Body {
+        let (changes, cut) = (self.changes.subscribe(), self.cut.subscribe());
+        let lines = futures::stream::unfold((changes, cut, true), async |(mut changes, mut cut, first)| {
+            let change = if first {
+                Change::Alive
+            } else {
+                tokio::select! {
+                    change = changes.recv() => change.ok()?,
+                    _ = cut.recv() => return None,
+                }
+            };
+            let line = format!("{}\n", serde_json::to_string(&change).expect("JSON"));
+            Some((Ok::<_, Infallible>(Bytes::from(line)), (changes, cut, false)))
+        });
+        Body::from_stream(lines)
+    }
+
+    fn meter(&self, path: &str, body: &[u8]) -> Result<Value, Refusal> {
+        fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> T {
+            serde_json::from_slice(body).expect("a body of the API")
+        }
+        let mut table = self.table();
+        if table.away {
+            table.turned_away += u32::from(path.ends_with("/hold"));
+            return Err(Refusal::new(Code::GovernorAway, "another one leads"));
+        }
+        let known = |session: &str, table: &Table| {
+            if table.known.contains(session) { Ok(()) } else { Err(Refusal::new(Code::SessionUnknown, "begin")) }
+        };
+        Ok(match path {
+            "/governor/v1/meter/begin" => {
+                let begin: Begin = read(body);
+                table.known.insert(begin.session.clone());
+                for (told, seq) in begin.settles.iter().zip(begin.acked + 1..) {
+                    let (hold, usage, quality) = (told.open.id, told.usage, told.quality);
+                    table.take(&begin.session, Settle { seq, hold, usage, quality, model: String::new(), bytes: 0 });
+                }
+                let acked = table.acked.get(&begin.session).copied().unwrap_or_default();
+                table.begins.push(begin);
+                json!(Acked { acked })
+            }
+            "/governor/v1/meter/way" => {
+                table.ways.push(read(body));
+                if table.ended {
+                    return Err(Refusal::new(Code::AgentEnded, "it ended"));
+                }
+                json!(table.target)
+            }
+            "/governor/v1/meter/hold" => {
+                let hold: Hold = read(body);
+                known(&hold.session, &table)?;
+                if let Some(refusal) = table.refuse.pop_front() {
+                    return Err(refusal);
+                }
+                let open = Open { id: hold.id, at: 1, path: vec!["p".into()], input: 100, output: 50 };
+                table.open.insert((hold.session.clone(), hold.id), open.clone());
+                table.holds.push(hold);
+                let room = Room { budget: "b".into(), name: "day".into(), limit: 1000, used: 0, held: 150, left: 850, resets_at: None };
+                json!(Given { open, output: 50, target: table.target.clone(), room: Some(room) })
+            }
+            "/governor/v1/meter/extend" => {
+                let extend: Extend = read(body);
+                let output = extend.output;
+                table.extends.push(extend);
+                json!(Extended { output })
+            }
+            "/governor/v1/meter/settle" => {
+                let settles: Settles = read(body);
+                known(&settles.session, &table)?;
+                for settle in settles.settles {
+                    table.take(&settles.session, settle);
+                }
+                json!(Acked { acked: table.acked.get(&settles.session).copied().unwrap_or_default() })
+            }
+            "/agent/v1/budget" => json!({"limits": []}),
+            "/agent/v1/budget/request" => json!({"asked": serde_json::from_slice::<Value>(body).expect("JSON")}),
+            other => panic!("no such call: {other}"),
+        })
+    }
+
+    async fn answer(State(leader): State<Arc<Self>>, request: Request) -> Response {
+        let path = request.uri().path().to_owned();
+        let mut response = if path == "/governor/v1/changes" {
+            leader.listen().into_response()
+        } else {
+            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let answered = leader.meter(&path, &body);
+            let mut table = leader.table();
+            if path.ends_with("/hold") && table.lose > 0 && answered.is_ok() {
+                table.lose -= 1;
+                Body::from_stream(futures::stream::iter([Err::<Bytes, _>(std::io::Error::other("lost"))])).into_response()
+            } else {
+                answered.map_or_else(|refusal| refused(&refusal), |value| value.to_string().into_response())
+            }
+        };
+        response.headers_mut().insert(OWNER_EPOCH, 7.into());
+        response
+    }
+}
+
+/// Secrets by name; what is not there is missing, and `forbidden` is forbidden.
+pub type Secrets = Arc<Mutex<BTreeMap<String, Value>>>;
+
+pub fn secret(type_: &str, origin: &str, token: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "type": type_, "stringData": {},
+        "data": {"origin": base64(origin), "token": base64(token)}})
+}
+
+fn base64(text: &str) -> String {
+    const SIGNS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for chunk in text.as_bytes().chunks(3) {
+        let number = chunk.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for at in 0..4 {
+            let sign = SIGNS[(number >> (18 - 6 * at) & 63) as usize];
+            out.push(if at <= chunk.len() { char::from(sign) } else { '=' });
+        }
+    }
+    out
+}
+
+fn cluster(governor: SocketAddr, secrets: Secrets) -> Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let secrets = secrets.clone();
+        async move {
+            let path = request.uri().path().to_owned();
+            let body = request.into_body().collect().await.expect("a body").to_bytes();
+            let (status, answer) = if path.contains("/leases/") {
+                let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                    "metadata": {"name": "l", "annotations": {"spillway.dev/governor": governor.to_string()}},
+                    "spec": {"holderIdentity": "me"}});
+                (200, lease)
+            } else if path.ends_with("/tokenreviews") {
+                let review: Value = serde_json::from_slice(&body).expect("a review");
+                let name = review["spec"]["token"].as_str().unwrap_or_default();
+                let extra = json!({"authentication.kubernetes.io/pod-name": [name], "authentication.kubernetes.io/pod-uid": [format!("uid-{name}")]});
+                let namespace = if name == "pod-of-others" { "others" } else { "team" };
+                let user = json!({"username": format!("system:serviceaccount:{namespace}:default"), "extra": extra});
+                let status = json!({"authenticated": name.starts_with("pod"), "user": user, "audiences": [GATEWAY_AUDIENCE]});
+                (
+                    201,
+                    json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": review["spec"], "status": status}),
+                )
+            } else {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                let failed = |code: u16, reason: &str| {
+                    (
+                        code,
+                        json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}),
+                    )
+                };
+                match secrets.lock().expect("whole").get(name) {
+                    _ if name == "forbidden" => failed(403, "Forbidden"),
+                    Some(secret) => (200, secret.clone()),
+                    None => failed(404, "NotFound"),
+                }
+            };
+            let body = kube::client::Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(http::Response::builder().status(status).body(body).expect("an answer"))
+        }
+    });
+    Client::new(service, "spillway-system")
+}
+
+/// All of it.
+pub struct World {
+    pub leader: Arc<Leader>,
+    pub provider: Arc<Provider>,
+    pub origin: String,
+    pub secrets: Secrets,
+    pub folder: PathBuf,
+    ca: Pair,
+    address: SocketAddr,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(true).await
+    }
+
+    /// With a provider that speaks HTTP/2, or HTTP/1.1 alone.
+    pub async fn with(second: bool) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have
+        let name = format!("spillway-models-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("token"), "gateway-token").expect("written");
+        let now = jiff::Timestamp::now().as_second();
+        let ca = authority(now).expect("a CA");
+        let provider = Arc::new(Provider::default());
+        let pair = serving(&ca, "localhost", now).expect("a certificate");
+        let answers = provider.clone();
+        let app = axum::Router::new().fallback(move |request: Request| answers.clone().answer(request));
+        let port = served(&pair, app, second).await.port();
+        let origin = format!("https://localhost:{port}");
+        let target = Target { origin: origin.clone(), dialect: Dialect::Anthropic, credential: Some("key".into()), credential_type: None };
+        let table = Table {
+            begins: vec![],
+            known: BTreeSet::new(),
+            holds: vec![],
+            open: BTreeMap::new(),
+            settles: vec![],
+            extends: vec![],
+            ways: vec![],
+            acked: BTreeMap::new(),
+            refuse: VecDeque::new(),
+            lose: 0,
+            target,
+            ended: false,
+            away: false,
+            turned_away: 0,
+        };
+        let leader = Arc::new(Leader { table: Mutex::new(table), changes: broadcast::channel(16).0, cut: broadcast::channel(4).0 });
+        let routes = axum::Router::new().fallback(Leader::answer).with_state(leader.clone());
+        let pair = serving(&ca, GOVERNOR_TLS_NAME, now).expect("a certificate");
+        let address = served(&pair, routes, true).await;
+        let secrets = Secrets::default();
+        secrets.lock().expect("whole").insert("key".into(), secret("spillway.dev/model-credential", &origin, "team-key"));
+        Self { leader, provider, origin, secrets, folder, ca, address }
+    }
+
+    /// A gateway with the journal `journal`.
+    pub fn gateway(&self, journal: &str, times: Times, private: bool) -> Side {
+        let client = cluster(self.address, self.secrets.clone());
+        let park = Park::default();
+        let settings =
+            Settings { namespace: "spillway-system".into(), lease: "l".into(), token: self.folder.join("token"), identity: journal.into() };
+        let (trusting, trusted) = tokio::sync::watch::channel(self.ca.certificate.clone());
+        let governor = Governor::new(settings, client.clone(), trusted, park.clone());
+        let meter = Meter::open(governor.clone(), Some(self.folder.join(journal)), Some(journal)).expect("a journal");
+        let mut tasks = tokio::task::JoinSet::new();
+        let (listening, telling) = (governor.clone(), meter.clone());
+        tasks.spawn(async move {
+            let _trusting = trusting;
+            listening.run(|_| ()).await;
+        });
+        tasks.spawn(telling.run());
+        let origins = json!([{"origin": self.origin, "allowPrivate": private, "caBundle": self.ca.certificate}]).to_string();
+        let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
+        let credentials = Credentials::new(client.clone(), "spillway-gateway", "spillway-system");
+        let models = Arc::new(Models::new(meter.clone(), upstream.clone(), credentials, times));
+        let metrics = Metrics::default();
+        let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
+        let gateway =
+            Gateway { reviewer, governor, park: park.clone(), limits: Mutex::new(Limits::default()), metrics: metrics.clone(), models };
+        Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, _tasks: tasks }
+    }
+}
+
+/// A gateway.
+pub struct Side {
+    routes: axum::Router,
+    pub park: Park,
+    pub metrics: Metrics,
+    pub upstream: Arc<Upstream>,
+    _tasks: tokio::task::JoinSet<()>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Got {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// None: it was cut.
+    pub body: Option<String>,
+}
+
+impl Side {
+    pub async fn send(&self, request: http::Request<Body>) -> Response {
+        self.routes.clone().oneshot(request).await.expect("an answer")
+    }
+
+    pub async fn ask(&self, request: http::Request<Body>) -> Got {
+        let (head, body) = self.send(request).await.into_parts();
+        let body = body.collect().await.ok().map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
+        Got { status: head.status.as_u16(), headers: head.headers, body }
+    }
+}
+
+/// A call of Anthropic's messages, as a client makes it.
+pub fn messages(stream: bool) -> http::Request<Body> {
+    let body = json!({"model": "claude-x", "max_tokens": 64, "stream": stream, "messages": [{"role": "user", "content": "hello"}]});
+    http::Request::post("/models/claude/v1/messages?beta=true&key=mine")
+        .header("authorization", "Bearer pod-a")
+        .header("x-api-key", "of-the-client")
+        .header("content-type", "application/json")
+        .header("anthropic-version", "2023-06-01")
+        .header("spillway-item", "item-uid/4")
+        .body(Body::from(body.to_string()))
+        .expect("a request")
+}
