@@ -31,8 +31,9 @@ up() {
         --set image.repository=localhost/spillway/spillway --set image.tag=dev --values target/demo-values.json \
         --set-string "podAnnotations.spillway\.dev/image-content=$(sha256sum target/images/spillway.tar | cut -c1-16)" \
         --wait --timeout 5m > target/demo-helm.log || { tail -n 20 target/demo-helm.log >&2; troubles; }
-    step "4/6 applying config/samples to namespace demo"
+    step "4/6 applying config/samples to namespace demo, and an agent whose commands hang"
     inside kubectl apply --server-side --force-conflicts -k config/samples
+    inside kubectl apply --server-side --force-conflicts -k e2e/hanging
     if [ -z "$left_out" ]; then
         step "5/6 Codex: items in a queue, a pool that goes from 0 to what there is to do and back, every token counted"
         codex_before=$(codex_done)
@@ -43,7 +44,10 @@ up() {
     fi
     step "6/6 waiting until the pools are Ready and the sample work is done"
     inside kubectl -n demo wait --for=condition=Ready agentpools --all --timeout=5m || troubles
-    inside kubectl -n demo wait --for=condition=Complete workitem/release-notes --timeout=5m || troubles
+    inside kubectl -n demo wait --for=condition=Complete workitem/release-notes workitem/hanging-1 --timeout=5m || troubles
+    printf '\nTen commands of one agent hung and were ended, each with all that it had started. The eleventh was told:\n'
+    inside kubectl -n demo get workitem hanging-1 -o jsonpath='{.status.result}' | sed 's/^/  /'
+    printf '\nThen commands were tried again, the breaker closed, and the agent finished its item.\n'
     printf '\n'
     inside kubectl -n demo get agentpools
     printf '\n'

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use spillway::api::work_item::WorkItemPhase::{Ready, Succeeded};
-use spillway::api::{Agent, Budget};
+use spillway::api::{Agent, Budget, WorkItem};
 
 use crate::support::history::{condition, says};
 use crate::support::models::Scripted;
@@ -47,8 +47,12 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     room.apply_workers("fixers", &["bugs"], ONE_CALL, extra).await;
     room.submit("bugs", "first", json!({"payload": "x"})).await;
     let first = room.item_is("first", Succeeded).await;
-    let used = first.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used);
-    assert_eq!(used, Some(provider.told()), "an item without a share says what it used too");
+    eventually("an item without a share says what it used too", async || {
+        let item = room.api::<WorkItem>().get("first").await.map_err(|error| error.to_string())?;
+        let used = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
+        seen(used == Some(provider.told()), || format!("{used:?} of {}", provider.told()))
+    })
+    .await;
     let name = attempts(&first)[0].1.clone();
     let told = provider.told();
     let spends = |agent: &Agent| agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used);

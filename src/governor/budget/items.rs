@@ -1,17 +1,19 @@
 //! What calls for an item without a share of its own have used: counted in memory, and told with whatever is written of the item
-//! next, at the latest with the end of its attempt. No write is made for it.
+//! next. A write is made for it only if the item has ended before its last call was settled.
 //!
 //! It is for people, and no limit is held against it: what was used and not told is forgotten with the leader, or with the item.
 //! What is told is told once, also if the answer to a write was lost.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::meter::Meter;
+use crate::controller::Key as Object;
 use crate::policy::budget::{Given, Quality, SessionId, Usage, Weights};
 
-/// Between two looks at whether the last calls for an item are settled.
-const LOOK: Duration = Duration::from_millis(10);
 /// Writes of one item of which nobody knows whether they were made; more are not remembered.
 const DOUBTS: usize = 8;
 
@@ -32,11 +34,22 @@ struct Item {
     doubts: Vec<Told>,
 }
 
+#[derive(Debug)]
+struct Late {
+    key: Object,
+    /// Somebody tells it now.
+    telling: bool,
+}
+
 /// What was used for items, by their uids.
 #[derive(Debug, Default)]
 pub struct Items {
     holds: HashMap<(SessionId, u64), String>,
     items: HashMap<String, Item>,
+    /// Items that ended with calls open: what those used is still to be told.
+    late: HashMap<String, Late>,
+    /// The last open call for some item was settled.
+    none_open: Arc<Notify>,
 }
 
 impl Items {
@@ -56,6 +69,9 @@ impl Items {
         let item = self.items.entry(item).or_default();
         item.open = item.open.saturating_sub(1);
         item.untold = item.untold.saturating_add(charged);
+        if item.open == 0 {
+            self.none_open.notify_waiters();
+        }
     }
 
     /// Whether a call for an item is not settled.
@@ -85,8 +101,9 @@ impl Items {
     }
 
     fn keep(&mut self, items: impl Fn(&str) -> bool) {
-        self.items.retain(|uid, _| items(uid));
-        self.holds.retain(|_, uid| items(uid));
+        let kept = |uid: &String| items(uid) || self.late.contains_key(uid);
+        self.items.retain(|uid, _| kept(uid));
+        self.holds.retain(|_, uid| kept(uid));
     }
 }
 
@@ -100,15 +117,47 @@ impl Meter {
     }
 
     /// Waits until no call for an item is open, at most so long: what the last one used may be on its way from its gateway.
-    pub async fn until_settled(&self, item: &str, within: Duration) {
-        let open = || self.lock().items.is_open(item);
+    /// False: one is open still.
+    pub async fn until_settled(&self, item: &str, within: Duration) -> bool {
+        let settled = self.lock().items.none_open.clone();
         let wait = async {
-            while open() {
-                tokio::time::sleep(LOOK).await;
+            loop {
+                let next = settled.notified(); // from here on none is missed
+                if !self.lock().items.is_open(item) {
+                    return;
+                }
+                next.await;
             }
         };
-        // What is still open then is told with the next attempt, or not at all.
-        let _ = tokio::time::timeout(within, wait).await;
+        tokio::time::timeout(within, wait).await.is_ok()
+    }
+
+    /// An item ended before its calls: what they use is told of it later.
+    pub fn ended_early(&self, item: &str, key: Object) {
+        self.lock().items.late.insert(item.to_owned(), Late { key, telling: false });
+    }
+
+    /// Items of which all is known now that was not when they ended. Whoever gets them tells it.
+    pub fn known_late(&self) -> Vec<(String, Object)> {
+        let state = &mut *self.lock();
+        let Items { late, items, .. } = &mut state.items;
+        let open = |uid: &str| items.get(uid).is_some_and(|item| item.open > 0);
+        let known = late.iter_mut().filter(|(uid, late)| !late.telling && !open(uid));
+        known
+            .map(|(uid, late)| {
+                late.telling = true;
+                (uid.clone(), late.key.clone())
+            })
+            .collect()
+    }
+
+    /// That was told, or (`again`) is to be told later.
+    pub fn told_late(&self, item: &str, again: bool) {
+        let mut state = self.lock();
+        match state.items.late.get_mut(item) {
+            Some(late) if again => late.telling = false,
+            Some(_) | None => drop(state.items.late.remove(item)),
+        }
     }
 
     /// What is to be told of an item of which so much stands in the status.
@@ -176,6 +225,26 @@ mod tests {
             items.settled(session(), id, given, Usage::default(), Quality::Exact);
             assert_eq!((items.is_open("i"), items.is_open("other")), (open, false));
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_settled_after_the_end_of_an_item_is_told_once_and_kept_until_then() {
+        let (meter, given) = (Meter::new(1), Given { at: 0, input: 0, output: 50 });
+        let key = Object { namespace: "n".into(), name: "i".into() };
+        meter.lock().items.held(session(), 1, "i");
+        assert!(!meter.until_settled("i", Duration::ZERO).await && meter.until_settled("other", Duration::ZERO).await);
+        meter.ended_early("i", key.clone());
+        meter.keep_items(|_| false);
+        assert_eq!(meter.known_late(), [], "its call is open");
+        meter.lock().items.settled(session(), 1, given, Usage { output: 9, ..Usage::default() }, Quality::Exact);
+        assert_eq!(meter.known_late(), [("i".to_owned(), key)]);
+        assert_eq!(meter.known_late(), [], "it is being told");
+        meter.told_late("i", true);
+        assert_eq!(meter.known_late().len(), 1, "that failed");
+        assert_eq!(meter.used_by("i", 0).map(|told| told.total), Some(9));
+        meter.told_late("i", false);
+        meter.keep_items(|_| false);
+        assert_eq!((meter.known_late().len(), meter.used_by("i", 0)), (0, None));
     }
 
     #[test]

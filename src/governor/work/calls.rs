@@ -40,8 +40,8 @@ const IN_TURN: Duration = Duration::from_secs(1);
 const WRITTEN: Duration = Duration::from_millis(20);
 /// A call waits so long for its turn to write. Nothing was done by then, and whoever called may have gone.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
-/// The end of an item waits so long for what its last calls used.
-const SETTLED_WITHIN: Duration = Duration::from_millis(500);
+/// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
+const SETTLED_WITHIN: Duration = Duration::from_millis(50);
 /// A finish that collides with another write decides again so often.
 const DECIDE_AGAIN: usize = 8;
 
@@ -339,7 +339,7 @@ async fn finish(
     decide: impl Fn(&Entry, Fence, Judges) -> Result<Record, No>,
 ) -> Result<Value, Refusal> {
     let namespace = &caller.key.namespace;
-    context.meter.until_settled(uid, SETTLED_WITHIN).await;
+    let settled = context.meter.until_settled(uid, SETTLED_WITHIN).await;
     let mut looked = false;
     for _ in 0..DECIDE_AGAIN {
         let turn = turn(namespace, context).await?;
@@ -378,6 +378,9 @@ async fn finish(
                 context.leadership.check().map_err(|error| unavailable(context, &error))?;
                 context.live.holds(&caller.uid, None);
                 context.wake.agent(&caller.key);
+                if !settled {
+                    context.meter.ended_early(uid, key);
+                }
                 return done();
             }
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}

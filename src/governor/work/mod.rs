@@ -12,6 +12,7 @@
 //! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
 //! | [`queues`] | the status of queues, groups that are cancelled |
 //! | [`objectives`] | which items are over their queue's service levels: counted and told |
+//! | [`spent`] | what an item's last calls used, where that was known after its end only |
 //! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
 //! | [`submit`] | their calls for more work: an item, a plan |
 //! | [`follow`] | their questions about what they submitted |
@@ -23,6 +24,7 @@ pub mod follow;
 pub mod objectives;
 pub mod queues;
 pub mod run;
+pub mod spent;
 pub mod submit;
 pub mod watch;
 

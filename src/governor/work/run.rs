@@ -111,6 +111,7 @@ async fn tick(writer: Writer) {
         if round {
             rounds = 0;
             writer.context.live.only_these_hold(&desk.holders());
+            super::spent::tell_late(&writer.context, &writer.writes);
             desk.tidy();
         }
     }
