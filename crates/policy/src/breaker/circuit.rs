@@ -261,6 +261,16 @@ impl Circuit {
         &self.settings
     }
 
+    /// Who keeps it.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// It is stored elsewhere from now on, where nothing of it is durable yet.
+    pub fn elsewhere(&mut self) {
+        self.unstored = matches!(self.phase, Phase::Open { .. });
+    }
+
     /// Another circuit that is approved together with this one has reached this epoch.
     pub fn beside(&mut self, epoch: u64) {
         self.floor = self.floor.max(epoch);
