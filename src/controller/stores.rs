@@ -22,7 +22,7 @@ use super::conditions::find;
 use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
-use crate::api::{Agent, AgentPool, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
+use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
 use crate::cluster::watch::{Change, Tolerant, start};
 
 /// An AgentPool as stored, which may not fit its type.
@@ -35,6 +35,8 @@ pub type BudgetObject = Tolerant<Budget>;
 pub type ClusterBudgetObject = Tolerant<ClusterBudget>;
 /// A Grant as stored, which may not fit its type.
 pub type GrantObject = Tolerant<Grant>;
+/// A Breaker as stored, which may not fit its type.
+pub type BreakerObject = Tolerant<Breaker>;
 
 /// The caches. Each is filled before anything is decided, and is never taken for complete after that: what is
 /// irreversible is looked at live.
@@ -58,6 +60,10 @@ pub struct Stores {
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Told when any of those four changed.
     pub limits_changed: Arc<Notify>,
+    /// Breakers.
+    pub breakers: Store<BreakerObject>,
+    /// Told when a Breaker or a pool changed.
+    pub breakers_changed: Arc<Notify>,
     /// ResourceQuotas of ours.
     pub quotas: Store<ResourceQuota>,
     /// LimitRanges of ours.
@@ -117,6 +123,11 @@ impl Stores {
         self.budgets.state_filter(|budget| budget.meta().namespace.as_deref() == Some(namespace))
     }
 
+    /// The Breakers of a namespace.
+    pub fn breakers_of(&self, namespace: &str) -> Vec<Arc<BreakerObject>> {
+        self.breakers.state_filter(|breaker| breaker.meta().namespace.as_deref() == Some(namespace))
+    }
+
     /// The NetworkPolicy `key`, if it is of ours.
     pub fn policy(&self, key: &Key) -> Option<Arc<NetworkPolicy>> {
         self.policies.get(&ObjectRef::new(&key.name).within(&key.namespace))
@@ -142,6 +153,7 @@ impl Stores {
             "budgets",
             "clusterbudgets",
             "grants",
+            "breakers",
             "namespaces",
             "resourcequotas",
             "limitranges",
@@ -159,7 +171,7 @@ impl Stores {
             )*};
         }
         wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "budgets" budgets,
-            "clusterbudgets" cluster_budgets, "grants" grants, "namespaces" namespaces, "resourcequotas" quotas,
+            "clusterbudgets" cluster_budgets, "grants" grants, "breakers" breakers, "namespaces" namespaces, "resourcequotas" quotas,
             "limitranges" ranges, "workqueues" queues, "toolsets" toolsets, "networkpolicies" policies, "configmaps" bundles);
         tell(Vec::new());
     }
@@ -172,7 +184,9 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let (budget_trigger, budgets_again) = mpsc::unbounded_channel();
     let wake = Wake { pools: pool_trigger, agents: agent_trigger, budgets: budget_trigger };
     let agents = watch_agents(tasks, scoped(client, namespace), wake.clone());
-    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone());
+    let breakers_changed = Arc::new(Notify::new());
+    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone(), breakers_changed.clone());
+    let breakers = limits::watch_breakers(tasks, scoped(client, namespace), breakers_changed.clone());
     let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
     let nodes = watch_nodes(tasks, Api::all(client.clone()), wake.clone(), pods.clone());
     let limits_changed = Arc::new(Notify::new());
@@ -209,6 +223,8 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
         grants,
         namespaces,
         limits_changed,
+        breakers,
+        breakers_changed,
         quotas,
         ranges,
         queues,
@@ -249,7 +265,15 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> S
     store
 }
 
-fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents: Store<AgentObject>) -> Store<PoolObject> {
+fn watch_pools(
+    tasks: &mut JoinSet<()>,
+    api: Api<PoolObject>,
+    wake: Wake,
+    agents: Store<AgentObject>,
+    told: Arc<Notify>,
+) -> Store<PoolObject> {
+    // Which pools there are says which Breaker guards what; their status says nothing of it.
+    let mut generations = limits::Generations::default();
     start(
         tasks,
         watcher(api, watcher::Config::default()),
@@ -258,6 +282,9 @@ fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents
             Change::Present(pool) => {
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
+                if generations.changed(pool) {
+                    told.notify_one();
+                }
                 // What keeps an Agent from getting its pod, or its owner, may be mended by this change.
                 let waits = |agent: &Agent| without_pod(agent) || agent.metadata.owner_references.is_none();
                 wake.agents_where(&agents, |agent| {
@@ -268,6 +295,8 @@ fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
+                generations.forget(pool);
+                told.notify_one();
                 // It may have been the last of its namespace.
                 wake.budget(&key.namespace, names::DEFAULT);
                 wake.short_agents(&agents);
@@ -356,6 +385,9 @@ where
     })
 }
 
+/// Annotations that are read of what must stand before a pod is made.
+const OURS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
+
 /// Watches what must stand before a pod is made: its pools repair it, and its agents wait for it.
 fn watch_walls<K>(
     tasks: &mut JoinSet<()>,
@@ -370,7 +402,7 @@ where
 {
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
     // Of annotations only our own are read.
-    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| name == names::DEFAULT_MADE_ANNOTATION);
+    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| OURS.contains(&name.as_str()));
     start(tasks, watcher(api, config), drop_annotations, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => {
             let namespace = object.namespace().unwrap_or_default();
@@ -539,6 +571,8 @@ impl Stores {
             grants: holding(objects),
             namespaces: holding(objects),
             limits_changed: Arc::default(),
+            breakers: holding(objects),
+            breakers_changed: Arc::default(),
             quotas: holding(objects),
             ranges: holding(objects),
             queues: holding(objects),
