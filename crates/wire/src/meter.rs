@@ -291,6 +291,11 @@ pub struct Settle {
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
+    /// Tokens of input that the hold covers, by the journal; and of output. By this is charged what is not known exactly, whoever
+    /// leads: a leader may remember an extension that its gateway never heard of.
+    pub input: i64,
+    /// See `input`.
+    pub output: i64,
     /// The model, and the bytes of text that were sent: what the ratio of tokens to bytes is learned from.
     #[serde(default)]
     pub model: String,

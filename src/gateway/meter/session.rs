@@ -319,6 +319,8 @@ impl Session {
             hold: open.id,
             usage: *usage,
             quality: *quality,
+            input: open.input,
+            output: open.output,
             model: model.clone(),
             bytes: *bytes,
         });

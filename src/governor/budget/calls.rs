@@ -116,8 +116,8 @@ fn begin(meter: &Meter, begin: &Begin) -> Result<Acked, Refusal> {
 fn settle(meter: &Meter, told: Settles) -> Result<Acked, Refusal> {
     let Settles { session, settles, floor, confirmed } = told;
     let one = |settle: meter::Settle| {
-        let meter::Settle { seq, hold, usage: used, quality: how, model, bytes } = settle;
-        (budget::Settle { seq, hold, usage: usage(used), quality: quality(how) }, model, bytes)
+        let meter::Settle { seq, hold, usage: used, quality: how, input, output, model, bytes } = settle;
+        (budget::Settle { seq, hold, usage: usage(used), quality: quality(how), input, output }, model, bytes)
     };
     let settles: Vec<_> = settles.into_iter().map(one).collect();
     let acked = meter.settle(&session, &settles, floor, confirmed).ok_or_else(unknown)?;
