@@ -68,8 +68,8 @@ impl Meter {
         }
     }
 
-    /// An upper estimate of the output so far, all choices together, in tokens: what the provider said last, and one for each
-    /// byte of text since. For extending a hold.
+    /// The output so far that nobody can doubt, all choices together, in tokens: what the provider said last, and what the text
+    /// since is at least. More than the call's limit only if the provider does not keep to that: then its hold is extended.
     pub fn output_so_far(&self) -> i64 {
         self.seen.so_far()
     }

@@ -272,8 +272,8 @@ impl Held {
         Ok(())
     }
 
-    /// The answer has so many tokens of output by now. Past what is held, more is asked for; refused, the call may finish
-    /// and is owed.
+    /// The answer has so many tokens of output by now. Past what is held, which a provider that keeps to the call's limit never
+    /// comes, more is asked for; refused, the call may finish and is owed.
     pub async fn reached(&mut self, output: i64) {
         if output <= self.covered {
             return;
