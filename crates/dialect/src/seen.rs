@@ -34,6 +34,8 @@ pub(crate) struct Seen {
     standing: Standing,
     /// Something was not understood, or cannot be.
     pub trouble: bool,
+    /// An error stood in the answer: whether it was the provider's own.
+    pub error: Option<bool>,
     /// Choices that ended.
     pub finished: i64,
 }
