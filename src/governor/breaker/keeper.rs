@@ -247,7 +247,7 @@ impl State {
             saved: kept.circuit.saved(at.now, wall),
             failures: kept.circuit.failures(at.now),
             last_failure: kept.last_failure.as_deref(),
-            why: kept.circuit.refuses(at).map(|rejection| rejection.why),
+            review: kept.circuit.awaits_approval(),
         });
         let views: Vec<View> = views.collect();
         let facts = Facts { name: &name.name, unknown: &unknown, guarded: &guarded };

@@ -88,7 +88,8 @@ async fn nobody_hears_of_an_opening_before_it_is_stored() {
     // The API server does not answer: nor do we.
     assert!(matches!(circuits.admit(&pool("p"), &key, WITHIN).await, Err(Refused::Away(_))));
     let told = std::sync::Mutex::new(stored);
-    let asks = circuits.admit(&pool("p"), &key, WITHIN);
+    let of = pool("p");
+    let asks = circuits.admit(&of, &key, WITHIN);
     let writes = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         write(&circuits, &mut told.lock().expect("nobody else"));

@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
+
 use super::status::news;
+use super::work::{self, Known};
 use crate::api::breaker::BreakerStatus;
 use crate::api::names::managers;
 use crate::api::{AgentPool, Breaker};
 use crate::cluster::{Class, Error};
+use crate::controller::budget as defaults;
 use crate::controller::publish::publish;
 use crate::controller::{Context, Key as Name};
 
@@ -56,23 +60,61 @@ fn plant(context: &Context) {
 }
 
 async fn look(context: &Context) {
+    let mut kept = HashMap::new();
     loop {
         tokio::select! {
             () = context.stores.breakers_changed.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
         plant(context);
+        remove_unused(context, &mut kept).await;
         tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+/// `Breaker/default` goes with the last pool, if it is ours. One that somebody edited is `kept`, and looked at again when it changes.
+async fn remove_unused(context: &Context, kept: &mut HashMap<Name, String>) {
+    for stored in context.stores.breakers.state() {
+        let Ok(breaker) = &stored.0 else { continue };
+        let key = Name::of(breaker);
+        let version = breaker.metadata.resource_version.clone().unwrap_or_default();
+        let pools = context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
+        if !pools.is_empty() {
+            kept.remove(&key);
+            continue;
+        }
+        if kept.get(&key) == Some(&version) {
+            continue;
+        }
+        match defaults::remove_unused(breaker, &key, context).await {
+            Ok(gone) => {
+                context.succeeded(LOOP, &key);
+                if !gone {
+                    kept.insert(key, version);
+                }
+            }
+            // It is tried again with the next look.
+            Err(error) => drop(context.put_off(LOOP, key, &error)),
+        }
     }
 }
 
 async fn tick(context: &Context) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut changes, mut known) = (context.circuits.changes(), Known::new());
     loop {
-        ticks.tick().await;
-        context.circuits.tick();
-        context.metrics.breakers(context.circuits.all());
+        tokio::select! {
+            _ = ticks.tick() => {
+                context.circuits.tick();
+                context.metrics.breakers(context.circuits.all());
+            }
+            // Who may go on should not wait for the next second.
+            _ = changes.changed() => {}
+        }
+        changes.borrow_and_update();
+        work::look(context, &mut known);
+        tokio::time::sleep(TOGETHER).await;
     }
 }
 

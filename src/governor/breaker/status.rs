@@ -15,7 +15,7 @@ use crate::api::breaker::{BreakerStatus, Circuit, CircuitState, CircuitSummary};
 use crate::api::conditions::{reasons, types};
 use crate::api::shared::Mode;
 use crate::controller::conditions::Builder;
-use crate::policy::breaker::{Guard, Saved, State, Why};
+use crate::policy::breaker::{Guard, Saved, State};
 
 /// Names that a sentence lists.
 const NAMES: usize = 10;
@@ -33,8 +33,8 @@ pub struct View<'a> {
     pub failures: u32,
     /// The last one, in words.
     pub last_failure: Option<&'a str>,
-    /// Why it refuses, if it does.
-    pub why: Option<Why>,
+    /// It is open, and a person has to approve that it is tried again.
+    pub review: bool,
 }
 
 /// What is known of a Breaker beside its circuits.
@@ -157,7 +157,7 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit
     let Some(worst) = open.iter().max_by_key(|circuit| (rank(circuit.state), circuit.epoch)) else {
         return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "all circuits are closed");
     };
-    let required = views.iter().any(|view| view.what == worst.key && view.why == Some(Why::Review));
+    let required = views.iter().any(|view| view.what == worst.key && view.review);
     let (reason, mut message) = match worst.state {
         CircuitState::Open if required => {
             let approve = format!("a person has to approve that it is tried again: kubectl spillway breaker approve {}", facts.name);
@@ -251,7 +251,7 @@ mod tests {
         let guard = crate::governor::breaker::Key::named("n", what).expect("a known guard").guard;
         let opens = u32::from(state != State::Closed);
         let open_until = (state == State::Open).then_some(1_767_225_725_000);
-        View { what, guard, saved: Saved { state, epoch, opens, open_until }, failures: 0, last_failure: Some("timed out"), why: None }
+        View { what, guard, saved: Saved { state, epoch, opens, open_until }, failures: 0, last_failure: Some("timed out"), review: false }
     }
 
     fn of(spec: serde_json::Value, unknown: &[&str], guarded: &[&str], views: &[View]) -> BreakerStatus {
@@ -287,7 +287,7 @@ mod tests {
         assert!(words.contains("work/p is open until 2026-01-01T00:02:05Z") && words.contains("timed out"), "{words}");
         let summary = status.summary.clone().expect("there are circuits");
         assert_eq!((summary.work, summary.models, summary.commands), (Some(CircuitState::Open), Some(CircuitState::HalfOpen), None));
-        let review = of(json!({}), &[], &["p"], &[View { why: Some(Why::Review), ..open.clone() }]);
+        let review = of(json!({}), &[], &["p"], &[View { review: true, ..open.clone() }]);
         let (_, reason, words) = condition(&review, "Tripped");
         assert!(reason == "ReviewRequired" && words.contains("breaker approve strict"), "{words}");
         let forced = |force: &str| condition(&of(json!({"force": force}), &[], &["p"], std::slice::from_ref(&open)), "Tripped");
@@ -336,7 +336,9 @@ mod tests {
     fn openings_and_closings_are_worth_an_event() {
         let status = |state, epoch| of(json!({}), &[], &["p"], &[view("work/p", state, epoch)]);
         let (closed, open, half) = (status(State::Closed, 0), status(State::Open, 1), status(State::HalfOpen, 2));
-        let reasons = |before, now| news(before, now).into_iter().map(|news| (news.warning, news.reason)).collect::<Vec<_>>();
+        let reasons = |before: &BreakerStatus, now: &BreakerStatus| {
+            news(before, now).into_iter().map(|news| (news.warning, news.reason)).collect::<Vec<_>>()
+        };
         assert_eq!(reasons(&closed, &open), [(true, "CircuitOpened")]);
         assert_eq!(reasons(&open, &half), [(false, "CircuitHalfOpen")]);
         assert_eq!(reasons(&half, &status(State::Open, 3)), [(true, "CircuitOpened")]);
