@@ -31,6 +31,8 @@ struct Call {
     body: String,
     estimate: i64,
     costs: i64,
+    /// What is held for it when it was extended.
+    most: i64,
 }
 
 impl Call {
@@ -38,8 +40,7 @@ impl Call {
     fn new(modes: &str, stream: bool, output: i64, percent: i64) -> Self {
         let written = output * percent / 100;
         let body = |input: i64| {
-            // Most of it is thought and not said: a gateway takes each byte that is said for a token, and has the hold extended.
-            let model = format!("scripted-large--input-{input:05}--think-{:03}--output-1{modes}", written - 1);
+            let model = format!("scripted-large--input-{input:05}--output-{written:03}{modes}");
             json!({"model": model, "max_tokens": output, "stream": stream, "messages": [{"role": "user", "content": "say something"}]})
                 .to_string()
         };
@@ -49,7 +50,18 @@ impl Call {
         let parsed = spillway_dialect::parse(&route, Some("application/json"), None, empty.as_bytes());
         let bytes = parsed.unwrap_or_else(|fault| panic!("{}", fault.message)).facts().bytes;
         let input = bytes * percent / 100;
-        Self { body: body(input), estimate: bytes + output, costs: input + written }
+        let (estimate, costs) = (bytes + output, input + written);
+        Self { body: body(input), estimate, costs, most: estimate }
+    }
+
+    /// Likewise, in words so long that they seem to be more than it may write: its hold is extended while it runs.
+    fn extended(modes: &str, output: i64, percent: i64) -> Self {
+        let long = 128;
+        let call = Self::new(&format!("--long-{long}{modes}"), true, output, percent);
+        // A gateway takes so many bytes for a token at least, and asks for half more and 256 when it asks.
+        let seems = output * percent / 100 * (long + 8) / 32;
+        assert!(seems > output, "its hold would not be extended");
+        Self { most: call.estimate - output + seems + seems / 2 + 256, ..call }
     }
 }
 
@@ -376,8 +388,8 @@ impl Scene<'_> {
             let (least, most) = match counted.get(name) {
                 // Who leaves is charged what the provider says, if it is heard to its end.
                 Some(Counted { finished: 1, told, .. }) if *whole || !killed => (*told, *told),
-                Some(Counted { told, .. }) => (*told, self.call.estimate),
-                None if killed => (0, self.call.estimate),
+                Some(Counted { told, .. }) => (*told, self.call.most),
+                None if killed => (0, self.call.most),
                 None => (0, 0),
             };
             let (all_least, all_most) = bounds.entry(agent.clone()).or_insert((0, 0));
@@ -434,7 +446,7 @@ async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
 async fn under_faults(room: &Room, controllers: &Controllers, dice: &mut Dice) {
     let provider = Scripted::serve(room).await;
     // Half of what is held is used in the end: by those who stay, and by those who leave.
-    let call = Call::new("--events-8--pace-300", true, 64, 50);
+    let call = Call::extended("--events-8--pace-300", 64, 50);
     // Some are charged in full: those whose gateway is killed. It is reached after the last fault, and then soon.
     let limit = i64::try_from(BEFORE * 2).expect("a number") * call.estimate;
     budget(room, limit).await;

@@ -18,6 +18,7 @@ mod faults;
 mod hibernate;
 mod identity;
 mod life;
+mod model_circuits;
 mod models;
 mod notifications;
 mod outages;

@@ -129,7 +129,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             answer: reference::<Done>(types),
         },
         Call::Changes => return None,
-        Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterSettle => return None,
+        Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,
     };
     Some(shape)
 }

@@ -194,7 +194,7 @@ fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
         Call::Wanted => query::read::<AskWanted>(uri).map(drop),
         Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
         Call::Budget | Call::Changes => Ok(()),
-        Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterSettle => Ok(()),
+        Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
     }
 }
 

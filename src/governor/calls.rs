@@ -65,7 +65,7 @@ pub async fn answer(
         }
         Call::Budget => json(&asks::left(caller, &agent, &pool_of(&agent, context)?, context)?),
         Call::AskBudget => json(&asks::ask(caller, &agent, &body::read(bytes)?, context).await?),
-        Call::Changes | Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterSettle => {
+        Call::Changes | Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => {
             Err(Refusal::new(Code::NotAllowed, "only gateways may make this call"))
         }
     }

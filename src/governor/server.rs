@@ -73,7 +73,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     if row.call == Call::Changes {
         return Ok(changes(context.clone(), gateway));
     }
-    if let Call::MeterBegin | Call::MeterSettle | Call::MeterExtend = row.call {
+    if let Call::MeterBegin | Call::MeterSettle | Call::MeterExtend | Call::MeterLate = row.call {
         let most = if row.call == Call::MeterBegin { MAX_BEGIN_BYTES } else { MAX_BYTES };
         let bytes = whole(request.into_body(), most).await?;
         return Ok(answered(&budget::calls::of_session(row.call, &bytes, context).await?));

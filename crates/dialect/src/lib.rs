@@ -39,6 +39,7 @@ mod chat;
 mod gemini;
 mod media;
 mod meter;
+mod outcome;
 mod pieces;
 mod refuse;
 mod responses;
@@ -49,5 +50,6 @@ mod strict;
 
 pub use call::{Call, Fault, parse};
 pub use meter::Meter;
-pub use refuse::{Answer, budget_headers, refuse};
+pub use outcome::{Ended, of_answer, of_status};
+pub use refuse::{Answer, budget_headers, refuse, refuse_in_stream};
 pub use route::{Kind, Route, route};

@@ -12,7 +12,7 @@ use crate::route::Kind;
 use crate::seen::Seen;
 use crate::sse::{Found, Pass, Sse};
 use crate::strict::{self, Keys};
-use crate::{anthropic, chat, gemini, responses};
+use crate::{anthropic, chat, gemini, outcome, responses};
 
 /// Reads an answer as it passes.
 #[derive(Debug)]
@@ -68,10 +68,15 @@ impl Meter {
         }
     }
 
-    /// An upper estimate of the output so far, all choices together, in tokens: what the provider said last, and one for each
-    /// byte of text since. For extending a hold.
+    /// The output so far that nobody can doubt, all choices together, in tokens: what the provider said last, and what the text
+    /// since is at least. More than the call's limit only if the provider does not keep to that: then its hold is extended.
     pub fn output_so_far(&self) -> i64 {
         self.seen.so_far()
+    }
+
+    /// Whether an error stood in the answer so far, and whether it was the provider's own.
+    pub fn error(&self) -> Option<bool> {
+        self.seen.error
     }
 
     /// The answer ended; `complete`: as it should, not by a broken connection. Appends to `out` what was held back.
@@ -121,6 +126,8 @@ impl Of {
             seen.trouble = true;
             return Pass::On;
         };
+        // The first: what follows an error says no more.
+        seen.error = seen.error.or_else(|| outcome::error_in(&node));
         match self.dialect {
             Dialect::Anthropic => anthropic::event(&node, seen),
             Dialect::OpenAIChat => chat::event(&node, seen),

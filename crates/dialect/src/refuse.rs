@@ -7,6 +7,8 @@ use spillway_wire::{Code, Refusal};
 
 /// Above so many seconds programs do not wait: the call is refused for good.
 const WAIT_MOST: u32 = 60;
+/// A circuit that opens for a minute opens for a tenth more at most: who is told to come back after a minute is told once more.
+const CIRCUIT_MOST: u32 = 67;
 /// Where nobody says how long.
 const WAIT: u32 = 5;
 /// The longest message, in characters.
@@ -49,6 +51,12 @@ fn then(refusal: &Refusal, now_ms: i64) -> Then {
                 _ => Then::End,
             }
         }
+        Code::TurnTimedOut => Then::Away(WAIT),
+        // Where no time is told a person has to act.
+        Code::CircuitOpen => match refusal.retry_after_seconds {
+            Some(short @ 0..=CIRCUIT_MOST) => Then::Away(short.clamp(1, WAIT_MOST)),
+            Some(_) | None => Then::End,
+        },
         // Not 401 and not 403, which programs take for a wrong key of the user's.
         Code::BudgetExhausted
         | Code::NotWorking
@@ -119,6 +127,18 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
         Dialect::Gemini => gemini(status, then, wait, &message),
     };
     Answer { status, headers, body: body.to_string().into_bytes() }
+}
+
+/// The same in the middle of a stream of events, which is cut after it.
+pub fn refuse_in_stream(dialect: Dialect, refusal: &Refusal, now_ms: i64) -> Vec<u8> {
+    let body = refuse(dialect, true, refusal, now_ms).body;
+    let mut event = match dialect {
+        Dialect::Anthropic | Dialect::OpenAIResponses => b"\n\nevent: error\ndata: ".to_vec(),
+        Dialect::OpenAIChat | Dialect::Gemini => b"\n\ndata: ".to_vec(),
+    };
+    event.extend_from_slice(&body);
+    event.extend_from_slice(b"\n\n");
+    event
 }
 
 /// The headers that say how the tightest limit stands, for allowed answers as for refusals: the limit, what is left, and when

@@ -189,3 +189,31 @@ fn times_are_calendar_times() {
         assert_eq!(utc(ms), want);
     }
 }
+
+#[test]
+fn an_open_circuit_is_waited_out_if_that_is_soon_and_else_ends_the_work() {
+    let open = |seconds: Option<u32>| {
+        let refusal = Refusal::new(Code::CircuitOpen, "model circuit breaker open for api.example.com/large: too much failed");
+        seconds.map_or(refusal.clone(), |seconds| refusal.retry_after(seconds))
+    };
+    let header = |answer: &Answer, name: &str| answer.headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
+    for dialect in [Dialect::Anthropic, Dialect::OpenAIChat, Dialect::OpenAIResponses, Dialect::Gemini] {
+        let codex = dialect == Dialect::OpenAIResponses;
+        for (seconds, told) in [(12, "12"), (66, "60")] {
+            let answer = refuse(dialect, true, &open(Some(seconds)), 0);
+            assert_eq!(answer.status, if codex { 429 } else { 503 });
+            assert_eq!((header(&answer, "retry-after").as_deref(), header(&answer, "x-should-retry")), (Some(told), None));
+        }
+        for seconds in [None, Some(120)] {
+            let answer = refuse(dialect, false, &open(seconds), 0);
+            assert_eq!(answer.status, if codex { 429 } else { 402 });
+            assert_eq!((header(&answer, "retry-after"), header(&answer, "x-should-retry").as_deref()), (None, Some("false")));
+            assert!(String::from_utf8_lossy(&answer.body).contains("model circuit breaker open for"));
+        }
+        let event = refuse_in_stream(dialect, &Refusal::new(Code::TurnTimedOut, "this model turn took longer than 600 s"), 0);
+        let text = String::from_utf8(event).expect("text");
+        let data = text.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
+        let body: Value = serde_json::from_str(data).expect("JSON");
+        assert!(body["error"]["message"].as_str().is_some_and(|message| message.contains("600 s")) && text.ends_with("\n\n"), "{text}");
+    }
+}

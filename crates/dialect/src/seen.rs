@@ -7,6 +7,8 @@ use crate::strict::{Member, Node, Value};
 
 /// The most tokens of one sort that a provider is believed.
 pub(crate) const MOST: i64 = 10_000_000;
+/// More bytes than a token of output has on average in any language, also where each letter is escaped.
+const BYTES_OF_A_TOKEN: i64 = 32;
 
 /// What the usage that was said last is worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,11 +28,14 @@ pub(crate) struct Seen {
     cache_read: Option<i64>,
     cache_write: Option<i64>,
     output: Option<i64>,
-    /// The output that was said, or 0, with the bytes that were written since.
-    so_far: i64,
+    /// The output that was said, or 0; and the bytes that were written since.
+    said: i64,
+    since: i64,
     standing: Standing,
     /// Something was not understood, or cannot be.
     pub trouble: bool,
+    /// An error stood in the answer: whether it was the provider's own.
+    pub error: Option<bool>,
     /// Choices that ended.
     pub finished: i64,
 }
@@ -57,7 +62,7 @@ impl Seen {
             self.output = Some(output);
             // Some say 0 until the end.
             if output > 0 {
-                self.so_far = output;
+                (self.said, self.since) = (output, 0);
             }
         }
     }
@@ -89,12 +94,12 @@ impl Seen {
 
     /// So many bytes of output came.
     pub fn wrote(&mut self, bytes: i64) {
-        self.so_far = self.so_far.saturating_add(bytes);
+        self.since = self.since.saturating_add(bytes);
     }
 
-    /// An upper estimate of the output so far: what was said, and a token for each byte since.
+    /// The output so far that nobody can doubt: what was said, and what so many bytes since are at least.
     pub fn so_far(&self) -> i64 {
-        self.so_far
+        self.said.saturating_add(self.since / BYTES_OF_A_TOKEN)
     }
 
     /// What is known at the end.

@@ -77,7 +77,8 @@ fn run(agents: usize, open: u64) -> Option<Run> {
         let now = NOW + i64::try_from(seq / 1000).ok()?;
         held += 1;
         hold(&mut ledger, &mut writes, now, held, session)?;
-        let settled = ledger.settle(now, session, &Settle { seq, hold: seq, usage, quality: Quality::Exact });
+        let settled =
+            ledger.settle(now, session, &Settle { seq, hold: seq, usage, quality: Quality::Exact, input: ask.input, output: ask.output });
         if settled != Settled::Counted {
             return None;
         }

@@ -56,6 +56,8 @@ pub enum Call {
     MeterHold,
     /// `POST /governor/v1/meter/extend`
     MeterExtend,
+    /// `POST /governor/v1/meter/late`
+    MeterLate,
     /// `POST /governor/v1/meter/settle`
     MeterSettle,
 }
@@ -80,7 +82,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 }
 
 /// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it.
-pub const TABLE: [Row; 22] = [
+pub const TABLE: [Row; 23] = [
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
     row(Call::Wanted, "GET", "/agent/v1/wanted", &[Caller::Link], true),
@@ -102,6 +104,7 @@ pub const TABLE: [Row; 22] = [
     row(Call::MeterWay, "POST", "/governor/v1/meter/way", &[Caller::Gateway], true),
     row(Call::MeterHold, "POST", "/governor/v1/meter/hold", &[Caller::Gateway], true),
     row(Call::MeterExtend, "POST", "/governor/v1/meter/extend", &[Caller::Gateway], true),
+    row(Call::MeterLate, "POST", "/governor/v1/meter/late", &[Caller::Gateway], true),
     row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
 ];
 
@@ -177,6 +180,7 @@ mod tests {
             (Changes, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterBegin, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterHold, [(Program, false), (Link, false), (Gateway, true)]),
+            (MeterLate, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
         ];
         for (call, callers) in cells {

@@ -75,6 +75,10 @@ pub enum Code {
     HoldClosed,
     /// The governor cannot be reached now; the call was not carried out, or nobody knows. Try again.
     GovernorAway,
+    /// A circuit breaker is open: what keeps failing is not tried for a while; `retryAfterSeconds` says for how long, if time alone helps.
+    CircuitOpen,
+    /// The model turn took longer than its pool allows.
+    TurnTimedOut,
     /// Too many calls; try again after `retryAfterSeconds`.
     TooManyCalls,
     /// Something of ours is wrong; the log of the process says what.
@@ -108,7 +112,8 @@ impl Code {
             Self::TooManyCalls | Self::BudgetHeld => 429,
             Self::BudgetExhausted | Self::NotWorking => 402,
             Self::NotBuilt => 501,
-            Self::GovernorAway => 503,
+            Self::GovernorAway | Self::CircuitOpen => 503,
+            Self::TurnTimedOut => 504,
             Self::Internal | Self::Unknown => 500,
         }
     }
@@ -149,6 +154,8 @@ impl Code {
             Self::SessionUnknown => "session_unknown",
             Self::HoldClosed => "hold_closed",
             Self::GovernorAway => "governor_away",
+            Self::CircuitOpen => "circuit_open",
+            Self::TurnTimedOut => "turn_timed_out",
             Self::TooManyCalls => "too_many_calls",
             Self::Internal => "internal",
             Self::Unknown => "unknown",
@@ -158,7 +165,14 @@ impl Code {
     /// Whether the same call may succeed later, so that a caller keeps it and tries again.
     pub fn passes(self) -> bool {
         match self {
-            Self::GovernorAway | Self::TooManyCalls | Self::PreflightNotPassed | Self::BudgetHeld | Self::Internal | Self::Unknown => true,
+            Self::GovernorAway
+            | Self::TooManyCalls
+            | Self::PreflightNotPassed
+            | Self::BudgetHeld
+            | Self::CircuitOpen
+            | Self::TurnTimedOut
+            | Self::Internal
+            | Self::Unknown => true,
             Self::NoToken
             | Self::InvalidToken
             | Self::WrongAudience

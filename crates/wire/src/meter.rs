@@ -77,6 +77,67 @@ pub enum Quality {
     Estimated,
 }
 
+/// Why a call counts against its provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Why {
+    /// No connection, or no TLS.
+    Unreachable,
+    /// The connection broke before the answer was whole.
+    Broken,
+    /// The first token was late.
+    Late,
+    /// The answer stood still.
+    Idle,
+    /// This status.
+    Status(u16),
+    /// An error in the answer that is the provider's own.
+    Event,
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable => out.write_str("it could not be reached"),
+            Self::Broken => out.write_str("it broke the connection"),
+            Self::Late => out.write_str("its first token was late"),
+            Self::Idle => out.write_str("its answer stood still"),
+            Self::Status(status) => write!(out, "it answered {status}"),
+            Self::Event => out.write_str("its answer held an error of its own"),
+        }
+    }
+}
+
+/// What a call says of its provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// It answered to the end.
+    Worked,
+    /// It failed.
+    #[serde(rename_all = "camelCase")]
+    Failed {
+        /// How.
+        why: Why,
+        /// Seconds within which nobody should try again, if it says so.
+        retry_after: Option<u32>,
+    },
+    /// Nothing: it refused the call for the call's own sake, the client left, or nothing was sent.
+    Nothing,
+}
+
+/// How a call ended, beside what it used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct End {
+    /// What it says of its provider; unset: nobody will ever know.
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
+    /// It took longer than a model turn of its pool may, and its client was told so.
+    #[serde(default)]
+    pub timed_out: bool,
+}
+
 /// Which of its pool's model APIs an agent calls, and for what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -143,6 +204,9 @@ pub struct Told {
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
+    /// How it ended otherwise.
+    #[serde(default)]
+    pub end: End,
 }
 
 /// `POST /governor/v1/meter/begin`: a session begins, here or again, with all that its gateway knows. Must come after the
@@ -208,6 +272,12 @@ pub struct Given {
     pub output: i64,
     /// Where the call goes.
     pub target: Target,
+    /// Seconds after which the first token of a stream is late; 0: it never is.
+    #[serde(default)]
+    pub first_token_seconds: u32,
+    /// Seconds after which the client is told that it took too long; 0: never.
+    #[serde(default)]
+    pub turn_seconds: u32,
     /// How the tightest limit stands with this hold; unset where there is none.
     #[serde(default)]
     pub room: Option<Room>,
@@ -279,6 +349,23 @@ pub struct Extended {
     pub output: i64,
 }
 
+/// `POST /governor/v1/meter/late`: the first token of a call that goes on is late. It counts at once, or whoever tries whether a
+/// provider works again would have to wait for the end of a call that has none. Told once; the settle says it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Late {
+    /// The session.
+    pub session: String,
+    /// The hold.
+    pub id: u64,
+}
+
+impl Checked for Late {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        at_most("session", &self.session, 128)
+    }
+}
+
 /// The end of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -291,6 +378,14 @@ pub struct Settle {
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
+    /// Tokens of input that the hold covers, by the journal; and of output. By this is charged what is not known exactly, whoever
+    /// leads: a leader may remember an extension that its gateway never heard of.
+    pub input: i64,
+    /// See `input`.
+    pub output: i64,
+    /// How it ended otherwise.
+    #[serde(default)]
+    pub end: End,
     /// The model, and the bytes of text that were sent: what the ratio of tokens to bytes is learned from.
     #[serde(default)]
     pub model: String,

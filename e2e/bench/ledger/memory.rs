@@ -87,7 +87,7 @@ fn body() -> Body {
 }
 
 fn settle(id: u64) -> Settle {
-    Settle { seq: id, hold: id, usage: USAGE, quality: Quality::Exact }
+    Settle { seq: id, hold: id, usage: USAGE, quality: Quality::Exact, input: BYTES, output: 64 }
 }
 
 /// Holds and settles a second of the pure ledger.

@@ -242,8 +242,12 @@ fn arguments(tool: &Tool, command: &str) -> Value {
 }
 
 fn text(ask: &Ask, script: &Script) -> Say {
+    let long = "x".repeat(script.long);
     let mut words: Vec<Part> = match script.output {
-        Some(count) => (0..count).map(|at| Part { text: if at % 16 == 15 { "é→.\n" } else { "word " }.to_owned(), tokens: 1 }).collect(),
+        Some(count) => {
+            let word = |at| if at % 16 == 15 { "é→.\n" } else { "word " };
+            (0..count).map(|at| Part { text: format!("{long}{}", word(at)), tokens: 1 }).collect()
+        }
         None => format!("Done: {}.txt is written.", slug(&ask.task))
             .split_inclusive(' ')
             .map(|word| Part { text: word.to_owned(), tokens: 1 })
@@ -324,7 +328,7 @@ mod tests {
 
     #[test]
     fn an_output_limit_cuts_the_text_and_the_cost() {
-        let script = Script { output: Some(100), events: Some(3), think: 4, ..Script::default() };
+        let script = Script { output: Some(100), events: Some(3), think: 4, long: 20, ..Script::default() };
         let (say, used) = decide(&Ask { limit: Some(10), ..ask("x", vec![], 0) }, &script);
         let Say::Text { parts, whole } = say else { panic!("{say:?}") };
         assert_eq!((parts.len(), parts.iter().map(|part| part.tokens).sum::<u64>(), whole, used.output), (3, 6, false, 10));

@@ -96,6 +96,8 @@ pub struct Script {
     pub split: bool,
     /// One event is no JSON: `broken`.
     pub broken: bool,
+    /// Each word of the final text is so many bytes longer, and one token all the same: `long-N`.
+    pub long: usize,
     /// One line of content has so many bytes: `line-N`.
     pub line: u64,
     /// What is told of usage.
@@ -155,6 +157,7 @@ impl Script {
             "input" => self.input = Some(number),
             "think" => self.think = number.min(MOST),
             "calls" => self.calls = few(number),
+            "long" => self.long = few(number)?,
             "line" => self.line = number.min(MOST_BYTES),
             "lies" => self.telling = Telling::Lie(number),
             "cut" => self.ending = Ending::Cut(few(number)?),

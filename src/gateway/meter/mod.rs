@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use self::journal::Journal;
 use self::session::{Line, Session};
 use super::governor::Governor;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::PodIdentity;
-use crate::wire::meter::{Dialect, Extend, Extended, Facts, Given, Hold, Quality, Target, Usage, Way};
+use crate::wire::meter::{Dialect, End, Extend, Extended, Facts, Given, Hold, Late, Outcome, Quality, Target, Usage, Way, Why};
 use crate::wire::{Code, Refusal};
 
 /// Between two tries while the governor is away.
@@ -30,6 +32,7 @@ const EXTEND_WITHIN: Duration = Duration::from_secs(1);
 const WAY: &str = "/governor/v1/meter/way";
 const HOLD: &str = "/governor/v1/meter/hold";
 const EXTEND: &str = "/governor/v1/meter/extend";
+const LATE: &str = "/governor/v1/meter/late";
 
 /// The session with the governor. Cheap to clone.
 #[derive(Clone)]
@@ -170,9 +173,9 @@ impl Meter {
         if kept { Ok(asking) } else { Err(unwritten()) }
     }
 
-    fn end(&self, id: u64, usage: Usage, quality: Quality, model: &str, bytes: i64) {
+    fn end(&self, id: u64, usage: Usage, quality: Quality, end: End, model: &str, bytes: i64) {
         let mut inner = self.lock();
-        if let Some(line) = inner.session.end(id, usage, quality, model, bytes) {
+        if let Some(line) = inner.session.end(id, usage, quality, end, model, bytes) {
             inner.keep(&line);
         }
         let owed = inner.session.owed();
@@ -222,7 +225,8 @@ impl Asking {
         drop(inner);
         self.sent = false;
         let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
-        let held = Held { meter, pod, id, given, covered, model, bytes, state: Life::Given };
+        let (end, late) = (UNSENT, None);
+        let held = Held { meter, pod, id, given, covered, model, bytes, state: Life::Given, end, late };
         if kept { Ok(held) } else { Err(unwritten()) }
     }
 }
@@ -230,7 +234,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if self.sent {
-            self.meter.end(self.id, Usage::default(), Quality::Exact, "", 0);
+            self.meter.end(self.id, Usage::default(), Quality::Exact, UNSENT, "", 0);
         } else {
             self.meter.lock().session.never(self.id);
         }
@@ -242,6 +246,21 @@ enum Life {
     Given,
     Sent,
     Ended,
+}
+
+/// Of a call that was never sent.
+const UNSENT: End = End { outcome: Some(Outcome::Nothing), timed_out: false };
+
+/// The first token of a call is awaited; when it is late the governor is told, once.
+struct Awaited {
+    due: Instant,
+    telling: AbortHandle,
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.telling.abort();
+    }
 }
 
 /// Tokens that are held for a call. It is settled once, whatever happens: dropped before its call was sent, with nothing;
@@ -256,6 +275,8 @@ pub struct Held {
     model: String,
     bytes: i64,
     state: Life,
+    end: End,
+    late: Option<Awaited>,
 }
 
 impl Held {
@@ -267,13 +288,50 @@ impl Held {
             if !inner.keep(&line) {
                 return Err(unwritten());
             }
-            self.state = Life::Sent;
+            (self.state, self.end) = (Life::Sent, End::default());
         }
         Ok(())
     }
 
-    /// The answer has so many tokens of output by now. Past what is held, more is asked for; refused, the call may finish
-    /// and is owed.
+    /// Its first token is awaited from now on. What is late counts at once, however long the call goes on.
+    pub fn await_first(&mut self) {
+        let within = Duration::from_secs(self.given.first_token_seconds.into());
+        if within.is_zero() {
+            return;
+        }
+        let (governor, late) = (self.meter.0.governor.clone(), Late { session: self.meter.lock().session.name().to_owned(), id: self.id });
+        let due = Instant::now() + within;
+        let telling = tokio::spawn(async move {
+            tokio::time::sleep_until(due).await;
+            // Not heard, it is told with the settle.
+            let _ = governor.ask::<_, serde_json::Value>(LATE, None, &late).await;
+        });
+        self.late = Some(Awaited { due, telling: telling.abort_handle() });
+    }
+
+    /// It came, or will not.
+    pub fn first_came(&mut self) {
+        if let Some(Awaited { due, .. }) = self.late.take().as_ref()
+            && Instant::now() >= *due
+        {
+            self.says(Outcome::Failed { why: Why::Late, retry_after: None });
+        }
+    }
+
+    /// What the call says of its provider. A failure is not taken back.
+    pub fn says(&mut self, outcome: Outcome) {
+        if !matches!(self.end.outcome, Some(Outcome::Failed { .. })) {
+            self.end.outcome = Some(outcome);
+        }
+    }
+
+    /// Its client was told that it took too long.
+    pub fn timed_out(&mut self) {
+        self.end.timed_out = true;
+    }
+
+    /// The answer has so many tokens of output by now. Past what is held, which a provider that keeps to the call's limit never
+    /// comes, more is asked for; refused, the call may finish and is owed.
     pub async fn reached(&mut self, output: i64) {
         if output <= self.covered {
             return;
@@ -305,7 +363,8 @@ impl Held {
         if std::mem::replace(&mut self.state, Life::Ended) != Life::Ended {
             // Only what was counted in full teaches what a byte costs.
             let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
-            self.meter.end(self.id, usage, quality, &self.model, bytes);
+            self.first_came();
+            self.meter.end(self.id, usage, quality, self.end, &self.model, bytes);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::meter::{Begin, MAX_SETTLES, Open, Quality, Settle, Settles, Told, Usage};
+use crate::wire::meter::{Begin, End, MAX_SETTLES, Open, Quality, Settle, Settles, Told, Usage};
 
 /// Numbers of holds that are taken from the journal at once.
 const STEP: u64 = 1024;
@@ -146,7 +146,7 @@ impl Session {
         let open: Vec<(u64, bool)> = session.open.iter().map(|(id, entry)| (*id, entry.sent)).collect();
         for (id, sent) in open {
             let quality = if sent { Quality::Estimated } else { Quality::Exact };
-            session.end(id, Usage::default(), quality, "", 0);
+            session.end(id, Usage::default(), quality, End::default(), "", 0);
         }
         Ok(session)
     }
@@ -243,12 +243,12 @@ impl Session {
     }
 
     /// Its call ended; or nobody knows whether it was given, and nothing will be sent for it.
-    pub fn end(&mut self, id: u64, usage: Usage, quality: Quality, model: &str, bytes: i64) -> Option<Line> {
+    pub fn end(&mut self, id: u64, usage: Usage, quality: Quality, end: End, model: &str, bytes: i64) -> Option<Line> {
         let unanswered = || Open { id, at: 0, path: Vec::new(), input: 0, output: 0 };
         let asked = self.asking.remove(&id);
         let open = self.open.remove(&id).map(|entry| entry.open).or_else(|| asked.then(unanswered))?;
         let model = model.chars().take(MAX_MODEL).collect();
-        let ended = Ended { seq: self.last() + 1, told: Told { open, usage, quality }, model, bytes };
+        let ended = Ended { seq: self.last() + 1, told: Told { open, usage, quality, end }, model, bytes };
         self.settles.push_back(ended.clone());
         Some(Line::Ended(ended))
     }
@@ -314,11 +314,14 @@ impl Session {
 
     fn tell(&self, after: u64) -> Settles {
         let untold = self.settles.iter().filter(|ended| ended.seq > after).take(MAX_SETTLES);
-        let settles = untold.map(|Ended { seq, told: Told { open, usage, quality }, model, bytes }| Settle {
+        let settles = untold.map(|Ended { seq, told: Told { open, usage, quality, end }, model, bytes }| Settle {
             seq: *seq,
             hold: open.id,
             usage: *usage,
             quality: *quality,
+            input: open.input,
+            output: open.output,
+            end: *end,
             model: model.clone(),
             bytes: *bytes,
         });

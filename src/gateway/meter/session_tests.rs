@@ -25,7 +25,7 @@ fn held(session: &mut Session) -> u64 {
 }
 
 fn exact(session: &mut Session, id: u64, output: i64) -> Option<Line> {
-    session.end(id, Usage { output, ..Usage::default() }, Quality::Exact, "m", 3)
+    session.end(id, Usage { output, ..Usage::default() }, Quality::Exact, End::default(), "m", 3)
 }
 
 fn telling(session: &Session, now: Duration) -> Settles {
@@ -178,7 +178,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
     let ended = |seq| {
         Line::Ended(Ended {
             seq,
-            told: Told { open: open(1), usage: Usage::default(), quality: Quality::Exact },
+            told: Told { open: open(1), usage: Usage::default(), quality: Quality::Exact, end: End::default() },
             model: String::new(),
             bytes: 0,
         })
@@ -196,9 +196,9 @@ fn a_number_that_nobody_answered_is_settled_with_nothing() {
     let (id, _) = session.ask();
     let (never, _) = session.ask();
     session.never(never);
-    let Some(Line::Ended(ended)) = session.end(id, Usage::default(), Quality::Exact, "", 0) else { panic!("settled") };
+    let Some(Line::Ended(ended)) = session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0) else { panic!("settled") };
     assert_eq!((ended.told.open.id, ended.told.open.path.len()), (id, 0));
-    assert_eq!(session.end(never, Usage::default(), Quality::Exact, "", 0), None);
+    assert_eq!(session.end(never, Usage::default(), Quality::Exact, End::default(), "", 0), None);
     assert_eq!(telling(&session, at(0)).floor, id);
 }
 
@@ -366,7 +366,7 @@ mod world {
         fn end(&mut self, at: usize) {
             let (id, sent) = self.held.swap_remove(at);
             let quality = if sent { Quality::Partial } else { Quality::Exact };
-            self.lines.extend(self.session.end(id, Usage::default(), quality, "", 0));
+            self.lines.extend(self.session.end(id, Usage::default(), quality, End::default(), "", 0));
         }
     }
 
@@ -395,7 +395,7 @@ mod world {
                 4 if !gateway.asking.is_empty() => {
                     // Who asked is gone: whatever was answered, nothing will be sent.
                     let id = gateway.asking.remove(0);
-                    gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, "", 0));
+                    gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0));
                 }
                 5 => {
                     if let Some((id, was)) = gateway.held.iter_mut().find(|(_, sent)| !sent) {
@@ -423,7 +423,7 @@ mod world {
             gateway.end(0);
         }
         for id in std::mem::take(&mut gateway.asking) {
-            gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, "", 0));
+            gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0));
         }
         for _ in 0..60 {
             now += Duration::from_secs(1);

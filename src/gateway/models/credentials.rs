@@ -25,6 +25,8 @@ const BELIEVED: Duration = Duration::from_secs(30);
 const WRONG: Duration = Duration::from_secs(2);
 /// For reading one.
 const READ_WITHIN: Duration = Duration::from_secs(5);
+/// The longest that a provider may have one paused.
+const PAUSED: Duration = Duration::from_secs(300);
 /// Secrets remembered at once.
 const REMEMBERED: usize = 4096;
 
@@ -53,12 +55,15 @@ struct Reader {
     /// Who we are, for the manifest that is missing: ServiceAccount and namespace.
     account: (String, String),
     known: Mutex<HashMap<Key, (Instant, Read)>>,
+    /// Until when a provider wants no calls with it.
+    paused: Mutex<HashMap<Key, Instant>>,
 }
 
 impl Credentials {
     /// By our own client, as the ServiceAccount `account` in `namespace`.
     pub fn new(client: Client, account: &str, namespace: &str) -> Self {
-        let reader = Reader { client, account: (account.to_owned(), namespace.to_owned()), known: Mutex::default() };
+        let reader =
+            Reader { client, account: (account.to_owned(), namespace.to_owned()), known: Mutex::default(), paused: Mutex::default() };
         Self { reader: Arc::new(reader), reading: Together::default() }
     }
 
@@ -82,6 +87,24 @@ impl Credentials {
             )));
         }
         Ok(token)
+    }
+
+    /// The provider wants no calls with it for so long, which is believed up to [`PAUSED`].
+    pub fn pause(&self, namespace: &str, name: &str, within: Duration) {
+        let mut paused = self.reader.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        paused.retain(|_, until| *until > Instant::now());
+        if paused.len() < REMEMBERED {
+            let until = Instant::now() + within.min(PAUSED);
+            let known = paused.entry((namespace.to_owned(), name.to_owned())).or_insert(until);
+            *known = until.max(*known);
+        }
+    }
+
+    /// How long a provider wants no calls with it still.
+    pub fn paused(&self, namespace: &str, name: &str) -> Option<Duration> {
+        let paused = self.reader.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = paused.get(&(namespace.to_owned(), name.to_owned()))?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     /// The provider refused it: the next call reads it anew.

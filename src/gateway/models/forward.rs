@@ -3,20 +3,22 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::Response;
 use hyper::body::Incoming;
+use spillway_dialect::Ended;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::upstream::{Call, Trouble};
 use super::{Gateway, PodIdentity, Seat, Times, bodies, credentials, headers};
 use crate::gateway::meter::{Held, dialect_label};
 use crate::serve::turns::{Full, Turn};
-use crate::wire::meter::{Quality, Target, Usage, Way};
+use crate::wire::meter::{Outcome, Quality, Target, Usage, Way, Why};
 use crate::wire::{Code, Refusal};
 
 /// Parts of an answer that wait for the client.
@@ -50,6 +52,7 @@ pub type Headed = Result<(StatusCode, HeaderMap, mpsc::Receiver<Result<Bytes, io
 /// Forwards a call. Who waits for the head gets it, or why there is none.
 pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     let Job { gateway, pod, way, target, mut counted, sent, began, seat: _seat, place } = job;
+    let turn_over = counted.as_ref().and_then(|counted| Turning::of(&counted.held, target.dialect));
     let dialect = dialect_label(target.dialect);
     let over = |outcome| gateway.metrics.model_call(dialect, outcome, began.elapsed());
     let ended = agent_ended(&gateway, &pod, &way);
@@ -67,18 +70,26 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
             return over(failure.label());
         }
     };
-    let held = counted.as_mut().map(|counted| &mut counted.held);
-    let sending = send(&gateway, &pod, &target, held, sent);
-    let answered = first(sending, &mut heading, &mut ended, gateway.models.times).await;
+    let sending = send(&gateway, &pod, &target, counted.as_mut(), sent);
+    let (answered, told_over) = first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
+    if let Some(Counted { held, .. }) = counted.as_mut().filter(|_| told_over) {
+        held.timed_out();
+    }
     // Dropped, what is held is settled: with nothing if it was not sent, else with the estimate.
-    let Some(answered) = answered else { return over("gone") };
+    let Some(answered) = answered else {
+        if let Some(Counted { held, .. }) = &mut counted {
+            held.says(if told_over { Failure::Slow.outcome() } else { Outcome::Nothing });
+        }
+        return over("gone");
+    };
     let response = match answered.and_then(readable) {
         Ok(response) => response,
         Err(failure) => {
-            if let Some(Counted { held, .. }) = counted
-                && !failure.may_have_cost()
-            {
-                held.refused();
+            if let Some(Counted { mut held, .. }) = counted {
+                held.says(failure.outcome());
+                if !failure.may_have_cost() {
+                    held.refused();
+                }
             }
             let _ = heading.send(Err(failure.refusal(&target.origin))); // it may have gone
             return over(failure.label());
@@ -88,14 +99,25 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     let (giving, taking) = mpsc::channel(PARTS);
     let room = counted.as_ref().and_then(|counted| counted.held.given.room.clone());
     let told = heading.send(Ok((parts.status, headers::inward(&parts.headers, room.as_ref()), taking))).is_ok();
-    let mut passing = Passing { giving: told.then_some(giving), times: gateway.models.times, gone_at: None, first: None };
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
+    let turn_over = turn_over.filter(|_| !told_over).map(|turn| Turning { event: turn.event.filter(|_| events), ..turn });
+    let giving = told.then_some(giving);
+    let mut passing = Passing { giving, times: gateway.models.times, turn_over, gone_at: None, first: None };
     if !told {
         passing.lose();
     }
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let meter = counted.as_ref().map(|counted| spillway_dialect::Meter::new(&counted.call, parts.status.as_u16(), content_type));
+    if let (StatusCode::TOO_MANY_REQUESTS, Some(secret), Some(wait)) = (parts.status, &target.credential, retry_after(&parts.headers)) {
+        gateway.models.credentials.pause(&pod.namespace, secret, Duration::from_secs(wait.into()));
+    }
+    let said = spillway_dialect::of_status(parts.status.as_u16(), retry_after(&parts.headers));
     // Neither the body nor its place is needed while the answer passes.
-    let held = counted.map(|counted| counted.held);
+    let held = counted.map(|counted| {
+        let mut held = counted.held;
+        said.into_iter().for_each(|said| held.says(said));
+        held
+    });
     drop(place);
     let complete = passing.pass(body, meter, held, parts.status, &mut ended).await;
     if let Some(first) = passing.first {
@@ -129,24 +151,52 @@ async fn first(
     heading: &mut oneshot::Sender<Headed>,
     ended: &mut (impl Future<Output = ()> + Unpin),
     times: Times,
-) -> Option<Result<Response<Incoming>, Failure>> {
+    turn_over: Option<&Turning>,
+) -> (Option<Result<Response<Incoming>, Failure>>, bool) {
     let sending = timeout(times.first_byte, sending);
     tokio::pin!(sending);
-    let answered = tokio::select! {
-        answered = &mut sending => Some(answered),
-        () = heading.closed() => None,
-        () = ended => None,
-    };
-    let answered = match answered {
-        Some(answered) => answered,
-        None => {
-            // Who was revoked is told at once; who went is not there.
-            let nobody = oneshot::channel().0;
-            let _ = std::mem::replace(heading, nobody).send(Err(over_and_out()));
-            timeout(times.drain, sending).await.ok()?
+    let late = async {
+        match turn_over {
+            Some(turn) => sleep_until(turn.at).await,
+            None => std::future::pending().await,
         }
     };
-    Some(answered.unwrap_or(Err(Failure::Slow)))
+    let told = tokio::select! {
+        answered = &mut sending => return (Some(answered.unwrap_or(Err(Failure::Slow))), false),
+        () = heading.closed() => None,
+        () = ended => None,
+        () = late => turn_over.map(|turn| turn.refusal.clone()),
+    };
+    // Who was revoked is told at once; who went is not there.
+    let nobody = oneshot::channel().0;
+    let told_over = told.is_some();
+    let _ = std::mem::replace(heading, nobody).send(Err(told.unwrap_or_else(over_and_out)));
+    let answered = timeout(times.drain, sending).await.ok();
+    (answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over)
+}
+
+/// When a model turn has taken too long, and what its client is told then. The answer is read on for what it used.
+struct Turning {
+    at: Instant,
+    refusal: Refusal,
+    /// The same for a stream that has begun; none: it is none of events.
+    event: Option<Bytes>,
+}
+
+impl Turning {
+    fn of(held: &Held, dialect: crate::wire::meter::Dialect) -> Option<Self> {
+        let seconds = held.given.turn_seconds;
+        let message = format!("this model turn took longer than {seconds} s (spec.bulkhead.modelTurnTimeoutSeconds of its AgentPool)");
+        let refusal = Refusal::new(Code::TurnTimedOut, message);
+        let event = spillway_dialect::refuse_in_stream(dialect, &refusal, jiff::Timestamp::now().as_millisecond());
+        let at = Instant::now() + Duration::from_secs(seconds.into());
+        (seconds > 0).then(|| Self { at, refusal, event: Some(event.into()) })
+    }
+}
+
+/// Seconds after which a provider wants to be asked again.
+fn retry_after(headers: &HeaderMap) -> Option<u32> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }
 
 fn over_and_out() -> Refusal {
@@ -176,6 +226,20 @@ enum Failure {
 }
 
 impl Failure {
+    /// What it says of the provider.
+    fn outcome(&self) -> Outcome {
+        let failed = |why| Outcome::Failed { why, retry_after: None };
+        match self {
+            Self::Trouble(Trouble::Unreachable { .. }) => failed(Why::Unreachable),
+            Self::Trouble(Trouble::Broken { .. }) => failed(Why::Broken),
+            Self::Slow => failed(Why::Late),
+            // Of our own making, or of people's.
+            Self::Refused(_) | Self::Trouble(Trouble::NotListed(_) | Trouble::Address { .. }) | Self::Redirect | Self::Encoded => {
+                Outcome::Nothing
+            }
+        }
+    }
+
     fn may_have_cost(&self) -> bool {
         match self {
             Self::Refused(_) | Self::Redirect => false,
@@ -212,11 +276,16 @@ async fn send(
     gateway: &Gateway,
     pod: &PodIdentity,
     target: &Target,
-    held: Option<&mut Held>,
+    counted: Option<&mut Counted>,
     mut call: Call,
 ) -> Result<Response<Incoming>, Failure> {
     let models = &gateway.models;
     let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
+    if let Some(left) = target.credential.as_ref().and_then(|secret| models.credentials.paused(&pod.namespace, secret)) {
+        let message = format!("{origin} wants no calls with this credential for a while (it answered 429 with retry-after); try again");
+        let seconds = u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+        return Err(Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(seconds)));
+    }
     let mut token = match &target.credential {
         Some(secret) => Some(models.credentials.get(&pod.namespace, secret, &origin).await.map_err(Failure::Refused)?),
         None => None,
@@ -230,8 +299,12 @@ async fn send(
     if let Some(token) = &token {
         put(&mut call, token)?;
     }
-    if let Some(held) = held {
+    if let Some(Counted { held, call }) = counted {
         held.sent().map_err(Failure::Refused)?;
+        // Of an answer that is not streamed the first token comes with the last.
+        if call.stream() {
+            held.await_first();
+        }
     }
     let answer = models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)?;
     let (StatusCode::UNAUTHORIZED, Some(secret)) = (answer.status(), &target.credential) else { return Ok(answer) };
@@ -262,6 +335,8 @@ struct Passing {
     /// None: it is gone.
     giving: Option<mpsc::Sender<Result<Bytes, io::Error>>>,
     times: Times,
+    /// None: it was, or never is.
+    turn_over: Option<Turning>,
     gone_at: Option<Instant>,
     /// When the first part was there.
     first: Option<Instant>,
@@ -284,19 +359,31 @@ impl Passing {
     ) -> bool {
         let last = Instant::now() + self.times.whole;
         let mut out = Vec::new();
-        let complete = loop {
+        let ending = loop {
+            let turn_over = self.turn_over.as_ref().map(|turn| turn.at);
             let until = self.gone_at.map_or(last, |gone| last.min(gone + self.times.drain)).min(Instant::now() + self.times.idle);
             let frame = tokio::select! {
                 frame = timeout_at(until, body.frame()) => frame,
                 () = client_gone(self.giving.as_ref()), if self.giving.is_some() => { self.lose(); continue }
-                () = &mut *ended, if self.giving.is_some() => { self.cut(); continue }
+                () = &mut *ended, if self.giving.is_some() => { self.cut(None); continue }
+                () = sleep_until(turn_over.unwrap_or(last)), if self.giving.is_some() && turn_over.is_some() => {
+                    let turn = self.turn_over.take();
+                    self.cut(turn.and_then(|turn| turn.event));
+                    held.iter_mut().for_each(Held::timed_out);
+                    continue
+                }
             };
             let data = match frame {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-                Ok(None) => break true,
-                Ok(Some(Err(_))) | Err(_) => break false,
+                Ok(None) => break Ended::Whole,
+                Ok(Some(Err(_))) => break Ended::Broken,
+                Err(_) if self.gone_at.is_some() || Instant::now() >= last => break Ended::Left,
+                Err(_) => break Ended::Idle,
             };
-            self.first.get_or_insert_with(Instant::now);
+            if self.first.is_none() {
+                self.first = Some(Instant::now());
+                held.iter_mut().for_each(Held::first_came);
+            }
             match &mut meter {
                 Some(meter) => meter.feed(&data, &mut out),
                 None => out.extend_from_slice(&data),
@@ -306,24 +393,32 @@ impl Passing {
             }
             self.give(&mut out, ended).await;
         };
+        let complete = ending == Ended::Whole;
+        let said = spillway_dialect::of_answer(ending, meter.as_ref().and_then(spillway_dialect::Meter::error));
         let counts = meter.map(|meter| meter.end(complete, &mut out));
         self.give(&mut out, ended).await;
         // Before the client sees the end: what it is told of as done is written down.
-        if let (Some(held), Some((usage, quality))) = (held, counts) {
+        if let (Some(mut held), Some((usage, quality))) = (held, counts) {
+            if status.is_success() {
+                held.says(said);
+            }
             settle(held, status, usage, quality);
         }
         if !complete {
-            self.cut();
+            self.cut(None);
         }
         complete
     }
 
-    /// The client sees that this is not the whole answer.
-    fn cut(&mut self) {
+    /// The client sees that this is not the whole answer: it breaks off, or, with a `last` event, ends in words that say why.
+    fn cut(&mut self, last: Option<Bytes>) {
         if let Some(giving) = self.giving.take() {
             // It comes after what waits for the client.
             let cut = io::Error::new(io::ErrorKind::ConnectionAborted, "the answer was cut");
-            tokio::spawn(async move { drop(giving.send(Err(cut)).await) });
+            tokio::spawn(async move {
+                let last = last.map_or(Err(cut), Ok);
+                drop(giving.send(last).await);
+            });
         }
         self.gone_at.get_or_insert_with(Instant::now);
     }
@@ -339,7 +434,7 @@ impl Passing {
             () = &mut *ended => false,
         };
         if !given {
-            self.cut();
+            self.cut(None);
         }
     }
 }

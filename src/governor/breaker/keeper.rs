@@ -11,6 +11,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 use tokio::sync::{Notify, watch};
 
+use super::calls::Calls;
 use super::convert::{self, ROOM};
 use super::key::Key;
 use super::status::{Facts, View, only_counts_differ, said};
@@ -21,7 +22,7 @@ use crate::controller::Key as Name;
 use crate::policy::backoff::delay;
 use crate::policy::breaker::choice::{Candidate, choose};
 use crate::policy::breaker::circuit::Kind;
-use crate::policy::breaker::{Answer, At, Circuit, Counts, Outcome, Permit, Rejection, Settings, State as CircuitState};
+use crate::policy::breaker::{Answer, At, Circuit, Counts, Guard, Outcome, Permit, Rejection, Settings, State as CircuitState};
 use crate::telemetry::Metrics;
 
 /// Whoever asks waits so long for an opening to be stored.
@@ -90,6 +91,7 @@ pub(super) struct State {
 
 struct Shared {
     state: Mutex<State>,
+    calls: Mutex<Calls>,
     moved: watch::Sender<u64>,
     work: Notify,
 }
@@ -290,12 +292,15 @@ impl State {
 
     /// Circuits of pools that are gone, and those that nobody will ask again and that say nothing, are forgotten.
     fn tidy(&mut self) {
+        let at = self.at();
         let Self { circuits, pools, homes, dirty, .. } = self;
         let namespaces: HashSet<&String> = pools.keys().map(|pool| &pool.namespace).collect();
         circuits.retain(|slot, kept| {
             let home = name_of(slot);
             let stays = match slot.key.pool() {
                 Some(pool) => pools.contains_key(&Name { namespace: slot.key.namespace.clone(), name: pool.to_owned() }),
+                // Agents name models: one that nobody calls, and that never failed for long, is not kept.
+                None if slot.key.guard == Guard::Models && kept.circuit.is_idle(at.now) => false,
                 None if home.as_ref().is_some_and(|home| homes.contains_key(home)) => true,
                 None => namespaces.contains(&slot.key.namespace) && kept.circuit.state() != CircuitState::Closed,
             };
@@ -326,11 +331,16 @@ impl Circuits {
             dirty: HashSet::new(),
             metrics,
         };
-        Self(Arc::new(Shared { state: Mutex::new(state), moved: watch::Sender::new(0), work: Notify::new() }))
+        Self(Arc::new(Shared { state: Mutex::new(state), calls: Mutex::default(), moved: watch::Sender::new(0), work: Notify::new() }))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls of models that are under way. Never to be held over a use of the circuits.
+    pub(super) fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything was read once: what is not known does not exist.

@@ -8,6 +8,7 @@
 //! | file | for |
 //! |---|---|
 //! | [`key`] | which circuit |
+//! | [`calls`] | calls of models that are under way |
 //! | [`convert`] | what people wrote, and circuits as they stand in status |
 //! | [`keeper`] | the circuits in memory |
 //! | [`standing`] | how a circuit stands, for those who only look |
@@ -15,6 +16,7 @@
 //! | [`work`] | the guard of work: claims, ends of attempts, pools |
 //! | [`run`] | the loops: reads, lets time go by, writes |
 
+pub mod calls;
 pub mod convert;
 pub mod keeper;
 pub mod key;
@@ -27,5 +29,7 @@ pub use keeper::{Circuits, Refused};
 pub use key::Key;
 pub use standing::Standing;
 
+#[cfg(test)]
+mod calls_tests;
 #[cfg(test)]
 mod keeper_tests;

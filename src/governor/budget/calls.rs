@@ -15,29 +15,54 @@ use super::facts;
 use super::meter::{Held, Meter};
 use super::object::Object;
 use super::way;
+use crate::api::cluster_budget::Defaults;
 use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool};
 use crate::controller::conditions::find;
 use crate::controller::{Context, Key as Name, PoolObject};
+use crate::governor::breaker::calls::Out;
 use crate::governor::caller::{Caller, identify};
 use crate::policy::budget::refusal::{Because, Standing, When};
 use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
 use crate::policy::hub::Signal;
 use crate::wire::access::Call;
 use crate::wire::agent::Directive;
-use crate::wire::meter::{self, Acked, Begin, Extend, Extended, Hold, Room, Settles, Shortage, Target, Way};
+use crate::wire::meter::{self, Acked, Begin, End, Extend, Extended, Hold, Late, Room, Settles, Shortage, Target, Way};
 use crate::wire::work::Held as Lease;
 use crate::wire::{Code, Refusal, body};
 
 /// A hold waits so long for what must be written before it.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+/// A model turn of a pool that says nothing of it, in seconds.
+const TURN: u32 = 600;
+/// What a call may take beyond its turn, before it is sent and while it is read on.
+const BEYOND: Duration = Duration::from_secs(120);
 
 /// Answers a call that no agent makes: what a session tells of itself.
 pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
     let meter = ready(&context.meter)?;
     match call {
-        Call::MeterBegin => json(&begin(meter, &read(bytes)?)?),
-        Call::MeterSettle => json(&settle(meter, body::read(bytes)?)?),
+        Call::MeterBegin => {
+            let told = read(bytes)?;
+            let acked = begin(meter, &told)?;
+            context.circuits.session_begins(&told).iter().for_each(|(out, end)| ended(out, end, context));
+            json(&acked)
+        }
+        Call::MeterSettle => {
+            let told: Settles = body::read(bytes)?;
+            for one in &told.settles {
+                if let Some(out) = context.circuits.ended(&told.session, one.hold, &one.end) {
+                    ended(&out, &one.end, context);
+                }
+            }
+            context.circuits.over_below(&told.session, told.floor);
+            json(&settle(meter, told)?)
+        }
+        Call::MeterLate => {
+            let Late { session, id } = body::read(bytes)?;
+            context.circuits.late(&session, id);
+            Ok(Value::Null)
+        }
         Call::MeterExtend => json(&extend(meter, &body::read(bytes)?).await?),
         _ => Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
     }
@@ -113,11 +138,20 @@ fn begin(meter: &Meter, begin: &Begin) -> Result<Acked, Refusal> {
     Ok(Acked { acked })
 }
 
+/// What follows from the end of a call for its agent.
+fn ended(out: &Out, end: &End, context: &Context) {
+    if end.timed_out {
+        let words = format!("a model turn took too long ({})", out.key.about());
+        context.live.raised(&out.pod, Signal::OperationTimeout, Some(words));
+        context.wake.agent(&out.agent);
+    }
+}
+
 fn settle(meter: &Meter, told: Settles) -> Result<Acked, Refusal> {
     let Settles { session, settles, floor, confirmed } = told;
     let one = |settle: meter::Settle| {
-        let meter::Settle { seq, hold, usage: used, quality: how, model, bytes } = settle;
-        (budget::Settle { seq, hold, usage: usage(used), quality: quality(how) }, model, bytes)
+        let meter::Settle { seq, hold, usage: used, quality: how, input, output, end: _, model, bytes } = settle;
+        (budget::Settle { seq, hold, usage: usage(used), quality: quality(how), input, output }, model, bytes)
     };
     let settles: Vec<_> = settles.into_iter().map(one).collect();
     let acked = meter.settle(&session, &settles, floor, confirmed).ok_or_else(unknown)?;
@@ -229,6 +263,14 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let meter::Facts { bytes, other_tokens, output, thinking, choices } = facts;
     let asked = Body { bytes, other_tokens, output, model_output: None, thinking, choices };
     let model = way.model.clone().unwrap_or_default();
+    let (pool_name, turn) = (Name::of(pool), turn_seconds(pool, meter.defaults(&caller.key.namespace).as_ref()));
+    let asked_circuit = match context.circuits.is_out(&session, id) {
+        true => None,
+        false => {
+            let within = Duration::from_secs(u64::from(turn)) + BEYOND;
+            Some(context.circuits.may_call(&pool_name, &target.origin, &model, within).await?)
+        }
+    };
     let own = Key::Agent(uid.clone());
     let item = passage.item.take();
     let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, &model) {
@@ -242,8 +284,12 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             if let Some(item) = item {
                 meter.held_for(&session, id, &item);
             }
+            if let Some(asked) = asked_circuit {
+                asked.keep(&session, id, &caller.uid, &caller.key);
+            }
             let open = meter::Open { id, at: given.at, path, input: given.input, output: given.output };
-            Ok(meter::Given { open, output: each, target, room })
+            let first_token_seconds = context.circuits.first_token(&pool_name);
+            Ok(meter::Given { open, output: each, target, first_token_seconds, turn_seconds: turn, room })
         }
         Some(Held::Refused(refusal)) => {
             context.metrics.budget_refused(refusal.because.label());
@@ -259,6 +305,13 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         Some(Held::Unknown) => Err(unknown()),
         Some(Held::Soon) | None => Err(away("what must be stored before this call could not be in time; try again")),
     }
+}
+
+/// How long a model turn of a pool may take.
+fn turn_seconds(pool: &AgentPool, defaults: Option<&Defaults>) -> u32 {
+    let own = pool.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.model_turn_timeout_seconds);
+    let above = || defaults?.bulkhead.as_ref()?.model_turn_timeout_seconds;
+    own.or_else(above).and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(TURN)
 }
 
 fn spent(because: &Because) -> bool {

@@ -131,7 +131,9 @@ async fn what_a_session_tells_is_answered_with_what_is_stored() {
     assert_eq!(begin(&leader.meter, &told).expect("it begins"), Acked { acked: 0 });
     assert!(matches!(leader.hold("g", 1, 40).await, Held::Given { .. }));
     let used = meter::Usage { output: 30, ..meter::Usage::default() };
-    let one = meter::Settle { seq: 1, hold: 1, usage: used, quality: meter::Quality::Exact, model: "m".into(), bytes: 100 };
+    let (seq, hold, quality) = (1, 1, meter::Quality::Exact);
+    let end = End::default();
+    let one = meter::Settle { seq, hold, usage: used, quality, input: 0, output: 40, end, model: "m".into(), bytes: 100 };
     let settles = |settles| Settles { session: "g".into(), settles, floor: 1, confirmed: 0 };
     assert_eq!(settle(&leader.meter, settles(vec![one])).expect("it counts").acked, 0, "not stored yet");
     leader.meter.pass(31_000);

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::meter::Meter;
 use crate::controller::Key as Object;
-use crate::policy::budget::{Given, Quality, SessionId, Usage, Weights};
+use crate::policy::budget::{SessionId, Settle, Weights};
 
 /// Writes of one item of which nobody knows whether they were made; more are not remembered.
 const DOUBTS: usize = 8;
@@ -61,11 +61,10 @@ impl Items {
         }
     }
 
-    /// A hold was settled; with what was held and used.
-    pub fn settled(&mut self, session: SessionId, id: u64, given: Given, usage: Usage, quality: Quality) {
-        let Some(item) = self.holds.remove(&(session, id)) else { return };
-        let weights = Weights::default();
-        let charged = quality.charged(weights.charge(&usage), weights.bound(given.input, given.output));
+    /// A hold was settled.
+    pub fn settled(&mut self, session: SessionId, settle: &Settle) {
+        let Some(item) = self.holds.remove(&(session, settle.hold)) else { return };
+        let charged = settle.charged(&Weights::default());
         let item = self.items.entry(item).or_default();
         item.open = item.open.saturating_sub(1);
         item.untold = item.untold.saturating_add(charged);
@@ -187,16 +186,19 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget::{Ledger, Log};
+    use crate::policy::budget::{Ledger, Log, Quality, Usage};
 
     fn session() -> SessionId {
         Ledger::new(0).begin(0, "g", &Log { next_hold: 1, ..Log::default() }).0
     }
 
+    fn settle(hold: u64, output: i64, quality: Quality) -> Settle {
+        Settle { seq: hold, hold, usage: Usage { output, ..Usage::default() }, quality, input: 0, output: 50 }
+    }
+
     fn used(items: &mut Items, id: u64, output: i64, quality: Quality) {
-        let given = Given { at: 0, input: 0, output: 50 };
         items.held(session(), id, "i");
-        items.settled(session(), id, given, Usage { output, ..Usage::default() }, quality);
+        items.settled(session(), &settle(id, output, quality));
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
         let mut items = Items::default();
         assert_eq!(items.news_of("i", 0), None);
         used(&mut items, 1, 30, Quality::Exact);
-        items.settled(session(), 1, Given { at: 0, input: 0, output: 50 }, Usage { output: 9, ..Usage::default() }, Quality::Exact);
+        items.settled(session(), &settle(1, 9, Quality::Exact));
         used(&mut items, 2, 10, Quality::Partial);
         let told = items.news_of("i", 100).expect("there is something");
         assert_eq!(told, Told { total: 180, part: 80 }, "what is not known counts as it was held");
@@ -217,26 +219,26 @@ mod tests {
 
     #[test]
     fn a_call_is_open_until_it_is_settled_also_if_it_was_given_twice() {
-        let (mut items, given) = (Items::default(), Given { at: 0, input: 0, output: 50 });
+        let mut items = Items::default();
         items.held(session(), 1, "i");
         items.held(session(), 1, "i");
         items.held(session(), 2, "i");
         for (id, open) in [(1, true), (1, true), (2, false)] {
-            items.settled(session(), id, given, Usage::default(), Quality::Exact);
+            items.settled(session(), &settle(id, 0, Quality::Exact));
             assert_eq!((items.is_open("i"), items.is_open("other")), (open, false));
         }
     }
 
     #[tokio::test]
     async fn what_is_settled_after_the_end_of_an_item_is_told_once_and_kept_until_then() {
-        let (meter, given) = (Meter::new(1), Given { at: 0, input: 0, output: 50 });
+        let meter = Meter::new(1);
         let key = Object { namespace: "n".into(), name: "i".into() };
         meter.lock().items.held(session(), 1, "i");
         assert!(!meter.until_settled("i", Duration::ZERO).await && meter.until_settled("other", Duration::ZERO).await);
         meter.ended_early("i", key.clone());
         meter.keep_items(|_| false);
         assert_eq!(meter.known_late(), [], "its call is open");
-        meter.lock().items.settled(session(), 1, given, Usage { output: 9, ..Usage::default() }, Quality::Exact);
+        meter.lock().items.settled(session(), &settle(1, 9, Quality::Exact));
         assert_eq!(meter.known_late(), [("i".to_owned(), key)]);
         assert_eq!(meter.known_late(), [], "it is being told");
         meter.told_late("i", true);

@@ -510,9 +510,7 @@ impl Meter {
             let given = state.ledger.given(id, settle.hold);
             match state.ledger.settle(now, id, settle) {
                 Settled::Counted => {
-                    if let Some(given) = given {
-                        state.items.settled(id, settle.hold, given, settle.usage, settle.quality);
-                    }
+                    state.items.settled(id, settle);
                     let room = state.learned.len() < MODELS || state.learned.contains_key(model);
                     if settle.quality == Quality::Exact && *bytes > 0 && !model.is_empty() && room {
                         let usage = &settle.usage;

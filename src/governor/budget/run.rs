@@ -253,6 +253,7 @@ async fn tick(context: Arc<Context>) {
         ticks.tick().await;
         for session in context.meter.tick() {
             tracing::warn!(session, "a gateway's session was silent for too long: what it holds is charged as lost");
+            context.circuits.session_died(&session);
         }
         standing::look(&context, &mut known);
         context.meter.hurry();

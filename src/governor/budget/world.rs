@@ -282,7 +282,7 @@ impl Leader {
 
     pub fn settle(&self, session: &str, seq: u64, hold: u64, output: i64) -> Option<u64> {
         let usage = Usage { output, ..Usage::default() };
-        let settle = Settle { seq, hold, usage, quality: Quality::Exact };
+        let settle = Settle { seq, hold, usage, quality: Quality::Exact, input: 0, output };
         self.meter.settle(session, &[(settle, "m".into(), 0)], hold, 0)
     }
 

@@ -133,6 +133,32 @@ async fn a_call_that_goes_on_holds_more_and_keeps_what_it_has_if_there_is_no_mor
 }
 
 #[tokio::test]
+async fn an_extension_that_its_gateway_never_heard_of_is_charged_nowhere() {
+    let server = server(1000);
+    let leader = Leader::new(&server, 7);
+    leader.begin("g");
+    assert!(given(&leader.hold("g", 1, 40).await));
+    while leader.meter.extend("g", 1, 300) == Held::Soon {
+        leader.write().await;
+    }
+    // The gateway was killed before it wrote that down; its next process settles by the journal.
+    let open = Open { id: 1, at: 0, path: [Key::Agent(leader.uid()), budget()].into(), input: 0, output: 40 };
+    let told = Told { open, usage: Usage::default(), quality: Quality::Estimated };
+    let begin = Log { next_hold: 2, settles: vec![told], ..Log::default() };
+    leader.meter.begin("g", &begin);
+    assert_eq!(leader.stands(), (40, 0, 0, 0));
+    // The Budget is written, and the leader is lost before the agent is.
+    leader.meter.pass(11_000);
+    leader.write().await;
+    assert_eq!(server.get(BUDGET)["status"]["windows"][0]["used"], 40);
+    assert_eq!(server.get(AGENT)["status"]["tokens"]["used"], 0);
+    let next = Leader::new(&server, 8);
+    next.meter.begin("g", &begin);
+    let own = next.meter.views(&Key::Agent(next.uid())).remove(0);
+    assert_eq!((next.stands(), own.used, own.held), ((40, 0, 0, 0), 40, 0), "both say the same, for good");
+}
+
+#[tokio::test]
 async fn a_leader_that_was_replaced_writes_nothing_more_and_knows_it() {
     let server = server(1000);
     let old = Leader::new(&server, 7);

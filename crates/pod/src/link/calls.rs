@@ -115,6 +115,8 @@ pub fn lasting(code: Code) -> bool {
         | Code::TooManyCalls
         | Code::PreflightNotPassed
         | Code::BudgetHeld
+        | Code::CircuitOpen
+        | Code::TurnTimedOut
         | Code::Internal
         | Code::Unknown => false,
         Code::WrongAudience

@@ -324,6 +324,15 @@ impl Circuit {
         }
     }
 
+    /// It is as a new one: it never opened, nothing failed, and nobody's result is awaited.
+    pub fn is_idle(&mut self, now: u64) -> bool {
+        let awaits = match &self.phase {
+            Phase::Closed { awaited, .. } => !awaited.is_empty(),
+            Phase::Open { .. } | Phase::HalfOpen { .. } => true,
+        };
+        !awaits && self.epoch == 0 && self.failures(now) == 0
+    }
+
     /// What happened so far.
     pub fn counts(&self) -> Counts {
         self.counts

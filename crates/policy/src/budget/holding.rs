@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::estimate::{Ask, CALL_MOST, Quality, Usage};
+use super::estimate::{Ask, CALL_MOST, Quality, Usage, Weights};
 use super::ledger::{Ledger, Member, Node, Role, SESSIONS};
 use super::node::{Key, Mode};
 use super::refusal::{Because, Refusal, Room, Standing, When, because, field_of, when};
@@ -74,6 +74,18 @@ pub struct Settle {
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
+    /// Tokens of input that its hold covers, by the gateway's journal; and of output. What a leader remembers of the hold may be
+    /// more (an extension whose answer was lost), and another leader does not know that: so all charge by this.
+    pub input: i64,
+    /// See `input`.
+    pub output: i64,
+}
+
+impl Settle {
+    /// What is charged where tokens have these weights.
+    pub fn charged(&self, weights: &Weights) -> i64 {
+        self.quality.charged(weights.charge(&self.usage), weights.bound(self.input, self.output))
+    }
 }
 
 /// What becomes of a settle. In memory: it is acknowledged when [`Ledger::written`] says so.
@@ -362,7 +374,7 @@ impl Ledger {
     /// Settles a call, in the windows that it was held in. A call that was never sent settles 0, exactly.
     pub fn settle(&mut self, now: i64, session: SessionId, settle: &Settle) -> Settled {
         self.advance(now);
-        let Settle { seq, hold, usage, quality } = *settle;
+        let Settle { seq, hold, .. } = *settle;
         let Some(found) = self.sessions.get_mut(session.0).filter(|found| found.state == State::Attached) else {
             return Settled::Unattached;
         };
@@ -377,7 +389,7 @@ impl Ledger {
         found.ring.set(hold, Mark::Closed);
         match mark {
             Mark::Open(slot) => {
-                self.close(slot, Some((seq, usage, quality)));
+                self.close(slot, Some(settle));
                 self.look_crossed();
                 Settled::Counted
             }
@@ -386,7 +398,7 @@ impl Ledger {
     }
 
     /// Ends a hold: with a settle, or as one that was never used. Its number is the caller's to close.
-    pub(super) fn close(&mut self, slot: usize, settled: Option<(u64, Usage, Quality)>) {
+    pub(super) fn close(&mut self, slot: usize, settled: Option<&Settle>) {
         let mut steps = std::mem::take(&mut self.holds[slot].steps);
         let Hold { session, at, serial, lost, .. } = self.holds[slot];
         for Step { node: index, generation, estimate } in steps.drain(..) {
@@ -394,12 +406,12 @@ impl Ledger {
             if node.generation != generation {
                 continue;
             }
-            let charge = settled.map_or(0, |(_, usage, quality)| quality.charged(node.spec.weights.charge(&usage), estimate));
+            let charge = settled.map_or(0, |settle| settle.charged(&node.spec.weights));
             if !lost {
                 node.open = node.open.saturating_sub(1);
             }
             let record = node.record;
-            self.part(record, session, settled.map(|(seq, _, _)| seq));
+            self.part(record, session, settled.map(|settle| settle.seq));
             for limit in 0..self.nodes[index].limits.len() {
                 if self.nodes[index].limits[limit].born > serial {
                     continue;

@@ -25,7 +25,7 @@ fn a_hold_and_a_settle_count_once_and_are_acknowledged_after_the_write() {
     assert!(matches!(given, Answer::Given(_)));
     assert_eq!(one.ledger.hold(NOW + 5, one.session, 1, &mut route, &ask(40)), given, "a repeat gets the same");
     assert_eq!(one.at(&top()), (0, 40, 0));
-    let settle = Settle { seq: 1, hold: 1, usage: used(30), quality: Quality::Exact };
+    let settle = Settle { seq: 1, hold: 1, usage: used(30), quality: Quality::Exact, input: 0, output: 40 };
     assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), Settled::Gap(1));
     assert_eq!(one.ledger.settle(NOW, one.session, &settle), Settled::Counted);
     assert_eq!(one.ledger.settle(NOW, one.session, &settle), Settled::Again);
@@ -238,6 +238,21 @@ fn a_call_can_be_extended_while_there_is_room() {
     one.settle(hold, 101);
     assert_eq!(one.view(&top()).carried, 1, "it finished all the same");
     assert_eq!(extend(&mut one, 200), Answer::Closed);
+}
+
+#[test]
+fn what_is_not_known_is_charged_by_the_gateways_journal_and_not_by_what_this_leader_remembers() {
+    let mut one = One::new(&[hourly(1000)]);
+    let hold = one.hold(&mut route("top"), 20);
+    let open = one.open(hold, 20);
+    while matches!(one.ledger.extend(one.now, one.session, hold, 90), Answer::Write(_)) {
+        one.write();
+    }
+    assert_eq!(one.at(&top()), (0, 90, 0));
+    // The gateway was killed before it had the answer.
+    let told = Told { open, usage: used(5), quality: Quality::Partial };
+    assert_eq!(one.ledger.settle(one.now, one.session, &told.settle(1)), Settled::Counted);
+    assert_eq!(one.at(&top()), (20, 0, 0), "as by the next leader, who never heard of the rest");
 }
 
 #[test]
@@ -462,7 +477,7 @@ fn no_more_sessions_than_a_record_can_name() {
     let late = begin(&mut one, 999);
     let answer = one.ledger.hold(NOW, late, 1, &mut route, &ask(1));
     assert!(matches!(answer, Answer::Refused(refusal) if refusal.because == Because::Gateways));
-    let settle = Settle { seq: 1, hold: 1, usage: used(1), quality: Quality::Exact };
+    let settle = Settle { seq: 1, hold: 1, usage: used(1), quality: Quality::Exact, input: 0, output: 1 };
     one.ledger.settle(NOW, sessions[7], &settle);
     one.write();
     assert!(one.ledger.heard(sessions[7], 2, 1), "it holds nothing and owes nothing");

@@ -6,7 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use super::estimate::{Ask, Quality, Usage};
-use super::holding::{Answer, Settle};
+use super::holding::Answer;
 use super::ledger::Ledger;
 use super::node::{Chunk, Key, LimitSpec, NodeSpec};
 use super::route::Route;
@@ -160,8 +160,7 @@ impl World {
         let Gateway { settles, acked, .. } = &self.gateways[gateway];
         let told = settles.iter().zip(acked + 1..).map(|(told, seq)| {
             let mut after = self.clone();
-            let settle = Settle { seq, hold: told.open.id, usage: told.usage, quality: told.quality };
-            after.leaders[leader].ledger.settle(NOW, session, &settle);
+            after.leaders[leader].ledger.settle(NOW, session, &told.settle(seq));
             after
         });
         told.collect()

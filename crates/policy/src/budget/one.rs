@@ -106,7 +106,8 @@ impl One {
 
     pub fn settle_as(&mut self, hold: u64, output: i64, quality: Quality) {
         self.seq += 1;
-        let settle = Settle { seq: self.seq, hold, usage: used(output), quality };
+        let (input, covers) = self.ledger.given(self.session, hold).map_or((0, 0), |given| (given.input, given.output));
+        let settle = Settle { seq: self.seq, hold, usage: used(output), quality, input, output: covers };
         assert_eq!(self.ledger.settle(self.now, self.session, &settle), Settled::Counted);
     }
 

@@ -165,7 +165,8 @@ proptest! {
         let path: Arc<[Key]> = one.ledger.path(one.session, holds[0]).expect("it is open");
         let usage = |seq: u64| used(i64::try_from(seq * 7 % 25).unwrap_or(0));
         for (index, _) in &order {
-            let settle = Settle { seq: index + 1, hold: holds[usize::try_from(*index).unwrap_or(0)], usage: usage(index + 1), quality: Quality::Exact };
+            let hold = holds[usize::try_from(*index).unwrap_or(0)];
+            let settle = Settle { seq: index + 1, hold, usage: usage(index + 1), quality: Quality::Exact, input: 0, output: 20 };
             one.ledger.settle(one.now, one.session, &settle);
         }
         let told = |seq: u64| {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::estimate::{Quality, Usage};
-use super::holding::{Hold, Step};
+use super::holding::{Hold, Settle, Step};
 use super::ledger::{Ledger, Role};
 use super::node::Key;
 
@@ -48,6 +48,14 @@ pub struct Told {
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
+}
+
+impl Told {
+    /// As it is told under this number.
+    pub fn settle(&self, seq: u64) -> Settle {
+        let Self { open: Open { id, input, output, .. }, usage, quality } = self;
+        Settle { seq, hold: *id, usage: *usage, quality: *quality, input: *input, output: *output }
+    }
 }
 
 /// All that a gateway knows when its session begins, here or again.
@@ -232,11 +240,12 @@ impl Ledger {
             return;
         }
         self.sessions[index].received = seq;
+        let settle = told.settle(seq);
         match self.sessions[index].ring.get(told.open.id) {
-            Mark::Open(slot) => self.close(slot, Some((seq, told.usage, told.quality))),
+            Mark::Open(slot) => self.close(slot, Some(&settle)),
             Mark::Unused => {
-                if let Some(slot) = self.count(index, &told.open, Some((seq, told.usage, told.quality))) {
-                    self.close(slot, Some((seq, told.usage, told.quality)));
+                if let Some(slot) = self.count(index, &told.open, Some(&settle)) {
+                    self.close(slot, Some(&settle));
                 }
             }
             Mark::Closed => {}
@@ -258,16 +267,16 @@ impl Ledger {
 
     /// Counts a hold that another leader gave: at every record that knows of the session (see [`Self::fence`] for one that does
     /// not), and that does not contain its settle already.
-    fn count(&mut self, index: usize, open: &Open, settled: Option<(u64, Usage, Quality)>) -> Option<usize> {
+    fn count(&mut self, index: usize, open: &Open, settled: Option<&Settle>) -> Option<usize> {
         let mut steps = Vec::new();
         for key in open.path.iter().take(super::DEPTH) {
             let Some(node) = self.keys.get(key).copied() else { continue };
             let record = self.nodes[node].record;
             let Some(member) = self.records[record].members.iter().find(|member| member.session == index) else {
-                self.fence(record, index, settled.map(|(seq, _, _)| seq));
+                self.fence(record, index, settled.map(|settle| settle.seq));
                 continue;
             };
-            if settled.is_some_and(|(seq, _, _)| seq <= member.contained) {
+            if settled.is_some_and(|settle| settle.seq <= member.contained) {
                 continue;
             }
             let explains = match member.role {
@@ -278,7 +287,7 @@ impl Ledger {
             place.open += 1;
             let weights = place.spec.weights;
             let estimate = weights.bound(open.input, open.output);
-            let taken = settled.map_or(estimate, |(_, usage, quality)| quality.charged(weights.charge(&usage), estimate));
+            let taken = settled.map_or(estimate, |settle| settle.charged(&weights));
             steps.push(Step { node, generation: place.generation, estimate });
             for limit in 0..place.limits.len() {
                 self.change(node, limit, open.at, |cell| {

@@ -34,8 +34,8 @@ pub struct May {
 #[derive(Clone, Debug)]
 pub struct Call {
     pub open: Open,
-    /// What it used, once that is known to the gateway.
-    pub usage: Option<Usage>,
+    /// What it used, once that is known to the gateway, and how well.
+    pub usage: Option<(Usage, Quality)>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ enum Message {
     Hold { gateway: usize, to: u64, session: SessionId, id: u64, route: usize, ask: Ask },
     Answered { gateway: usize, epoch: u64, id: u64, open: Option<Open> },
     Settle { gateway: usize, to: u64, session: SessionId, settle: Settle },
+    Extend { gateway: usize, to: u64, session: SessionId, id: u64, output: i64 },
+    Extended { gateway: usize, epoch: u64, id: u64, output: i64 },
     Acked { gateway: usize, seq: u64 },
 }
 
@@ -55,6 +57,7 @@ pub struct Leader {
     routes: Vec<Route>,
     versions: BTreeMap<Key, u64>,
     waiting: Vec<(usize, SessionId, u64, usize, Ask)>,
+    extending: Vec<(usize, SessionId, u64, i64)>,
     drafts: Vec<Draft>,
     since: u64,
 }
@@ -98,6 +101,7 @@ pub struct World {
     /// Calls that were given their tokens: a world in which nothing happens proves nothing.
     pub given: usize,
     pub refused: usize,
+    pub extended: usize,
 }
 
 pub fn limit(name: &str, window: Window, tokens: i64, guaranteed: Option<i64>) -> TokenLimit {
@@ -156,6 +160,7 @@ impl World {
             epochs: 0,
             given: 0,
             refused: 0,
+            extended: 0,
         };
         world.nodes = places("top");
         for (name, budget, pool_type) in
@@ -209,7 +214,17 @@ impl World {
         let clock = Clock::start(self.wall, self.ticks, latest);
         let routes = self.ways.iter().map(|(leafs, top, pool_type)| Route::new(leafs.clone(), Some(top.clone()), pool_type)).collect();
         let versions = self.store.iter().map(|(key, stored)| (key.clone(), stored.version)).collect();
-        self.leaders.push(Leader { epoch, ledger, clock, routes, versions, waiting: Vec::new(), drafts: Vec::new(), since: self.ticks });
+        self.leaders.push(Leader {
+            epoch,
+            ledger,
+            clock,
+            routes,
+            versions,
+            waiting: Vec::new(),
+            extending: Vec::new(),
+            drafts: Vec::new(),
+            since: self.ticks,
+        });
         if self.leaders.len() > 2 {
             self.leaders.remove(0);
         }
@@ -249,6 +264,8 @@ impl World {
             32..=35 => self.outcome(with),
             36 => self.pass(with),
             37 if with.is_multiple_of(2) => self.rare(with >> 1),
+            38 if with.is_multiple_of(8) => self.crash(with >> 3),
+            38 | 39 => self.extend(with),
             _ => self.heartbeat(with),
         }
     }
@@ -315,6 +332,20 @@ impl World {
                     }
                 }
             }
+            Message::Extend { gateway, to, session, id, output } => {
+                if let Some(leader) = self.leader(to) {
+                    self.extend_at(leader, gateway, session, id, output);
+                }
+            }
+            Message::Extended { gateway: index, epoch, id, output } => {
+                let gateway = &self.gateways[index];
+                let call = gateway.open.get(&id).filter(|_| gateway.alive && epoch == gateway.epoch);
+                if let Some(call) = call {
+                    let open = &mut self.calls[*call].open;
+                    self.extended += usize::from(output > open.output);
+                    open.output = open.output.max(output);
+                }
+            }
             Message::Settle { gateway, to, session, settle } => {
                 let Some(leader) = self.leader(to) else { return };
                 let now = self.now(leader);
@@ -337,10 +368,12 @@ impl World {
         let now = self.now(leader);
         let Leader { ledger, routes, epoch, waiting, .. } = &mut self.leaders[leader];
         let epoch = *epoch;
+        // It was given before, and may have been extended since.
+        let again = ledger.given(session, id).is_some();
         let open = match ledger.hold(now, session, id, &mut routes[route], &ask) {
             Answer::Given(given) => {
                 let path = ledger.path(session, id).expect("it is held");
-                assert!(given.input == ask.input && given.output <= ask.output && given.output >= ask.least);
+                assert!(given.input == ask.input && (given.output <= ask.output || again) && given.output >= ask.least);
                 Some(Open { id, at: given.at, path, input: given.input, output: given.output })
             }
             Answer::Write(keys) => {
@@ -352,6 +385,18 @@ impl World {
             Answer::Closed | Answer::Unattached => return,
         };
         self.send(Message::Answered { gateway, epoch, id, open });
+    }
+
+    fn extend_at(&mut self, leader: usize, gateway: usize, session: SessionId, id: u64, output: i64) {
+        let now = self.now(leader);
+        let Leader { ledger, epoch, extending, .. } = &mut self.leaders[leader];
+        let epoch = *epoch;
+        match ledger.extend(now, session, id, output) {
+            Answer::Given(given) => self.send(Message::Extended { gateway, epoch, id, output: given.output }),
+            Answer::Write(_) => extending.push((gateway, session, id, output)),
+            // The call may finish in any case.
+            Answer::Refused(_) | Answer::Closed | Answer::Unattached => {}
+        }
     }
 
     /// A call ends: it used what it was held for, or less; or more, where that may be.
@@ -373,17 +418,57 @@ impl World {
         let input = (open.input + beyond) * i64::from(with % 5) / 4;
         let usage =
             Usage { input: input / 2, cache_read: input - input / 2, cache_write: 0, output: open.output * i64::from(with % 7) / 6 };
-        self.calls[call].usage = Some(usage);
-        gateway.seq += 1;
-        gateway.settles.push_back(Told { open, usage, quality: Quality::Exact });
+        let quality = match with % 11 {
+            0 => Quality::Partial,
+            _ => Quality::Exact,
+        };
+        self.end_call(index, call, usage, quality);
         self.tell(index, gateway_last(&self.gateways[index]));
+    }
+
+    fn end_call(&mut self, index: usize, call: usize, usage: Usage, quality: Quality) {
+        let open = self.calls[call].open.clone();
+        self.calls[call].usage = Some((usage, quality));
+        let gateway = &mut self.gateways[index];
+        gateway.seq += 1;
+        gateway.settles.push_back(Told { open, usage, quality });
+    }
+
+    /// A call goes past what is held for it.
+    fn extend(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        let gateway = &self.gateways[index];
+        let (Some(session), false) = (gateway.session, gateway.open.is_empty()) else { return };
+        let (id, call) =
+            gateway.open.iter().nth((with >> 4) as usize % gateway.open.len()).map(|(id, call)| (*id, *call)).expect("it is open");
+        let output = self.calls[call].open.output + i64::from((with >> 8) % 20) + 1;
+        self.send(Message::Extend { gateway: index, to: gateway.epoch, session, id, output });
+    }
+
+    /// A gateway's process ends, and begins again with its journal: nobody knows what its calls used, and what was on its way
+    /// to it is lost.
+    fn crash(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        self.network.retain(|message| match message {
+            Message::Began { gateway, .. }
+            | Message::Answered { gateway, .. }
+            | Message::Extended { gateway, .. }
+            | Message::Acked { gateway, .. } => *gateway != index,
+            Message::Begin { .. } | Message::Hold { .. } | Message::Settle { .. } | Message::Extend { .. } => true,
+        });
+        let gateway = &mut self.gateways[index];
+        gateway.session = None;
+        gateway.asked.clear();
+        for call in std::mem::take(&mut gateway.open).into_values() {
+            self.end_call(index, call, Usage::default(), Quality::Estimated);
+        }
     }
 
     fn tell(&mut self, index: usize, which: usize) {
         let gateway = &self.gateways[index];
         let (Some(session), Some(told)) = (gateway.session, gateway.settles.get(which)) else { return };
         let seq = gateway.acked + 1 + which as u64;
-        let settle = Settle { seq, hold: told.open.id, usage: told.usage, quality: told.quality };
+        let settle = told.settle(seq);
         self.send(Message::Settle { gateway: index, to: gateway.epoch, session, settle });
     }
 
@@ -470,6 +555,9 @@ impl World {
             }
             for (gateway, session, id, route, ask) in std::mem::take(&mut self.leaders[leader].waiting) {
                 self.hold(leader, gateway, session, id, route, ask);
+            }
+            for (gateway, session, id, output) in std::mem::take(&mut self.leaders[leader].extending) {
+                self.extend_at(leader, gateway, session, id, output);
             }
             return;
         }
@@ -586,7 +674,7 @@ impl World {
         let mut truth = BTreeMap::new();
         for call in self.calls.iter().filter(|call| call.open.path.contains(key)) {
             let bound = weights.bound(call.open.input, call.open.output);
-            let spent = call.usage.map_or(bound, |usage| weights.charge(&usage));
+            let spent = call.usage.map_or(bound, |(usage, quality)| quality.charged(weights.charge(&usage), bound));
             *truth.entry(limit.window.at(call.open.at).index).or_insert(0) += spent;
         }
         truth

@@ -1,6 +1,6 @@
-//! The promises of the ledger over random histories of a small world: gateways that die and come back, leaders that crash at
-//! any point or do not know that they were replaced, messages lost, doubled and reordered, clocks that jump, windows that end
-//! with holds open, budgets that get other parents.
+//! The promises of the ledger over random histories of a small world: gateways that die and come back, or begin again with
+//! their journal, calls that are extended, leaders that crash at any point or do not know that they were replaced, messages
+//! lost, doubled and reordered, clocks that jump, windows that end with holds open, budgets that get other parents.
 
 use proptest::prelude::*;
 
@@ -105,13 +105,15 @@ fn the_world_is_alive() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as u32
     };
-    let (mut given, mut refused) = (0, 0);
+    let (mut given, mut refused, mut extended) = (0, 0, 0);
     for _ in 0..20 {
         let history: Vec<_> = (0..400).map(|_| (dice(), dice())).collect();
         let world = run(May::default(), &history, |_| {});
         given += world.given;
         refused += world.refused;
+        extended += world.extended;
     }
-    println!("{given} given, {refused} refused");
-    assert!(given > 300 && refused > 100, "a world in which nothing happens proves nothing: {given} given, {refused} refused");
+    println!("{given} given, {refused} refused, {extended} extended");
+    let alive = given > 300 && refused > 100 && extended > 20;
+    assert!(alive, "a world in which nothing happens proves nothing: {given} given, {refused} refused, {extended} extended");
 }

@@ -1,0 +1,132 @@
+//! What a call says of its provider: whether it works, fails, or refused this one call for the call's own sake. A circuit counts by
+//! it, so only what another call would meet as well is a failure.
+
+use spillway_wire::meter::{Outcome, Why};
+
+use crate::strict::{Node, Value};
+
+/// Words of providers for a failure of their own, in small letters.
+const OWN: [&str; 12] = [
+    "overloaded_error",
+    "api_error",
+    "server_error",
+    "internal_error",
+    "internal_server_error",
+    "overloaded",
+    "server_overloaded",
+    "engine_overloaded",
+    "service_unavailable",
+    "unavailable",
+    "internal",
+    "deadline_exceeded",
+];
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// As it should.
+    Whole,
+    /// The connection broke.
+    Broken,
+    /// Nothing came for too long.
+    Idle,
+    /// Nobody read on: its client left, or it took longer than any answer may.
+    Left,
+}
+
+/// What a status says: `None` where the answer itself has to.
+pub fn of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
+    match status {
+        500 | 502 | 503 | 504 | 529 => Some(Outcome::Failed { why: Why::Status(status), retry_after }),
+        200..=299 => None,
+        _ => Some(Outcome::Nothing),
+    }
+}
+
+/// What an answer of status 200 says. `error`: one stood in it, which was the provider's own or not.
+pub fn of_answer(ended: Ended, error: Option<bool>) -> Outcome {
+    let failed = |why| Outcome::Failed { why, retry_after: None };
+    match (error, ended) {
+        (Some(true), _) => failed(Why::Event),
+        (Some(false), _) | (None, Ended::Left) => Outcome::Nothing,
+        (None, Ended::Whole) => Outcome::Worked,
+        (None, Ended::Broken) => failed(Why::Broken),
+        (None, Ended::Idle) => failed(Why::Idle),
+    }
+}
+
+/// Whether an event holds an error, and whether that is the provider's own. All dialects say it at one of these places.
+pub(crate) fn error_in(event: &Node<'_>) -> Option<bool> {
+    let inner = event.get("response").and_then(|response| response.get("error"));
+    let named = event.get("error").or(inner).filter(|error| !error.is_empty());
+    let flat = || Some(event).filter(|event| event.get("type").is_some_and(|kind| kind.is("error")));
+    named.or_else(flat).map(is_own)
+}
+
+fn is_own(error: &Node<'_>) -> bool {
+    let says = |key: &str| match &error.get(key)?.value {
+        Value::Number(digits) => {
+            Some(digits.parse::<u16>().is_ok_and(|status| matches!(of_status(status, None), Some(Outcome::Failed { .. }))))
+        }
+        Value::Text(_) => error.get(key)?.text().map(|word| OWN.contains(&word.to_ascii_lowercase().as_str())),
+        Value::Null | Value::Bool(_) | Value::List(_) | Value::Object(_) => None,
+    };
+    ["code", "status", "type"].into_iter().any(|key| says(key) == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strict::{Keys, read};
+
+    #[test]
+    fn a_status_is_a_failure_only_if_another_call_would_meet_it_too() {
+        for status in [500, 502, 503, 504, 529] {
+            let failed = Outcome::Failed { why: Why::Status(status), retry_after: Some(7) };
+            assert_eq!(of_status(status, Some(7)), Some(failed));
+        }
+        for status in [301, 400, 401, 402, 403, 404, 409, 413, 422, 429, 499, 501] {
+            assert_eq!(of_status(status, None), Some(Outcome::Nothing), "{status}");
+        }
+        assert_eq!(of_status(200, None), None);
+    }
+
+    #[test]
+    fn an_error_in_an_answer_is_the_providers_own_or_the_calls() {
+        let cases = [
+            (r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, Some(true)),
+            (r#"{"type":"error","error":{"type":"api_error","message":"x"}}"#, Some(true)),
+            (r#"{"type":"error","error":{"type":"rate_limit_error","message":"x"}}"#, Some(false)),
+            (r#"{"type":"error","error":{"type":"invalid_request_error","message":"x"}}"#, Some(false)),
+            (r#"{"error":{"message":"x","type":"server_error","code":null}}"#, Some(true)),
+            (r#"{"error":{"message":"x","code":503}}"#, Some(true)),
+            (r#"{"error":{"message":"x","code":429}}"#, Some(false)),
+            (r#"{"error":{"code":503,"status":"UNAVAILABLE"}}"#, Some(true)),
+            (r#"{"error":{"code":400,"status":"INVALID_ARGUMENT"}}"#, Some(false)),
+            (r#"{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}"#, Some(true)),
+            (r#"{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded"}}}"#, Some(false)),
+            (r#"{"type":"response.completed","response":{"error":null}}"#, None),
+            (r#"{"type":"error","code":"server_error","message":"x"}"#, Some(true)),
+            (r#"{"choices":[],"error":null}"#, None),
+            (r#"{"choices":[{"delta":{"content":"error"}}]}"#, None),
+        ];
+        for (event, wanted) in cases {
+            assert_eq!(error_in(&read(event, Keys::Last).expect("JSON")), wanted, "{event}");
+        }
+    }
+
+    #[test]
+    fn an_answer_speaks_for_its_provider_unless_nobody_heard_it_out() {
+        assert_eq!(of_answer(Ended::Whole, None), Outcome::Worked);
+        assert_eq!(of_answer(Ended::Left, None), Outcome::Nothing);
+        assert_eq!(of_answer(Ended::Whole, Some(false)), Outcome::Nothing);
+        for (ended, error, why) in [
+            (Ended::Whole, Some(true), Why::Event),
+            (Ended::Broken, None, Why::Broken),
+            (Ended::Idle, None, Why::Idle),
+            (Ended::Left, Some(true), Why::Event),
+        ] {
+            assert_eq!(of_answer(ended, error), Outcome::Failed { why, retry_after: None });
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A provider that fails is left alone for a while, by all gateways together, and tried again with one call.
+
+use kube::api::PostParams;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use spillway::api::Breaker;
+use spillway::api::breaker::{Circuit, CircuitState};
+
+use crate::support::caller::{Answer, Caller};
+use crate::support::gateways::Gateways;
+use crate::support::kept::Controllers;
+use crate::support::models::{Scripted, agrees};
+use crate::support::standins::Standin;
+use crate::support::{GENEROUS, Room, eventually, seen};
+
+/// As many failures as open a circuit.
+const FAILURES: usize = 5;
+const FAILS: &str = "status-529";
+
+struct Scene<'a> {
+    room: &'a Room,
+    provider: Scripted,
+    gateways: Gateways<'a>,
+    agents: Vec<Standin>,
+}
+
+impl<'a> Scene<'a> {
+    /// Two agents at two gateways, under a Breaker whose guard of models is this; a turn of theirs may take so many seconds.
+    async fn new(room: &'a Room, guard: Value, turn: i64) -> Self {
+        let provider = Scripted::serve(room).await;
+        let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
+            "spec": {"tokens": {"limits": [{"name": "all", "tokens": 1_000_000_000_i64, "window": "Lifetime"}]}}});
+        let budget = serde_json::from_value(budget).expect("a Budget");
+        room.api::<spillway::api::Budget>().create(&PostParams::default(), &budget).await.expect("the Budget is accepted");
+        let breaker =
+            json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "guard"}, "spec": {"models": guard}});
+        let breaker = serde_json::from_value(breaker).expect("a Breaker");
+        room.api::<Breaker>().create(&PostParams::default(), &breaker).await.expect("the Breaker is accepted");
+        let bulkhead = json!({"lifetimeTokens": 1_000_000_000_i64, "modelTurnTimeoutSeconds": turn});
+        let agents = room.standins("callers", 2, json!({"models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": bulkhead})).await;
+        let gateways = Gateways::start(room, 2).await;
+        Self { room, provider, gateways, agents }
+    }
+
+    fn caller(&self, which: usize, script: &str) -> Caller {
+        let which = which % 2;
+        self.agents[which].caller.at(self.gateways.address(which)).saying("x-script", script)
+    }
+
+    /// A call of one of them by one of the gateways; the provider does as `script` says.
+    async fn call(&self, which: usize, script: &str, stream: bool) -> Answer {
+        let body = json!({"model": "scripted-large", "max_tokens": 50, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
+        let mut line = self.caller(which, script).connect().await.expect("the gateway is there");
+        line.call_for(GENEROUS, "POST", "/models/gpt/v1/chat/completions", body.to_string()).await.expect("an answer")
+    }
+
+    async fn circuit(&self) -> Result<Circuit, String> {
+        let breaker = self.room.api::<Breaker>().get("guard").await.map_err(|error| error.to_string())?;
+        let circuits = breaker.status.and_then(|status| status.circuits).unwrap_or_default();
+        circuits.into_iter().find(|circuit| circuit.key.starts_with("models/")).ok_or_else(|| "no circuit of models".to_owned())
+    }
+
+    /// As many calls fail as open it, at both gateways.
+    async fn opens(&self) -> Circuit {
+        for which in 0..FAILURES {
+            let answer = self.call(which, FAILS, false).await;
+            assert_eq!(answer.status, 529, "what the provider says is passed on: {answer:?}");
+        }
+        eventually("the circuit is open", async || {
+            let circuit = self.circuit().await?;
+            seen(circuit.state == CircuitState::Open, || format!("{circuit:?}")).map(|()| circuit)
+        })
+        .await
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+fn is_refused(answer: &Answer, status: u16) {
+    let said = text(answer);
+    assert_eq!(answer.status, status, "{answer:?}");
+    for words in ["model circuit breaker open for", "scripted-large", "Breaker/guard"] {
+        assert!(said.contains(words), "{words:?} is not said: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_comes_back_by_itself() {
+    let room = Room::open("circuit").await;
+    let controllers = Controllers::start(&room, 1);
+    let test = async {
+        let scene = Scene::new(&room, json!({"openSeconds": 10}), 600).await;
+        scene.opens().await;
+        // The next call is a probe when the time is over; until then both gateways refuse, and the provider hears of nothing.
+        for which in 0..2 {
+            let answer = scene.call(which, FAILS, false).await;
+            if answer.status == 503 {
+                is_refused(&answer, 503);
+                assert!(answer.headers.get("retry-after").is_some(), "{answer:?}");
+            }
+        }
+        // A probe that takes as long as this test needs.
+        let before = scene.provider.calls();
+        let probe = async {
+            eventually("the provider is tried again", async || {
+                let answer = scene.call(0, "wait", false).await;
+                seen(answer.status == 200, || text(&answer))
+            })
+            .await;
+        };
+        let meanwhile = async {
+            eventually("the probe is with the provider", async || {
+                seen(scene.provider.calls() == before + 1, || scene.provider.calls().to_string())
+            })
+            .await;
+            let all = futures::future::join_all((0..16).map(|which| scene.call(which, FAILS, false))).await;
+            all.iter().for_each(|answer| is_refused(answer, 503));
+            assert_eq!(scene.provider.calls(), before + 1, "one, over all gateways");
+            scene.provider.go();
+        };
+        futures::join!(probe, meanwhile);
+        eventually("it is closed, without anybody's help", async || {
+            let answer = scene.call(1, "cache", true).await;
+            seen(answer.status == 200, || text(&answer))
+        })
+        .await;
+        agrees(&room, &scene.provider).await;
+    };
+    tokio::select! {
+        () = test => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened() {
+    let room = Room::open("circuitkept").await;
+    let controllers = Controllers::start(&room, 2);
+    let test = async {
+        let scene = Scene::new(&room, json!({"openSeconds": 3600, "maxOpenSeconds": 3600}), 600).await;
+        let old = scene.call(0, "wait", false);
+        let opens = async {
+            eventually("the old call is with the provider", async || {
+                seen(scene.provider.calls() == 1, || scene.provider.calls().to_string())
+            })
+            .await;
+            let opened = scene.opens().await;
+            scene.provider.go();
+            opened
+        };
+        let (old, opened) = futures::join!(old, opens);
+        assert_eq!(old.status, 200, "{old:?}");
+        agrees(&room, &scene.provider).await;
+        let calls = scene.provider.calls();
+        let is_open = async || {
+            let answer = scene.call(1, "cache", false).await;
+            is_refused(&answer, 402);
+            assert_eq!(answer.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "nobody waits for an hour");
+            let circuit = scene.circuit().await.expect("it is told");
+            assert_eq!((circuit.state, circuit.epoch), (CircuitState::Open, opened.epoch));
+        };
+        is_open().await;
+        let leader = controllers.leader(&room, "").await;
+        controllers.with(&leader, |leader| leader.signal(Signal::KILL));
+        controllers.leader(&room, &leader).await;
+        is_open().await;
+        assert_eq!(scene.provider.calls(), calls, "nobody tried it");
+    };
+    tokio::select! {
+        () = test => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_probe_that_never_answers_does_not_wedge_it() {
+    let room = Room::open("circuitprobe").await;
+    let controllers = Controllers::start(&room, 1);
+    let test = async {
+        let scene = Scene::new(&room, json!({"openSeconds": 2, "firstTokenSeconds": 2}), 600).await;
+        scene.opens().await;
+        let before = scene.provider.calls();
+        let hangs = async {
+            loop {
+                let answer = scene.call(0, "wait", true).await;
+                assert_eq!(answer.status, 503, "it waits for as long as the test runs: {answer:?}");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        };
+        let recovers = async {
+            eventually("the probe is with the provider", async || {
+                seen(scene.provider.calls() > before, || scene.provider.calls().to_string())
+            })
+            .await;
+            eventually("another one is tried, and answers", async || {
+                let answer = scene.call(1, "cache", false).await;
+                seen(answer.status == 200, || text(&answer))
+            })
+            .await;
+        };
+        tokio::select! {
+            () = recovers => {}
+            () = hangs => {}
+        }
+    };
+    tokio::select! {
+        () = test => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() {
+    let room = Room::open("turntime").await;
+    let controllers = Controllers::start(&room, 1);
+    let test = async {
+        let scene = Scene::new(&room, json!({}), 2).await;
+        let answer = scene.call(0, "wait", false).await;
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(text(&answer).contains("spec.bulkhead.modelTurnTimeoutSeconds"), "{answer:?}");
+        // What comes late is read for what it used, and dropped.
+        scene.provider.go();
+        eventually("the provider has answered", async || seen(scene.provider.told() > 0, || "it waits".to_owned())).await;
+        agrees(&room, &scene.provider).await;
+        // In the middle of a stream.
+        let answer = scene.call(1, "output-20 events-20 pace-1000", true).await;
+        let said = text(&answer);
+        assert!(answer.status == 200 && !said.contains("[DONE]") && said.contains("turn_timed_out"), "{said}");
+    };
+    tokio::select! {
+        () = test => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}

@@ -1,0 +1,177 @@
+//! Calls of models that are under way: the permit that each has, by the hold of its gateway.
+//!
+//! A hold asks for it and a settle says what came of it, so all gateways share a circuit. It is memory: a new leader knows none of
+//! them, and what is told of them then counts for nothing. What always holds: a permit is given back once, also if its hold was
+//! refused, its gateway began anew, or is dead.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::keeper::{Circuits, Refused};
+use super::key::Key;
+use crate::controller::Key as Name;
+use crate::policy::breaker::{Outcome, Permit, Rejection, Why};
+use crate::wire::meter::{self, Begin, End};
+use crate::wire::{Code, Refusal};
+
+/// Seconds to the first token of a stream, where no Breaker says it.
+const FIRST_TOKEN: u32 = 60;
+
+/// A call that is under way.
+#[derive(Clone, Debug)]
+pub struct Out {
+    /// Its circuit.
+    pub key: Key,
+    /// None: it was given back.
+    permit: Option<Permit>,
+    /// Its agent's pod, and its agent.
+    pub pod: String,
+    /// Its agent.
+    pub agent: Name,
+}
+
+/// Those of each session, by the numbers of their holds.
+pub(super) type Calls = HashMap<String, BTreeMap<u64, Out>>;
+
+/// A permit that is not kept yet. Dropped, nothing was made of it.
+pub struct Asked<'a> {
+    circuits: &'a Circuits,
+    key: Key,
+    permit: Option<Permit>,
+}
+
+impl Asked<'_> {
+    /// The call is under way from now on.
+    pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &Name) {
+        let out = Out { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
+        let before = self.circuits.calls().entry(session.to_owned()).or_default().insert(id, out);
+        if let Some(mut before) = before {
+            self.circuits.give_back(&mut before, Outcome::Neutral, "");
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            self.circuits.complete(&self.key, &permit, Outcome::Neutral, "");
+        }
+    }
+}
+
+fn outcome(end: &End) -> (Outcome, String) {
+    match end.outcome {
+        Some(meter::Outcome::Worked) => (Outcome::Success, String::new()),
+        Some(meter::Outcome::Failed { why, retry_after }) => {
+            let retry_after = retry_after.map(|seconds| u64::from(seconds) * 1000);
+            (Outcome::Failure { retry_after }, why.to_string())
+        }
+        Some(meter::Outcome::Nothing) => (Outcome::Neutral, String::new()),
+        None => (Outcome::Dropped, "nobody knows what came of it".to_owned()),
+    }
+}
+
+/// The host of an origin, and its port where it is not the usual one.
+fn host(origin: &str) -> &str {
+    origin.split_once("://").map_or(origin, |(_, host)| host)
+}
+
+impl Circuits {
+    /// Whether a call may be made that takes `within` at most. `origin` is its provider's; the class of a model is its name.
+    pub async fn may_call(&self, pool: &Name, origin: &str, model: &str, within: Duration) -> Result<Asked<'_>, Refusal> {
+        let key = Key::models(&pool.namespace, host(origin), model);
+        match self.admit(pool, &key, within).await {
+            Ok(permit) => Ok(Asked { circuits: self, key, permit: Some(permit) }),
+            Err(Refused::Away(why)) => Err(Refusal::new(Code::GovernorAway, why).retry_after(1)),
+            Err(Refused::Open { rejection, words }) => Err(self.refusal(pool, &key, &rejection, &words)),
+        }
+    }
+
+    fn refusal(&self, pool: &Name, key: &Key, rejection: &Rejection, words: &str) -> Refusal {
+        let standing = self.state(pool, key);
+        let whose = match standing.as_ref().and_then(|standing| standing.breaker.as_deref()) {
+            Some(breaker) => format!("Breaker/{breaker} in {}", pool.namespace),
+            None => format!("no Breaker holds for AgentPool/{}: the defaults do", pool.name),
+        };
+        let last = standing.and_then(|standing| standing.last_failure).map(|last| format!("; the last failure: {last}"));
+        let message = format!("{words} ({whose}{})", last.unwrap_or_default());
+        let refusal = Refusal::new(Code::CircuitOpen, message);
+        match rejection.why {
+            Why::Open | Why::Probing => refusal.retry_after(u32::try_from(rejection.retry_after.div_ceil(1000)).unwrap_or(u32::MAX)),
+            // Time alone does not help.
+            Why::Review | Why::Forced => refusal,
+        }
+    }
+
+    /// Whether a hold that is asked for again has its permit.
+    pub fn is_out(&self, session: &str, id: u64) -> bool {
+        self.calls().get(session).is_some_and(|calls| calls.contains_key(&id))
+    }
+
+    /// Seconds after which the first token of a stream is late, for agents of this pool.
+    pub fn first_token(&self, pool: &Name) -> u32 {
+        let state = self.lock();
+        let home = state.home_of(&pool.namespace, &pool.name).map(|name| Name { namespace: pool.namespace.clone(), name });
+        let guard = home.and_then(|home| state.homes.get(&home)?.breaker.spec.models.clone());
+        guard.and_then(|guard| guard.first_token_seconds).and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(FIRST_TOKEN)
+    }
+
+    fn give_back(&self, out: &mut Out, outcome: Outcome, why: &str) {
+        if let Some(permit) = out.permit.take() {
+            self.complete(&out.key, &permit, outcome, why);
+        }
+    }
+
+    /// A call ended. Told once: whose it was.
+    pub fn ended(&self, session: &str, id: u64, end: &End) -> Option<Out> {
+        let mut out = self.calls().get_mut(session)?.remove(&id)?;
+        let (outcome, why) = outcome(end);
+        self.give_back(&mut out, outcome, &why);
+        Some(out)
+    }
+
+    /// The first token of one is late: that counts, whatever comes of it.
+    pub fn late(&self, session: &str, id: u64) {
+        let late = {
+            let mut calls = self.calls();
+            let Some(out) = calls.get_mut(session).and_then(|calls| calls.get_mut(&id)) else { return };
+            Out { permit: out.permit.take(), ..out.clone() }
+        };
+        let end = End { outcome: Some(meter::Outcome::Failed { why: meter::Why::Late, retry_after: None }), timed_out: false };
+        let ((outcome, why), mut late) = (outcome(&end), late);
+        self.give_back(&mut late, outcome, &why);
+    }
+
+    /// A session has told everything: what it does not tell of is over, and was never sent. Those that ended, and how.
+    pub fn session_begins(&self, begin: &Begin) -> Vec<(Out, End)> {
+        let ended: Vec<_> =
+            begin.settles.iter().filter_map(|told| Some((self.ended(&begin.session, told.open.id, &told.end)?, told.end))).collect();
+        let open = |id: u64| id >= begin.next_hold || begin.open.iter().any(|open| open.id == id);
+        self.drop_calls(&begin.session, |id| !open(id), Outcome::Neutral);
+        ended
+    }
+
+    /// Every hold of a session below this number is over.
+    pub fn over_below(&self, session: &str, floor: u64) {
+        self.drop_calls(session, |id| id < floor, Outcome::Neutral);
+    }
+
+    /// A session is dead: nobody will ever know.
+    pub fn session_died(&self, session: &str) {
+        self.drop_calls(session, |_| true, Outcome::Dropped);
+    }
+
+    fn drop_calls(&self, session: &str, which: impl Fn(u64) -> bool, outcome: Outcome) {
+        let gone: Vec<Out> = {
+            let mut calls = self.calls();
+            let Some(of) = calls.get_mut(session) else { return };
+            let gone = of.extract_if(.., |id, _| which(*id)).map(|(_, out)| out).collect();
+            if of.is_empty() {
+                calls.remove(session);
+            }
+            gone
+        };
+        // Not under our lock: the circuits have one of their own.
+        gone.into_iter().for_each(|mut out| self.give_back(&mut out, outcome, "its gateway is gone"));
+    }
+}

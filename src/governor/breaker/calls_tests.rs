@@ -1,0 +1,130 @@
+//! Permits of calls of models: of whichever gateway, each is given back once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Circuits;
+use crate::api::Breaker;
+use crate::controller::Key as Name;
+use crate::telemetry::Metrics;
+use crate::wire::meter::{Begin, End, Outcome, Why};
+use crate::wire::{Code, Refusal};
+
+const ORIGIN: &str = "https://api.example.com";
+const WITHIN: Duration = Duration::from_secs(720);
+
+fn name(name: &str) -> Name {
+    Name { namespace: "n".into(), name: name.into() }
+}
+
+fn end(outcome: Outcome) -> End {
+    End { outcome: Some(outcome), timed_out: false }
+}
+
+const FAILED: Outcome = Outcome::Failed { why: Why::Status(529), retry_after: None };
+
+fn leader(breakers: Vec<Breaker>) -> Circuits {
+    let circuits = Circuits::new(1, Metrics::default());
+    circuits.plant(breakers.into_iter().map(Arc::new).collect(), HashMap::from([(name("p"), 1000)]));
+    circuits
+}
+
+/// A hold of a session.
+async fn hold(circuits: &Circuits, session: &str, id: u64) -> Result<(), Refusal> {
+    let asked = circuits.may_call(&name("p"), ORIGIN, "large", WITHIN).await?;
+    asked.keep(session, id, "pod", &name("a"));
+    Ok(())
+}
+
+/// Open, by five calls of two gateways that fail.
+async fn open(circuits: &Circuits) {
+    for id in 1..=5 {
+        let session = if id % 2 == 0 { "g" } else { "h" };
+        hold(circuits, session, id).await.expect("it is closed");
+        assert_eq!(circuits.ended(session, id, &end(FAILED)).map(|out| out.pod).as_deref(), Some("pod"));
+        assert!(circuits.ended(session, id, &end(FAILED)).is_none(), "told again it is nobody's");
+    }
+}
+
+async fn refused(circuits: &Circuits) -> Refusal {
+    hold(circuits, "g", 1000).await.expect_err("it is open")
+}
+
+#[tokio::test]
+async fn what_fails_at_one_gateway_is_refused_at_all_in_words_that_say_where_to_look() {
+    let circuits = leader(Vec::new());
+    open(&circuits).await;
+    let refusal = refused(&circuits).await;
+    assert_eq!(refusal.code, Code::CircuitOpen);
+    assert!((1..=66).contains(&refusal.retry_after_seconds.expect("it passes")));
+    for words in ["model circuit breaker open for api.example.com/large", "no Breaker holds for AgentPool/p", "it answered 529"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+    let other = circuits.may_call(&name("p"), ORIGIN, "small", WITHIN).await;
+    assert!(other.is_ok(), "another model is not guarded by it");
+}
+
+#[tokio::test]
+async fn one_probe_tells_for_all_and_what_becomes_of_it_is_always_known() {
+    let circuits = leader(Vec::new());
+    open(&circuits).await;
+    let half_open = || circuits.pass(70_000);
+    // Its hold was refused: nothing was made of the permit.
+    half_open();
+    drop(circuits.may_call(&name("p"), ORIGIN, "large", WITHIN).await.expect("a probe"));
+    hold(&circuits, "g", 10).await.expect("the place is free again");
+    assert!(circuits.is_out("g", 10));
+    refused(&circuits).await;
+    // Its gateway begins anew and tells nothing of it: it was never sent.
+    circuits.session_begins(&Begin { session: "g".into(), next_hold: 11, ..Begin::default() });
+    hold(&circuits, "g", 11).await.expect("the place is free again");
+    // Its gateway dies.
+    circuits.session_died("g");
+    refused(&circuits).await;
+    half_open();
+    // Its first token is late; that it answers in the end is too late.
+    hold(&circuits, "h", 12).await.expect("a probe");
+    circuits.late("h", 12);
+    assert!(refused(&circuits).await.message.contains("first token was late"));
+    assert!(circuits.ended("h", 12, &end(Outcome::Worked)).is_some());
+    refused(&circuits).await;
+    half_open();
+    hold(&circuits, "h", 13).await.expect("a probe");
+    circuits.ended("h", 13, &end(Outcome::Worked));
+    hold(&circuits, "h", 14).await.expect("it is closed");
+    hold(&circuits, "g", 15).await.expect("for all");
+}
+
+#[tokio::test]
+async fn a_probe_that_nobody_tells_of_does_not_wedge_it() {
+    let circuits = leader(Vec::new());
+    open(&circuits).await;
+    circuits.pass(70_000);
+    hold(&circuits, "g", 10).await.expect("a probe");
+    circuits.pass(720_000);
+    circuits.tick();
+    refused(&circuits).await;
+    circuits.pass(70_000);
+    hold(&circuits, "g", 11).await.expect("another probe");
+}
+
+#[tokio::test]
+async fn models_that_nobody_calls_any_more_are_forgotten() {
+    let breaker: Breaker = serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker",
+        "metadata": {"name": "b", "namespace": "n", "uid": "b", "resourceVersion": "1"},
+        "spec": {"models": {"firstTokenSeconds": 7}}}))
+    .expect("a Breaker");
+    let circuits = leader(vec![breaker.clone()]);
+    assert_eq!((circuits.first_token(&name("p")), leader(Vec::new()).first_token(&name("p"))), (7, 60));
+    for id in 1..=50 {
+        let asked = circuits.may_call(&name("p"), ORIGIN, &format!("made-up-{id}"), WITHIN).await.expect("it is closed");
+        asked.keep("g", id, "pod", &name("a"));
+    }
+    circuits.over_below("g", 50);
+    circuits.plant(vec![Arc::new(breaker)], HashMap::from([(name("p"), 1000)]));
+    let left: Vec<_> = circuits.all().into_iter().map(|(_, _, what, _)| what).collect();
+    assert_eq!(left, ["models/api.example.com/made-up-50"], "only one is under way");
+}
