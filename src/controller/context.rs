@@ -44,7 +44,7 @@ pub enum Look {
 }
 
 /// An object of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Its namespace.
     pub namespace: String,

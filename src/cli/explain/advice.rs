@@ -270,12 +270,6 @@ const TABLE: &[(&str, Advice)] = &[
     (reasons::NOT_ENFORCED, Nothing("the Budget's spec.mode is not Enforce, so its compute limits nobody")),
     // What else waits for others.
     (
-        "BreakerOpen",
-        Do(
-            "something failed again and again: `kubectl get breakers -n {namespace}` says what and until when; mend it, and the breaker closes by itself",
-        ),
-    ),
-    (
         "SandboxUnavailable",
         Do(
             "the nodes or the RuntimeClass cannot give the sandbox that spec.sandbox.isolation requires: choose other nodes (spec.scheduling), or set Preferred",

@@ -118,7 +118,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let all: Vec<AgentFacts> = mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect();
     // While it is being tried whether its work succeeds again no more agents are made than may try.
     let tries = circuit.as_ref().and_then(|circuit| circuit.probes);
-    let there = u32::try_from(all.iter().filter(|agent| agent.standing.counts()).count()).unwrap_or(u32::MAX);
+    let there = u32::try_from(all.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count()).unwrap_or(u32::MAX);
     let facts = Facts {
         desired: tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))),
         may_grow: missing.is_empty()

@@ -80,7 +80,7 @@ pub(super) struct State {
     owners: u64,
     origin: BootTime,
     skew: u64,
-    pub homes: HashMap<Name, Home>,
+    pub homes: BTreeMap<Name, Home>,
     /// Pools, with the longest that one operation of their work may take, in milliseconds.
     pub pools: HashMap<Name, u64>,
     pub circuits: BTreeMap<Slot, Kept>,
@@ -117,7 +117,8 @@ impl State {
 
     /// The Breaker that holds for a pool.
     pub fn home_of(&self, namespace: &str, pool: &str) -> Option<String> {
-        let homes = self.homes.iter().filter(|(name, _)| name.namespace == namespace);
+        let first = Name { namespace: namespace.to_owned(), name: String::new() };
+        let homes = self.homes.range(first..).take_while(|(name, _)| name.namespace == namespace);
         let candidates = homes.map(|(name, home)| Candidate { name: &name.name, pools: home.breaker.spec.pools.as_deref().unwrap_or(&[]) });
         choose(pool, candidates).map(str::to_owned)
     }
@@ -150,15 +151,15 @@ impl State {
     }
 
     fn beside<'a>(&'a self, slot: &'a Slot) -> impl Iterator<Item = &'a Kept> {
-        let alike = |other: &Slot| other.key.namespace == slot.key.namespace && other.home == slot.home;
-        self.circuits.iter().filter(move |(other, _)| alike(other)).map(|(_, kept)| kept)
+        of_namespace(&self.circuits, &slot.key.namespace).filter(|(other, _)| other.home == slot.home).map(|(_, kept)| kept)
     }
 
     /// All circuits of a Breaker know how far one of them has come.
     fn rises(&mut self, slot: &Slot) {
         let Some(epoch) = self.circuits.get(slot).map(|kept| kept.circuit.epoch()) else { return };
-        for (other, kept) in &mut self.circuits {
-            if other.key.namespace == slot.key.namespace && other.home == slot.home {
+        let all = self.circuits.range_mut(first(&slot.key.namespace)..);
+        for (other, kept) in all.take_while(|(other, _)| other.key.namespace == slot.key.namespace) {
+            if other.home == slot.home {
                 kept.circuit.beside(epoch);
             }
         }
@@ -184,7 +185,7 @@ impl State {
         }
         // A pool has one circuit of work, whichever Breaker holds for it.
         let comes = |other: &Slot, state: &Self| other.key == *key && (key.pool().is_some() || state.home(other).is_none());
-        let before = self.circuits.keys().find(|other| comes(other, self)).cloned();
+        let before = of_namespace(&self.circuits, &key.namespace).map(|(other, _)| other).find(|other| comes(other, self)).cloned();
         let kept = match before.and_then(|before| Some((self.circuits.remove(&before)?, before))) {
             Some((mut kept, before)) => {
                 self.dirty.extend(name_of(&before));
@@ -312,6 +313,15 @@ impl State {
     }
 }
 
+/// Before all circuits of a namespace.
+fn first(namespace: &str) -> Slot {
+    Slot { key: Key { namespace: namespace.to_owned(), guard: Guard::Work, what: String::new() }, home: None }
+}
+
+fn of_namespace<'a>(circuits: &'a BTreeMap<Slot, Kept>, namespace: &'a str) -> impl Iterator<Item = (&'a Slot, &'a Kept)> {
+    circuits.range(first(namespace)..).take_while(move |(slot, _)| slot.key.namespace == namespace)
+}
+
 fn name_of(slot: &Slot) -> Option<Name> {
     slot.home.as_ref().map(|home| Name { namespace: slot.key.namespace.clone(), name: home.clone() })
 }
@@ -325,7 +335,7 @@ impl Circuits {
             owners: u64::try_from(epoch).unwrap_or(0).wrapping_shl(OWNERS),
             origin: BootTime::now(),
             skew: 0,
-            homes: HashMap::new(),
+            homes: BTreeMap::new(),
             pools: HashMap::new(),
             circuits: BTreeMap::new(),
             dirty: HashSet::new(),
@@ -371,8 +381,13 @@ impl Circuits {
         state.homes.retain(|name, _| names.contains(name));
         let mut changed = state.homes.len() != count || state.pools != pools || !state.ready;
         if state.pools != pools {
+            let differs = |one: &HashMap<Name, u64>, other: &HashMap<Name, u64>| {
+                one.keys().filter(|pool| !other.contains_key(*pool)).map(|pool| pool.namespace.clone()).collect::<HashSet<_>>()
+            };
+            let (come, gone) = (differs(&pools, &state.pools), differs(&state.pools, &pools));
             state.pools = pools;
-            let all: Vec<Name> = state.homes.keys().cloned().collect();
+            let all: Vec<Name> =
+                state.homes.keys().filter(|name| come.contains(&name.namespace) || gone.contains(&name.namespace)).cloned().collect();
             state.dirty.extend(all);
         }
         for breaker in breakers {
@@ -456,8 +471,11 @@ impl Circuits {
             return;
         }
         let mut state = self.lock();
-        let found = state.circuits.iter().find(|(slot, kept)| slot.key == *key && kept.circuit.owner() == permit.owner);
-        if let Some(slot) = found.map(|(slot, _)| slot.clone()) {
+        let mut all = of_namespace(&state.circuits, &key.namespace);
+        let found = all.find(|(slot, kept)| slot.key == *key && kept.circuit.owner() == permit.owner);
+        let slot = found.map(|(slot, _)| slot.clone());
+        drop(all);
+        if let Some(slot) = slot {
             self.end(&mut state, &slot, permit, outcome, why);
         }
     }
@@ -597,6 +615,11 @@ impl Circuits {
         state.dirty.insert(name.clone());
         drop(state);
         self.moved();
+    }
+
+    /// An object was read.
+    pub(super) fn saw(&self, live: Breaker) {
+        self.lock().observe(Arc::new(live));
     }
 
     /// The write was not made. After how long it may be tried again.

@@ -36,6 +36,10 @@ pub async fn run(context: Arc<Context>) {
 /// The longest that a model turn of a pool may take, in milliseconds.
 fn turn(pool: &AgentPool) -> u64 {
     let seconds = pool.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.model_turn_timeout_seconds).unwrap_or(TURN);
+    milliseconds(seconds)
+}
+
+fn milliseconds(seconds: i32) -> u64 {
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
 
@@ -52,9 +56,9 @@ fn plant(context: &Context) {
         }
     });
     let breakers = breakers.filter(|breaker| breaker.metadata.deletion_timestamp.is_none()).collect();
-    let pools = context.stores.pools.state().into_iter().filter_map(|stored| {
-        let pool = stored.0.as_ref().ok()?;
-        Some((Name::of(pool), turn(pool)))
+    let pools = context.stores.pools.state().into_iter().map(|stored| {
+        // One that does not fit its type is there all the same: its circuit is not forgotten.
+        (Name::of(stored.as_ref()), stored.0.as_ref().map_or_else(|_| milliseconds(TURN), turn))
     });
     context.circuits.plant(breakers, pools.collect::<HashMap<_, _>>());
 }
@@ -107,6 +111,7 @@ async fn tick(context: &Context) {
         tokio::select! {
             _ = ticks.tick() => {
                 context.circuits.tick();
+                work::tidy(context);
                 context.metrics.breakers(context.circuits.all());
             }
             // Who may go on should not wait for the next second.
@@ -157,10 +162,10 @@ async fn store(context: Arc<Context>, name: Name, breaker: Arc<Breaker>, status:
         },
         // A lower epoch than what stands there is refused: then a newer one is to be read, too.
         Class::Refused => {
-            if let Ok(Some(live)) = live(&context, &name).await {
-                context.circuits.conflicted(&name, Some(live));
-            }
             put_off(&context, &name, &error);
+            if let Ok(Some(live)) = live(&context, &name).await {
+                context.circuits.saw(live);
+            }
         }
         Class::QuotaExceeded | Class::Terminating | Class::Unavailable => put_off(&context, &name, &error),
     }

@@ -52,7 +52,9 @@ pub struct Facts<'a> {
 pub fn said(breaker: &Breaker, facts: &Facts, views: &[View], now: Timestamp) -> BreakerStatus {
     let stored = breaker.status.clone().unwrap_or_default();
     let generation = breaker.metadata.generation.unwrap_or(0);
-    let circuits = circuits(views, stored.circuits.as_deref().unwrap_or(&[]));
+    let before = stored.circuits.as_deref().unwrap_or(&[]);
+    // That a failure counts no more is no news by itself.
+    let circuits = Some(circuits(views, before, true)).filter(|all| all == before).unwrap_or_else(|| circuits(views, before, false));
     let build = Builder { stored: &stored.conditions, generation, now };
     let conditions = vec![ready(breaker, facts, &build), tripped(breaker, facts, views, &circuits, &build)];
     BreakerStatus {
@@ -64,11 +66,12 @@ pub fn said(breaker: &Breaker, facts: &Facts, views: &[View], now: Timestamp) ->
     }
 }
 
-/// The open ones, then the newest; as many as there is room for. One that never failed has nothing to say.
-fn circuits(views: &[View], stored: &[Circuit]) -> Vec<Circuit> {
+/// The open ones, then the newest; as many as there is room for. One that never failed has nothing to say. `still`: what counted
+/// when it was stored counts still.
+fn circuits(views: &[View], stored: &[Circuit], still: bool) -> Vec<Circuit> {
     let before = |what: &str| stored.iter().find(|circuit| circuit.key == what);
-    let mut worth: Vec<&View> =
-        views.iter().filter(|view| view.saved.epoch > 0 || view.failures > 0 || before(view.what).is_some()).collect();
+    let says = |view: &&View| view.saved.epoch > 0 || view.failures > 0 || (still && before(view.what).is_some());
+    let mut worth: Vec<&View> = views.iter().filter(says).collect();
     worth.sort_by_key(|view| (Reverse(view.saved.state), Reverse(view.saved.epoch), view.what));
     worth.truncate(ROOM);
     let mut all: Vec<Circuit> = worth
@@ -76,9 +79,8 @@ fn circuits(views: &[View], stored: &[Circuit]) -> Vec<Circuit> {
         .map(|view| {
             let was = before(view.what);
             let mut circuit = convert::circuit(view.what, &view.saved, was);
-            let same = was.filter(|was| (was.state, was.epoch) == (circuit.state, circuit.epoch));
+            let same = was.filter(|was| still && (was.state, was.epoch) == (circuit.state, circuit.epoch));
             let failures = i32::try_from(view.failures).unwrap_or(i32::MAX);
-            // That a failure counts no more is no news.
             circuit.failures = Some(failures.max(same.and_then(|same| same.failures).unwrap_or(0))).filter(|failures| *failures > 0);
             circuit.last_failure = view.last_failure.map(|why| why.chars().take(256).collect());
             circuit
@@ -140,18 +142,19 @@ fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
 
 fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit], build: &Builder) -> Condition {
     let undo = format!("kubectl spillway breaker auto {} lets them decide again", facts.name);
-    if breaker.spec.mode != Mode::Disabled {
-        match breaker.spec.force {
-            Some(crate::api::breaker::Force::Open) => {
-                let message = format!("a person holds all circuits open (spec.force: Open); {undo}");
-                return build.build(types::TRIPPED, true, reasons::FORCED_OPEN, message);
-            }
-            Some(crate::api::breaker::Force::Closed) => {
-                let message = format!("a person holds all circuits closed (spec.force: Closed); {undo}");
-                return build.build(types::TRIPPED, false, reasons::FORCED_CLOSED, message);
-            }
-            None => {}
+    if breaker.spec.mode == Mode::Disabled {
+        return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "no circuit is asked (spec.mode: Disabled)");
+    }
+    match breaker.spec.force {
+        Some(crate::api::breaker::Force::Open) => {
+            let message = format!("a person holds all circuits open (spec.force: Open); {undo}");
+            return build.build(types::TRIPPED, true, reasons::FORCED_OPEN, message);
         }
+        Some(crate::api::breaker::Force::Closed) => {
+            let message = format!("a person holds all circuits closed (spec.force: Closed); {undo}");
+            return build.build(types::TRIPPED, false, reasons::FORCED_CLOSED, message);
+        }
+        None => {}
     }
     let open: Vec<&Circuit> = circuits.iter().filter(|circuit| circuit.state != CircuitState::Closed).collect();
     let Some(worst) = open.iter().max_by_key(|circuit| (rank(circuit.state), circuit.epoch)) else {

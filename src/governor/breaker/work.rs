@@ -130,7 +130,10 @@ pub fn look(context: &Context, known: &mut Known) {
             context.desk.look(&namespace, ""); // at no item: those who can be called are, after each look
         }
     }
-    // An item that was deleted, or given back by another leader: nobody will tell of it.
+}
+
+/// Of an item that was deleted nobody will tell how its attempt ended.
+pub fn tidy(context: &Context) {
     for (pool, permit) in context.attempts.keep(|item, epoch| context.desk.leased(item, epoch)) {
         context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, Outcome::Neutral, "");
     }
