@@ -38,7 +38,7 @@ fn leader(epoch: i64, stored: &[Breaker], names: &[&str]) -> Circuits {
 }
 
 /// Writes all that is due, as the API server would take it.
-fn write(circuits: &Circuits, stored: &mut Vec<Breaker>) -> usize {
+fn write(circuits: &Circuits, stored: &mut [Breaker]) -> usize {
     let mut writes = 0;
     while let Some((name, over, status)) = circuits.next() {
         let there = stored.iter_mut().find(|there| there.metadata.name.as_ref() == Some(&name.name)).expect("it is there");
