@@ -143,7 +143,11 @@ impl State {
 
     /// Puts a circuit into its place, beside the others of its Breaker.
     fn keep(&mut self, slot: Slot, mut kept: Kept) {
-        let highest = self.beside(&slot).map(|other| other.circuit.epoch()).max();
+        // What stands in the status must not fall, also where it is of a pool that was deleted and made again.
+        let stored =
+            self.home(&slot).and_then(|home| home.breaker.status.as_ref()).into_iter().flat_map(|status| status.circuits.iter().flatten());
+        let stored = stored.map(|circuit| convert::saved(circuit).epoch).max();
+        let highest = self.beside(&slot).map(|other| other.circuit.epoch()).max().max(stored);
         kept.circuit.beside(highest.unwrap_or(0));
         self.circuits.insert(slot.clone(), kept);
         self.rises(&slot);
@@ -399,7 +403,14 @@ impl Circuits {
         for slot in slots {
             // One whose pool has another Breaker now goes there.
             let slot = match slot.key.pool().map(str::to_owned) {
-                Some(pool) => state.slot(&pool, &slot.key),
+                Some(pool) => {
+                    let at_home = state.slot(&pool, &slot.key);
+                    // It has gone there, or did under a leader before us that could not take it away here.
+                    if at_home != slot && state.circuits.remove(&slot).is_some() {
+                        state.dirty.extend(name_of(&slot));
+                    }
+                    at_home
+                }
                 None => slot,
             };
             let Some(operation) = state.circuits.get(&slot).map(|kept| kept.operation) else { continue };

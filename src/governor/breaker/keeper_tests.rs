@@ -38,7 +38,7 @@ fn leader(epoch: i64, stored: &[Breaker], names: &[&str]) -> Circuits {
 }
 
 /// Writes all that is due, as the API server would take it.
-fn write(circuits: &Circuits, stored: &mut Vec<Breaker>) -> usize {
+fn write(circuits: &Circuits, stored: &mut [Breaker]) -> usize {
     let mut writes = 0;
     while let Some((name, over, status)) = circuits.next() {
         let there = stored.iter_mut().find(|there| there.metadata.name.as_ref() == Some(&name.name)).expect("it is there");
@@ -240,4 +240,34 @@ async fn nothing_is_decided_before_everything_was_read() {
     let circuits = Circuits::new(7, Metrics::default());
     assert!(matches!(circuits.admit(&pool("p"), &Key::work("n", "p"), WITHIN).await, Err(Refused::Away(_))));
     assert_eq!(circuits.state(&pool("p"), &Key::work("n", "p")), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_made_again_begins_anew_above_what_is_stored() {
+    let mut stored = vec![breaker("default", 1, json!({}))];
+    let circuits = leader(7, &stored, &["p"]);
+    let key = Key::work("n", "p");
+    open(&circuits, "p", &key, 3).await;
+    write(&circuits, &mut stored);
+    // It is deleted, and made again before that was written.
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&[]));
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
+    assert_eq!(state(&circuits, "p", &key), State::Closed);
+    open(&circuits, "p", &key, 3).await;
+    assert_eq!(circuits.state(&pool("p"), &key).expect("known").epoch, 2, "an epoch never falls in a status");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_where_a_circuit_was_before_is_taken_away() {
+    let mut stored = vec![breaker("default", 1, json!({})), breaker("strict", 50, json!({"pools": ["p"]}))];
+    let circuits = leader(7, &stored, &["p"]);
+    let key = Key::work("n", "p");
+    open(&circuits, "p", &key, 3).await;
+    write(&circuits, &mut stored);
+    stored[0].status = stored[1].status.clone();
+    let next = leader(8, &stored, &["p"]);
+    write(&next, &mut stored);
+    assert_eq!(why(&next, "p", &key).await, Why::Open);
+    let left = stored[0].status.as_ref().and_then(|status| status.circuits.clone());
+    assert_eq!(left, None);
 }

@@ -5,34 +5,56 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::{Key, Standing};
 use crate::api::WorkItem;
 use crate::api::conditions::reasons;
+use crate::cluster::clock::BootTime;
 use crate::controller::{Context, Key as Name};
 use crate::policy::breaker::work::{Ended, outcome};
 use crate::policy::breaker::{Outcome, Permit, State, Why};
 use crate::policy::work::book::Entry;
 use crate::policy::work::item::Record;
 
-/// Permits of attempts that are being made, by uid of the item and epoch of its lease, with the pool that has it.
+/// An attempt whose item nobody holds any more is told to have ended within this time, or never: the watch may be faster than the
+/// answer to the write that ended it.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Attempt {
+    pool: Name,
+    permit: Permit,
+    /// Since when nobody holds its item.
+    over: Option<BootTime>,
+}
+
+/// Permits of attempts that are being made, by uid of the item and epoch of its lease.
 #[derive(Debug, Default)]
-pub struct Attempts(Mutex<HashMap<(String, i64), (Name, Permit)>>);
+pub struct Attempts(Mutex<HashMap<(String, i64), Attempt>>);
 
 impl Attempts {
     /// An attempt begins.
     pub fn began(&self, item: &str, epoch: i64, pool: Name, permit: Permit) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((item.to_owned(), epoch), (pool, permit));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((item.to_owned(), epoch), Attempt { pool, permit, over: None });
     }
 
     fn ended(&self, item: &str, epoch: i64) -> Option<(Name, Permit)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(item.to_owned(), epoch))
+        let attempt = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(item.to_owned(), epoch))?;
+        Some((attempt.pool, attempt.permit))
     }
 
-    /// Those of which this says that they go on; the others are over, whoever ended them.
-    fn keep(&self, goes_on: impl Fn(&str, i64) -> bool) -> Vec<(Name, Permit)> {
+    /// Takes those off that are over, and of which nobody told in time how they ended.
+    fn forgotten(&self, goes_on: impl Fn(&str, i64) -> bool) -> Vec<(Name, Permit)> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extract_if(|(item, epoch), _| !goes_on(item, *epoch)).map(|(_, over)| over).collect()
+        let over = |(item, epoch): &(String, i64), attempt: &mut Attempt| {
+            if goes_on(item, *epoch) {
+                attempt.over = None;
+                return false;
+            }
+            attempt.over.get_or_insert_with(BootTime::now).elapsed() >= TOLD_WITHIN
+        };
+        all.extract_if(over).map(|(_, attempt)| (attempt.pool, attempt.permit)).collect()
     }
 }
 
@@ -134,7 +156,7 @@ pub fn look(context: &Context, known: &mut Known) {
 
 /// Of an item that was deleted nobody will tell how its attempt ended.
 pub fn tidy(context: &Context) {
-    for (pool, permit) in context.attempts.keep(|item, epoch| context.desk.leased(item, epoch)) {
+    for (pool, permit) in context.attempts.forgotten(|item, epoch| context.desk.leased(item, epoch)) {
         context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, Outcome::Neutral, "");
     }
 }
