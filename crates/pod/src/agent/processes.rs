@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, wait};
+
+use crate::files::reading;
 
 /// Proof that we are PID 1, without which nothing can be killed.
 #[derive(Clone, Copy, Debug)]
@@ -130,18 +130,6 @@ pub fn start_hook(command: &[OsString], environment: &BTreeMap<String, OsString>
     let mut prepared = prepare(command, environment)?;
     let child = prepared.stdin(reading(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0).spawn()?;
     Ok(i32::try_from(child.id()).unwrap_or(0))
-}
-
-/// A file that is nowhere: who does not read its input cannot hold us up.
-fn reading(content: &[u8]) -> io::Result<Stdio> {
-    use std::io::{Seek as _, Write as _};
-    if content.is_empty() {
-        return Ok(Stdio::null());
-    }
-    let mut file = File::from(rustix::fs::memfd_create("input", MemfdFlags::CLOEXEC)?);
-    file.write_all(content)?;
-    file.rewind()?;
-    Ok(file.into())
 }
 
 fn prepare(command: &[OsString], environment: &BTreeMap<String, OsString>) -> io::Result<Command> {
