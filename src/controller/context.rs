@@ -21,6 +21,7 @@ use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error};
 use crate::governor::Live;
+use crate::governor::breaker::Circuits;
 use crate::governor::budget::Meter;
 use crate::governor::work::Desk;
 use crate::pki::keep::Trust;
@@ -119,6 +120,8 @@ pub struct Context {
     pub desk: Desk,
     /// Tokens.
     pub meter: Meter,
+    /// Circuits.
+    pub circuits: Circuits,
     /// Makes reconcilers look again.
     pub wake: Wake,
     /// What agents' pods are told.
@@ -135,6 +138,7 @@ impl Context {
     /// A context for one leadership.
     pub fn new(parts: Parts, epoch: i64) -> Self {
         let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk } = parts;
+        let circuits = Circuits::new(epoch, metrics.clone());
         Self {
             client,
             leadership,
@@ -154,6 +158,7 @@ impl Context {
             live: Live::new(epoch),
             desk,
             meter: Meter::new(epoch),
+            circuits,
             descent: Descent::default(),
             wake,
             supervised,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Context;
-use crate::api::{Agent, AgentPool, Budget, ClusterBudget, WorkItem};
+use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, WorkItem};
 use crate::cluster::{Class, Error, calls};
 
 /// A kind whose status carries the owner epoch of its last writer.
@@ -35,6 +35,12 @@ impl Owned for Budget {
 }
 
 impl Owned for ClusterBudget {
+    fn epoch(&self) -> Option<i64> {
+        self.status.as_ref()?.governor_epoch
+    }
+}
+
+impl Owned for Breaker {
     fn epoch(&self) -> Option<i64> {
         self.status.as_ref()?.governor_epoch
     }

@@ -27,6 +27,7 @@ use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
+use crate::governor::breaker;
 use crate::governor::budget as tokens;
 use crate::governor::server::{Governor, routes};
 use crate::governor::work::queues::Queues;
@@ -170,6 +171,7 @@ async fn stand_and_lead(
             ended = govern(context.clone(), &settings, trust) => ended,
             () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
             () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
+            () = breaker::run::run(context.clone()) => bail!("nobody keeps the circuit breakers any more"),
             () = supervised::changed(&settings.supervised, &client, &supervised) => {
                 bail!("the gateway is somewhere else now; this process ends, and begins again with what is true")
             }
@@ -219,7 +221,8 @@ fn highest_epoch(stores: &Stores) -> Option<i64> {
     let agents = stores.agents.state().into_iter().filter_map(|agent| agent.0.as_ref().ok().and_then(Owned::epoch)).max();
     let budgets = stores.budgets.state().into_iter().filter_map(|budget| budget.0.as_ref().ok().and_then(Owned::epoch)).max();
     let clusters = stores.cluster_budgets.state().into_iter().filter_map(|cluster| cluster.0.as_ref().ok().and_then(Owned::epoch)).max();
-    pools.max(agents).max(budgets).max(clusters)
+    let breakers = stores.breakers.state().into_iter().filter_map(|breaker| breaker.0.as_ref().ok().and_then(Owned::epoch)).max();
+    pools.max(agents).max(budgets).max(clusters).max(breakers)
 }
 
 /// What the controllers are to look at.

@@ -22,7 +22,7 @@ use super::conditions::find;
 use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
-use crate::api::{Agent, AgentPool, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
+use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
 use crate::cluster::watch::{Change, Tolerant, start};
 
 /// An AgentPool as stored, which may not fit its type.
@@ -35,6 +35,8 @@ pub type BudgetObject = Tolerant<Budget>;
 pub type ClusterBudgetObject = Tolerant<ClusterBudget>;
 /// A Grant as stored, which may not fit its type.
 pub type GrantObject = Tolerant<Grant>;
+/// A Breaker as stored, which may not fit its type.
+pub type BreakerObject = Tolerant<Breaker>;
 
 /// The caches. Each is filled before anything is decided, and is never taken for complete after that: what is
 /// irreversible is looked at live.
@@ -58,6 +60,10 @@ pub struct Stores {
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
     /// Told when any of those four changed.
     pub limits_changed: Arc<Notify>,
+    /// Breakers.
+    pub breakers: Store<BreakerObject>,
+    /// Told when a Breaker or a pool changed.
+    pub breakers_changed: Arc<Notify>,
     /// ResourceQuotas of ours.
     pub quotas: Store<ResourceQuota>,
     /// LimitRanges of ours.
@@ -142,6 +148,7 @@ impl Stores {
             "budgets",
             "clusterbudgets",
             "grants",
+            "breakers",
             "namespaces",
             "resourcequotas",
             "limitranges",
@@ -159,7 +166,7 @@ impl Stores {
             )*};
         }
         wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "budgets" budgets,
-            "clusterbudgets" cluster_budgets, "grants" grants, "namespaces" namespaces, "resourcequotas" quotas,
+            "clusterbudgets" cluster_budgets, "grants" grants, "breakers" breakers, "namespaces" namespaces, "resourcequotas" quotas,
             "limitranges" ranges, "workqueues" queues, "toolsets" toolsets, "networkpolicies" policies, "configmaps" bundles);
         tell(Vec::new());
     }
@@ -172,7 +179,9 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let (budget_trigger, budgets_again) = mpsc::unbounded_channel();
     let wake = Wake { pools: pool_trigger, agents: agent_trigger, budgets: budget_trigger };
     let agents = watch_agents(tasks, scoped(client, namespace), wake.clone());
-    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone());
+    let breakers_changed = Arc::new(Notify::new());
+    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone(), breakers_changed.clone());
+    let breakers = limits::watch_breakers(tasks, scoped(client, namespace), breakers_changed.clone());
     let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
     let nodes = watch_nodes(tasks, Api::all(client.clone()), wake.clone(), pods.clone());
     let limits_changed = Arc::new(Notify::new());
@@ -209,6 +218,8 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
         grants,
         namespaces,
         limits_changed,
+        breakers,
+        breakers_changed,
         quotas,
         ranges,
         queues,
@@ -249,7 +260,15 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> S
     store
 }
 
-fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents: Store<AgentObject>) -> Store<PoolObject> {
+fn watch_pools(
+    tasks: &mut JoinSet<()>,
+    api: Api<PoolObject>,
+    wake: Wake,
+    agents: Store<AgentObject>,
+    told: Arc<Notify>,
+) -> Store<PoolObject> {
+    // Which pools there are says which Breaker guards what; their status says nothing of it.
+    let mut generations = limits::Generations::default();
     start(
         tasks,
         watcher(api, watcher::Config::default()),
@@ -258,6 +277,9 @@ fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents
             Change::Present(pool) => {
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
+                if generations.changed(pool) {
+                    told.notify_one();
+                }
                 // What keeps an Agent from getting its pod, or its owner, may be mended by this change.
                 let waits = |agent: &Agent| without_pod(agent) || agent.metadata.owner_references.is_none();
                 wake.agents_where(&agents, |agent| {
@@ -268,6 +290,8 @@ fn watch_pools(tasks: &mut JoinSet<()>, api: Api<PoolObject>, wake: Wake, agents
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
+                generations.forget(pool);
+                told.notify_one();
                 // It may have been the last of its namespace.
                 wake.budget(&key.namespace, names::DEFAULT);
                 wake.short_agents(&agents);
@@ -539,6 +563,8 @@ impl Stores {
             grants: holding(objects),
             namespaces: holding(objects),
             limits_changed: Arc::default(),
+            breakers: holding(objects),
+            breakers_changed: Arc::default(),
             quotas: holding(objects),
             ranges: holding(objects),
             queues: holding(objects),

@@ -11,10 +11,12 @@
 //! | [`preflight`] | whether an agent may be given work |
 //! | [`caller`] | whether a pod is the agent it says it is |
 //! | [`calls`] | the agents' calls |
+//! | [`breaker`] | circuits: what keeps failing is stopped for a while, and what is stored of it |
 //! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
 //! | [`work`] | items of work: who gets which, and what becomes of it |
 //! | [`server`] | its HTTPS server: gateways only, the owner epoch on every answer |
 
+pub mod breaker;
 pub mod budget;
 pub mod caller;
 pub mod calls;

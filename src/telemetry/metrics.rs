@@ -13,6 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::policy::breaker::State;
+
 /// Seconds an item was ready before it was claimed: from at once to a day.
 const WAIT_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0];
 /// Seconds of a reconcile: from a look into memory to a burst of calls.
@@ -112,6 +114,27 @@ pub struct Amounts {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfBreaker {
+    namespace: String,
+    breaker: String,
+    circuit: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Moved {
+    guard: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+#[derive(Default)]
+struct Breakers {
+    states: Family<OfBreaker, Gauge>,
+    shown: Mutex<HashSet<OfBreaker>>,
+    transitions: Family<Moved, Counter>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Because {
     reason: &'static str,
 }
@@ -158,6 +181,7 @@ struct Inner {
     waits: Histogram,
     missed: Family<Missed, Counter>,
     budgets: Budgets,
+    breakers: Breakers,
     estimates: Histogram,
     model_calls: Family<ModelCall, Histogram, fn() -> Histogram>,
     first_bytes: Family<OfDialect, Histogram, fn() -> Histogram>,
@@ -198,6 +222,9 @@ impl Default for Metrics {
         let missed = Family::default();
         registry.register("objectives_missed", "Items that missed an objective of their queue, by objective", missed.clone());
         let budgets = Budgets::register(&mut registry);
+        let breakers = Breakers::default();
+        registry.register("breaker_state", "State of a circuit: 0 closed, 1 half open, 2 open", breakers.states.clone());
+        registry.register("breaker_transitions", "Circuits that moved, by guard, from one state to another", breakers.transitions.clone());
         let estimates = Histogram::new(ESTIMATE_BUCKETS);
         let help = "Tokens of input that a model call used, by those that were estimated for it";
         registry.register("budget_estimate_error_ratio", help, estimates.clone());
@@ -224,6 +251,7 @@ impl Default for Metrics {
             waits,
             missed,
             budgets,
+            breakers,
             estimates,
             model_calls,
             first_bytes,
@@ -309,6 +337,32 @@ impl Metrics {
         *shown = now;
     }
 
+    /// How all circuits stand: namespace, Breaker, circuit, state. Those that are not among them are shown no more.
+    pub fn breakers(&self, all: impl IntoIterator<Item = (String, String, String, State)>) {
+        let breakers = &self.0.breakers;
+        let mut now = HashSet::new();
+        for (namespace, breaker, circuit, state) in all {
+            let labels = OfBreaker { namespace, breaker, circuit };
+            let state = match state {
+                State::Closed => 0,
+                State::HalfOpen => 1,
+                State::Open => 2,
+            };
+            breakers.states.get_or_create(&labels).set(state);
+            now.insert(labels);
+        }
+        let mut shown = breakers.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in shown.difference(&now) {
+            breakers.states.remove(gone);
+        }
+        *shown = now;
+    }
+
+    /// Circuits of a guard moved from one state to another, so many times.
+    pub fn breaker_moved(&self, guard: &'static str, from: &'static str, to: &'static str, times: u64) {
+        self.0.breakers.transitions.get_or_create(&Moved { guard, from, to }).inc_by(times);
+    }
+
     /// A model call was not given tokens.
     pub fn budget_refused(&self, reason: &'static str) {
         self.0.budgets.refusals.get_or_create(&Because { reason }).inc();
@@ -362,6 +416,10 @@ mod tests {
         metrics.budgets([(limit("a"), amounts), (limit("gone"), amounts)]);
         metrics.budgets([(limit("a"), amounts)]);
         metrics.budget_refused("used");
+        let circuit = |breaker: &str, state| ("n".to_owned(), breaker.to_owned(), "work/p".to_owned(), state);
+        metrics.breakers([circuit("default", State::Open), circuit("gone", State::Closed)]);
+        metrics.breakers([circuit("default", State::Open)]);
+        metrics.breaker_moved("work", "closed", "open", 2);
         let text = metrics.text().expect("encodes");
         assert!(text.contains(r#"spillway_api_requests_total{verb="patch",resource="agents/status",code="200"} 1"#), "{text}");
         assert!(
@@ -371,6 +429,8 @@ mod tests {
         assert!(text.contains(r#"spillway_objectives_missed_total{objective="wait"} 1"#), "{text}");
         assert!(text.contains(r#"spillway_budget_used_units{kind="Budget",namespace="n",name="a",limit="hourly"} 7"#), "{text}");
         assert!(!text.contains("gone") && text.contains(r#"spillway_budget_refusals_total{reason="used"} 1"#), "{text}");
+        assert!(text.contains(r#"spillway_breaker_state{namespace="n",breaker="default",circuit="work/p"} 2"#), "{text}");
+        assert!(text.contains(r#"spillway_breaker_transitions_total{guard="work",from="closed",to="open"} 2"#), "{text}");
         assert!(text.contains("spillway_leader 1") && text.contains("spillway_owner_epoch 42"), "{text}");
     }
 }

@@ -99,7 +99,7 @@ no call needs does not belong here.
   resources: [workqueues]
   verbs: [get, list, watch]
 - apiGroups: [spillway.dev]
-  resources: [agentpools/status, agents/status, budgets/status, grants/status, workitems/status, workqueues/status]
+  resources: [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, workitems/status, workqueues/status]
   verbs: [patch]
 # An Agent blocks the deletion of its pool, a pod that of its Agent: where the API server checks that
 # (OwnerReferencesPermissionEnforcement), setting such an owner needs this.
@@ -114,6 +114,14 @@ no call needs does not belong here.
   verbs: [get, list, watch, create]
 - apiGroups: [spillway.dev]
   resources: [budgets]
+  resourceNames: [default]
+  verbs: [patch, delete]
+# Breakers: their open circuits are kept in their status. One called default is made and removed as that of Budgets is.
+- apiGroups: [spillway.dev]
+  resources: [breakers]
+  verbs: [get, list, watch, create]
+- apiGroups: [spillway.dev]
+  resources: [breakers]
   resourceNames: [default]
   verbs: [patch, delete]
 # What Budgets say of compute.

@@ -44,6 +44,8 @@ pub mod types {
     pub const APPLIED: &str = "Applied";
     /// The tokens of a Grant count no more.
     pub const EXPIRED: &str = "Expired";
+    /// A circuit of a Breaker is open, or is being tried.
+    pub const TRIPPED: &str = "Tripped";
 }
 
 /// Reasons of pools and agents.
@@ -249,4 +251,22 @@ pub mod reasons {
     pub const TIME_OVER: &str = "TimeOver";
     /// The time of a Grant is not over.
     pub const NOT_OVER: &str = "NotOver";
+    /// A Breaker guards its pools.
+    pub const GUARDING: &str = "Guarding";
+    /// No pool that a Breaker names exists.
+    pub const NO_POOL: &str = "NoPool";
+    /// A circuit is open: too much failed.
+    pub const CIRCUIT_OPEN: &str = "CircuitOpen";
+    /// It is being tried whether what a circuit guards works again.
+    pub const CIRCUIT_HALF_OPEN: &str = "CircuitHalfOpen";
+    /// A circuit is open until a person approves that it is tried again.
+    pub const REVIEW_REQUIRED: &str = "ReviewRequired";
+    /// A person holds all circuits of a Breaker open.
+    pub const FORCED_OPEN: &str = "ForcedOpen";
+    /// A person holds all circuits of a Breaker closed.
+    pub const FORCED_CLOSED: &str = "ForcedClosed";
+    /// All circuits of a Breaker are closed.
+    pub const CIRCUITS_CLOSED: &str = "CircuitsClosed";
+    /// The circuit of a pool's work refuses: too much failed.
+    pub const BREAKER_OPEN: &str = "BreakerOpen";
 }

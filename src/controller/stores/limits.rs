@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{AgentObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject, Wake, in_namespace, waits_for};
+use super::{AgentObject, BreakerObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject, Wake, in_namespace, waits_for};
 use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::cluster::watch::{Change, start};
@@ -27,16 +27,16 @@ use crate::controller::Key;
 
 /// What a person last wrote of each object, to tell it from a status that others write: its uid and generation.
 #[derive(Default)]
-struct Generations(HashMap<Key, (Option<String>, Option<i64>)>);
+pub(super) struct Generations(HashMap<Key, (Option<String>, Option<i64>)>);
 
 impl Generations {
     /// Whether the object says something else than it did, or is another one.
-    fn changed(&mut self, object: &impl ResourceExt) -> bool {
+    pub fn changed(&mut self, object: &impl ResourceExt) -> bool {
         let now = (object.uid(), object.meta().generation);
         self.0.insert(Key::of(object), now.clone()) != Some(now)
     }
 
-    fn forget(&mut self, object: &impl ResourceExt) {
+    pub fn forget(&mut self, object: &impl ResourceExt) {
         self.0.remove(&Key::of(object));
     }
 }
@@ -157,6 +157,11 @@ pub(super) fn watch_namespaces(
 pub(super) fn watch_grants(tasks: &mut JoinSet<()>, api: Api<GrantObject>, told: Arc<Notify>) -> Store<GrantObject> {
     let drop_annotations = |object: &mut GrantObject| object.meta_mut().annotations = None;
     start(tasks, watcher(api, watcher::Config::default()), drop_annotations, move |_| told.notify_one())
+}
+
+/// Breakers: the governor alone reads them.
+pub(super) fn watch_breakers(tasks: &mut JoinSet<()>, api: Api<BreakerObject>, told: Arc<Notify>) -> Store<BreakerObject> {
+    start(tasks, watcher(api, watcher::Config::default()), keep_ours, move |_| told.notify_one())
 }
 
 /// Watches what Budgets make of their compute: their reconciler repairs it, and agents that wait for quota may get it.

@@ -134,6 +134,8 @@ pub struct Circuit {
     settings: Settings,
     owner: u64,
     epoch: u64,
+    /// The highest epoch of all circuits that a person approves together.
+    floor: u64,
     /// Openings in a row.
     opens: u32,
     phase: Phase,
@@ -158,7 +160,7 @@ impl Circuit {
     pub fn new(settings: Settings, owner: u64) -> Self {
         let settings = settings.sound();
         let phase = Phase::closed(settings.window);
-        Self { settings, owner, epoch: 0, opens: 0, phase, next: 0, unstored: false, counts: Counts::default() }
+        Self { settings, owner, epoch: 0, floor: 0, opens: 0, phase, next: 0, unstored: false, counts: Counts::default() }
     }
 
     pub(super) fn resumed(mut self, epoch: u64, opens: u32, phase: Option<Phase>) -> Self {
@@ -259,6 +261,30 @@ impl Circuit {
         &self.settings
     }
 
+    /// Who keeps it.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// It is stored elsewhere from now on, where nothing of it is durable yet.
+    pub fn elsewhere(&mut self) {
+        self.unstored = matches!(self.phase, Phase::Open { .. });
+    }
+
+    /// Another circuit that is approved together with this one has reached this epoch.
+    pub fn beside(&mut self, epoch: u64) {
+        self.floor = self.floor.max(epoch);
+    }
+
+    /// Why there would be no permit, if there would be none; nothing is taken, and nobody counts as refused.
+    pub fn refuses(&mut self, at: At) -> Option<Rejection> {
+        self.tick(at);
+        match self.settings.mode {
+            Mode::Disabled | Mode::Observe => None,
+            Mode::Enforce => self.verdict(at.now).err(),
+        }
+    }
+
     /// Its state, as it was last asked: one that is open beyond its time is open until somebody wants to act.
     pub fn state(&self) -> State {
         match self.phase {
@@ -327,7 +353,7 @@ impl Circuit {
             return Permit { owner: self.owner, epoch: self.epoch, id: 0, kind: Kind::Free };
         }
         if matches!(self.phase, Phase::Open { .. }) {
-            self.epoch = self.epoch.saturating_add(1);
+            self.rise();
             self.counts.tried = self.counts.tried.saturating_add(1);
             self.phase = Phase::half_open();
         }
@@ -363,7 +389,7 @@ impl Circuit {
             Phase::Closed { .. } => Ok(()),
             Phase::Open { until } if now < *until => reject(Why::Open, until - now),
             Phase::Open { .. } => match self.settings.review {
-                Review::Required if self.settings.approved != Some(self.epoch) => reject(Why::Review, open),
+                Review::Required if !self.is_approved() => reject(Why::Review, open),
                 Review::Required | Review::Auto => Ok(()),
             },
             Phase::HalfOpen { probes, successes } => {
@@ -375,6 +401,17 @@ impl Circuit {
                 reject(Why::Probing, earliest.saturating_sub(now).max(SOONEST))
             }
         }
+    }
+
+    /// Whether a person has approved this opening: it, or a later one of those that are approved together. An epoch that none of
+    /// them has reached approves nothing.
+    fn is_approved(&self) -> bool {
+        self.settings.approved.is_some_and(|approved| (self.epoch..=self.epoch.max(self.floor)).contains(&approved))
+    }
+
+    /// The next epoch: above all that a person may have approved.
+    fn rise(&mut self) {
+        self.epoch = self.epoch.max(self.floor).max(self.settings.approved.unwrap_or(0)).saturating_add(1);
     }
 
     /// Nobody asks it, or a person holds it: what happens changes nothing.
@@ -403,7 +440,7 @@ impl Circuit {
             Phase::HalfOpen { .. } => &mut self.counts.reopened,
         };
         *count = count.saturating_add(1);
-        self.epoch = self.epoch.saturating_add(1);
+        self.rise();
         self.opens = self.opens.saturating_add(1);
         self.unstored = true;
         let wait = open_for(&self.settings, self.opens, at.random).max(retry_after.unwrap_or(0).min(DAY));

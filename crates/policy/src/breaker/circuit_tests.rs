@@ -313,3 +313,23 @@ fn permits_that_nobody_gives_back_do_not_fill_it() {
     assert_eq!(circuit.complete(&permits[0], FAILURE, at(0)), Completed::Late);
     assert_eq!(circuit.complete(&permits[4999], FAILURE, at(0)), Completed::Taken);
 }
+
+#[test]
+fn circuits_that_are_approved_together_have_no_epoch_twice() {
+    let settings = Settings { threshold: 1, review: Review::Required, ..Settings::of(Guard::Work) };
+    let (mut one, mut other) = (opened(settings.clone(), 0), Circuit::new(settings.clone(), 2));
+    other.beside(one.epoch());
+    fail(&mut other, 0, 1);
+    other.stored(other.epoch());
+    one.beside(other.epoch());
+    assert_eq!((one.epoch(), other.epoch()), (1, 2));
+    let late = at(10_000_000);
+    for (approved, expected) in [(1, (true, false)), (3, (false, false)), (2, (true, true))] {
+        let settings = Settings { approved: Some(approved), ..settings.clone() };
+        one.set(settings.clone(), late);
+        other.set(settings, late);
+        let pass = (one.refuses(late).is_none(), other.refuses(late).is_none());
+        assert_eq!(pass, expected, "approved up to {approved}; what none of them has reached is no approval");
+    }
+    assert_eq!(permit(&mut one, late.now).epoch, 3, "above what was approved");
+}

@@ -17,9 +17,11 @@
 //! | [`settings`] | the guards and their defaults |
 //! | [`scopes`] | several circuits, all or nothing |
 //! | [`saved`] | what is durable, and what a new owner makes of it |
+//! | [`choice`] | which of several sets of guards holds for a pool |
 //! | [`commands`] | which ends of a command are failures |
 //! | [`refusal`] | how a refusal is said |
 
+pub mod choice;
 pub mod circuit;
 pub mod commands;
 pub mod refusal;

@@ -64,7 +64,7 @@ pub struct Settings {
     pub probe_within: Option<u64>,
     /// Who lets it be tried again.
     pub review: Review,
-    /// The opening that a person has approved: its epoch.
+    /// The opening up to which a person has approved: its epoch.
     pub approved: Option<u64>,
 }
 

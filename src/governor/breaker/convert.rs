@@ -1,0 +1,184 @@
+//! From what people wrote in a Breaker to how its circuits behave, and a circuit as it stands in a status. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, WorkGuard};
+use crate::api::shared;
+use crate::policy::breaker::{Force, Guard, Mode, Review, Saved, Settings, State};
+
+/// Circuits that a status has room for.
+pub const ROOM: usize = 32;
+
+fn mode(mode: shared::Mode) -> Mode {
+    match mode {
+        shared::Mode::Enforce => Mode::Enforce,
+        shared::Mode::Observe => Mode::Observe,
+        shared::Mode::Disabled => Mode::Disabled,
+    }
+}
+
+/// What the three guards have in common, as people wrote it.
+#[derive(Clone, Copy, Default)]
+struct Numbers {
+    threshold: Option<i32>,
+    window: Option<i32>,
+    open: Option<i32>,
+    successes: Option<i32>,
+    factor: Option<i32>,
+    max_open: Option<i32>,
+    probes: Option<i32>,
+    probe_within: Option<i32>,
+}
+
+impl Numbers {
+    fn over(self, settings: &mut Settings) {
+        let milliseconds = |seconds: Option<i32>| seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(|seconds| seconds * 1000);
+        let number = |number: Option<i32>| number.and_then(|number| u32::try_from(number).ok());
+        let Self { threshold, window, open, successes, factor, max_open, probes, probe_within } = self;
+        settings.threshold = number(threshold).unwrap_or(settings.threshold);
+        settings.window = milliseconds(window).unwrap_or(settings.window);
+        settings.open = milliseconds(open).unwrap_or(settings.open);
+        settings.successes = number(successes).unwrap_or(settings.successes);
+        settings.factor = number(factor).unwrap_or(settings.factor);
+        settings.max_open = milliseconds(max_open).unwrap_or(settings.max_open);
+        settings.probes = number(probes).unwrap_or(settings.probes);
+        settings.probe_within = milliseconds(probe_within).or(settings.probe_within);
+    }
+}
+
+macro_rules! numbers {
+    ($guard:expr) => {
+        $guard.as_ref().map_or_else(Numbers::default, |guard| Numbers {
+            threshold: guard.failure_threshold,
+            window: guard.window_seconds,
+            open: guard.open_seconds,
+            successes: guard.success_threshold,
+            factor: guard.backoff_factor,
+            max_open: guard.max_open_seconds,
+            probes: guard.half_open_probes,
+            probe_within: guard.probe_timeout_seconds,
+        })
+    };
+}
+
+/// How a circuit of this guard behaves. `operation`: the longest that one of the operations may take which come one after another,
+/// in milliseconds.
+pub fn settings(spec: Option<&BreakerSpec>, guard: Guard, operation: u64) -> Settings {
+    let mut settings = Settings::of(guard);
+    let Some(spec) = spec else { return settings.with_effective_window(operation) };
+    let BreakerSpec { mode: how, pools: _, work, commands, models, force, approved_epoch } = spec;
+    let (work, commands, models): (&Option<WorkGuard>, &Option<CommandsGuard>, &Option<ModelsGuard>) = (work, commands, models);
+    settings.mode = mode(*how);
+    settings.force = force.map(|force| match force {
+        api::Force::Open => Force::Open,
+        api::Force::Closed => Force::Closed,
+    });
+    settings.approved = approved_epoch.and_then(|epoch| u64::try_from(epoch).ok());
+    match guard {
+        Guard::Work => {
+            numbers!(work).over(&mut settings);
+            settings.review = match work.as_ref().and_then(|work| work.review) {
+                Some(api::Review::Required) => Review::Required,
+                Some(api::Review::Auto) | None => Review::Auto,
+            };
+        }
+        Guard::Commands => numbers!(commands).over(&mut settings),
+        Guard::Session => {
+            let session = commands.as_ref().and_then(|commands| commands.session.as_ref());
+            let threshold = session.and_then(|session| session.failure_threshold);
+            Numbers { threshold, ..numbers!(commands) }.over(&mut settings);
+        }
+        Guard::Models => numbers!(models).over(&mut settings),
+    }
+    settings.with_effective_window(operation)
+}
+
+/// A state, as the custom resource names it.
+pub fn state(state: State) -> CircuitState {
+    match state {
+        State::Closed => CircuitState::Closed,
+        State::HalfOpen => CircuitState::HalfOpen,
+        State::Open => CircuitState::Open,
+    }
+}
+
+/// What stands in a status of a circuit.
+pub fn saved(circuit: &api::Circuit) -> Saved {
+    Saved {
+        state: match circuit.state {
+            CircuitState::Closed => State::Closed,
+            CircuitState::HalfOpen => State::HalfOpen,
+            CircuitState::Open => State::Open,
+        },
+        epoch: u64::try_from(circuit.epoch).unwrap_or(0),
+        opens: circuit.opens.and_then(|opens| u32::try_from(opens).ok()).unwrap_or(0),
+        open_until: circuit.open_until.as_ref().map(|until| until.0.as_millisecond()),
+    }
+}
+
+/// A circuit as it shall stand there. Of the time until which it is open the stored one is kept, as long as it is the same opening:
+/// clocks differ a little each time they are read.
+pub fn circuit(what: &str, saved: &Saved, stored: Option<&api::Circuit>) -> api::Circuit {
+    let same = stored.filter(|stored| self::saved(stored).says(saved));
+    let until = saved.open_until.and_then(|until| Timestamp::from_millisecond(until).ok()).map(Time);
+    api::Circuit {
+        key: what.to_owned(),
+        state: state(saved.state),
+        epoch: i64::try_from(saved.epoch).unwrap_or(i64::MAX),
+        opens: i32::try_from(saved.opens).ok().filter(|opens| *opens > 0),
+        open_until: same.map_or(until, |same| same.open_until.clone()),
+        failures: None,
+        last_failure: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(spec: serde_json::Value) -> BreakerSpec {
+        serde_json::from_value(spec).expect("a spec")
+    }
+
+    #[test]
+    fn what_is_unset_is_as_the_guard_has_it() {
+        for guard in [Guard::Work, Guard::Session, Guard::Commands, Guard::Models] {
+            assert_eq!(settings(Some(&spec(json!({}))), guard, 1), Settings::of(guard));
+            assert_eq!(settings(None, guard, 1), Settings::of(guard));
+        }
+    }
+
+    #[test]
+    fn each_guard_has_its_own_numbers() {
+        let spec = spec(json!({"mode": "Observe", "force": "Open", "approvedEpoch": 7,
+            "work": {"failureThreshold": 2, "windowSeconds": 10, "review": "Required", "probeTimeoutSeconds": 9},
+            "commands": {"failureThreshold": 20, "session": {"failureThreshold": 4}, "openSeconds": 5},
+            "models": {"backoffFactor": 2, "maxOpenSeconds": 60, "halfOpenProbes": 3, "successThreshold": 4}}));
+        let of = |guard| settings(Some(&spec), guard, 8000);
+        let work = of(Guard::Work);
+        assert_eq!((work.mode, work.force, work.approved, work.review), (Mode::Observe, Some(Force::Open), Some(7), Review::Required));
+        assert_eq!((work.threshold, work.window, work.probe_within), (2, 16_000, Some(9000)), "two turns of eight seconds");
+        assert_eq!((of(Guard::Session).threshold, of(Guard::Session).open), (4, 5000));
+        assert_eq!((of(Guard::Commands).threshold, of(Guard::Commands).window), (20, 120_000));
+        let models = of(Guard::Models);
+        assert_eq!((models.factor, models.max_open, models.probes, models.successes, models.review), (2, 60_000, 3, 4, Review::Auto));
+    }
+
+    #[test]
+    fn a_circuit_survives_its_way_through_a_status() {
+        let cases = [
+            Saved::default(),
+            Saved { state: State::Open, epoch: 3, opens: 2, open_until: Some(1_767_225_725_000) },
+            Saved { state: State::HalfOpen, epoch: 4, opens: 2, open_until: None },
+        ];
+        for before in cases {
+            let first = circuit("work/p", &before, None);
+            assert_eq!(saved(&first), before);
+            let later = Saved { open_until: before.open_until.map(|until| until + 1700), ..before };
+            assert_eq!(circuit("work/p", &later, Some(&first)), first, "that clocks differ is no news");
+        }
+    }
+}

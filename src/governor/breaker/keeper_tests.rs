@@ -1,0 +1,242 @@
+//! The keeper against an API server that is a variable: what is stored of its circuits, and what a leader after it finds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Circuits, Key, Refused};
+use crate::api::Breaker;
+use crate::api::breaker::CircuitState;
+use crate::controller::Key as Name;
+use crate::policy::breaker::{Outcome, Permit, State, Why};
+use crate::telemetry::Metrics;
+
+const FAILURE: Outcome = Outcome::Failure { retry_after: None };
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn breaker(name: &str, version: u64, spec: Value) -> Breaker {
+    serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "spec": spec,
+        "metadata": {"name": name, "namespace": "n", "uid": name, "generation": 1, "resourceVersion": version.to_string()}}))
+    .expect("a Breaker")
+}
+
+fn pool(name: &str) -> Name {
+    Name { namespace: "n".into(), name: name.into() }
+}
+
+fn pools(names: &[&str]) -> HashMap<Name, u64> {
+    names.iter().map(|name| (pool(name), 1000)).collect()
+}
+
+/// A leader that has read everything.
+fn leader(epoch: i64, stored: &[Breaker], names: &[&str]) -> Circuits {
+    let circuits = Circuits::new(epoch, Metrics::default());
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(names));
+    circuits
+}
+
+/// Writes all that is due, as the API server would take it.
+fn write(circuits: &Circuits, stored: &mut Vec<Breaker>) -> usize {
+    let mut writes = 0;
+    while let Some((name, over, status)) = circuits.next() {
+        let there = stored.iter_mut().find(|there| there.metadata.name.as_ref() == Some(&name.name)).expect("it is there");
+        if there.metadata.resource_version != over.metadata.resource_version {
+            circuits.conflicted(&name, Some(there.clone()));
+            continue;
+        }
+        let version: u64 = there.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).expect("a number");
+        there.metadata.resource_version = Some((version + 1).to_string());
+        there.status = Some(status);
+        circuits.stored(&name, there.clone());
+        writes += 1;
+    }
+    writes
+}
+
+async fn permit(circuits: &Circuits, of: &str, key: &Key) -> Permit {
+    circuits.admit(&pool(of), key, WITHIN).await.expect("it is closed, or a probe")
+}
+
+async fn why(circuits: &Circuits, of: &str, key: &Key) -> Why {
+    match circuits.admit(&pool(of), key, WITHIN).await {
+        Err(Refused::Open { rejection, .. }) => rejection.why,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn open(circuits: &Circuits, of: &str, key: &Key, times: usize) {
+    for _ in 0..times {
+        let permit = permit(circuits, of, key).await;
+        circuits.complete(key, &permit, FAILURE, "timed out");
+    }
+}
+
+fn state(circuits: &Circuits, of: &str, key: &Key) -> State {
+    circuits.state(&pool(of), key).expect("everything was read").state
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_hears_of_an_opening_before_it_is_stored() {
+    let mut stored = vec![breaker("default", 1, json!({}))];
+    let circuits = leader(7, &stored, &["p"]);
+    write(&circuits, &mut stored);
+    let key = Key::work("n", "p");
+    open(&circuits, "p", &key, 3).await;
+    assert_eq!(state(&circuits, "p", &key), State::Open);
+    // The API server does not answer: nor do we.
+    assert!(matches!(circuits.admit(&pool("p"), &key, WITHIN).await, Err(Refused::Away(_))));
+    let told = std::sync::Mutex::new(stored);
+    let asks = circuits.admit(&pool("p"), &key, WITHIN);
+    let writes = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        write(&circuits, &mut told.lock().expect("nobody else"));
+    };
+    let (asked, ()) = tokio::join!(asks, writes);
+    assert!(matches!(asked, Err(Refused::Open { words, .. }) if words.contains("work circuit breaker open for p")));
+    let stored = told.into_inner().expect("nobody else");
+    let circuit = stored[0].status.as_ref().and_then(|status| status.circuits.clone()).expect("it is stored").remove(0);
+    assert_eq!((circuit.key.as_str(), circuit.state, circuit.epoch), ("work/p", CircuitState::Open, 1));
+    // Another leader: it is open still, and of one that leads no more nothing counts.
+    let next = leader(8, &stored, &["p"]);
+    assert_eq!(why(&next, "p", &key).await, Why::Open);
+    next.pass(70_000);
+    let probe = permit(&next, "p", &key).await;
+    next.complete(&key, &Permit { owner: probe.owner - 1, ..probe }, FAILURE, "an earlier leader's");
+    assert_eq!(state(&next, "p", &key), State::HalfOpen);
+    next.complete(&key, &probe, Outcome::Success, "");
+    assert_eq!(state(&next, "p", &key), State::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_namespace_is_written_to_by_nobody() {
+    let mut stored = vec![breaker("default", 1, json!({}))];
+    let circuits = leader(7, &stored, &["p"]);
+    assert_eq!(write(&circuits, &mut stored), 1, "its conditions");
+    let key = Key::work("n", "p");
+    open(&circuits, "p", &key, 1).await;
+    circuits.pass(6000);
+    assert_eq!(write(&circuits, &mut stored), 1, "one failure");
+    for _ in 0..100 {
+        circuits.pass(600_000);
+        circuits.tick();
+        circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
+        assert_eq!(write(&circuits, &mut stored), 0);
+    }
+    open(&circuits, "p", &key, 3).await;
+    assert_eq!(write(&circuits, &mut stored), 1, "it opened");
+    for _ in 0..100 {
+        circuits.pass(600_000);
+        circuits.tick();
+        assert_eq!(write(&circuits, &mut stored), 0, "it is open, and nobody asks");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_approves_all_openings_up_to_one() {
+    let spec = json!({"work": {"review": "Required", "failureThreshold": 1}});
+    let mut stored = vec![breaker("default", 1, spec.clone())];
+    let circuits = leader(7, &stored, &["p", "q", "r"]);
+    for name in ["p", "q"] {
+        open(&circuits, name, &Key::work("n", name), 1).await;
+    }
+    write(&circuits, &mut stored);
+    circuits.pass(10_000_000);
+    let keys = [Key::work("n", "p"), Key::work("n", "q")];
+    assert_eq!((why(&circuits, "p", &keys[0]).await, why(&circuits, "q", &keys[1]).await), (Why::Review, Why::Review));
+    let epochs: Vec<u64> = ["p", "q"].map(|name| circuits.state(&pool(name), &Key::work("n", name)).expect("known").epoch).to_vec();
+    assert!(epochs[0] != epochs[1], "{epochs:?}");
+    let highest = *epochs.iter().max().expect("two");
+    stored[0].spec = serde_json::from_value(json!({"work": spec["work"], "approvedEpoch": highest})).expect("a spec");
+    stored[0].metadata.resource_version = Some("90".into());
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p", "q", "r"]));
+    let probe = permit(&circuits, "p", &keys[0]).await;
+    permit(&circuits, "q", &keys[1]).await;
+    circuits.complete(&keys[0], &probe, FAILURE, "again");
+    write(&circuits, &mut stored);
+    circuits.pass(10_000_000);
+    assert_eq!(why(&circuits, "p", &keys[0]).await, Why::Review, "the next opening is another one");
+    // One that opens for the first time is none of those that were approved.
+    open(&circuits, "r", &Key::work("n", "r"), 1).await;
+    write(&circuits, &mut stored);
+    circuits.pass(10_000_000);
+    assert_eq!(why(&circuits, "r", &Key::work("n", "r")).await, Why::Review);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_circuit_goes_with_its_pool_to_another_breaker() {
+    let key = Key::work("n", "p");
+    let circuits = leader(7, &[], &["p"]);
+    open(&circuits, "p", &key, 3).await;
+    assert_eq!(why(&circuits, "p", &key).await, Why::Open, "there is nowhere to store it");
+    let mut stored = vec![breaker("default", 1, json!({}))];
+    let see = |circuits: &Circuits, stored: &[Breaker], names: &[&str]| {
+        circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(names));
+    };
+    see(&circuits, &stored, &["p"]);
+    write(&circuits, &mut stored);
+    assert_eq!(why(&circuits, "p", &key).await, Why::Open);
+    let kept = |stored: &[Breaker], at: usize| {
+        stored[at]
+            .status
+            .as_ref()
+            .and_then(|status| status.circuits.clone())
+            .unwrap_or_default()
+            .into_iter()
+            .map(|circuit| circuit.key)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kept(&stored, 0), ["work/p"]);
+    stored.push(breaker("strict", 50, json!({"pools": ["p"]})));
+    see(&circuits, &stored, &["p"]);
+    write(&circuits, &mut stored);
+    assert_eq!((kept(&stored, 0), kept(&stored, 1)), (vec![], vec!["work/p".to_owned()]));
+    assert_eq!(why(&circuits, "p", &key).await, Why::Open);
+    // Its pool is gone: so is it.
+    see(&circuits, &stored, &["q"]);
+    write(&circuits, &mut stored);
+    assert_eq!(kept(&stored, 1), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_leader_wrote_after_we_read_is_believed() {
+    let mut stored = vec![breaker("default", 1, json!({}))];
+    let (old, new) = (leader(7, &stored, &["p"]), leader(8, &stored, &["p"]));
+    let key = Key::work("n", "p");
+    open(&old, "p", &key, 3).await;
+    write(&old, &mut stored);
+    // Our own write meets it.
+    write(&new, &mut stored);
+    assert_eq!(why(&new, "p", &key).await, Why::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_has_a_permit_for_counts_while_it_is_closed() {
+    let mut stored = vec![breaker("default", 1, json!({"commands": {"failureThreshold": 2}}))];
+    let circuits = leader(7, &stored, &["p", "q"]);
+    let key = Key::commands("n");
+    circuits.failed(&pool("p"), &key, "hung");
+    assert_eq!(state(&circuits, "q", &key), State::Closed);
+    circuits.failed(&pool("q"), &key, "hung");
+    assert_eq!(state(&circuits, "p", &key), State::Open, "of a namespace all count");
+    circuits.failed(&pool("q"), &key, "hung");
+    write(&circuits, &mut stored);
+    circuits.pass(40_000);
+    let probe = permit(&circuits, "p", &key).await;
+    circuits.failed(&pool("q"), &key, "began before");
+    assert_eq!(state(&circuits, "p", &key), State::HalfOpen);
+    // A probe that says nothing has failed.
+    circuits.pass(61_000);
+    circuits.tick();
+    assert_eq!(state(&circuits, "p", &key), State::Open);
+    circuits.complete(&key, &probe, Outcome::Success, "");
+    assert_eq!(state(&circuits, "p", &key), State::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_decided_before_everything_was_read() {
+    let circuits = Circuits::new(7, Metrics::default());
+    assert!(matches!(circuits.admit(&pool("p"), &Key::work("n", "p"), WITHIN).await, Err(Refused::Away(_))));
+    assert_eq!(circuits.state(&pool("p"), &Key::work("n", "p")), None);
+}

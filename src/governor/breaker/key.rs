@@ -1,0 +1,95 @@
+//! Which circuit: of a namespace, of a guard, for one of the many things it guards.
+
+use std::fmt;
+
+use crate::api::names::short_hash;
+use crate::policy::breaker::Guard;
+
+/// The longest name of a circuit that a status takes.
+const LONGEST: usize = 128;
+/// Hexadecimal digits of the hash that ends a name which was too long.
+const DIGITS: usize = 16;
+
+/// A circuit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its namespace.
+    pub namespace: String,
+    /// What it protects.
+    pub guard: Guard,
+    /// Its name in the status of a Breaker: `work/POOL`, `commands`, `models/HOST/CLASS`.
+    pub what: String,
+}
+
+impl Key {
+    /// The work of a pool.
+    pub fn work(namespace: &str, pool: &str) -> Self {
+        Self { namespace: namespace.to_owned(), guard: Guard::Work, what: format!("work/{pool}") }
+    }
+
+    /// The commands of all agents of the pools that a Breaker guards.
+    pub fn commands(namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), guard: Guard::Commands, what: "commands".to_owned() }
+    }
+
+    /// Calls of one class of models at one provider.
+    pub fn models(namespace: &str, host: &str, class: &str) -> Self {
+        let mut what = format!("models/{host}/{class}");
+        if what.len() > LONGEST {
+            let hash = short_hash(&[&what], DIGITS);
+            let end = (0..LONGEST - DIGITS).rev().find(|at| what.is_char_boundary(*at)).unwrap_or(0);
+            what.truncate(end);
+            what.push('-');
+            what.push_str(&hash);
+        }
+        Self { namespace: namespace.to_owned(), guard: Guard::Models, what }
+    }
+
+    /// The circuit that a status calls so. None: it is of a guard that this version does not know.
+    pub fn named(namespace: &str, what: &str) -> Option<Self> {
+        let guard = match what.split('/').next() {
+            Some("work") => Guard::Work,
+            Some("commands") => Guard::Commands,
+            Some("models") => Guard::Models,
+            _ => return None,
+        };
+        Some(Self { namespace: namespace.to_owned(), guard, what: what.to_owned() })
+    }
+
+    /// What of its guard it is for: a pool, a provider and its class of models; empty: everything.
+    pub fn about(&self) -> &str {
+        self.what.split_once('/').map_or("", |(_, about)| about)
+    }
+
+    /// The pool that it is for, if it is for one.
+    pub fn pool(&self) -> Option<&str> {
+        match self.guard {
+            Guard::Work => Some(self.about()),
+            Guard::Session | Guard::Commands | Guard::Models => None,
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.namespace, self.what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_again_by_its_name() {
+        let long = "h".repeat(300);
+        for key in [Key::work("n", "p"), Key::commands("n"), Key::models("n", "api.example.com", "large"), Key::models("n", &long, "large")]
+        {
+            assert!(key.what.len() <= LONGEST, "{key}");
+            assert_eq!(Key::named("n", &key.what), Some(key));
+        }
+        assert_ne!(Key::models("n", &long, "large"), Key::models("n", &long, "small"));
+        assert_eq!((Key::work("n", "p").pool(), Key::commands("n").pool(), Key::commands("n").about()), (Some("p"), None, ""));
+        assert_eq!(Key::named("n", "tomorrow/x"), None);
+    }
+}

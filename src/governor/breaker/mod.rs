@@ -1,0 +1,29 @@
+//! The governor's circuits: what keeps failing is stopped for a while, for a whole pool, namespace or provider.
+//!
+//! Every decision is `policy::breaker`'s, on circuits in memory. An opening is in the status of a Breaker before anybody who asks
+//! is answered, so that a fail-over finds it; what was counted, and the permits that are out, are memory and may be lost. A
+//! circuit belongs to the Breaker that holds for the pool that asks; where there is none it has the defaults, and nowhere to be
+//! stored.
+//!
+//! | file | for |
+//! |---|---|
+//! | [`key`] | which circuit |
+//! | [`convert`] | what people wrote, and circuits as they stand in status |
+//! | [`keeper`] | the circuits in memory |
+//! | [`standing`] | how a circuit stands, for those who only look |
+//! | [`status`] | what a Breaker says of itself |
+//! | [`run`] | the loops: reads, lets time go by, writes |
+
+pub mod convert;
+pub mod keeper;
+pub mod key;
+pub mod run;
+pub mod standing;
+pub mod status;
+
+pub use keeper::{Circuits, Refused};
+pub use key::Key;
+pub use standing::Standing;
+
+#[cfg(test)]
+mod keeper_tests;

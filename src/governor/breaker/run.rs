@@ -1,0 +1,134 @@
+//! The loops of the governor of circuits: reads what people wrote, lets time go by, writes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::status::news;
+use crate::api::breaker::BreakerStatus;
+use crate::api::names::managers;
+use crate::api::{AgentPool, Breaker};
+use crate::cluster::{Class, Error};
+use crate::controller::publish::publish;
+use crate::controller::{Context, Key as Name};
+
+/// Time goes by in these steps.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two looks at what people wrote, when nobody says that it changed.
+const LOOK: Duration = Duration::from_secs(5);
+/// Changes that come together are taken together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// A model turn of a pool that says nothing of it, in seconds.
+const TURN: i32 = 600;
+/// Name of this loop in logs.
+const LOOP: &str = "breaker";
+
+/// Runs until our leadership ends.
+pub async fn run(context: Arc<Context>) {
+    plant(&context);
+    futures::join!(look(&context), tick(&context), write(context.clone()));
+}
+
+/// The longest that a model turn of a pool may take, in milliseconds.
+fn turn(pool: &AgentPool) -> u64 {
+    let seconds = pool.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.model_turn_timeout_seconds).unwrap_or(TURN);
+    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
+}
+
+/// Breakers and pools, as they are now.
+fn plant(context: &Context) {
+    let breakers = context.stores.breakers.state().into_iter().filter_map(|stored| match &stored.0 {
+        Ok(breaker) => Some(Arc::new(breaker.clone())),
+        Err(invalid) => {
+            let key = Name::of(stored.as_ref());
+            if context.invalid_is_news(LOOP, key.clone(), &invalid.error) {
+                tracing::error!(namespace = %key.namespace, breaker = %key.name, error = %invalid.error, "a stored Breaker does not fit its type; it guards nothing");
+            }
+            None
+        }
+    });
+    let breakers = breakers.filter(|breaker| breaker.metadata.deletion_timestamp.is_none()).collect();
+    let pools = context.stores.pools.state().into_iter().filter_map(|stored| {
+        let pool = stored.0.as_ref().ok()?;
+        Some((Name::of(pool), turn(pool)))
+    });
+    context.circuits.plant(breakers, pools.collect::<HashMap<_, _>>());
+}
+
+async fn look(context: &Context) {
+    loop {
+        tokio::select! {
+            () = context.stores.breakers_changed.notified() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        plant(context);
+        tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+async fn tick(context: &Context) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        context.circuits.tick();
+        context.metrics.breakers(context.circuits.all());
+    }
+}
+
+/// Writes what is due. One write of a Breaker is on its way at a time.
+async fn write(context: Arc<Context>) {
+    loop {
+        while let Some((name, breaker, status)) = context.circuits.next() {
+            tokio::spawn(store(context.clone(), name, breaker, status));
+        }
+        context.circuits.until_work().await;
+    }
+}
+
+async fn store(context: Arc<Context>, name: Name, breaker: Arc<Breaker>, status: BreakerStatus) {
+    let api = context.api::<Breaker>(&name.namespace);
+    let applied = BreakerStatus { governor_epoch: Some(context.epoch), ..status };
+    let error = match publish(&context, &api, breaker.as_ref(), managers::GOVERNOR, &applied).await {
+        Ok(stored) => {
+            let news = news(breaker.status.as_ref().unwrap_or(&BreakerStatus::default()), &applied);
+            context.circuits.stored(&name, stored);
+            for news in news {
+                if news.warning {
+                    context.events.warning(breaker.as_ref(), news.reason, "Guard", news.note).await;
+                } else {
+                    context.events.normal(breaker.as_ref(), news.reason, "Guard", news.note).await;
+                }
+            }
+            return;
+        }
+        Err(error) => error,
+    };
+    match error.class() {
+        Class::LostLeadership => {
+            tracing::error!(namespace = %name.namespace, breaker = %name.name, %error, "a Breaker was written by somebody else");
+            context.leadership.abdicate();
+        }
+        Class::Conflict | Class::NotFound | Class::AlreadyExists => match live(&context, &name).await {
+            Ok(live) => context.circuits.conflicted(&name, live),
+            Err(error) => put_off(&context, &name, &error),
+        },
+        // A lower epoch than what stands there is refused: then a newer one is to be read, too.
+        Class::Refused => {
+            if let Ok(Some(live)) = live(&context, &name).await {
+                context.circuits.conflicted(&name, Some(live));
+            }
+            put_off(&context, &name, &error);
+        }
+        Class::QuotaExceeded | Class::Terminating | Class::Unavailable => put_off(&context, &name, &error),
+    }
+}
+
+async fn live(context: &Context, name: &Name) -> Result<Option<Breaker>, Error> {
+    context.api::<Breaker>(&name.namespace).get_opt(&name.name).await.map_err(Error::of("reading a Breaker"))
+}
+
+fn put_off(context: &Context, name: &Name, error: &Error) {
+    let wait = context.circuits.put_off(name);
+    tracing::warn!(namespace = %name.namespace, breaker = %name.name, retry_seconds = wait.as_secs_f64(), %error, "the status of a Breaker could not be written");
+}

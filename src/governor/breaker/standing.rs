@@ -1,0 +1,67 @@
+//! How a circuit stands, for those who only look: pools that are blocked, agents that are told, people.
+
+use jiff::Timestamp;
+
+use super::convert;
+use super::keeper::Circuits;
+use super::key::Key;
+use crate::controller::Key as Name;
+use crate::policy::breaker::{Rejection, State};
+
+/// How a circuit stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// The Breaker that holds; none: the defaults do.
+    pub breaker: Option<String>,
+    /// Its state, as it was last asked.
+    pub state: State,
+    /// Why nobody would get a permit now, if nobody would.
+    pub refuses: Option<Rejection>,
+    /// Its epoch: what a person approves.
+    pub epoch: u64,
+    /// Openings in a row.
+    pub opens: u32,
+    /// Until when it is open, by the wall clock, as it is stored.
+    pub until: Option<Timestamp>,
+    /// The last failure, in words.
+    pub last_failure: Option<String>,
+}
+
+impl Circuits {
+    /// How a circuit stands for the agents of `pool`. None: nothing is known yet.
+    pub fn state(&self, pool: &Name, key: &Key) -> Option<Standing> {
+        if !self.is_ready() {
+            return None;
+        }
+        self.with(&pool.name, key, |state, slot| {
+            let (at, wall) = (state.at(), state.wall());
+            let home = slot.home.as_ref().map(|name| Name { namespace: slot.key.namespace.clone(), name: name.clone() });
+            let breaker = home.and_then(|home| state.homes.get(&home)).map(|home| home.breaker.clone());
+            let stored = breaker.iter().flat_map(|breaker| breaker.status.iter()).flat_map(|status| status.circuits.iter().flatten());
+            let stored = stored.into_iter().find(|circuit| circuit.key == slot.key.what);
+            let kept = state.circuits.get_mut(slot)?;
+            let refuses = kept.circuit.refuses(at);
+            let saved = kept.circuit.saved(at.now, wall);
+            let until = convert::circuit(&slot.key.what, &saved, stored).open_until;
+            Some(Standing {
+                breaker: slot.home.clone(),
+                state: saved.state,
+                refuses,
+                epoch: saved.epoch,
+                opens: saved.opens,
+                until: until.map(|until| until.0),
+                last_failure: kept.last_failure.clone(),
+            })
+        })
+    }
+
+    /// All circuits that are kept, for metrics: namespace, Breaker, circuit and state.
+    pub fn all(&self) -> Vec<(String, String, String, State)> {
+        let state = self.lock();
+        let all = state.circuits.iter().map(|(slot, kept)| {
+            let home = slot.home.clone().unwrap_or_default();
+            (slot.key.namespace.clone(), home, slot.key.what.clone(), kept.circuit.state())
+        });
+        all.collect()
+    }
+}
