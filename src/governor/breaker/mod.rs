@@ -11,9 +11,11 @@
 //! | [`convert`] | what people wrote, and circuits as they stand in status |
 //! | [`keeper`] | the circuits in memory |
 //! | [`standing`] | how a circuit stands, for those who only look |
+//! | [`commands`] | what agents are told of the breakers of their commands |
 //! | [`status`] | what a Breaker says of itself |
 //! | [`run`] | the loops: reads, lets time go by, writes |
 
+pub mod commands;
 pub mod convert;
 pub mod keeper;
 pub mod key;
