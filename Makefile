@@ -81,7 +81,7 @@ e2e: images ## the chart and the whole system on a real cluster of its own, whic
 clients: PROFILE = quick
 clients: images images-codex ## real clients (Codex, the official Python SDKs): against the scripted model server, and through Spillway on a cluster; needs npm, PyPI and root
 	tests/clients/codex.sh
-	MODEL_SERVER=target/$(HOST)/quick/spillway-model-server tests/clients/run.sh
+	MODEL_SERVER=target/$(HOST)/quick/spillway-model-server POD_BINARY=target/$(HOST)/quick/spillway-agent tests/clients/run.sh
 	@CLUSTER='$(CLUSTER)' tests/clients/cluster.sh
 
 bench: images ## the benchmarks of docs/benchmarks.md, on a cluster of their own

@@ -21,6 +21,11 @@ impl BootTime {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// This long after.
+    pub fn after(self, wait: Duration) -> Self {
+        Self(self.0.saturating_add(wait))
+    }
+
     /// How long ago this was.
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)

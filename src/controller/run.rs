@@ -27,11 +27,11 @@ use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
-use crate::governor::breaker;
 use crate::governor::budget as tokens;
 use crate::governor::server::{Governor, routes};
 use crate::governor::work::queues::Queues;
 use crate::governor::work::{self, Desk};
+use crate::governor::{breaker, commands};
 use crate::notify::Notifier;
 use crate::notify::settings::Webhook;
 use crate::pki::keep::{Places, Trust, keep};
@@ -171,6 +171,7 @@ async fn stand_and_lead(
             ended = govern(context.clone(), &settings, trust) => ended,
             () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
             () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
+            () = commands::run(context.clone()) => bail!("nobody tells agents of the breakers of their commands any more"),
             () = breaker::run::run(context.clone()) => bail!("nobody keeps the circuit breakers any more"),
             () = supervised::changed(&settings.supervised, &client, &supervised) => {
                 bail!("the gateway is somewhere else now; this process ends, and begins again with what is true")

@@ -7,6 +7,7 @@ use crate::wire::Refusal;
 use crate::wire::access::{Call, Row, TABLE};
 use crate::wire::agent::{Done, Goodbye, Register, Report, Settings, Spawn, Spawned, Wanted};
 use crate::wire::budget::{AskTokens, Left};
+use crate::wire::command::{EndTry, Tried, TryCommand};
 use crate::wire::follow::{Inbox, Listed};
 use crate::wire::plan::{Plan, Planned};
 use crate::wire::work::{Advance, Assignment, Claim, Complete, Fail, Release, Submit, Submitted};
@@ -126,6 +127,16 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
         Call::AskBudget => Shape {
             summary: "Asks people for more tokens: a condition of the Agent, and an event. It raises nothing. Answered when it is stored.",
             body: Some(reference::<AskTokens>(types)),
+            answer: reference::<Done>(types),
+        },
+        Call::TryCommand => Shape {
+            summary: "May a command be run although the breaker of the namespace is open, to try whether things work again?",
+            body: Some(reference::<TryCommand>(types)),
+            answer: reference::<Tried>(types),
+        },
+        Call::EndTry => Shape {
+            summary: "How a command ended that was tried. Only who was given the permit can say so, and once.",
+            body: Some(reference::<EndTry>(types)),
             answer: reference::<Done>(types),
         },
         Call::Changes => return None,

@@ -24,6 +24,7 @@ use crate::wire::access::{Call, Caller, Found, Row, find, methods};
 use crate::wire::agent::{AskWanted, Goodbye, Register, Report, Spawn, Wanted};
 use crate::wire::body::{self, MAX_BYTES};
 use crate::wire::budget::AskTokens;
+use crate::wire::command::{EndTry, TryCommand};
 use crate::wire::follow::{AskInbox, ListWork};
 use crate::wire::plan::Plan;
 use crate::wire::work::{Advance, Claim, Complete, Fail, Release, Submit};
@@ -193,6 +194,8 @@ fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
         Call::Inbox => query::read::<AskInbox>(uri).map(drop),
         Call::Wanted => query::read::<AskWanted>(uri).map(drop),
         Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
+        Call::TryCommand => body::read::<TryCommand>(bytes).map(drop),
+        Call::EndTry => body::read::<EndTry>(bytes).map(drop),
         Call::Budget | Call::Changes => Ok(()),
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::budget::asks;
 use super::caller::{Caller, identify};
-use super::work;
+use super::{commands, work};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{InputMode, RunMode};
 use crate::api::names;
@@ -40,7 +40,7 @@ pub async fn answer(
     let agent = identify(caller, context).await?;
     match call {
         Call::Register => json(&register(caller, &agent, body::read(bytes)?, context)?),
-        Call::Report => json(&report(caller, body::read(bytes)?, context)),
+        Call::Report => json(&report(caller, &agent, body::read(bytes)?, context)),
         Call::Wanted => json(&context.live.wanted(&caller.uid)),
         Call::Goodbye => json(&goodbye(caller, body::read(bytes)?, context).await?),
         Call::Spawn => json(&spawn(caller, &agent, key, body::read(bytes)?, context).await?),
@@ -65,6 +65,8 @@ pub async fn answer(
         }
         Call::Budget => json(&asks::left(caller, &agent, &pool_of(&agent, context)?, context)?),
         Call::AskBudget => json(&asks::ask(caller, &agent, &body::read(bytes)?, context).await?),
+        Call::TryCommand => json(&commands::try_command(caller, &agent, body::read(bytes)?, context).await?),
+        Call::EndTry => json(&commands::end_try(caller, body::read(bytes)?, context)),
         Call::Changes | Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => {
             Err(Refusal::new(Code::NotAllowed, "only gateways may make this call"))
         }
@@ -88,6 +90,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
     if context.live.registered(&caller.uid, &caller.gateway, request.sandbox) {
         context.wake.agent(&caller.key);
     }
+    commands::tell(caller, agent, context);
     let spec = &pool.spec;
     let hooks = spec.agent.hooks.clone().unwrap_or_default();
     Ok(Settings {
@@ -142,7 +145,9 @@ fn work_of(pool: &AgentPool) -> Option<Work> {
     })
 }
 
-fn report(caller: &Caller, request: Report, context: &Context) -> crate::wire::agent::Wanted {
+fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) -> crate::wire::agent::Wanted {
+    commands::counted(caller, agent, request.commands, context);
+    commands::tell(caller, agent, context);
     let held = request.held.clone();
     let order = held.as_ref().and_then(|held| context.desk.order(&caller.key.namespace, &caller.uid, &caller.key.name, held));
     if context.live.reported(&caller.uid, &caller.gateway, request, jiff::Timestamp::now()) {

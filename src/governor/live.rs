@@ -12,9 +12,11 @@ use tokio::sync::{broadcast, watch};
 use crate::cluster::clock::BootTime;
 use crate::controller::Key;
 use crate::policy::attendance::{Attendance, Heard, Times};
+use crate::policy::breaker::Permit;
 use crate::policy::health::{self, Finding};
 use crate::policy::hub::Signal;
 use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
+use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
 use crate::wire::governor::Change;
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
@@ -32,6 +34,10 @@ const NOTICES: usize = 32;
 const ANSWER_AGAIN: Duration = Duration::from_secs(60);
 /// Occurrences of a signal that are remembered for one agent.
 const OCCURRENCES: usize = 256;
+/// Commands of one agent that are tried for its namespace and whose end is awaited.
+const TRIES: usize = 64;
+/// An opening until another time is another one. Clocks differ a little each time they are read.
+const SAME: Duration = Duration::from_secs(2);
 /// Changes that a slow gateway may be behind; then it begins anew.
 const BEHIND: usize = 4096;
 
@@ -101,6 +107,19 @@ pub struct View {
     pub occurrences: BTreeMap<Signal, Vec<Duration>>,
     /// What was said with the last one, where that is more than the signal's name.
     pub words: BTreeMap<Signal, String>,
+    /// Openings of its own circuit of commands, since its pod began.
+    pub command_openings: u64,
+}
+
+/// What is known of an agent's commands.
+#[derive(Default)]
+struct Commanding {
+    /// What it is told, and until when the circuit of its namespace is open.
+    told: Option<(CommandBreakers, Option<BootTime>)>,
+    /// What its pod counted; none: it was not heard yet.
+    counts: Option<CommandCounts>,
+    /// The commands that it tries for its namespace.
+    tries: BTreeMap<CommandPermit, Permit>,
 }
 
 /// What an agent asks people for.
@@ -133,6 +152,7 @@ struct One {
     spawning: Arc<tokio::sync::Mutex<()>>,
     hand: Option<Hand>,
     item: Option<ItemWanted>,
+    commanding: Commanding,
 }
 
 impl Default for One {
@@ -158,6 +178,7 @@ impl Default for One {
             spawning: Arc::default(),
             hand: None,
             item: None,
+            commanding: Commanding::default(),
         }
     }
 }
@@ -233,8 +254,8 @@ impl Live {
             one.revision += 1; // not told: who acknowledges knows
         }
         let telling = |report: &Report| {
-            let Report { program, action, attached, reachable, held, preflight, .. } = report.clone();
-            (program, action, attached, reachable, held, preflight)
+            let Report { program, action, attached, reachable, held, preflight, commands, .. } = report.clone();
+            (program, action, attached, reachable, held, preflight, commands.opened)
         };
         let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
         one.registered = true;
@@ -300,6 +321,68 @@ impl Live {
             one.item = item;
             self.changed(uid, one);
         }
+    }
+
+    /// Every agent that is expected, by the uid of its pod.
+    pub fn everybody(&self) -> Vec<(String, Key)> {
+        let state = self.lock();
+        let expected = state.agents.iter().filter_map(|(uid, one)| Some((uid.clone(), one.expected.as_ref()?.key.clone())));
+        expected.collect()
+    }
+
+    /// How the breakers of its commands stand.
+    pub fn commands(&self, uid: &str, breakers: CommandBreakers) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let mut breakers = breakers;
+        let wait = breakers.open_globally.as_mut().map(|open| std::mem::take(&mut open.retry_after_milliseconds));
+        let until = wait.map(|wait| BootTime::now().after(Duration::from_millis(wait)));
+        let apart = |one: BootTime, other: BootTime| one.since(other).max(other.since(one));
+        let same = |(known, known_until): &(CommandBreakers, Option<BootTime>)| {
+            *known == breakers && known_until.zip(until).is_none_or(|(one, other)| apart(one, other) < SAME)
+        };
+        if one.commanding.told.as_ref().is_some_and(same) {
+            return;
+        }
+        one.commanding.told = Some((breakers, until));
+        self.changed(uid, one);
+    }
+
+    /// Its pod counted so much; how many failures of commands are new. What it counted before it was heard counts for nobody.
+    pub fn command_failures(&self, uid: &str, counts: CommandCounts) -> u64 {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let known = one.commanding.counts.replace(counts);
+        known.map_or(0, |known| counts.failed.saturating_sub(known.failed))
+    }
+
+    /// How often its own circuit of commands opened, as its pod said last.
+    pub fn command_openings(&self, uid: &str) -> u64 {
+        self.lock().agents.get(uid).and_then(|one| one.commanding.counts).map_or(0, |counts| counts.opened)
+    }
+
+    /// The permit with which it tries this command, if it was given one.
+    pub fn tries(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
+        self.lock().agents.get(uid)?.commanding.tries.get(&command).copied()
+    }
+
+    /// It may try this command.
+    pub fn may_try(&self, uid: &str, command: CommandPermit, permit: Permit) {
+        let mut state = self.lock();
+        let tries = &mut state.agents.entry(uid.to_owned()).or_default().commanding.tries;
+        while tries.len() >= TRIES {
+            tries.pop_first();
+        }
+        tries.insert(command, permit);
+    }
+
+    /// It says how a command ended that it tried: the permit, if it was given this one.
+    pub fn tried(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
+        let mut state = self.lock();
+        let tries = &mut state.agents.get_mut(uid)?.commanding.tries;
+        let given = |permit: &Permit| (permit.owner, permit.epoch, permit.id) == (owner, epoch, id);
+        let command = tries.iter().find(|(_, permit)| given(permit)).map(|(command, _)| *command)?;
+        tries.remove(&command)
     }
 
     /// There may be work for this agent, which asked for some.
@@ -440,6 +523,14 @@ impl Live {
             directive: one.directive,
             notices: one.notices.iter().cloned().collect(),
             item: one.item.clone(),
+            commands: one.commanding.told.as_ref().map(|(breakers, until)| {
+                let mut breakers = breakers.clone();
+                if let (Some(open), Some(until)) = (&mut breakers.open_globally, until) {
+                    let left = until.since(BootTime::now());
+                    open.retry_after_milliseconds = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                }
+                Box::new(breakers)
+            }),
         }
     }
 
@@ -479,6 +570,7 @@ impl Live {
             asks: one.asks.clone(),
             occurrences: one.occurrences.iter().map(|(signal, times)| (*signal, ago(times))).collect(),
             words: one.words.clone(),
+            command_openings: one.commanding.counts.map_or(0, |counts| counts.opened),
         })
     }
 

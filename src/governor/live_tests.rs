@@ -1,6 +1,7 @@
 //! What agents reported and are told, and what their silence means, in memory.
 
 use super::*;
+use crate::wire::command::OpenGlobally;
 
 fn report() -> Report {
     Report::of(Program::Running)
@@ -151,4 +152,66 @@ async fn what_is_asked_for_is_answered_when_that_very_thing_is_stored() {
     waiting.await;
     assert_eq!(live.view("u").and_then(|view| view.asks), Some(wish("b")));
     live.until_asks_are_stored("u").await;
+}
+
+#[test]
+fn what_pods_counted_before_they_were_heard_counts_for_nobody() {
+    let live = Live::new(1);
+    let counts = |failed, opened| CommandCounts { failed, opened };
+    assert_eq!(live.command_failures("u", counts(7, 1)), 0, "a leader before us may have counted them");
+    assert_eq!(live.command_failures("u", counts(9, 1)), 2);
+    assert_eq!(live.command_failures("u", counts(9, 1)), 0, "said again");
+    assert_eq!(live.command_failures("u", counts(3, 1)), 0, "its sidecar forgot some");
+    assert_eq!((live.command_failures("u", counts(4, 2)), live.command_openings("u")), (1, 2));
+    assert_eq!(live.command_openings("v"), 0);
+}
+
+#[test]
+fn a_change_of_the_breakers_of_commands_is_told_and_passing_time_is_not() {
+    let live = Live::new(1);
+    let breakers = |retry: Option<u64>| CommandBreakers {
+        mode: Default::default(),
+        force: None,
+        failure_threshold: 10,
+        window_milliseconds: 1,
+        open_milliseconds: 1,
+        backoff_factor: 1,
+        max_open_milliseconds: 1,
+        success_threshold: 1,
+        half_open_probes: 1,
+        probe_milliseconds: None,
+        failure_exit_codes: Vec::new(),
+        open_globally: retry.map(|retry_after_milliseconds| OpenGlobally { forced: false, retry_after_milliseconds }),
+    };
+    let mut changes = live.changes();
+    live.commands("u", breakers(None));
+    let first = live.wanted("u");
+    assert!(changes.try_recv().is_ok() && first.commands.as_deref() == Some(&breakers(None)));
+    live.commands("u", breakers(None));
+    assert!(changes.try_recv().is_err(), "nothing is new");
+    live.commands("u", breakers(Some(60_000)));
+    assert!(changes.try_recv().is_ok(), "it opened");
+    let told = live.wanted("u");
+    let open = told.commands.and_then(|commands| commands.open_globally).expect("open");
+    assert!(told.revision != first.revision && (1..=60_000).contains(&open.retry_after_milliseconds), "{open:?}");
+    live.commands("u", breakers(Some(59_500)));
+    assert!(changes.try_recv().is_err(), "the same opening");
+    live.commands("u", breakers(Some(90_000)));
+    assert!(changes.try_recv().is_ok(), "another one");
+    live.commands("u", breakers(None));
+    assert!(changes.try_recv().is_ok(), "it closed");
+}
+
+#[test]
+fn only_who_was_given_a_permit_gives_it_back_and_once() {
+    use crate::policy::breaker::circuit::Kind;
+    let live = Live::new(1);
+    let command = CommandPermit { owner: 1, epoch: 1, id: 1 };
+    let permit = Permit { owner: 5, epoch: 4, id: 3, kind: Kind::Probe };
+    live.may_try("u", command, permit);
+    assert_eq!((live.tries("u", command), live.tries("v", command)), (Some(permit), None));
+    let given = CommandPermit { owner: 5, epoch: 4, id: 3 };
+    assert_eq!(live.tried("v", given), None, "somebody else's");
+    assert_eq!(live.tried("u", CommandPermit { id: 2, ..given }), None);
+    assert_eq!((live.tried("u", given), live.tried("u", given)), (Some(permit), None));
 }

@@ -13,6 +13,7 @@
 //! | [`calls`] | the agents' calls |
 //! | [`breaker`] | circuits: what keeps failing is stopped for a while, and what is stored of it |
 //! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
+//! | [`commands`] | what commands of agents concern a whole namespace |
 //! | [`work`] | items of work: who gets which, and what becomes of it |
 //! | [`server`] | its HTTPS server: gateways only, the owner epoch on every answer |
 
@@ -20,6 +21,7 @@ pub mod breaker;
 pub mod budget;
 pub mod caller;
 pub mod calls;
+pub mod commands;
 pub mod live;
 pub mod preflight;
 pub mod server;

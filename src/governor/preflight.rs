@@ -58,6 +58,7 @@ mod tests {
             asks: None,
             occurrences: Default::default(),
             words: Default::default(),
+            command_openings: 0,
         }
     }
     fn spec(preflight: Value) -> AgentPoolSpec {

@@ -9,7 +9,9 @@
 #
 # cluster.sh calls it so, in an agent's network. (`run.sh install` installs them, and no more.)
 #
-# MODEL_SERVER: a spillway-model-server that is built already. Needs Python 3.10 or newer, with venv.
+# Without arguments the official client of MCP calls `spillway mcp`, too.
+#
+# MODEL_SERVER, POD_BINARY: a spillway-model-server and a spillway-agent that are built already. Needs Python 3.10 or newer, with venv.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
@@ -29,6 +31,11 @@ if [ -z "$server" ]; then
     cargo build --quiet --locked --package spillway-model-server
     server=target/debug/spillway-model-server
 fi
+pod=${POD_BINARY:-}
+if [ -z "$pod" ]; then
+    cargo build --quiet --locked --package spillway-pod
+    pod=target/debug/spillway-agent
+fi
 work=$(mktemp -d)
 mkfifo "$work/address"
 MODEL_SERVER_CREDENTIALS=test=held-by-spillway "$server" > "$work/address" &
@@ -39,4 +46,5 @@ failed=0
 clients final --anthropic "$base" --openai "$base/v1" --model 'm-{api}-{stream}--final' \
     --expect Budget/codex '0 of 300000 tokens are left' 2026-12-01T00:00:00Z 'spec.tokens.limits[hourly].tokens' || failed=1
 clients waits --anthropic "$base" --openai "$base/v1" --model 'm-{api}-{stream}--window-10' || failed=1
+"$venv/bin/python" "$here/mcp_client.py" "$pod" || failed=1
 exit "$failed"

@@ -1,9 +1,12 @@
 //! Small files that another process may read while we write, or that a crash may interrupt: written beside, then renamed.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::fs::MemfdFlags;
 
 /// Writes `bytes` to `path` as a whole or not at all.
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -35,6 +38,22 @@ pub fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// `content` for a process to read: a file that is nowhere, so that one that does not read it holds nobody up.
+pub fn reading(content: &[u8]) -> io::Result<Stdio> {
+    if content.is_empty() {
+        return Ok(Stdio::null());
+    }
+    let mut file = nowhere()?;
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// A file that has no name, and goes with the last who holds it.
+pub fn nowhere() -> io::Result<File> {
+    Ok(File::from(rustix::fs::memfd_create("spillway", MemfdFlags::CLOEXEC)?))
 }
 
 /// The name under which a file is written before it is renamed.

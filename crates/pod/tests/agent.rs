@@ -373,3 +373,35 @@ fn an_agent_that_is_told_to_stop_stops() {
     assert_eq!(agent.ended().code(), Some(137));
     gateway.report(|report| report["program"] == "ended");
 }
+
+#[test]
+fn a_command_that_nobody_times_is_ended_and_what_was_there_before_lives() {
+    let folder = Folder::new();
+    // A launcher, the real program, a helper server of it, and then a command that ignores what it is asked, and forks.
+    let program = "sleep 3001 & echo ready; until [ -e go ]; do sleep 0.05; done; \
+                   sh -c 'trap \"\" TERM; setsid sleep 3002 & sh -c \"sleep 3003; exit 1\" & sleep 3004; wait'; echo went on; wait";
+    fs::write(folder.path("program.sh"), program).expect("written");
+    let launcher = format!("cd {}; sh program.sh; exit 0", folder.path("").display());
+    let (agent, mut line, _link) =
+        started(&folder, &[], &["sh", "-c", &launcher], json!({"commands": {"timeoutSeconds": 1, "maxTimeoutSeconds": 1}}));
+    agent.wait_output("ready");
+    let now = spillway_pod::clock::BootTime::now().millis();
+    line.say(&json!({"activity": {"action": null, "called": {"begun": now, "seen": now}}}));
+    until_program(&mut line, "running");
+    fs::write(folder.path("go"), "").expect("written");
+    line.until("commandHung");
+    agent.wait_output("went on");
+    let slept = |seconds: &str| {
+        let mut below = agent.children();
+        let mut found = false;
+        while let Some(pid) = below.pop() {
+            below.extend(common::supervised::children(pid));
+            found |= fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(seconds));
+        }
+        found
+    };
+    until("nothing of it is left", || (!["3002", "3003", "3004"].iter().any(|seconds| slept(seconds))).then_some(()));
+    assert!(slept("3001"), "the helper lives");
+    let notices = until("the program is told", || fs::read_to_string(folder.path("data/notices.jsonl")).ok().filter(|all| !all.is_empty()));
+    assert!(notices.contains("CommandHung"), "{notices}");
+}

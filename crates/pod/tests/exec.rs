@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{BINARY, FakeGateway, Folder, Process, send, start_link_with, text, until};
+use common::{BINARY, FakeGateway, Folder, Process, send, start_link_with, text, until, until_registered};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -232,6 +232,76 @@ fn it_is_tried_again_fails_is_tried_again_and_closes_after_two_successes() {
     assert_eq!(run(&folder, &[], &["true"]).status.code(), Some(0));
     assert_eq!(state(), Some(json!("Closed")));
     assert_eq!((missing(), missing()), (Some(127), Some(127)), "it counts anew");
+}
+
+/// What a governor says of the breakers of commands; `globally`: what it says of that of the namespace.
+fn wanted(revision: &str, globally: &Value) -> Value {
+    let commands = json!({
+        "mode": "enforce", "failureThreshold": 3, "windowMilliseconds": 120_000, "openMilliseconds": 600_000, "backoffFactor": 1,
+        "maxOpenMilliseconds": 900_000, "successThreshold": 2, "halfOpenProbes": 1, "failureExitCodes": [42], "openGlobally": globally,
+    });
+    json!({"revision": revision, "directive": "run", "notices": [], "commands": commands})
+}
+
+#[test]
+fn while_that_of_the_namespace_is_open_nothing_runs_until_the_governor_lets_one_be_tried() {
+    let folder = Folder::new();
+    let gateway = FakeGateway::start(&folder);
+    gateway.want(wanted("1", &json!({"retryAfterMilliseconds": 60_000})));
+    let _link = sidecar(&folder, &gateway, None);
+    until_registered(&folder);
+    let refused = run(&folder, &["--output", "json"], &["sh", "-c", ": > started"]);
+    let told: Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+    assert!(told["refused"].as_str().is_some_and(|words| words.starts_with("bash circuit breaker open globally: ")), "{told}");
+    let wait = told["retryAfterMilliseconds"].as_u64().expect("a time");
+    assert!((1000..=60_000).contains(&wait) && told["doNotRetry"] == true && refused.status.code() == Some(125), "{told}");
+    assert!(gateway.calls("/commands/").is_empty(), "nobody is asked before its time is over");
+    // Its time is over: the governor says no, then yes.
+    gateway.try_says(json!({"rejected": {"message": "bash circuit breaker open globally: no", "retryAfterMilliseconds": 1}}));
+    gateway.want(wanted("2", &json!({"retryAfterMilliseconds": 0})));
+    until("the governor is asked", || {
+        let tried = run(&folder, &[], &["sh", "-c", ": > started"]);
+        assert_eq!(tried.status.code(), Some(125), "{}", text(&tried.stderr));
+        text(&tried.stderr).contains("open globally: no").then_some(())
+    });
+    assert!(!folder.path("started").exists());
+}
+
+#[test]
+fn what_is_tried_for_the_namespace_is_told_to_the_governor() {
+    let folder = Folder::new();
+    let gateway = FakeGateway::start(&folder);
+    gateway.want(wanted("1", &json!({"retryAfterMilliseconds": 0})));
+    let _link = sidecar(&folder, &gateway, None);
+    until_registered(&folder);
+    for (command, outcome) in [("true", "success"), ("false", "neutral"), ("no-such-program", "failure")] {
+        let before = gateway.calls("/commands/end").len();
+        run(&folder, &["--timeout", "60"], &[command]);
+        let told = gateway.wait("/commands/end", before, |call| call.status == 200).body;
+        assert_eq!(told, json!({"permit": {"owner": 9, "epoch": 8, "id": 7}, "outcome": outcome}), "{command}");
+    }
+    let asked = gateway.calls("/commands/try");
+    assert!(asked.len() == 3 && asked.iter().all(|call| call.body["timeoutMilliseconds"] == 60_000), "{asked:?}");
+    // Nobody answers: the command is run all the same.
+    gateway.refuse("/commands/try", Some((503, "governor_away")));
+    assert_eq!(run(&folder, &[], &["sh", "-c", "exit 5"]).status.code(), Some(5));
+}
+
+#[test]
+fn what_fails_is_counted_for_the_governor_and_people_say_how_much_is_too_much() {
+    let folder = Folder::new();
+    let gateway = FakeGateway::start(&folder);
+    gateway.want(wanted("1", &Value::Null));
+    let _link = sidecar(&folder, &gateway, None);
+    until_registered(&folder);
+    for (command, code) in [("exit 42", 42), ("exit 1", 1), ("exit 42", 42), ("exit 42", 42), ("exit 0", 125)] {
+        assert_eq!(run(&folder, &[], &["sh", "-c", command]).status.code(), Some(code), "{command}");
+    }
+    gateway.report(|report| report["commands"] == json!({"failed": 3, "opened": 1}));
+    gateway.want(json!({"revision": "2", "directive": "run", "notices": [], "commands": {
+        "mode": "off", "failureThreshold": 3, "windowMilliseconds": 1000, "openMilliseconds": 1000, "backoffFactor": 1,
+        "maxOpenMilliseconds": 1000, "successThreshold": 1, "halfOpenProbes": 1}}));
+    until("it is off", || (run(&folder, &[], &["true"]).status.code() == Some(0)).then_some(()));
 }
 
 #[test]

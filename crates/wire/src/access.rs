@@ -46,6 +46,10 @@ pub enum Call {
     Budget,
     /// `POST /agent/v1/budget/request`
     AskBudget,
+    /// `POST /agent/v1/commands/try`: a command, although the breaker of the namespace is open
+    TryCommand,
+    /// `POST /agent/v1/commands/end`: how that ended
+    EndTry,
     /// `GET /governor/v1/changes`
     Changes,
     /// `POST /governor/v1/meter/begin`
@@ -82,7 +86,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 }
 
 /// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it.
-pub const TABLE: [Row; 23] = [
+pub const TABLE: [Row; 25] = [
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
     row(Call::Wanted, "GET", "/agent/v1/wanted", &[Caller::Link], true),
@@ -99,6 +103,8 @@ pub const TABLE: [Row; 23] = [
     row(Call::Inbox, "GET", "/agent/v1/inbox", &[Caller::Program, Caller::Link], true),
     row(Call::Budget, "GET", "/agent/v1/budget", &[Caller::Program, Caller::Link], true),
     row(Call::AskBudget, "POST", "/agent/v1/budget/request", &[Caller::Program, Caller::Link], true),
+    row(Call::TryCommand, "POST", "/agent/v1/commands/try", &[Caller::Link], true),
+    row(Call::EndTry, "POST", "/agent/v1/commands/end", &[Caller::Link], true),
     row(Call::Changes, "GET", "/governor/v1/changes", &[Caller::Gateway], true),
     row(Call::MeterBegin, "POST", "/governor/v1/meter/begin", &[Caller::Gateway], true),
     row(Call::MeterWay, "POST", "/governor/v1/meter/way", &[Caller::Gateway], true),
@@ -177,6 +183,8 @@ mod tests {
             (Inbox, [(Program, true), (Link, true), (Gateway, false)]),
             (Budget, [(Program, true), (Link, true), (Gateway, false)]),
             (AskBudget, [(Program, true), (Link, true), (Gateway, false)]),
+            (TryCommand, [(Program, false), (Link, true), (Gateway, false)]),
+            (EndTry, [(Program, false), (Link, true), (Gateway, false)]),
             (Changes, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterBegin, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterHold, [(Program, false), (Link, false), (Gateway, true)]),

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::body::{Checked, at_most};
-use crate::command::CommandLimits;
+use crate::command::{CommandBreakers, CommandCounts, CommandLimits};
 use crate::work::{Held, ItemWanted};
 
 /// First call of a sidecar, after each start of its own.
@@ -212,6 +212,9 @@ pub struct Report {
     /// Its preflight; none: it was not asked for one, or not yet. Left out then: a governor of before does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preflight: Option<Preflight>,
+    /// What its breaker of commands counted. Left out while that is nothing, for the same reason.
+    #[serde(default, skip_serializing_if = "CommandCounts::is_nothing")]
+    pub commands: CommandCounts,
 }
 
 impl Report {
@@ -228,6 +231,7 @@ impl Report {
             notices_seen: 0,
             held: None,
             preflight: None,
+            commands: CommandCounts::default(),
         }
     }
 }
@@ -290,6 +294,9 @@ pub struct Wanted {
     /// What is wanted of the item that it holds, if that is anything but to go on.
     #[serde(default)]
     pub item: Option<ItemWanted>,
+    /// The breakers of its commands; none: as a pod has them of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commands: Option<Box<CommandBreakers>>,
 }
 
 /// The query of `GET /agent/v1/wanted`: the whole wanted state as soon as it is another one.

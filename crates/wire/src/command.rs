@@ -1,6 +1,7 @@
 //! Over the unix socket: a program asks whether it may run a command, and says how that ended.
 //!
-//! What it says is its own word, and reaches nobody but the breaker of its own pod.
+//! What it says is its own word, and reaches nobody but the breaker of its own pod; that counts for the namespace what it believed.
+//! How both breakers behave, and whether that of the namespace lets commands pass, is part of what is wanted of an agent.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,10 +40,11 @@ pub struct CommandBegun {
 }
 
 /// The right to run one command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandPermit {
-    /// Which start of the sidecar gave it.
+    /// Who gave it: a start of the sidecar, or a governor.
     pub owner: u64,
     /// The breaker's epoch.
     pub epoch: u64,
@@ -78,12 +80,163 @@ pub enum CommandEnd {
 
 /// It must not be run now: a breaker is open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CommandRejected {
     /// Which breaker, why, and when to come back, for people and models.
     pub message: String,
     /// After so long it may pass.
     pub retry_after_milliseconds: u64,
+}
+
+/// Whether a breaker refuses, only counts, or neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum BreakerMode {
+    /// It refuses.
+    #[default]
+    Enforce,
+    /// It counts.
+    Observe,
+    /// It does nothing.
+    Off,
+}
+
+/// The state in which a person holds a breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum BreakerForce {
+    /// Everything is refused.
+    Open,
+    /// Everything passes.
+    Closed,
+}
+
+/// The breakers of an agent's commands: how its own behaves, and whether that of the namespace is open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct CommandBreakers {
+    /// Whether they refuse.
+    pub mode: BreakerMode,
+    /// Whether a person holds them.
+    #[serde(default)]
+    pub force: Option<BreakerForce>,
+    /// Failures of the agent's commands within the window that open its own.
+    pub failure_threshold: u32,
+    /// How long a failure counts at least.
+    pub window_milliseconds: u64,
+    /// How long it stays open.
+    pub open_milliseconds: u64,
+    /// What each opening in a row multiplies that by.
+    pub backoff_factor: u32,
+    /// How long it stays open at most.
+    pub max_open_milliseconds: u64,
+    /// Commands in a row that work and close it.
+    pub success_threshold: u32,
+    /// Commands that are tried at once.
+    pub half_open_probes: u32,
+    /// After this a command that is tried has failed; none: after its own time.
+    #[serde(default)]
+    pub probe_milliseconds: Option<u64>,
+    /// Exit codes that are failures.
+    #[serde(default)]
+    pub failure_exit_codes: Vec<i32>,
+    /// That of the namespace is open; none: it is closed.
+    #[serde(default)]
+    pub open_globally: Option<OpenGlobally>,
+}
+
+/// The breaker of the namespace is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct OpenGlobally {
+    /// A person holds it so: nobody need ask.
+    #[serde(default)]
+    pub forced: bool,
+    /// After so long it may be asked for the right to try a command.
+    pub retry_after_milliseconds: u64,
+}
+
+/// What a pod's breaker of commands counted, since the pod began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CommandCounts {
+    /// Commands that hung or could not be started.
+    #[serde(default)]
+    pub failed: u64,
+    /// Openings.
+    #[serde(default)]
+    pub opened: u64,
+}
+
+impl CommandCounts {
+    /// Nothing happened.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A sidecar asks whether a command may be run although the breaker of the namespace is open: to try whether things work again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TryCommand {
+    /// The permit of the pod's own breaker: it names the command, so that who asks again is given the same.
+    pub command: CommandPermit,
+    /// How long it may take.
+    pub timeout_milliseconds: u64,
+}
+
+impl Checked for TryCommand {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        BeginCommand { timeout_milliseconds: Some(self.timeout_milliseconds) }.check()
+    }
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum Tried {
+    /// It may, and how it ended is to be told.
+    Permit(CommandPermit),
+    /// It may not.
+    Rejected(CommandRejected),
+}
+
+/// How a command ended that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EndTry {
+    /// What was given.
+    pub permit: CommandPermit,
+    /// What it says about commands.
+    pub outcome: TryOutcome,
+}
+
+impl Checked for EndTry {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        Ok(())
+    }
+}
+
+/// What a command says about commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum TryOutcome {
+    /// It worked.
+    Success,
+    /// It hung, or could not be started.
+    Failure,
+    /// Nothing.
+    Neutral,
 }
 
 /// How long commands may take.

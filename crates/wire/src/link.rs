@@ -57,6 +57,8 @@ pub enum Control {
     NoticesSeen(u64),
     /// The sidecar asked whether it may end: nothing of the program is left.
     Ended,
+    /// A command hung that nobody timed, and was ended.
+    CommandHung,
     /// The work on an item ended so. Said again on each connection until [`Order::Settled`] answers it.
     Finished {
         /// The lease.
@@ -80,10 +82,13 @@ pub enum Order {
     Abandoned,
     /// The walls do not stand: end, or do not start.
     WallsDown(Vec<String>),
-    /// The program said something through the socket.
+    /// The program said something through the socket, or called a model.
     Activity {
         /// What it says it does, if it said that.
         action: Option<String>,
+        /// The last call of a model, if there was one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        called: Option<ModelCall>,
     },
     /// Run the program for this item. Said again on each connection until the supervisor reports that it holds it.
     Item(Box<Assignment>),
@@ -91,6 +96,16 @@ pub enum Order {
     Said(Held, Outcome),
     /// The end of this item was taken, or counts for nothing any more: forget it.
     Settled(Held),
+}
+
+/// A call of a model. Times are milliseconds since boot: both programs of a pod run on one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelCall {
+    /// When the last one began.
+    pub begun: u64,
+    /// When something of one was last seen.
+    pub seen: u64,
 }
 
 /// What the program may ask.

@@ -161,6 +161,9 @@ fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
             next.sandbox =
                 Some(SandboxReport { tier: found.tier.clone(), missing: Some(found.missing.clone()).filter(|all| !all.is_empty()) });
         }
+        // Of a pod that came later less may be known: what was told of before stays.
+        let openings = i32::try_from(view.command_openings).unwrap_or(i32::MAX);
+        next.timeouts = next.timeouts.max(Some(openings).filter(|openings| *openings > 0));
         // One that is on its way to sleep comes back, whatever its program says when it is asked to end.
         if next.goodbye.is_none()
             && !matches!(told.state, State::Hibernating | State::Hibernated)
@@ -328,6 +331,7 @@ fn own(status: Option<&AgentStatus>) -> AgentStatus {
         current_action: status.current_action.clone(),
         current_item: status.current_item.clone(),
         pauses: status.pauses,
+        timeouts: status.timeouts,
         children: status.children,
         sandbox: status.sandbox.clone(),
         interventions: status.interventions.clone(),

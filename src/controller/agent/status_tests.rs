@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::AgentSpec;
+use crate::api::agent::AgentItems;
 use crate::policy::agent::Hindrance;
 use crate::policy::budget::obstacle::Spent;
 use crate::policy::budget::refusal::Because;
@@ -81,12 +82,12 @@ fn what_others_own_is_neither_compared_nor_written() {
     let mut agent = agent();
     let state = State::Pending(None);
     let mut stored = written(&agent, &told(&state));
-    stored.timeouts = Some(3);
+    stored.items = Some(AgentItems { succeeded: 3, failed: 0 });
     stored.conditions.push(Builder { stored: &[], generation: 3, now: jiff::Timestamp::UNIX_EPOCH }.build("Novelty", true, "A", ""));
     agent.status = Some(stored);
     assert_eq!(next(&agent, &told(&state)), None);
     let changed = written(&agent, &told(&State::Running(Doing::Idle)));
-    assert_eq!((changed.timeouts, find(&changed.conditions, "Novelty")), (None, None));
+    assert_eq!((changed.items, find(&changed.conditions, "Novelty")), (None, None));
 }
 
 #[test]
@@ -158,6 +159,7 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
         asks: None,
         occurrences: Default::default(),
         words: Default::default(),
+        command_openings: 0,
     };
     let going = State::Hibernating;
     let before = agent.status.replace(written(&agent, &Told { view: Some(&view), ..told(&going) }));
@@ -188,6 +190,7 @@ fn a_goodbye_and_its_phase_are_one_write() {
         asks: None,
         occurrences: Default::default(),
         words: Default::default(),
+        command_openings: 0,
     };
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);
@@ -215,6 +218,7 @@ fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
         asks: Some(asks),
         occurrences: Default::default(),
         words: Default::default(),
+        command_openings: 0,
     };
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);

@@ -12,11 +12,13 @@
 //! | [`convert`] | what people wrote, and circuits as they stand in status |
 //! | [`keeper`] | the circuits in memory |
 //! | [`standing`] | how a circuit stands, for those who only look |
+//! | [`commands`] | what agents are told of the breakers of their commands |
 //! | [`status`] | what a Breaker says of itself |
 //! | [`work`] | the guard of work: claims, ends of attempts, pools |
 //! | [`run`] | the loops: reads, lets time go by, writes |
 
 pub mod calls;
+pub mod commands;
 pub mod convert;
 pub mod keeper;
 pub mod key;

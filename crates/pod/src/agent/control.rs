@@ -27,6 +27,8 @@ pub struct Told {
     pub report: Report,
     /// Nothing of it is left.
     pub ended: bool,
+    /// Commands of it that hung and that nobody timed, so far.
+    pub hung: u32,
     /// How the item in hand ended, until that is settled.
     pub finished: Option<(Held, Outcome)>,
 }
@@ -118,6 +120,9 @@ async fn tell(
             finished.clone_from(&state.finished);
             news.extend(state.finished.clone().map(|(held, outcome)| Control::Finished { held, outcome }));
         }
+        // Each once, over all connections.
+        let known = said.borrow().as_ref().map_or(0, |said| said.hung);
+        news.extend((known..state.hung).map(|_| Control::CommandHung));
         if state.ended {
             news.push(Control::Ended);
         }

@@ -102,8 +102,9 @@ impl Health {
             attached: self.terminal.is_some_and(|used| now.since(used) < ATTACHED),
             reachable: Vec::new(),
             notices_seen: self.notices_seen,
-            held: None,      // the supervisor's book of items knows it
-            preflight: None, // and what has to pass before knows that
+            held: None,                   // the supervisor's book of items knows it
+            preflight: None,              // and what has to pass before knows that
+            commands: Default::default(), // the sidecar counts them
         }
     }
 }

@@ -28,7 +28,7 @@ fn settings(drain_hook: &[&str]) -> Settings {
 }
 
 fn wanted(directive: Directive) -> Event {
-    Event::Order(Order::Wanted(Wanted { revision: "2".into(), directive, notices: Vec::new(), item: None }))
+    Event::Order(Order::Wanted(Wanted { revision: "2".into(), directive, notices: Vec::new(), item: None, commands: None }))
 }
 
 fn running(drain_hook: &[&str]) -> Life {

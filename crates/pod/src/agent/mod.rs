@@ -1,7 +1,7 @@
 //! The supervisor: PID 1 of the agent's container. It holds no secret.
 //!
 //! One loop on one thread: it starts the program when the sidecar says so, reaps every orphan, measures, and ends everything
-//! when told. What it decides is in [`life`], [`preflight`], [`item`] and [`health`]. It never waits for anybody: the sidecar, a hook or a slow reader
+//! when told. What it decides is in [`life`], [`preflight`], [`item`], [`watchdog`] and [`health`]. It never waits for anybody: the sidecar, a hook or a slow reader
 //! of its output cannot keep it from reaping and ending.
 
 pub mod control;
@@ -15,6 +15,7 @@ pub mod papers;
 pub mod preflight;
 pub mod processes;
 pub mod terminal;
+pub mod watchdog;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
 use spillway_wire::agent::{Input, Notice, Program, Report, Settings, Wanted};
+use spillway_wire::command::BreakerMode;
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -41,6 +43,7 @@ use papers::{PAYLOAD, Papers, RESULT};
 use preflight::Preflight;
 use processes::{Change, Init, Reaped, Started};
 use terminal::Terminal;
+use watchdog::Watchdog;
 
 /// Between two looks at the program.
 const LOOK: Duration = Duration::from_secs(1);
@@ -55,6 +58,8 @@ const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// At the end, for what is still in the program's pipes and for the sidecar to be told.
 const LAST: Duration = Duration::from_secs(2);
 const TELL_LAST: Duration = Duration::from_millis(500);
+/// Looks in a row that find something new to stop, before everything is killed anyhow.
+const STOPS: usize = 64;
 
 /// What to run, and where everything is.
 #[derive(Clone, Debug)]
@@ -92,6 +97,11 @@ pub fn run(options: Options) -> io::Result<u8> {
 struct Hook {
     pid: i32,
     until: BootTime,
+}
+
+/// Whether the watch-dog of commands ends what hangs.
+fn mode_of(wanted: &Wanted) -> BreakerMode {
+    wanted.commands.as_ref().map(|breakers| breakers.mode).unwrap_or_default()
 }
 
 /// All that the program wrote was read.
@@ -132,6 +142,9 @@ struct Supervisor {
     warnings: VecDeque<Notice>,
     warning: Option<Hook>,
     drain: Option<i32>,
+    watchdog: Watchdog,
+    /// Commands that hung and that nobody timed, so far.
+    hung: u32,
     look_at: BootTime,
     told: watch::Sender<Option<Told>>,
     told_active: BootTime,
@@ -169,6 +182,8 @@ impl Supervisor {
             warnings: VecDeque::new(),
             warning: None,
             drain: None,
+            watchdog: Watchdog::default(),
+            hung: 0,
             look_at: now,
             told: watch::Sender::new(None),
             told_active: now,
@@ -217,6 +232,7 @@ impl Supervisor {
             self.on_preflight(preflight::Event::Tick);
         }
         self.on_item(item::Event::Tick);
+        self.watch(now);
         self.write_notices(now);
         self.warn(now);
         if self.leave.is_none() {
@@ -224,7 +240,9 @@ impl Supervisor {
         }
         let mut wake = self.look_at;
         for due in
-            [self.life.wake(), self.preflight.wake(), self.items.wake(), self.warning.as_ref().map(|hook| hook.until)].into_iter().flatten()
+            [self.life.wake(), self.preflight.wake(), self.items.wake(), self.watch_at(), self.warning.as_ref().map(|hook| hook.until)]
+                .into_iter()
+                .flatten()
         {
             wake = wake.min(due);
         }
@@ -307,12 +325,63 @@ impl Supervisor {
                     let actions = self.items.conclude(now, Words { result, tail: self.output.tail() });
                     self.work(now, actions);
                 }
-                item::Action::Notice(about, text) => {
-                    self.own_notices += 1;
-                    let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
-                    self.unwritten.push_back(notice);
-                    self.write_at = now;
+                item::Action::Notice(about, text) => self.notice(now, about, text),
+            }
+        }
+    }
+
+    /// A notice of our own.
+    fn notice(&mut self, now: BootTime, about: &str, text: String) {
+        self.own_notices += 1;
+        let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
+        self.unwritten.push_back(notice);
+        self.write_at = now;
+    }
+
+    /// When the watch-dog has to look: for as long as a program runs that nobody ends.
+    fn watch_at(&self) -> Option<BootTime> {
+        self.watchdog.wake().filter(|_| self.program.is_some() && !self.life.ending())
+    }
+
+    /// Looks for commands that hang and that nobody times, and ends them.
+    fn watch(&mut self, now: BootTime) {
+        if self.watch_at().is_none_or(|due| now < due) {
+            return;
+        }
+        let own: Vec<i32> = [self.checking, self.drain, self.warning.as_ref().map(|hook| hook.pid)].into_iter().flatten().collect();
+        for action in self.watchdog.look(now, &processes::table(), self.program, &own) {
+            match action {
+                watchdog::Action::Hung { name, ended } => {
+                    self.hung = self.hung.saturating_add(1);
+                    let what = format!(
+                        "{name} ran for longer than a command may (spec.bulkhead.maxCommandTimeoutSeconds), and no model was called"
+                    );
+                    if ended {
+                        agent_says!("{what}: it is ended, with all that it started");
+                        self.notice(now, "CommandHung", format!("{what}: it was ended, with all that it had started"));
+                    } else {
+                        agent_says!("{what}: it would be ended");
+                    }
                 }
+                watchdog::Action::Ask(all) => all.into_iter().for_each(|(pid, started)| {
+                    processes::signal(pid, started, Signal::TERM);
+                    // A stopped process takes no signal but this one and SIGKILL.
+                    processes::signal(pid, started, Signal::CONT);
+                }),
+                watchdog::Action::Kill(mut all) => {
+                    // First nobody may fork any more, until a look finds nobody new.
+                    for _ in 0..STOPS {
+                        all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
+                        let found = self.watchdog.with_these(&processes::table(), &all, self.program, &own);
+                        let before = all.len();
+                        all.extend(found);
+                        if all.len() == before {
+                            break;
+                        }
+                    }
+                    all.into_iter().for_each(|(pid, started)| processes::signal(pid, started, Signal::KILL));
+                }
+                watchdog::Action::Left(left) => agent_says!("{left} processes of a command that hung cannot be killed"),
             }
         }
     }
@@ -344,15 +413,21 @@ impl Supervisor {
             Order::Start(settings) => {
                 self.items.settings(&settings);
                 self.warn_hook.clone_from(&settings.warn_hook);
+                self.watchdog.limit(Duration::from_secs(settings.commands.max_timeout_seconds.into()));
+                self.watchdog.mode(mode_of(&settings.wanted));
                 self.note(&settings.wanted);
                 self.on_item(item::Event::Wanted(settings.wanted.item));
             }
             Order::Wanted(wanted) => {
+                self.watchdog.mode(mode_of(&wanted));
                 self.note(&wanted);
                 self.on_item(item::Event::Wanted(wanted.item));
             }
-            Order::Activity { action } => {
+            Order::Activity { action, called } => {
                 self.health.active(BootTime::now());
+                if let Some(called) = called {
+                    self.watchdog.called(called);
+                }
                 if action.is_some() {
                     self.health.action(action);
                 }
@@ -453,6 +528,7 @@ impl Supervisor {
 
     fn started(&mut self, now: BootTime, started: Started) {
         self.program = Some(started.pid);
+        self.watchdog.program_started(now);
         self.health.started(now);
         self.copy(started);
     }
@@ -629,13 +705,14 @@ impl Supervisor {
     fn tell(&mut self, now: BootTime) {
         let report = Report { held: self.items.held(), preflight: self.preflight.told(), ..self.health.report(now) };
         let finished = self.items.finished();
-        let ended = self.leave.is_some();
+        let (ended, hung) = (self.leave.is_some(), self.hung);
         let active = self.health.last_active() > self.told_active;
         self.told_active = self.health.last_active();
         self.told.send_if_modified(|told| {
             let news = active
                 || told.as_ref().is_none_or(|told| {
                     told.ended != ended
+                        || told.hung != hung
                         || told.finished != finished
                         || told.report.held != report.held
                         || told.report.preflight != report.preflight
@@ -645,7 +722,7 @@ impl Supervisor {
                         || told.report.notices_seen != report.notices_seen
                 });
             if news {
-                *told = Some(Told { report, ended, finished });
+                *told = Some(Told { report, ended, hung, finished });
             }
             news
         });

@@ -4,13 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, wait};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, kill_process_group, pidfd_open, pidfd_send_signal, wait,
+};
+
+use super::watchdog::Process;
+use crate::files::reading;
 
 /// Proof that we are PID 1, without which nothing can be killed.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +105,52 @@ pub fn stopped(pid: i32) -> Option<bool> {
     Some(state == 'T')
 }
 
+/// Milliseconds of a tick in which /proc counts, which Linux fixes for all programs.
+const TICK: u64 = 10;
+
+/// All processes that live, and which of them run our own binary.
+pub fn table() -> Vec<Process> {
+    let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
+    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = folder.filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
+    let ours = |pid: i32| {
+        let exe = std::fs::metadata(format!("/proc/{pid}/exe")).ok();
+        own.is_some() && exe.map(|exe| (exe.dev(), exe.ino())) == own
+    };
+    pids.filter_map(|pid| process(pid).map(|process| Process { ours: ours(pid), ..process })).collect()
+}
+
+fn process(pid: i32) -> Option<Process> {
+    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// A line of `/proc/PID/stat`, unless it ended and was not reaped. The name, in parentheses, may hold anything.
+fn parse(pid: i32, stat: &str) -> Option<Process> {
+    let (head, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<i32>().ok();
+    if matches!(*fields.first()?, "Z" | "X" | "x") {
+        return None;
+    }
+    let started = fields.get(19)?.parse::<u64>().ok()?.saturating_mul(TICK);
+    let name = head.split_once('(')?.1.to_owned();
+    Some(Process { pid, parent: number(1)?, group: number(2)?, session: number(3)?, started, name, ours: false })
+}
+
+/// Signals a process, if it is the one that was started then.
+pub fn signal(pid: i32, started: u64, signal: Signal) {
+    let Some(number) = Pid::from_raw(pid) else { return };
+    // What is held by the descriptor stays the process that was looked at.
+    let held = pidfd_open(number, PidfdFlags::empty());
+    if process(pid).is_none_or(|process| process.started != started) {
+        return;
+    }
+    let _ = match held {
+        Ok(held) => pidfd_send_signal(held, signal),
+        Err(_) => kill_process(number, signal), // a kernel without them
+    }; // it may have ended
+}
+
 /// A program that was started.
 #[derive(Debug)]
 pub struct Started {
@@ -132,18 +182,6 @@ pub fn start_hook(command: &[OsString], environment: &BTreeMap<String, OsString>
     Ok(i32::try_from(child.id()).unwrap_or(0))
 }
 
-/// A file that is nowhere: who does not read its input cannot hold us up.
-fn reading(content: &[u8]) -> io::Result<Stdio> {
-    use std::io::{Seek as _, Write as _};
-    if content.is_empty() {
-        return Ok(Stdio::null());
-    }
-    let mut file = File::from(rustix::fs::memfd_create("input", MemfdFlags::CLOEXEC)?);
-    file.write_all(content)?;
-    file.rewind()?;
-    Ok(file.into())
-}
-
 fn prepare(command: &[OsString], environment: &BTreeMap<String, OsString>) -> io::Result<Command> {
     let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
     let mut prepared = Command::new(program);
@@ -164,6 +202,35 @@ mod tests {
     fn a_running_process_is_not_stopped() {
         assert_eq!(stopped(i32::try_from(std::process::id()).expect("a pid")), Some(false));
         assert_eq!(stopped(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_is_read_whatever_its_name_holds() {
+        let stat = "7 (a) Z (b) S 3 6 5 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1234 9";
+        let expected = Process { pid: 7, parent: 3, group: 6, session: 5, started: 12_340, name: "a) Z (b".into(), ours: false };
+        assert_eq!(parse(7, stat), Some(expected));
+        for gone in ["7 (a) Z 3 6 5 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1234 9", "7 (a) S 3", "7 (a", ""] {
+            assert_eq!(parse(7, gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn the_table_holds_ourselves_as_of_now() {
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        let now = crate::clock::BootTime::now().millis();
+        let found = table().into_iter().find(|process| process.pid == own).expect("we are there");
+        assert!(found.ours && found.started <= now && now - found.started < 600_000, "{found:?} at {now}");
+    }
+
+    #[test]
+    fn only_the_process_that_was_started_then_is_signalled() {
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("a child");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        let started = process(pid).expect("it is there").started;
+        signal(pid, started + 1, Signal::KILL);
+        assert!(child.try_wait().expect("our child").is_none(), "it was another one");
+        signal(pid, started, Signal::KILL);
+        assert!(!child.wait().expect("our child").success());
     }
 
     #[test]

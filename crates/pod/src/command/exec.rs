@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
 use spillway_wire::command::{BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected};
 use spillway_wire::link::{Answer, Ask};
@@ -38,9 +39,15 @@ pub struct ExecArguments {
     /// Print what came of it as JSON when it is over; it has nothing to read then, and writes to nobody else
     #[arg(long, value_name = "json")]
     output: Option<Output>,
+    /// Give the command our standard input with --output json too
+    #[arg(long)]
+    stdin: bool,
     /// Leave alive what the command leaves behind when it ends by itself; otherwise that is killed
     #[arg(long)]
     keep: bool,
+    /// The process that started us: when it ends, so does the command
+    #[arg(long, hide = true, value_name = "PID")]
+    parent: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -49,7 +56,7 @@ pub struct ExecArguments {
 impl ExecArguments {
     /// For a shell that is given a command: what it leaves behind was meant to stay.
     pub fn of_shell(command: Vec<OsString>) -> Self {
-        Self { timeout: None, output: None, keep: true, command }
+        Self { timeout: None, output: None, stdin: false, keep: true, parent: None, command }
     }
 }
 
@@ -94,13 +101,19 @@ struct NotRun {
 
 /// Runs it; gives the exit code.
 pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
-    let ExecArguments { timeout, output, keep, command } = arguments;
+    let ExecArguments { timeout, output, stdin, keep, parent, command } = arguments;
+    if let Some(parent) = parent
+        && let Err(error) = end_with(parent)
+    {
+        tell(&format!("error: the command was not run: {error}"));
+        return EXIT_NOT_RUN;
+    }
     let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let (permit, within) = match begin(socket, timeout) {
         Ok(begun) => begun,
         Err(rejected) => return not_run(rejected, output),
     };
-    let job = Job { command, within, capture: output.is_some(), keep };
+    let job = Job { command, within, capture: output.is_some(), input: stdin || output.is_none(), keep };
     let ran = match carry_out(&job) {
         Ok(ran) => ran,
         Err(error) => {
@@ -118,6 +131,14 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
         None => words(&ran, &name, within).into_iter().for_each(|line| tell(&line)),
     }
     code
+}
+
+/// Asks the kernel to end us with whoever started us, whatever ends that.
+fn end_with(parent: i32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have ended before we asked.
+    let there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
+    if there { Ok(()) } else { Err(io::Error::other("whoever asked for it has ended")) }
 }
 
 /// The right to run it, if anybody can give it, and how long it may take.

@@ -6,6 +6,7 @@ mod budget;
 mod exec;
 mod follow;
 mod heard;
+mod mcp;
 pub mod shell;
 mod work;
 
@@ -43,7 +44,7 @@ item; 4 the sidecar cannot be reached; of exec the command's own, 124 its time w
 cannot be started. New notices are printed on standard error before anything else.";
 
 /// Where the sidecar and the data folder are; fixed in a pod.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Place {
     /// The sidecar's socket
     #[arg(long, global = true, hide = true, default_value = SOCKET)]
@@ -96,6 +97,8 @@ pub enum Verb {
     Inbox(follow::InboxArguments),
     /// Run a command with a time limit: when that is over everything is ended that it started
     Exec(exec::ExecArguments),
+    /// Serve MCP on standard input and output: one tool, `run_command`, which runs a command as `exec` does
+    Mcp,
     /// Print what is left of the budgets over this agent; or ask for more
     Budget(budget::Arguments),
     /// Print what you should know
@@ -184,6 +187,7 @@ fn carry_out(place: &Place, verb: Verb) -> u8 {
     let (ask, key) = match verb {
         Verb::Work { verb } => return work::run(&place.ask_socket, verb),
         Verb::Exec(arguments) => return exec::run(&place.ask_socket, arguments),
+        Verb::Mcp => return mcp::run(place),
         Verb::Budget(arguments) => return budget::run(&place.ask_socket, arguments),
         Verb::Plan(arguments) => return follow::plan(&place.ask_socket, arguments),
         Verb::Inbox(arguments) => return follow::inbox(&place.ask_socket, &place.ask_data, arguments),

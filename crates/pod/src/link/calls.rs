@@ -7,6 +7,7 @@ use std::time::Duration;
 use spillway_policy::backoff;
 use spillway_wire::agent::{Done, Goodbye, Register, Report, Sandbox, Spawn, Spawned};
 use spillway_wire::budget::{AskTokens, Left};
+use spillway_wire::command::{EndTry, Tried, TryCommand};
 use spillway_wire::follow::{AskInbox, Inbox, ListWork, Listed};
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::plan::{Plan, Planned};
@@ -29,6 +30,8 @@ const POLL: Duration = Duration::from_secs(40);
 const CLAIM: Duration = Duration::from_secs(MAX_WAIT_SECONDS as u64 + 10);
 /// For a child or an item, with all repetitions: less than the socket gives a question.
 const CARRY: Duration = Duration::from_secs(25);
+/// For the right to try a command: nobody's command waits longer for us.
+const TRY: Duration = Duration::from_secs(5);
 /// The most seconds that a question for the inbox waits, so that its answer comes before the time for it is over.
 const LISTEN: u32 = 15;
 /// Between the starts of two polls that told nothing new, whatever the other side does.
@@ -322,6 +325,48 @@ impl Delivery {
         sleep(PACE.saturating_sub(began.elapsed())).await;
         drop(place);
     }
+}
+
+/// Asks for the right to try a command, for as long as whoever runs it waits.
+pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, command: TryCommand, reply: oneshot::Sender<Reply>) {
+    let call = Call::post("/agent/v1/commands/try", json(&command), CALL);
+    let body = until_it_stays(&gateway, &inputs, &call, TRY).await;
+    let answer = body.and_then(|body| serde_json::from_slice::<Tried>(&body).ok()).map(|tried| match tried {
+        Tried::Permit(permit) => Ok(permit),
+        Tried::Rejected(rejected) => Err(rejected),
+    });
+    let _ = inputs.send(Input::Tried(command, answer, reply)).await; // we are ending
+}
+
+/// Tells how that ended. What nobody hears of has failed when its time is over.
+pub async fn end_try(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, told: EndTry) {
+    let call = Call::post("/agent/v1/commands/end", json(&told), CALL);
+    drop(until_it_stays(&gateway, &inputs, &call, CARRY).await);
+}
+
+/// Makes a call, again and again, until its answer stays or this time is over; its body, if it was done.
+async fn until_it_stays(gateway: &Gateway, inputs: &mpsc::Sender<Input>, call: &Call, within: Duration) -> Option<Vec<u8>> {
+    let end = Instant::now() + within;
+    let mut failures = 0_u32;
+    while let Ok(result) = timeout_at(end, gateway.call(call)).await {
+        failures = failures.saturating_add(1);
+        let wait = pause(failures, &result);
+        let over = match &result {
+            Ok(Answer::Done(body)) => Some(Some(body.to_vec())),
+            Ok(Answer::Nothing) => Some(None),
+            Ok(Answer::Refused(refusal)) => lasting(refusal.code).then_some(None),
+            Err(_) => None,
+        };
+        let _ = inputs.send(Input::Carried(result)).await; // we are ending
+        if let Some(body) = over {
+            return body;
+        }
+        if Instant::now() + wait >= end {
+            return None;
+        }
+        sleep(wait).await;
+    }
+    None
 }
 
 /// The pairs that have a value, as a query.

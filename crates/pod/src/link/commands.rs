@@ -1,16 +1,24 @@
-//! Whether the program may run commands: the breaker of this agent's session, and how long a command may take. Pure: the time
-//! and the dice come in as arguments; what has to be written down is handed to whoever can, before anybody hears of it.
+//! Whether the program may run commands: the breaker of this agent's session, that of the namespace as the governor says it, and
+//! how long a command may take. Pure: the time and the dice come in as arguments; what has to be written down is handed to
+//! whoever can, before anybody hears of it.
 //!
-//! Commands that hang one after another are stopped for a while, and then tried. A program that runs commands by itself asks
+//! Commands that hang one after another are stopped for a while, and then tried. When that of the namespace is open beyond its
+//! time, the governor is asked for the right to try one command: what came of it is told to it alone. A program that runs commands by itself asks
 //! nobody: this is a guard, not a wall.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use spillway_policy::breaker::circuit::Kind;
 use spillway_policy::breaker::commands::{End, outcome};
-use spillway_policy::breaker::{Answer, At, Circuit, Guard, Permit, Saved, Settings, State};
-use spillway_wire::command::{BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected};
+use spillway_policy::breaker::{
+    Answer, At, Circuit, Completed, Force, Guard, Mode, Outcome, Permit, Rejection, Saved, Settings, State, Why,
+};
+use spillway_wire::command::{
+    BeginCommand, BreakerForce, BreakerMode, CommandBegun, CommandBreakers, CommandCounts, CommandEnd, CommandEnded, CommandLimits,
+    CommandPermit, CommandRejected, EndTry, OpenGlobally, TryCommand, TryOutcome,
+};
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::{Code, Refusal};
 
@@ -19,6 +27,8 @@ use crate::link_says;
 
 /// Beyond its own time a command that is tried has so long to be ended and to say so.
 const TO_SAY_SO: u64 = 10_000;
+/// Commands that are tried for the namespace and whose end is awaited; of more the oldest is forgotten, and has failed.
+const TRIED: usize = 64;
 
 /// The breaker, as it is kept over a restart of ours. Its time is that of the machine's clock since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +39,8 @@ pub struct Kept {
     opens: u32,
     #[serde(default)]
     open_until: Option<i64>,
+    #[serde(default)]
+    counts: CommandCounts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,19 +50,19 @@ enum KeptState {
     Open,
 }
 
-impl From<Saved> for Kept {
-    fn from(Saved { state, epoch, opens, open_until }: Saved) -> Self {
+impl Kept {
+    fn of(Saved { state, epoch, opens, open_until }: Saved, counts: CommandCounts) -> Self {
         let state = match state {
             State::Closed => KeptState::Closed,
             State::HalfOpen => KeptState::HalfOpen,
             State::Open => KeptState::Open,
         };
-        Self { state, epoch, opens, open_until }
+        Self { state, epoch, opens, open_until, counts }
     }
 }
 
 impl From<Kept> for Saved {
-    fn from(Kept { state, epoch, opens, open_until }: Kept) -> Self {
+    fn from(Kept { state, epoch, opens, open_until, counts: _ }: Kept) -> Self {
         let state = match state {
             KeptState::Closed => State::Closed,
             KeptState::HalfOpen => State::HalfOpen,
@@ -67,34 +79,76 @@ pub struct Commands {
     limits: CommandLimits,
     /// The limits are known, and with them how long a failure counts.
     known: bool,
+    /// How the breaker behaves, as it was set.
+    set: Settings,
+    /// How long it stays open, whatever is said about that.
+    open: Option<Duration>,
+    failure_exit_codes: Vec<i32>,
+    /// That of the namespace is open, and when it may be asked for the right to try a command.
+    globally: Option<(bool, BootTime)>,
+    /// The rights to try that were given, by the permits of our own breaker.
+    tried: BTreeMap<CommandPermit, CommandPermit>,
+    counts: CommandCounts,
     /// What was handed on to be written down.
     kept: Saved,
+}
+
+/// What a question comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// This answer.
+    Answer(Reply),
+    /// The governor has to be asked first.
+    Try(TryCommand),
 }
 
 impl Commands {
     /// As an earlier process left it, if one did. `open` is how long it stays open, if not as its guard says.
     pub fn new(now: BootTime, limits: Option<CommandLimits>, open: Option<Duration>, kept: Option<Kept>) -> Self {
+        let counts = kept.map(|kept| kept.counts).unwrap_or_default();
         let kept = kept.map(Saved::from).unwrap_or_default();
         let known = limits.is_some();
         let limits = limits.unwrap_or_default();
         let guard = Settings::of(Guard::Session);
-        let settings = Settings { open: open.map_or(guard.open, millis), ..guard }.with_effective_window(longest(&limits));
+        let set = Settings { open: open.map_or(guard.open, millis), ..guard };
+        let settings = set.clone().with_effective_window(longest(&limits));
         // No two processes of ours start in the same millisecond.
         let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), wall(now));
-        Self { circuit, limits, known, kept }
+        let (failure_exit_codes, globally, tried) = (Vec::new(), None, BTreeMap::new());
+        Self { circuit, limits, known, set, open, failure_exit_codes, globally, tried, counts, kept }
+    }
+
+    /// How the breakers behave, as the governor says it now; nothing: as they do of themselves.
+    pub fn behave(&mut self, now: BootTime, breakers: Option<&CommandBreakers>) {
+        let guard = Settings::of(Guard::Session);
+        let said = breakers.map_or(guard, settings);
+        let set = Settings { open: self.open.map_or(said.open, millis), ..said };
+        if set != self.set {
+            self.set = set.clone();
+            self.circuit.set(set.with_effective_window(longest(&self.limits)), at(now, 0.5));
+        }
+        self.failure_exit_codes = breakers.map(|breakers| breakers.failure_exit_codes.clone()).unwrap_or_default();
+        let open = breakers.and_then(|breakers| breakers.open_globally);
+        let until = |wait: u64| now.after(Duration::from_millis(wait));
+        self.globally = open.map(|OpenGlobally { forced, retry_after_milliseconds }| (forced, until(retry_after_milliseconds)));
+    }
+
+    /// What was counted since this pod began.
+    pub fn counts(&self) -> CommandCounts {
+        self.counts
     }
 
     /// How long commands may take is known. How long a failure counts is settled by the first word about it.
     pub fn limit(&mut self, now: BootTime, limits: CommandLimits) {
         self.limits = limits;
         if !std::mem::replace(&mut self.known, true) {
-            let settings = self.circuit.settings().clone().with_effective_window(longest(&limits));
+            let settings = self.set.clone().with_effective_window(longest(&limits));
             self.circuit.set(settings, at(now, 0.5));
         }
     }
 
     /// Whether a command may be run.
-    pub fn begin(&mut self, now: BootTime, random: f64, command: BeginCommand, keep: impl Fn(&Kept)) -> Reply {
+    pub fn begin(&mut self, now: BootTime, random: f64, command: BeginCommand, keep: impl Fn(&Kept)) -> Begin {
         let most = u64::from(self.limits.max_timeout_seconds) * 1000;
         let within = command.timeout_milliseconds.unwrap_or(longest(&self.limits)).min(most).max(1);
         let at = at(now, random);
@@ -102,22 +156,77 @@ impl Commands {
         self.keep(now, &keep);
         let answer = self.circuit.admit(at, within.saturating_add(TO_SAY_SO));
         self.keep(now, &keep);
-        match answer {
-            Answer::Permit(Permit { owner, epoch, id, kind: _ }) => {
-                Reply::CommandBegun(CommandBegun { permit: CommandPermit { owner, epoch, id }, timeout_milliseconds: within })
-            }
-            Answer::Rejected(rejection) => Reply::CommandRejected(CommandRejected {
-                message: format!("{}: {rejection}", rejection.name("")),
-                retry_after_milliseconds: rejection.retry_after,
-            }),
+        let permit = match answer {
+            Answer::Permit(permit) => permit,
+            Answer::Rejected(rejection) => return Begin::Answer(rejected(&rejection)),
             // What has to be kept was handed on a moment ago.
-            Answer::Store => Reply::Refused(Refusal::new(Code::Internal, "the breaker of commands cannot be kept").retry_after(1)),
+            Answer::Store => {
+                let refusal = Refusal::new(Code::Internal, "the breaker of commands cannot be kept").retry_after(1);
+                return Begin::Answer(Reply::Refused(refusal));
+            }
+        };
+        let Permit { owner, epoch, id, kind: _ } = permit;
+        let command = CommandPermit { owner, epoch, id };
+        match self.globally {
+            None => Begin::Answer(begun(command, within)),
+            Some((forced, until)) if forced || now < until => {
+                // Both or neither.
+                self.circuit.complete(&permit, Outcome::Neutral, at);
+                let why = if forced { Why::Forced } else { Why::Open };
+                Begin::Answer(rejected(&Rejection { guard: Guard::Commands, why, retry_after: millis(until.since(now)).max(1000) }))
+            }
+            Some(_) => Begin::Try(TryCommand { command, timeout_milliseconds: within }),
         }
     }
 
-    /// A command ended.
-    pub fn end(&mut self, now: BootTime, random: f64, CommandEnded { permit, how }: CommandEnded, keep: impl Fn(&Kept)) {
-        let CommandPermit { owner, epoch, id } = permit;
+    /// The governor was asked for the right to try a command. Nothing: nobody answers, and it is run without.
+    pub fn asked(
+        &mut self,
+        now: BootTime,
+        random: f64,
+        command: TryCommand,
+        answer: Option<Result<CommandPermit, CommandRejected>>,
+    ) -> Reply {
+        let TryCommand { command, timeout_milliseconds } = command;
+        match answer {
+            Some(Err(rejected)) => {
+                self.circuit.complete(&counted(command), Outcome::Neutral, at(now, random));
+                // Who comes before that need not ask.
+                if let Some((_, until)) = &mut self.globally {
+                    *until = (*until).max(now.after(Duration::from_millis(rejected.retry_after_milliseconds)));
+                }
+                Reply::CommandRejected(rejected)
+            }
+            Some(Ok(permit)) => {
+                while self.tried.len() >= TRIED {
+                    self.tried.pop_first();
+                }
+                self.tried.insert(command, permit);
+                begun(command, timeout_milliseconds)
+            }
+            None => begun(command, timeout_milliseconds),
+        }
+    }
+
+    /// A command hung that asked nobody, and was ended.
+    pub fn hung(&mut self, now: BootTime, random: f64, keep: impl Fn(&Kept)) {
+        let at = at(now, random);
+        if let Answer::Permit(permit) = self.circuit.admit(at, 1) {
+            self.count(&permit, Outcome::Failure { retry_after: None }, at);
+        }
+        self.keep(now, &keep);
+    }
+
+    /// Says what came of a permit to our own breaker. A failure that it takes counts for the namespace too.
+    fn count(&mut self, permit: &Permit, outcome: Outcome, at: At) {
+        let taken = self.circuit.complete(permit, outcome, at) == Completed::Taken && permit.kind != Kind::Free;
+        if taken && matches!(outcome, Outcome::Failure { .. }) {
+            self.counts.failed = self.counts.failed.saturating_add(1);
+        }
+    }
+
+    /// A command ended. What has to be told of that to the governor, if it gave the right to it.
+    pub fn end(&mut self, now: BootTime, random: f64, CommandEnded { permit, how }: CommandEnded, keep: impl Fn(&Kept)) -> Option<EndTry> {
         let end = match how {
             CommandEnd::Exited(code) => End::Exited(code),
             CommandEnd::Signalled => End::Signalled,
@@ -125,8 +234,20 @@ impl Commands {
             CommandEnd::NotStarted => End::NotStarted,
             CommandEnd::Cancelled => End::Cancelled,
         };
-        self.circuit.complete(&Permit { owner, epoch, id, kind: Kind::Counted }, outcome(end, &[]), at(now, random));
+        let outcome = outcome(end, &self.failure_exit_codes);
+        let tried = self.tried.remove(&permit);
+        if tried.is_some() {
+            self.circuit.complete(&counted(permit), outcome, at(now, random));
+        } else {
+            self.count(&counted(permit), outcome, at(now, random));
+        }
         self.keep(now, &keep);
+        let outcome = match outcome {
+            Outcome::Success => TryOutcome::Success,
+            Outcome::Failure { .. } => TryOutcome::Failure,
+            Outcome::Neutral | Outcome::Dropped => TryOutcome::Neutral,
+        };
+        tried.map(|permit| EndTry { permit, outcome })
     }
 
     /// Hands on what changed and must not be forgotten.
@@ -135,7 +256,10 @@ impl Commands {
         if saved.says(&self.kept) {
             return;
         }
-        keep(&Kept::from(saved));
+        if saved.state == State::Open && saved.epoch != self.kept.epoch {
+            self.counts.opened = self.counts.opened.saturating_add(1);
+        }
+        keep(&Kept::of(saved, self.counts));
         self.circuit.stored(saved.epoch);
         match (self.kept.state, saved.state) {
             (_, State::Open) => link_says!("too many commands hang or cannot be started: commands are refused for a while"),
@@ -143,6 +267,58 @@ impl Commands {
             (State::Closed, State::Closed) | (_, State::HalfOpen) => {}
         }
         self.kept = saved;
+    }
+}
+
+fn begun(permit: CommandPermit, within: u64) -> Reply {
+    Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds: within })
+}
+
+fn rejected(rejection: &Rejection) -> Reply {
+    let message = format!("{}: {rejection}", rejection.name(""));
+    Reply::CommandRejected(CommandRejected { message, retry_after_milliseconds: rejection.retry_after })
+}
+
+/// A permit, as it is given back.
+fn counted(CommandPermit { owner, epoch, id }: CommandPermit) -> Permit {
+    Permit { owner, epoch, id, kind: Kind::Counted }
+}
+
+/// How our breaker behaves, as it is said.
+fn settings(breakers: &CommandBreakers) -> Settings {
+    let CommandBreakers {
+        mode,
+        force,
+        failure_threshold,
+        window_milliseconds,
+        open_milliseconds,
+        backoff_factor,
+        max_open_milliseconds,
+        success_threshold,
+        half_open_probes,
+        probe_milliseconds,
+        failure_exit_codes: _,
+        open_globally: _,
+    } = *breakers;
+    Settings {
+        mode: match mode {
+            BreakerMode::Enforce => Mode::Enforce,
+            BreakerMode::Observe => Mode::Observe,
+            BreakerMode::Off => Mode::Disabled,
+        },
+        force: force.map(|force| match force {
+            BreakerForce::Open => Force::Open,
+            BreakerForce::Closed => Force::Closed,
+        }),
+        threshold: failure_threshold,
+        window: window_milliseconds,
+        open: open_milliseconds,
+        factor: backoff_factor,
+        max_open: max_open_milliseconds,
+        successes: success_threshold,
+        probes: half_open_probes,
+        probe_within: probe_milliseconds,
+        ..Settings::of(Guard::Session)
     }
 }
 
@@ -176,12 +352,12 @@ mod tests {
     fn run(commands: &mut Commands, seconds: &mut u64, how: CommandEnd, written: &RefCell<Vec<Kept>>) -> Option<CommandRejected> {
         let keep = |kept: &Kept| written.borrow_mut().push(*kept);
         match commands.begin(time(*seconds), 0.5, BeginCommand::default(), keep) {
-            Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds }) => {
+            Begin::Answer(Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds })) => {
                 *seconds += timeout_milliseconds / 1000;
                 commands.end(time(*seconds), 0.5, CommandEnded { permit, how }, keep);
                 None
             }
-            Reply::CommandRejected(rejected) => Some(rejected),
+            Begin::Answer(Reply::CommandRejected(rejected)) => Some(rejected),
             other => panic!("{other:?}"),
         }
     }
@@ -200,7 +376,11 @@ mod tests {
         assert_eq!(rejected.message, "bash circuit breaker open for session: too much failed; do not retry within 30 s");
         // Another process, ten seconds later.
         let kept = serde_json::to_value(written.borrow().last().expect("it was written")).expect("JSON");
-        assert_eq!(kept, serde_json::json!({"state": "Open", "epoch": 1, "opens": 1, "openUntil": (seconds + 30) * 1000}));
+        assert_eq!(
+            kept,
+            serde_json::json!({"state": "Open", "epoch": 1, "opens": 1, "openUntil": (seconds + 30) * 1000, "counts": {"failed": 10, "opened": 1}})
+        );
+        assert_eq!(commands.counts(), CommandCounts { failed: 10, opened: 1 });
         let read = || serde_json::from_value::<Kept>(kept.clone()).ok();
         seconds += 10;
         let mut next = Commands::new(time(seconds), Some(LIMITS), None, read());
@@ -212,6 +392,7 @@ mod tests {
         }
         let states: Vec<KeptState> = written.borrow().iter().map(|kept| kept.state).collect();
         assert_eq!(states, [KeptState::Open, KeptState::HalfOpen, KeptState::Closed], "each change once");
+        assert_eq!(next.counts(), CommandCounts { failed: 10, opened: 1 }, "what was counted goes on");
     }
 
     #[test]
@@ -219,7 +400,7 @@ mod tests {
         let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
         for (asked, given) in [(None, 120_000), (Some(5), 5), (Some(500_000), 500_000), (Some(86_400_000), 600_000)] {
             let reply = commands.begin(time(0), 0.5, BeginCommand { timeout_milliseconds: asked }, |_| {});
-            let Reply::CommandBegun(begun) = reply else { panic!("{reply:?}") };
+            let Begin::Answer(Reply::CommandBegun(begun)) = reply else { panic!("{reply:?}") };
             assert_eq!(begun.timeout_milliseconds, given, "{asked:?}");
         }
     }
@@ -234,5 +415,97 @@ mod tests {
             }
         }
         assert!(written.borrow().is_empty(), "nothing changed");
+    }
+
+    fn breakers() -> CommandBreakers {
+        CommandBreakers {
+            mode: BreakerMode::Enforce,
+            force: None,
+            failure_threshold: 3,
+            window_milliseconds: 120_000,
+            open_milliseconds: 5_000,
+            backoff_factor: 1,
+            max_open_milliseconds: 900_000,
+            success_threshold: 1,
+            half_open_probes: 1,
+            probe_milliseconds: None,
+            failure_exit_codes: vec![42],
+            open_globally: None,
+        }
+    }
+
+    #[test]
+    fn it_behaves_as_people_said_and_again_as_of_itself() {
+        let written = RefCell::default();
+        let mut seconds = 1000;
+        let mut commands = Commands::new(time(seconds), Some(LIMITS), None, None);
+        commands.behave(time(seconds), Some(&breakers()));
+        for how in [CommandEnd::Exited(42), CommandEnd::TimedOut, CommandEnd::NotStarted] {
+            assert_eq!(run(&mut commands, &mut seconds, how, &written), None, "{how:?}");
+        }
+        let rejected = run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written).expect("three are enough");
+        assert_eq!(rejected.retry_after_milliseconds, 5_000);
+        commands.behave(time(seconds), Some(&CommandBreakers { mode: BreakerMode::Observe, ..breakers() }));
+        assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(1), &written), None, "it is only observed");
+        commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Open), ..breakers() }));
+        let rejected = run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written).expect("a person holds it");
+        assert!(rejected.message.contains("a person holds it open"), "{}", rejected.message);
+        commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Closed), ..breakers() }));
+        assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
+        commands.behave(time(seconds), None);
+        seconds += 30;
+        for _ in 0..2 {
+            assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written), None);
+        }
+        for _ in 0..9 {
+            assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None, "ten are needed again");
+        }
+    }
+
+    #[test]
+    fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
+        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
+        let open = |wait| Some(OpenGlobally { forced: false, retry_after_milliseconds: wait });
+        let begin = |commands: &mut Commands, seconds| commands.begin(time(seconds), 0.5, BeginCommand::default(), |_| {});
+        commands.behave(time(0), Some(&CommandBreakers { open_globally: open(30_000), ..breakers() }));
+        let Begin::Answer(Reply::CommandRejected(rejected)) = begin(&mut commands, 10) else { panic!("it is open") };
+        assert_eq!(rejected.retry_after_milliseconds, 20_000);
+        assert_eq!(rejected.message, "bash circuit breaker open globally: too much failed; do not retry within 20 s");
+        // Its time is over: the governor is asked, and says no.
+        let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
+        let no = CommandRejected { message: "no".into(), retry_after_milliseconds: 2_000 };
+        assert_eq!(commands.asked(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
+        assert!(matches!(begin(&mut commands, 31), Begin::Answer(Reply::CommandRejected(_))), "nobody is asked before that");
+        // It says yes: how that ends is told to it, and counts nowhere else.
+        let Begin::Try(second) = begin(&mut commands, 32) else { panic!("it is to be tried") };
+        assert!(second.command.id > first.command.id);
+        let permit = CommandPermit { owner: 9, epoch: 8, id: 7 };
+        let begun = commands.asked(time(32), 0.5, second, Some(Ok(permit)));
+        assert_eq!(begun, Reply::CommandBegun(CommandBegun { permit: second.command, timeout_milliseconds: 120_000 }));
+        let ended = CommandEnded { permit: second.command, how: CommandEnd::TimedOut };
+        let told = EndTry { permit, outcome: TryOutcome::Failure };
+        assert_eq!(commands.end(time(33), 0.5, ended, |_| {}), Some(told));
+        assert_eq!(commands.end(time(33), 0.5, ended, |_| {}), None, "once");
+        assert_eq!(commands.counts().failed, 0);
+        // Nobody answers: it runs without.
+        let Begin::Try(third) = begin(&mut commands, 34) else { panic!("it is to be tried") };
+        assert!(matches!(commands.asked(time(34), 0.5, third, None), Reply::CommandBegun(_)));
+        let ended = CommandEnded { permit: third.command, how: CommandEnd::TimedOut };
+        assert_eq!((commands.end(time(35), 0.5, ended, |_| {}), commands.counts().failed), (None, 1));
+        // It is closed: nobody is asked.
+        commands.behave(time(40), Some(&breakers()));
+        assert!(matches!(begin(&mut commands, 40), Begin::Answer(Reply::CommandBegun(_))));
+    }
+
+    #[test]
+    fn a_command_that_nobody_timed_counts_like_one_that_timed_out() {
+        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
+        for _ in 0..10 {
+            commands.hung(time(1), 0.5, |_| {});
+        }
+        let reply = commands.begin(time(2), 0.5, BeginCommand::default(), |_| {});
+        assert!(matches!(reply, Begin::Answer(Reply::CommandRejected(_))), "{reply:?}");
+        commands.hung(time(2), 0.5, |_| {});
+        assert_eq!(commands.counts(), CommandCounts { failed: 10, opened: 1 }, "what comes while it is open says nothing new");
     }
 }

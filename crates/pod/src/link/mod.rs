@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use spillway_wire::Refusal;
 use spillway_wire::agent::{Goodbye, Settings, Wanted};
+use spillway_wire::command::{CommandPermit, CommandRejected, TryCommand};
 use spillway_wire::link::{Answer as Reply, Ask, Control, Order};
 use spillway_wire::work::{Advance, Held};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +34,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock::BootTime;
 use crate::{link_says, random};
 use calls::{Delivery, Spawning, lasting};
-use commands::Commands;
+use commands::{Begin, Commands};
 use gateway::{Answer, Gateway, Silence};
 use journal::Journal;
 use models::Models;
@@ -97,8 +98,10 @@ pub enum Input {
     Gone(u64),
     /// The program asks.
     Ask(Ask, oneshot::Sender<Reply>),
-    /// The program called a model, or hears from one.
-    Called,
+    /// The program calls a model, or (`false`) hears from one, at this time.
+    Called(BootTime, bool),
+    /// The governor was asked for the right to try a command: what it said, if it did.
+    Tried(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
 }
 
 /// A call about work, and what came of it.
@@ -169,13 +172,17 @@ impl Sidecar {
         let remembered = journal.remembered();
         let limits = remembered.settings.as_ref().map(|settings| settings.commands);
         let (goodbye, deliver) = watch::channel(journal.goodbye());
+        let mut commands = Commands::new(now, limits, commands_open, journal.commands());
+        if let Some(settings) = &remembered.settings {
+            commands.behave(now, settings.wanted.commands.as_deref());
+        }
         let (revision, beyond) = watch::channel(None);
         tokio::spawn(calls::deliver(gateway.clone(), deliver, inputs.clone()));
         tokio::spawn(calls::wait(gateway.clone(), beyond, inputs.clone()));
         Self {
             state: Link::new(now, look_each, remembered),
             key: journal.key(),
-            commands: Commands::new(now, limits, commands_open, journal.commands()),
+            commands,
             journal,
             gateway,
             inputs,
@@ -234,6 +241,7 @@ impl Sidecar {
     /// Does what is to be done now; says for how long nothing is.
     fn act(&mut self) -> Duration {
         let now = BootTime::now();
+        self.state.commands(self.commands.counts());
         let (actions, wake) = self.state.plan(now);
         for action in actions {
             self.perform(action);
@@ -338,6 +346,10 @@ impl Sidecar {
                         Control::State(report) => self.state.program(now, report),
                         Control::NoticesSeen(id) => self.state.notices_seen(id),
                         Control::Ended => self.state.ended(now),
+                        Control::CommandHung => {
+                            let journal = &self.journal;
+                            self.commands.hung(now, random::fraction(), |kept| journal.keep_commands(kept));
+                        }
                         Control::Finished { held, outcome } => {
                             self.state.finished(held, outcome);
                             self.journal.forget_action();
@@ -352,7 +364,14 @@ impl Sidecar {
                 }
             }
             Input::Ask(ask, reply) => self.take_ask(ask, reply),
-            Input::Called => self.state.asked(None),
+            Input::Called(at, begins) => self.state.called(at, begins),
+            Input::Tried(command, answer, reply) => {
+                if answer.is_none() {
+                    link_says!("nobody says whether a command may be tried: it is run");
+                }
+                let answer = self.commands.asked(BootTime::now(), random::fraction(), command, answer);
+                let _ = reply.send(answer); // who asked may have gone: what it was given has failed when its time is over
+            }
         }
     }
 
@@ -399,6 +418,7 @@ impl Sidecar {
             match serde_json::from_slice::<Settings>(body) {
                 Ok(settings) => {
                     self.commands.limit(now, settings.commands);
+                    self.commands.behave(now, settings.wanted.commands.as_deref());
                     let remember = self.state.registered(now, settings);
                     return self.perform(remember);
                 }
@@ -423,10 +443,11 @@ impl Sidecar {
 
     /// A body that is a wanted state. Another one (an empty object) says that there is nothing to say.
     fn take_wanted(&mut self, body: &[u8]) {
-        if let Ok(wanted) = serde_json::from_slice::<Wanted>(body)
-            && let Some(remember) = self.state.wanted(wanted)
-        {
-            self.perform(remember);
+        if let Ok(wanted) = serde_json::from_slice::<Wanted>(body) {
+            self.commands.behave(BootTime::now(), wanted.commands.as_deref());
+            if let Some(remember) = self.state.wanted(wanted) {
+                self.perform(remember);
+            }
         }
     }
 
@@ -527,11 +548,19 @@ impl Sidecar {
             }
             Ask::BeginCommand(command) => {
                 let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
-                self.commands.begin(now, random, command, |kept| journal.keep_commands(kept))
+                match self.commands.begin(now, random, command, |kept| journal.keep_commands(kept)) {
+                    Begin::Answer(answer) => answer,
+                    Begin::Try(command) => {
+                        tokio::spawn(calls::try_command(self.gateway.clone(), self.inputs.clone(), command, reply));
+                        return;
+                    }
+                }
             }
             Ask::EndCommand(ended) => {
                 let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
-                self.commands.end(now, random, ended, |kept| journal.keep_commands(kept));
+                if let Some(told) = self.commands.end(now, random, ended, |kept| journal.keep_commands(kept)) {
+                    tokio::spawn(calls::end_try(self.gateway.clone(), self.inputs.clone(), told));
+                }
                 Reply::Done
             }
             Ask::Notices => Reply::Notices(self.state.notices()),

@@ -24,6 +24,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::Input;
 use super::gateway::{Gateway, Silence};
+use crate::clock::BootTime;
 use crate::link_says;
 
 /// Requests at once. The gateway takes fewer of one agent and says so, which is clearer than a queue that does not move.
@@ -103,7 +104,7 @@ impl Models {
 
     /// The program asked something. That the loop has more to do than it can is no reason to wait.
     fn active(&self) {
-        let _ = self.inputs.try_send(Input::Called);
+        let _ = self.inputs.try_send(Input::Called(BootTime::now(), true));
     }
 }
 
@@ -156,7 +157,7 @@ impl Body for Passing {
         this.silence.as_mut().reset(now + SILENCE);
         if now.duration_since(this.told) >= ACTIVE_EACH {
             this.told = now;
-            let _ = this.inputs.try_send(Input::Called); // as at its start
+            let _ = this.inputs.try_send(Input::Called(BootTime::now(), false)); // as at its start
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

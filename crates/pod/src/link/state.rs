@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use spillway_policy::backoff;
 use spillway_wire::agent::{Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
-use spillway_wire::link::{Answer, Order, Progress};
+use spillway_wire::command::CommandCounts;
+use spillway_wire::link::{Answer, ModelCall, Order, Progress};
 use spillway_wire::work::{Held, Outcome};
 use spillway_wire::{Code, Refusal};
 
@@ -124,13 +125,25 @@ struct Shown {
     notices_seen: u64,
     held: Option<Held>,
     preflight: Option<Preflight>,
+    commands: CommandCounts,
 }
 
 impl Shown {
     fn of(report: &Report) -> Self {
-        let Report { period_seconds: _, program, silent_ms: _, frozen_ms: _, action, attached, reachable, notices_seen, held, preflight } =
-            report.clone();
-        Self { program, action, attached, reachable, notices_seen, held, preflight }
+        let Report {
+            period_seconds: _,
+            program,
+            silent_ms: _,
+            frozen_ms: _,
+            action,
+            attached,
+            reachable,
+            notices_seen,
+            held,
+            preflight,
+            commands,
+        } = report.clone();
+        Self { program, action, attached, reachable, notices_seen, held, preflight, commands }
     }
 }
 
@@ -166,6 +179,10 @@ pub struct Link {
     /// When the supervisor was last told that the program asked something, and what it has to be told.
     activity_told: Option<BootTime>,
     activity: Option<Option<String>>,
+    /// The last call of a model.
+    called: Option<ModelCall>,
+    /// What the breaker of commands counted.
+    commands: CommandCounts,
     desk: Desk,
     /// This process is ending.
     leaving: bool,
@@ -194,6 +211,8 @@ impl Link {
             notices: VecDeque::new(),
             activity_told: None,
             activity: None,
+            called: None,
+            commands: CommandCounts::default(),
             desk: Desk::new(work),
             leaving: false,
         };
@@ -273,7 +292,7 @@ impl Link {
             *wake = due.min(*wake);
         } else if let Some(action) = self.activity.take() {
             self.activity_told = Some(now);
-            actions.push(Action::Tell(Order::Activity { action }));
+            actions.push(Action::Tell(Order::Activity { action, called: self.called }));
         }
     }
 
@@ -394,7 +413,7 @@ impl Link {
         let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
         // Of a lease we know before the supervisor does, and until its end is settled.
         let held = self.desk.held();
-        Some(Report { period_seconds, silent_ms, frozen_ms, action, reachable, held, ..said })
+        Some(Report { period_seconds, silent_ms, frozen_ms, action, reachable, held, commands: self.commands, ..said })
     }
 
     /// Somebody answered a call: whatever was said, we are not alone.
@@ -533,6 +552,19 @@ impl Link {
             self.action.clone_from(&action);
         }
         self.activity = Some(action.or_else(|| self.activity.take().flatten()));
+    }
+
+    /// The program calls a model, or hears from one.
+    pub fn called(&mut self, now: BootTime, begins: bool) {
+        let seen = now.millis();
+        let begun = self.called.filter(|_| !begins).map_or(seen, |called| called.begun);
+        self.called = Some(ModelCall { begun, seen });
+        self.asked(None);
+    }
+
+    /// What the breaker of commands counted.
+    pub fn commands(&mut self, counts: CommandCounts) {
+        self.commands = counts;
     }
 
     /// The book of work, for what its calls came to.

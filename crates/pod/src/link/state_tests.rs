@@ -10,7 +10,7 @@ fn at(millis: u64) -> BootTime {
 }
 
 fn wanted(revision: &str, directive: Directive) -> Wanted {
-    Wanted { revision: revision.into(), directive, notices: Vec::new(), item: None }
+    Wanted { revision: revision.into(), directive, notices: Vec::new(), item: None, commands: None }
 }
 
 fn settings() -> Settings {
@@ -285,7 +285,7 @@ fn reports_go_each_period_and_at_once_when_something_changed() {
     assert!(matches!(&actions[..], [Action::Report(report)] if report.silent_ms == 20_000), "it was silent since: {actions:?}");
     link.reported(at(21_000));
     link.asked(Some("testing".into()));
-    let told = Action::Tell(Order::Activity { action: Some("testing".into()) });
+    let told = Action::Tell(Order::Activity { action: Some("testing".into()), called: None });
     assert_eq!(link.plan(at(21_500)), (vec![told], at(22_000)), "not more than one a second");
     let actions = plan(&mut link, 22_000);
     assert!(matches!(&actions[..], [Action::Report(report)] if report.action.as_deref() == Some("testing")));
@@ -363,7 +363,7 @@ fn what_is_wanted_is_told_when_it_changed_and_on_every_new_connection() {
 #[test]
 fn a_thousand_questions_are_two_words_to_the_supervisor() {
     let mut link = started();
-    let told = |action: Option<&str>| Order::Activity { action: action.map(str::to_owned) };
+    let told = |action: Option<&str>| Order::Activity { action: action.map(str::to_owned), called: None };
     let mut words = Vec::new();
     for millis in 2_000..3_000 {
         link.asked((millis == 2_500).then(|| "testing".to_owned()));
@@ -375,6 +375,27 @@ fn a_thousand_questions_are_two_words_to_the_supervisor() {
 }
 
 #[test]
+fn the_supervisor_is_told_when_a_model_was_called() {
+    let mut link = started();
+    link.called(at(2_000), true);
+    let told = |begun, seen| Order::Activity { action: None, called: Some(ModelCall { begun, seen }) };
+    assert_eq!(orders(&plan(&mut link, 2_000)), [told(2_000, 2_000)]);
+    link.called(at(2_700), false);
+    assert_eq!(orders(&plan(&mut link, 3_000)), [told(2_000, 2_700)], "its answer came until then");
+    link.called(at(4_000), true);
+    link.called(at(4_100), false);
+    assert_eq!(orders(&plan(&mut link, 4_200)), [told(4_000, 4_100)]);
+}
+
+#[test]
+fn what_the_breaker_of_commands_counted_is_reported_soon() {
+    let mut link = started();
+    link.commands(CommandCounts { failed: 1, opened: 0 });
+    let actions = plan(&mut link, 2_100);
+    assert!(matches!(&actions[..], [Action::Report(report)] if report.commands.failed == 1), "{actions:?}");
+}
+
+#[test]
 fn notices_are_remembered_once_and_not_without_bound() {
     let notice = |id| Notice { id, time: "T".into(), about: "A".into(), text: "x".into() };
     let mut link = started();
@@ -383,6 +404,7 @@ fn notices_are_remembered_once_and_not_without_bound() {
             revision: last.to_string(),
             directive: Directive::Run,
             notices: (1..=last).map(notice).collect(),
+            commands: None,
             item: None,
         });
     }

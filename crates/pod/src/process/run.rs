@@ -42,8 +42,10 @@ pub struct Job {
     pub command: Vec<OsString>,
     /// How long it may take.
     pub within: Duration,
-    /// Its output is ours to keep, and it has nothing to read; otherwise it has our streams.
+    /// Its output is ours to keep; otherwise it writes where we do.
     pub capture: bool,
+    /// It reads what we would; otherwise it has nothing to read.
+    pub input: bool,
     /// What it leaves behind when it ends by itself stays.
     pub keep: bool,
 }
@@ -217,8 +219,11 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
     let (program, arguments) = job.command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
     let mut command = Command::new(program);
     command.args(arguments).env(TIMED, "1");
+    if !job.input {
+        command.stdin(Stdio::null());
+    }
     if job.capture {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     command.spawn()
 }

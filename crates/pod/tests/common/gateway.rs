@@ -47,6 +47,8 @@ struct Shared {
     away: bool,
     /// What is answered instead, to calls with this in their path.
     instead: Vec<(String, u16, Value)>,
+    /// What is said to who asks for the right to try a command.
+    tried: Value,
     /// Items that wait to be claimed, and the one that is.
     items: VecDeque<Value>,
     leased: Option<Value>,
@@ -78,6 +80,7 @@ impl FakeGateway {
             tokens: vec!["token-1".into()],
             away: false,
             instead: Vec::new(),
+            tried: json!({"permit": {"owner": 9, "epoch": 8, "id": 7}}),
             items: VecDeque::new(),
             leased: None,
             lose_claim: false,
@@ -127,6 +130,11 @@ impl FakeGateway {
                 shared.instead.push((path.to_owned(), status, json!({"code": code, "message": "as the test says"})));
             }
         });
+    }
+
+    /// Whoever asks for the right to try a command is answered so.
+    pub fn try_says(&self, answer: Value) {
+        self.change(|shared| shared.tried = answer);
     }
 
     /// An agent that works from queues, in these words of `Work`.
@@ -315,7 +323,8 @@ fn decide(shared: &mut Shared, path: &str, token: &str, body: &Value, began: Ins
             (200, settings)
         }
         "/agent/v1/report" => (200, shared.wanted.clone()),
-        "/agent/v1/goodbye" => (200, json!({})),
+        "/agent/v1/goodbye" | "/agent/v1/commands/end" => (200, json!({})),
+        "/agent/v1/commands/try" => (200, shared.tried.clone()),
         "/agent/v1/agents" => (200, json!({"agent": "child-1"})),
         "/agent/v1/budget" => {
             let limit = json!({"budget": "the agent's lifetime", "name": "lifetime", "window": "Lifetime", "limit": 10_000,

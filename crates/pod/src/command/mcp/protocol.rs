@@ -1,0 +1,172 @@
+//! What a client of MCP says and is answered: JSON-RPC 2.0, one message a line. Pure.
+//!
+//! The revisions that begin with `initialize` are spoken; a client of a later one is refused `server/discover` and begins so.
+
+use serde_json::{Map, Value, json};
+
+use super::tool::{self, Call};
+use crate::VERSION;
+
+/// The revisions that are spoken, the newest first.
+const REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// It is no JSON.
+const NO_JSON: i32 = -32700;
+/// It is no request.
+pub const INVALID: i32 = -32600;
+/// There is no such method.
+const NO_METHOD: i32 = -32601;
+/// The method does not take this.
+const PARAMS: i32 = -32602;
+/// The most characters of an id.
+const MAX_ID: usize = 256;
+
+/// What a message comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    /// This is its answer.
+    Answer(Value),
+    /// The tool is called, or with arguments that it does not take.
+    Call(Value, Result<Call, String>),
+    /// The request with this id is not wanted any more.
+    Cancel(Value),
+    /// It needs no answer.
+    Nothing,
+}
+
+/// The answer to a request.
+pub fn answer(id: &Value, result: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+/// The answer to a request that cannot be served.
+pub fn refused(id: &Value, code: i32, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+}
+
+/// Reads one message.
+pub fn read(line: &[u8]) -> Said {
+    if line.trim_ascii().is_empty() {
+        return Said::Nothing;
+    }
+    let mut message = match serde_json::from_slice::<Value>(line) {
+        Ok(Value::Object(message)) => message,
+        Ok(_) => return Said::Answer(refused(&Value::Null, INVALID, "a message is one object")),
+        Err(error) => return Said::Answer(refused(&Value::Null, NO_JSON, &error.to_string())),
+    };
+    let id = message.remove("id");
+    let known = match &id {
+        None => true,
+        Some(Value::String(id)) => id.len() <= MAX_ID,
+        Some(id) => id.is_i64() || id.is_u64(),
+    };
+    if !known || message.get("jsonrpc") != Some(&json!("2.0")) {
+        let words = "a request has \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
+        return Said::Answer(refused(&Value::Null, INVALID, words));
+    }
+    let params = match message.remove("params") {
+        None => Map::new(),
+        Some(Value::Object(params)) => params,
+        Some(_) => return id.map_or(Said::Nothing, |id| Said::Answer(refused(&id, PARAMS, "params: an object"))),
+    };
+    match (message.get("method").and_then(Value::as_str), id) {
+        (Some(method), Some(id)) => request(method, id, params),
+        (Some("notifications/cancelled"), None) => params.get("requestId").cloned().map_or(Said::Nothing, Said::Cancel),
+        // We ask nothing, so an answer is nobody's.
+        (Some(_), None) | (None, None) => Said::Nothing,
+        (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => Said::Nothing,
+        (None, Some(id)) => Said::Answer(refused(&id, INVALID, "a request has a method")),
+    }
+}
+
+fn request(method: &str, id: Value, mut params: Map<String, Value>) -> Said {
+    let result = match method {
+        "initialize" => hello(params.get("protocolVersion").and_then(Value::as_str)),
+        "ping" => json!({}),
+        "tools/list" if params.contains_key("cursor") => return Said::Answer(refused(&id, PARAMS, "cursor: there is one page")),
+        "tools/list" => json!({"tools": [tool::description()]}),
+        "tools/call" if params.get("name").and_then(Value::as_str) != Some(tool::NAME) => {
+            return Said::Answer(refused(&id, PARAMS, &format!("name: the only tool is {}", tool::NAME)));
+        }
+        "tools/call" => return Said::Call(id, tool::read(params.remove("arguments").unwrap_or_else(|| json!({})))),
+        _ => return Said::Answer(refused(&id, NO_METHOD, "there is no such method")),
+    };
+    Said::Answer(answer(&id, result))
+}
+
+/// Who we are. A client that wants another revision is offered our newest.
+fn hello(wanted: Option<&str>) -> Value {
+    let [newest, ..] = REVISIONS;
+    let revision = REVISIONS.into_iter().find(|revision| Some(*revision) == wanted).unwrap_or(newest);
+    json!({
+        "protocolVersion": revision,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "spillway", "title": "Spillway", "version": VERSION},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(message: &Value) -> Value {
+        match read(message.to_string().as_bytes()) {
+            Said::Answer(answer) => answer,
+            other => panic!("{message}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_client_is_met_in_its_revision_or_in_our_newest() {
+        for (wanted, spoken) in
+            [("2024-11-05", "2024-11-05"), ("2025-11-25", "2025-11-25"), ("2026-07-28", "2025-11-25"), ("x", "2025-11-25")]
+        {
+            let answer = answered(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": wanted}}));
+            assert_eq!((&answer["id"], &answer["result"]["protocolVersion"]), (&json!(0), &json!(spoken)), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_and_nothing_else_is_answered() {
+        let code = |message: &str| match read(message.as_bytes()) {
+            Said::Answer(answer) => answer["error"]["code"].as_i64(),
+            Said::Nothing => None,
+            other => panic!("{message}: {other:?}"),
+        };
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        let long = format!(r#"{{"jsonrpc": "2.0", "id": "{}", "method": "ping"}}"#, "x".repeat(300));
+        for (message, expected) in [
+            ("{", Some(-32700)),
+            ("\u{fffd}", Some(-32700)),
+            (deep.as_str(), Some(-32700)),
+            (long.as_str(), Some(-32600)),
+            ("[]", Some(-32600)),
+            ("7", Some(-32600)),
+            (r#"{"id": 1, "method": "ping"}"#, Some(-32600)),
+            (r#"{"jsonrpc": "2.0", "id": null, "method": "ping"}"#, Some(-32600)),
+            (r#"{"jsonrpc": "2.0", "id": {}, "method": "ping"}"#, Some(-32600)),
+            (r#"{"jsonrpc": "2.0", "id": 1}"#, Some(-32600)),
+            (r#"{"jsonrpc": "2.0", "id": 1, "method": 7}"#, Some(-32600)),
+            (r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}"#, Some(-32602)),
+            (r#"{"jsonrpc": "2.0", "id": 1, "method": "server/discover"}"#, Some(-32601)),
+            (r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}"#, Some(-32602)),
+            (r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": "x"}}"#, Some(-32602)),
+            (r#"{"jsonrpc": "2.0", "method": "notifications/initialized"}"#, None),
+            (r#"{"jsonrpc": "2.0", "method": "no/such"}"#, None),
+            (r#"{"jsonrpc": "2.0", "id": 1, "result": {}}"#, None),
+            ("  \n", None),
+        ] {
+            assert_eq!(code(message), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_read_and_may_be_taken_back() {
+        let call = json!({"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": {"name": "run_command", "arguments": {"command": ["ls"]}}});
+        assert!(matches!(read(call.to_string().as_bytes()), Said::Call(id, Ok(_)) if id == "a"));
+        let empty = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "run_command"}});
+        assert!(matches!(read(empty.to_string().as_bytes()), Said::Call(id, Err(_)) if id == 7));
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "a", "reason": "no"}});
+        assert_eq!(read(cancel.to_string().as_bytes()), Said::Cancel(json!("a")));
+    }
+}

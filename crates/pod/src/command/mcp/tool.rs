@@ -1,0 +1,220 @@
+//! The tool: what it takes, and what came of it. Pure, but for a look whether a folder is there.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// Its name.
+pub const NAME: &str = "run_command";
+/// The longest argument that the kernel takes is a little longer.
+const MAX_ARGUMENT: usize = 120 * 1024;
+/// Arguments of a command.
+const MAX_ARGUMENTS: usize = 4096;
+/// The most seconds that can be asked for, as with `exec`.
+const MOST: f64 = 86_400.0;
+/// The most characters of a folder's name.
+const MAX_FOLDER: usize = 4096;
+
+/// What a client sees of it.
+pub fn description() -> Value {
+    json!({
+        "name": NAME,
+        "title": "Run a command",
+        "description": "Runs a command with a time limit and returns when it has ended. When its time is over it is ended with everything \
+            that it started, and so is what it leaves behind in the background. A string is given to a shell, an array is run as it is. \
+            The first and the last 64 KiB of each stream are returned. A refusal says after how many milliseconds to come back: do not \
+            retry before.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "command": {
+                    "description": "A command line for sh, or a program and its arguments",
+                    "anyOf": [
+                        {"type": "string", "minLength": 1},
+                        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_ARGUMENTS},
+                    ],
+                },
+                "timeoutSeconds": {
+                    "description": "How long it may take, at most what the agent's pool allows; unset: the pool's time for commands",
+                    "type": "number", "minimum": 0.001, "maximum": MOST,
+                },
+                "cwd": {"description": "The folder to run it in", "type": "string", "minLength": 1, "maxLength": MAX_FOLDER},
+                "stdin": {"description": "What it reads on standard input; unset: nothing", "type": "string"},
+            },
+            "required": ["command"],
+            "additionalProperties": false,
+        },
+        "outputSchema": {
+            "type": "object",
+            "properties": {
+                "exitCode": {"description": "Unset: a signal ended it, or it was not started", "type": "integer"},
+                "signal": {"description": "The signal that ended it", "type": "integer"},
+                "timedOut": {"type": "boolean"},
+                "spawnFailed": {"type": "boolean"},
+                "stdout": {"type": "string"},
+                "stderr": {"type": "string"},
+                "truncated": {"description": "Something of the output is missing", "type": "boolean"},
+                "durationMilliseconds": {"type": "integer"},
+                "killedSurvivors": {"description": "Processes that it left behind, or that did not end when asked, and were killed", "type": "integer"},
+                "unkillable": {"description": "Processes that cannot be killed", "type": "integer"},
+                "notices": {"description": "What you should know", "type": "array", "items": {"type": "string"}},
+            },
+            "required": ["timedOut", "spawnFailed", "stdout", "stderr", "truncated", "durationMilliseconds", "killedSurvivors"],
+        },
+        "annotations": {"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": false},
+    })
+}
+
+/// A call that can be carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How long it may take.
+    pub timeout_seconds: Option<f64>,
+    /// Where.
+    pub cwd: Option<PathBuf>,
+    /// What it reads.
+    pub stdin: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Shell(String),
+    Program(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Arguments {
+    command: Value,
+    #[serde(default)]
+    timeout_seconds: Option<f64>,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    stdin: Option<String>,
+}
+
+/// Reads the arguments of a call, or says what is wrong with them.
+pub fn read(arguments: Value) -> Result<Call, String> {
+    if !arguments.is_object() {
+        return Err("arguments: an object".to_owned());
+    }
+    let Arguments { command, timeout_seconds, cwd, stdin } = serde_json::from_value(arguments).map_err(|error| error.to_string())?;
+    let line = serde_json::from_value(command).map_err(|_| "command: a string for a shell, or an array of strings".to_owned())?;
+    let empty = match &line {
+        Line::Shell(line) => line.is_empty(),
+        Line::Program(command) => command.first().is_none_or(String::is_empty),
+    };
+    if empty {
+        return Err("command: must not be empty".to_owned());
+    }
+    let command = match line {
+        Line::Shell(line) => vec!["sh".to_owned(), "-c".to_owned(), line],
+        Line::Program(command) => command,
+    };
+    if command.len() > MAX_ARGUMENTS || command.iter().any(|argument| argument.len() > MAX_ARGUMENT) {
+        return Err(format!("command: at most {MAX_ARGUMENTS} arguments of {MAX_ARGUMENT} bytes; give it longer text on stdin"));
+    }
+    if command.iter().any(|argument| argument.contains('\0')) {
+        return Err("command: no argument can hold a NUL".to_owned());
+    }
+    if timeout_seconds.is_some_and(|seconds| !(0.001..=MOST).contains(&seconds)) {
+        return Err(format!("timeoutSeconds: a number of seconds from 0.001 to {MOST}"));
+    }
+    let folder = |name: &String| name.len() <= MAX_FOLDER && !name.contains('\0') && PathBuf::from(name).is_dir();
+    if cwd.as_ref().is_some_and(|name| !folder(name)) {
+        return Err("cwd: there is no such folder".to_owned());
+    }
+    Ok(Call { command, timeout_seconds, cwd: cwd.map(PathBuf::from), stdin: stdin.unwrap_or_default() })
+}
+
+/// What became of the process that ran the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// Its exit code; -1 if it has none.
+    pub status: i32,
+    /// What it wrote: an object of JSON, if all is well.
+    pub output: String,
+    /// What it wrote for the model, a line each.
+    pub errors: String,
+}
+
+/// What a call comes to that was not carried out, in words.
+pub fn wrong(words: &str) -> Value {
+    json!({"content": [{"type": "text", "text": words}], "isError": true})
+}
+
+/// What a call comes to.
+pub fn result(ran: &Ran) -> Value {
+    let notices: Vec<&str> = ran.errors.lines().collect();
+    let Ok(mut told) = serde_json::from_str::<Map<String, Value>>(&ran.output) else {
+        return wrong(&format!("nobody knows what came of it (exit code {}): {}", ran.status, notices.join("; ")));
+    };
+    if !notices.is_empty() {
+        told.insert("notices".to_owned(), json!(notices));
+    }
+    let is = |name: &str| told.get(name) == Some(&Value::Bool(true));
+    let failed = told.contains_key("refused") || is("timedOut") || is("spawnFailed");
+    let told = Value::Object(told);
+    json!({"content": [{"type": "text", "text": told.to_string()}], "structuredContent": told, "isError": failed})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_string_is_a_shells_and_an_array_is_run_as_it_is() {
+        let call = |arguments: Value| read(arguments).expect("a call");
+        assert_eq!(call(json!({"command": "echo $HOME"})).command, ["sh", "-c", "echo $HOME"]);
+        let all = call(json!({"command": ["printf", "", "a b"], "timeoutSeconds": 2, "cwd": "/", "stdin": "x"}));
+        assert_eq!(all.command, ["printf", "", "a b"]);
+        assert_eq!((all.timeout_seconds, all.cwd, all.stdin.as_str()), (Some(2.0), Some(PathBuf::from("/")), "x"));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_by_name() {
+        let long = "x".repeat(MAX_ARGUMENT + 1);
+        for (arguments, field) in [
+            (json!({}), "command"),
+            (json!(["ls", 5, "/", ""]), "arguments"),
+            (json!({"command": 7}), "command"),
+            (json!({"command": ""}), "command"),
+            (json!({"command": []}), "command"),
+            (json!({"command": [""]}), "command"),
+            (json!({"command": ["ls", 7]}), "command"),
+            (json!({"command": ["ls", "a\0b"]}), "command"),
+            (json!({"command": "ls \0"}), "command"),
+            (json!({"command": ["ls", long]}), "command"),
+            (json!({"command": vec!["x"; MAX_ARGUMENTS + 1]}), "command"),
+            (json!({"command": "ls", "timeoutSeconds": 0}), "timeoutSeconds"),
+            (json!({"command": "ls", "timeoutSeconds": 1e9}), "timeoutSeconds"),
+            (json!({"command": "ls", "timeoutSeconds": "5"}), "invalid type"),
+            (json!({"command": "ls", "cwd": "/no/such/folder"}), "cwd"),
+            (json!({"command": "ls", "cwd": "a\0"}), "cwd"),
+            (json!({"command": "ls", "env": {}}), "env"),
+        ] {
+            let words = read(arguments.clone()).expect_err("refused");
+            assert!(words.contains(field), "{arguments}: {words}");
+        }
+    }
+
+    #[test]
+    fn what_came_of_it_is_told_with_what_the_model_should_know() {
+        let ran = |status, output: &str, errors: &str| result(&Ran { status, output: output.to_owned(), errors: errors.to_owned() });
+        let fine = ran(1, r#"{"exitCode": 1, "timedOut": false, "spawnFailed": false}"#, "");
+        assert_eq!((&fine["isError"], &fine["structuredContent"]["exitCode"]), (&json!(false), &json!(1)), "a command may say no");
+        let late = ran(124, r#"{"timedOut": true}"#, "notice: one\nnotice: two\n");
+        assert_eq!((&late["isError"], &late["structuredContent"]["notices"]), (&json!(true), &json!(["notice: one", "notice: two"])));
+        let text = late["content"][0]["text"].as_str().expect("text");
+        assert_eq!(serde_json::from_str::<Value>(text).expect("JSON"), late["structuredContent"]);
+        let refused = ran(125, r#"{"refused": "bash circuit breaker open for session", "retryAfterMilliseconds": 5}"#, "");
+        assert_eq!((&refused["isError"], &refused["structuredContent"]["retryAfterMilliseconds"]), (&json!(true), &json!(5)));
+        let lost = ran(-1, "", "error: no");
+        assert!(lost["isError"] == true && lost["content"][0]["text"].as_str().is_some_and(|words| words.contains("error: no")), "{lost}");
+    }
+}

@@ -1,0 +1,109 @@
+//! Commands of agents, as far as they concern a whole namespace: what their pods counted goes to its circuit, how that stands goes
+//! to every agent, and who wants to try a command while it is open asks here.
+//!
+//! It decides nothing: the circuit is `governor::breaker`'s.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::breaker::{Key as Circuit, Refused};
+use super::caller::Caller;
+use crate::api::Agent;
+use crate::controller::{Context, Key};
+use crate::policy::breaker::Outcome;
+use crate::wire::agent::Done;
+use crate::wire::command::{CommandCounts, CommandPermit, CommandRejected, EndTry, Tried, TryCommand, TryOutcome};
+use crate::wire::{Code, Refusal};
+
+/// Changes that come together are told together.
+const TOGETHER: Duration = Duration::from_millis(200);
+/// Beyond its own time a command that is tried has so long to be ended, and its pod to say so.
+const TO_SAY_SO: Duration = Duration::from_secs(35);
+/// Failures of one report that count: more than its own breaker lets an agent have at once.
+const MOST: u64 = 64;
+
+/// Tells every agent how the breakers of its commands stand, whenever that may have changed. For ever.
+pub async fn run(context: Arc<Context>) {
+    let mut changes = context.circuits.changes();
+    loop {
+        changes.mark_unchanged();
+        spread(&context);
+        if changes.changed().await.is_err() {
+            return;
+        }
+        tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+fn spread(context: &Context) {
+    let mut of_pools = HashMap::new();
+    for (uid, key) in context.live.everybody() {
+        let stored = context.stores.agent(&key);
+        let Some(agent) = stored.as_ref().and_then(|agent| agent.0.as_ref().ok()) else { continue };
+        let pool = pool_of(&key.namespace, agent);
+        let told = of_pools.entry(pool).or_insert_with_key(|pool| context.circuits.commands(pool));
+        if let Some(told) = told {
+            context.live.commands(&uid, told.clone());
+        }
+    }
+}
+
+fn pool_of(namespace: &str, agent: &Agent) -> Key {
+    Key { namespace: namespace.to_owned(), name: agent.spec.pool_ref.name.clone() }
+}
+
+/// Tells one agent, who is about to be answered.
+pub fn tell(caller: &Caller, agent: &Agent, context: &Context) {
+    if let Some(told) = context.circuits.commands(&pool_of(&caller.key.namespace, agent)) {
+        context.live.commands(&caller.uid, told);
+    }
+}
+
+/// What an agent's pod counted since it was heard last counts for its namespace.
+pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &Context) {
+    let failed = context.live.command_failures(&caller.uid, counts);
+    let namespace = &caller.key.namespace;
+    for _ in 0..failed.min(MOST) {
+        let why = format!("a command of Agent/{} hung or could not be started", caller.key.name);
+        context.circuits.failed(&pool_of(namespace, agent), &Circuit::commands(namespace), &why);
+    }
+}
+
+/// The right to try a command although the breaker of the namespace is open; who asks for the same again is given the same.
+pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, context: &Context) -> Result<Tried, Refusal> {
+    let TryCommand { command, timeout_milliseconds } = request;
+    let said = |permit: &crate::policy::breaker::Permit| CommandPermit { owner: permit.owner, epoch: permit.epoch, id: permit.id };
+    if let Some(permit) = context.live.tries(&caller.uid, command) {
+        return Ok(Tried::Permit(said(&permit)));
+    }
+    let namespace = &caller.key.namespace;
+    let within = Duration::from_millis(timeout_milliseconds) + TO_SAY_SO;
+    match context.circuits.admit(&pool_of(namespace, agent), &Circuit::commands(namespace), within).await {
+        Ok(permit) => {
+            context.live.may_try(&caller.uid, command, permit);
+            tracing::info!(%namespace, agent = %agent.name_any(), "an agent tries a command for its namespace");
+            Ok(Tried::Permit(said(&permit)))
+        }
+        Err(Refused::Open { rejection, words }) => {
+            Ok(Tried::Rejected(CommandRejected { message: words, retry_after_milliseconds: rejection.retry_after }))
+        }
+        Err(Refused::Away(words)) => Err(Refusal::new(Code::GovernorAway, words).retry_after(1)),
+    }
+}
+
+/// How that ended. Only who was given it can say so, and once.
+pub fn end_try(caller: &Caller, EndTry { permit, outcome }: EndTry, context: &Context) -> Done {
+    if let Some(permit) = context.live.tried(&caller.uid, permit) {
+        let outcome = match outcome {
+            TryOutcome::Success => Outcome::Success,
+            TryOutcome::Failure => Outcome::Failure { retry_after: None },
+            TryOutcome::Neutral => Outcome::Neutral,
+        };
+        let why = format!("a command that Agent/{} tried hung or could not be started", caller.key.name);
+        context.circuits.complete(&Circuit::commands(&caller.key.namespace), &permit, outcome, &why);
+    }
+    Done {}
+}
