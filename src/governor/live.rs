@@ -13,7 +13,7 @@ use crate::cluster::clock::BootTime;
 use crate::controller::Key;
 use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::health::{self, Finding};
-use crate::policy::hub::Signal;
+use crate::policy::hub::{Signal, TimedOut};
 use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
 use crate::wire::governor::Change;
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
@@ -32,6 +32,12 @@ const NOTICES: usize = 32;
 const ANSWER_AGAIN: Duration = Duration::from_secs(60);
 /// Occurrences of a signal that are remembered for one agent.
 const OCCURRENCES: usize = 256;
+/// The end of an item so soon after a refusal of ours is that refusal's doing.
+const REFUSED_WITHIN: Duration = Duration::from_secs(60);
+/// All agents of a gang have said within this what became of them.
+const GANG_AGAIN: Duration = Duration::from_secs(60);
+/// What is decided about a signal is decided within this, however busy we are.
+const DECIDED_WITHIN: Duration = Duration::from_secs(15);
 /// Changes that a slow gateway may be behind; then it begins anew.
 const BEHIND: usize = 4096;
 
@@ -69,6 +75,10 @@ pub struct Working {
     pub attempt: Duration,
     /// It was told to give the item back.
     pub cancelling: bool,
+    /// It waits, with its agent, by the pause of this number: its times stand still.
+    pub paused: Option<i64>,
+    /// All tokens of the agent's life are there. As it was when the lease began is what counts.
+    pub fresh: bool,
 }
 
 /// An item in an agent's hands, and its served times.
@@ -101,6 +111,12 @@ pub struct View {
     pub occurrences: BTreeMap<Signal, Vec<Duration>>,
     /// What was said with the last one, where that is more than the signal's name.
     pub words: BTreeMap<Signal, String>,
+    /// How high the limit of its life was when a call was refused for want of more.
+    pub short_at: Option<i64>,
+    /// It had all tokens of its life when it got the item that it holds.
+    pub began_fresh: bool,
+    /// Time-outs that its status does not count yet.
+    pub timeouts: u32,
 }
 
 /// What an agent asks people for.
@@ -133,6 +149,9 @@ struct One {
     spawning: Arc<tokio::sync::Mutex<()>>,
     hand: Option<Hand>,
     item: Option<ItemWanted>,
+    short_at: Option<i64>,
+    refused: Option<(Held, BootTime)>,
+    timeouts: u32,
 }
 
 impl Default for One {
@@ -158,6 +177,9 @@ impl Default for One {
             spawning: Arc::default(),
             hand: None,
             item: None,
+            short_at: None,
+            refused: None,
+            timeouts: 0,
         }
     }
 }
@@ -166,6 +188,8 @@ impl Default for One {
 struct State {
     attendance: Attendance,
     agents: HashMap<String, One>,
+    /// Gangs of which people were told, by namespace and words.
+    gangs: HashMap<(String, String), BootTime>,
 }
 
 struct Shared {
@@ -233,8 +257,8 @@ impl Live {
             one.revision += 1; // not told: who acknowledges knows
         }
         let telling = |report: &Report| {
-            let Report { program, action, attached, reachable, held, preflight, .. } = report.clone();
-            (program, action, attached, reachable, held, preflight)
+            let Report { program, action, attached, reachable, held, preflight, checkpoint, .. } = report.clone();
+            (program, action, attached, reachable, held, preflight, checkpoint)
         };
         let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
         one.registered = true;
@@ -260,14 +284,20 @@ impl Live {
     pub fn holds(&self, uid: &str, working: Option<Working>) {
         let mut state = self.lock();
         let Some(one) = state.agents.get_mut(uid) else { return };
-        let order = working.as_ref().filter(|working| working.cancelling).map(|working| (working.held.clone(), ItemOrder::Cancel));
+        let order = working.as_ref().and_then(|working| {
+            let order = if working.cancelling { Some(ItemOrder::Cancel) } else { working.paused.map(ItemOrder::Pause) };
+            order.map(|order| ItemWanted { held: working.held.clone(), order })
+        });
+        // An item that goes on is told so at once, and not with the next report.
+        let goes_on = matches!(&one.item, Some(ItemWanted { held, order: ItemOrder::Pause(_) })
+            if working.as_ref().is_some_and(|working| working.held == *held && working.paused.is_none()));
         let same = one.hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
         one.hand = working.map(|working| match one.hand.take() {
-            Some(hand) if same => Hand { working, ..hand },
+            Some(hand) if same => Hand { working: Working { fresh: hand.working.fresh, ..working }, ..hand },
             Some(_) | None => Hand { working, held: Duration::ZERO, unmoved: Duration::ZERO, cancelling: Duration::ZERO },
         });
-        if let Some((held, order)) = order {
-            self.order_item(uid, one, Some(ItemWanted { held, order }));
+        if order.is_some() || goes_on {
+            self.order_item(uid, one, order);
         }
     }
 
@@ -368,6 +398,64 @@ impl Live {
             times.pop_front();
         }
         times.push_back(BootTime::now());
+    }
+
+    /// A call of an agent with an item in hand was refused for want of tokens of its own life, whose limit was so high.
+    pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
+        self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.short_at = limit;
+        }
+    }
+
+    /// Something that an agent did took too long and was ended. Its reconciler has to be woken: it counts, and decides.
+    pub fn timed_out(&self, uid: &str, what: TimedOut) {
+        self.raised(uid, Signal::OperationTimeout, Some(what.words().to_owned()));
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.timeouts = one.timeouts.saturating_add(1);
+        }
+    }
+
+    /// So many of its time-outs are counted in its status.
+    pub fn timeouts_stored(&self, uid: &str, counted: u32) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.timeouts = one.timeouts.saturating_sub(counted);
+        }
+    }
+
+    /// A call for this item was refused by something above the agent.
+    pub fn refused(&self, uid: &str, held: Held) {
+        self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, BootTime::now()));
+    }
+
+    /// Whether one was, a short time ago.
+    pub fn was_refused(&self, uid: &str, held: &Held) -> bool {
+        let state = self.lock();
+        let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
+        refused.is_some_and(|(of, at)| of == held && at.elapsed() < REFUSED_WITHIN)
+    }
+
+    /// Whether a signal was raised just now, and what is done about it is not stored yet.
+    pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
+        let state = self.lock();
+        let last = state.agents.get(uid).and_then(|one| one.occurrences.get(&signal)?.back());
+        last.is_some_and(|at| at.elapsed() < DECIDED_WITHIN)
+    }
+
+    /// What follows from a signal is stored: what was raised before counts no more, whether it was told or not.
+    pub fn dealt_with(&self, uid: &str, signal: Signal) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.occurrences.remove(&signal);
+            one.words.remove(&signal);
+        }
+    }
+
+    /// Whether people were not told yet, lately, that a gang in this namespace diverges: in words that are its own. It counts as
+    /// told from then on.
+    pub fn first_of_gang(&self, namespace: &str, words: &str) -> bool {
+        let gangs = &mut self.lock().gangs;
+        gangs.retain(|_, told| told.elapsed() < GANG_AGAIN);
+        gangs.insert((namespace.to_owned(), words.to_owned()), BootTime::now()).is_none()
     }
 
     /// Whether a signal stands without an answer: one that goes on standing is answered once.
@@ -479,6 +567,9 @@ impl Live {
             asks: one.asks.clone(),
             occurrences: one.occurrences.iter().map(|(signal, times)| (*signal, ago(times))).collect(),
             words: one.words.clone(),
+            short_at: one.short_at,
+            began_fresh: one.hand.as_ref().is_some_and(|hand| hand.working.fresh),
+            timeouts: one.timeouts,
         })
     }
 
@@ -499,13 +590,13 @@ impl Live {
     /// One step; the agents whose finding is another one now.
     fn tick(&self, time: Duration) -> Vec<Key> {
         let mut guard = self.lock();
-        let State { attendance, agents } = &mut *guard;
+        let State { attendance, agents, gangs: _ } = &mut *guard;
         attendance.tick(time);
         if attendance.gateways() > 0 {
             agents.values_mut().filter_map(|one| one.hand.as_mut()).for_each(|hand| hand.tick(time));
         }
         let silent = Silent::count(attendance, agents);
-        let mut changed = Vec::new();
+        let (mut changed, mut late) = (Vec::new(), Vec::new());
         for (uid, one) in agents.iter_mut() {
             let Some(expected) = &one.expected else { continue };
             let period = one.report.as_ref().map_or(0, |(report, _)| report.period_seconds);
@@ -522,17 +613,26 @@ impl Live {
                 work: one.hand.as_ref().map(|hand| hand.facts(period)),
             };
             let finding = health::look(&facts);
+            let began = |finding: &Finding| matches!(finding, Finding::ItemPastTime(_));
+            if began(&finding) && !began(&one.finding) {
+                late.push(uid.clone());
+            }
             if std::mem::discriminant(&finding) != std::mem::discriminant(&one.finding) {
                 changed.push(expected.key.clone());
             }
             one.finding = finding;
         }
+        drop(guard);
+        late.iter().for_each(|uid| self.timed_out(uid, TimedOut::Attempt));
         changed
     }
 }
 
 impl Hand {
     fn tick(&mut self, time: Duration) {
+        if self.working.paused.is_some() {
+            return;
+        }
         self.held += time;
         self.unmoved += time;
         if self.working.cancelling {
@@ -542,7 +642,7 @@ impl Hand {
 
     /// What the monitor looks at. `period`: seconds between reports, as the agent was told.
     fn facts(&self, period: u32) -> health::Work {
-        let Working { held: _, lease, stall, attempt, cancelling } = &self.working;
+        let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
         // A lease cannot be shorter than what its holder was told about reporting.
         let periods = Duration::from_secs(period.into()).saturating_mul(PERIODS);
         health::Work {

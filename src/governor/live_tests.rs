@@ -19,6 +19,53 @@ fn expected(name: &str, node: &str) -> Expected {
 }
 const NOW: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 
+fn working(paused: Option<i64>, fresh: bool) -> Working {
+    let second = Duration::from_secs(1);
+    let held = Held { uid: "i".into(), epoch: 1 };
+    Working { held, lease: 3600 * second, stall: 60 * second, attempt: 10 * second, cancelling: false, paused, fresh }
+}
+
+#[test]
+fn the_times_of_an_item_that_waits_stand_still_and_it_is_told_at_once_when_it_goes_on() {
+    let live = Live::new(7);
+    live.registered("u", "g", None);
+    let _session = live.session("g".into());
+    live.expect("u", Expected { timeout: Duration::from_secs(3600), ..expected("a", "n") });
+    live.holds("u", Some(working(None, true)));
+    (0..9).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+    live.holds("u", Some(working(Some(1), false)));
+    let wanted = live.wanted("u");
+    assert_eq!(wanted.item.as_ref().map(|wanted| wanted.order), Some(ItemOrder::Pause(1)));
+    (0..100).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+    assert_eq!(live.view("u").expect("a view").finding, Finding::Well, "its attempt does not grow old");
+    live.holds("u", Some(working(None, false)));
+    let on = live.wanted("u");
+    assert_eq!((on.item.is_none(), on.revision != wanted.revision), (true, true));
+    assert!(live.view("u").expect("a view").began_fresh, "as it was when the lease began");
+    live.tick(Duration::from_secs(1));
+    let late = live.view("u").expect("a view");
+    assert_eq!((late.finding, late.timeouts), (Finding::ItemPastTime(Duration::from_secs(10)), 1), "which is a time-out, once");
+    live.tick(Duration::from_secs(1));
+    assert_eq!(live.view("u").expect("a view").timeouts, 1);
+    live.timeouts_stored("u", 1);
+    live.timed_out("u", TimedOut::ModelTurn);
+    assert_eq!(live.view("u").expect("a view").timeouts, 1);
+}
+
+#[test]
+fn a_refusal_counts_for_its_own_lease_and_what_is_dealt_with_is_forgotten() {
+    let live = Live::new(7);
+    let held = |epoch| Held { uid: "i".into(), epoch };
+    live.refused("u", held(1));
+    assert!(live.was_refused("u", &held(1)) && !live.was_refused("u", &held(2)) && !live.was_refused("other", &held(1)));
+    assert!(!live.undecided("u", Signal::TokenBudgetExceeded));
+    live.out_of_tokens("u", Some(500), "all is spent".into());
+    assert!(live.undecided("u", Signal::TokenBudgetExceeded));
+    assert_eq!(live.view("u").expect("a view").short_at, Some(500));
+    live.dealt_with("u", Signal::TokenBudgetExceeded);
+    assert!(!live.undecided("u", Signal::TokenBudgetExceeded) && live.view("u").expect("a view").occurrences.is_empty());
+}
+
 #[test]
 fn only_what_changed_is_news() {
     let live = Live::new(7);

@@ -104,6 +104,7 @@ impl Health {
             notices_seen: self.notices_seen,
             held: None,      // the supervisor's book of items knows it
             preflight: None, // and what has to pass before knows that
+            checkpoint: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use spillway_policy::backoff;
-use spillway_wire::agent::{Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
+use spillway_wire::agent::{Checkpoint, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
 use spillway_wire::link::{Answer, Order, Progress};
 use spillway_wire::work::{Held, Outcome};
 use spillway_wire::{Code, Refusal};
@@ -124,13 +124,25 @@ struct Shown {
     notices_seen: u64,
     held: Option<Held>,
     preflight: Option<Preflight>,
+    checkpoint: Option<Checkpoint>,
 }
 
 impl Shown {
     fn of(report: &Report) -> Self {
-        let Report { period_seconds: _, program, silent_ms: _, frozen_ms: _, action, attached, reachable, notices_seen, held, preflight } =
-            report.clone();
-        Self { program, action, attached, reachable, notices_seen, held, preflight }
+        let Report {
+            period_seconds: _,
+            program,
+            silent_ms: _,
+            frozen_ms: _,
+            action,
+            attached,
+            reachable,
+            notices_seen,
+            held,
+            preflight,
+            checkpoint,
+        } = report.clone();
+        Self { program, action, attached, reachable, notices_seen, held, preflight, checkpoint }
     }
 }
 
