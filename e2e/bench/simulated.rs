@@ -487,7 +487,7 @@ impl Sidecar {
             | Input::Gone(_)
             | Input::Ask(..)
             | Input::Work(Worked::Advanced(..))
-            | Input::Called => {}
+            | Input::Called(..) => {}
         }
     }
 

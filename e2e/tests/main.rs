@@ -28,6 +28,7 @@ mod preflight;
 mod quiet;
 mod refusals;
 mod scheduler;
+mod supervision;
 mod work;
 mod work_faults;
 mod work_fleet;

@@ -11,10 +11,10 @@ use tokio::net::TcpListener;
 use crate::support::{Operator, Room, eventually, seen};
 
 /// Each call: what its header `Spillway-Notice` says, and its body.
-type Calls = Arc<Mutex<Vec<(String, Value)>>>;
+pub type Calls = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Is away when it is called first, and takes everything from then on.
-async fn receiver(room: &Room) -> (String, Calls) {
+pub async fn receiver(room: &Room) -> (String, Calls) {
     let calls = Calls::default();
     let take = async |State(calls): State<Calls>, headers: HeaderMap, body: String| {
         let mut calls = calls.lock().expect("whole");
@@ -29,16 +29,20 @@ async fn receiver(room: &Room) -> (String, Calls) {
     (url, calls)
 }
 
-#[tokio::test]
-async fn a_webhook_is_told_how_an_item_ended() {
-    let room = Room::open("webhooks").await;
-    let (url, calls) = receiver(&room).await;
+/// Arguments of an operator that tells this one of what happens in the room.
+pub fn webhooks(room: &Room, url: &str) -> [String; 2] {
     let file = |name: &str| std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.{name}", room.namespace));
     let (list, url_file) = (file("webhooks"), file("url"));
     std::fs::write(&url_file, url).expect("a file");
     std::fs::write(&list, json!([{"name": "ops", "urlFile": url_file, "namespaces": [room.namespace]}]).to_string()).expect("a file");
-    let arguments = ["--webhooks-file".to_owned(), list.to_string_lossy().into_owned()];
-    let operator = Operator::start_with(&room, "one", None, &arguments);
+    ["--webhooks-file".to_owned(), list.to_string_lossy().into_owned()]
+}
+
+#[tokio::test]
+async fn a_webhook_is_told_how_an_item_ended() {
+    let room = Room::open("webhooks").await;
+    let (url, calls) = receiver(&room).await;
+    let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
     room.apply_queue("bugs", json!({})).await;
     room.submit("bugs", "quiet", json!({"cancelRequested": true})).await;

@@ -18,11 +18,12 @@ use crate::api::{Agent, AgentPool};
 use crate::cluster::{Class, Error, calls};
 use crate::controller::{Context, Key, agent_pool};
 use crate::policy::hub::{Signal, Violation};
+use crate::policy::work::item::Phase;
 use crate::serve::query;
 use crate::wire::access::Call;
 use crate::wire::agent::{Done, Goodbye, Input, Register, Report, Run, Settings, Spawn, Spawned, Work};
 use crate::wire::command::CommandLimits;
-use crate::wire::work::{Claim, ItemWanted};
+use crate::wire::work::{Claim, ItemOrder, ItemWanted};
 use crate::wire::{Code, Refusal, body};
 
 /// How long a goodbye waits for its status to be stored. The pod keeps it and asks again.
@@ -40,8 +41,11 @@ pub async fn answer(
     let agent = identify(caller, context).await?;
     match call {
         Call::Register => json(&register(caller, &agent, body::read(bytes)?, context)?),
-        Call::Report => json(&report(caller, &agent, body::read(bytes)?, context)),
-        Call::Wanted => json(&context.live.wanted(&caller.uid)),
+        Call::Report => json(&report(caller, &agent, body::read(bytes)?, context)?),
+        Call::Wanted => {
+            recall_pause(caller, context)?;
+            json(&context.live.wanted(&caller.uid))
+        }
         Call::Goodbye => json(&goodbye(caller, body::read(bytes)?, context).await?),
         Call::Spawn => json(&spawn(caller, &agent, key, body::read(bytes)?, context).await?),
         Call::Claim => {
@@ -87,6 +91,7 @@ fn pool_of(agent: &Agent, context: &Context) -> Result<AgentPool, Refusal> {
 
 fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context) -> Result<Settings, Refusal> {
     let pool = pool_of(agent, context)?;
+    recall_pause(caller, context)?;
     if context.live.registered(&caller.uid, &caller.gateway, request.sandbox) {
         context.wake.agent(&caller.key);
     }
@@ -103,6 +108,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         canaries: context.supervised.canaries.clone(),
         drain_hook: hooks.drain.unwrap_or_default(),
         warn_hook: hooks.warn.unwrap_or_default(),
+        checkpoint_hook: hooks.checkpoint.unwrap_or_default(),
         preflight_command: spec.agent.preflight_command.clone().unwrap_or_default(),
         work: work_of(&pool),
         commands: commands_of(&pool),
@@ -145,16 +151,30 @@ fn work_of(pool: &AgentPool) -> Option<Work> {
     })
 }
 
-fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) -> crate::wire::agent::Wanted {
+/// What is wanted of an agent's item is in memory, and that of a new leader is empty: an agent whose item waits must not be
+/// told that it goes on.
+fn recall_pause(caller: &Caller, context: &Context) -> Result<(), Refusal> {
+    work::calls::ready(context)?;
+    let holding = context.desk.holding(&caller.key.namespace, &caller.uid).filter(|holding| holding.phase == Phase::Paused);
+    if let Some(holding) = holding {
+        context.live.tell_item(&caller.uid, Some(ItemWanted { held: holding.held, order: ItemOrder::Pause(holding.pauses) }));
+    }
+    Ok(())
+}
+
+fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) -> Result<crate::wire::agent::Wanted, Refusal> {
+    if request.held.is_some() {
+        work::calls::ready(context)?;
+    }
     commands::counted(caller, agent, request.commands, context);
     commands::tell(caller, agent, context);
     let held = request.held.clone();
-    let order = held.as_ref().and_then(|held| context.desk.order(&caller.key.namespace, &caller.uid, &caller.key.name, held));
+    let order = held.and_then(|held| context.desk.order(&caller.key.namespace, &caller.uid, &caller.key.name, &held));
     if context.live.reported(&caller.uid, &caller.gateway, request, jiff::Timestamp::now()) {
         context.wake.agent(&caller.key);
     }
-    context.live.tell_item(&caller.uid, held.zip(order).map(|(held, order)| ItemWanted { held, order }));
-    context.live.wanted(&caller.uid)
+    context.live.tell_item(&caller.uid, order);
+    Ok(context.live.wanted(&caller.uid))
 }
 
 async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result<Done, Refusal> {

@@ -14,6 +14,7 @@ use super::caller::Caller;
 use crate::api::Agent;
 use crate::controller::{Context, Key};
 use crate::policy::breaker::Outcome;
+use crate::policy::hub::TimedOut;
 use crate::wire::agent::Done;
 use crate::wire::command::{CommandCounts, CommandPermit, CommandRejected, EndTry, Tried, TryCommand, TryOutcome};
 use crate::wire::{Code, Refusal};
@@ -64,7 +65,8 @@ pub fn tell(caller: &Caller, agent: &Agent, context: &Context) {
 
 /// What an agent's pod counted since it was heard last counts for its namespace.
 pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &Context) {
-    let failed = context.live.command_failures(&caller.uid, counts);
+    let CommandCounts { failed, opened } = context.live.commands_counted(&caller.uid, counts);
+    (0..opened.min(MOST)).for_each(|_| context.live.timed_out(&caller.uid, TimedOut::Commands));
     let namespace = &caller.key.namespace;
     for _ in 0..failed.min(MOST) {
         let why = format!("a command of Agent/{} hung or could not be started", caller.key.name);

@@ -14,7 +14,7 @@ use crate::controller::Key;
 use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::breaker::Permit;
 use crate::policy::health::{self, Finding};
-use crate::policy::hub::Signal;
+use crate::policy::hub::{Signal, TimedOut};
 use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
 use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
 use crate::wire::governor::Change;
@@ -38,6 +38,12 @@ const OCCURRENCES: usize = 256;
 const TRIES: usize = 64;
 /// An opening until another time is another one. Clocks differ a little each time they are read.
 const SAME: Duration = Duration::from_secs(2);
+/// The end of an item so soon after a refusal of ours is that refusal's doing.
+const REFUSED_WITHIN: Duration = Duration::from_secs(60);
+/// All agents of a gang have said within this what became of them.
+const GANG_AGAIN: Duration = Duration::from_secs(60);
+/// What is decided about a signal is decided within this, however busy we are.
+const DECIDED_WITHIN: Duration = Duration::from_secs(15);
 /// Changes that a slow gateway may be behind; then it begins anew.
 const BEHIND: usize = 4096;
 
@@ -75,6 +81,10 @@ pub struct Working {
     pub attempt: Duration,
     /// It was told to give the item back.
     pub cancelling: bool,
+    /// It waits, with its agent, by the pause of this number: its times stand still.
+    pub paused: Option<i64>,
+    /// All tokens of the agent's life are there. As it was when the lease began is what counts.
+    pub fresh: bool,
 }
 
 /// An item in an agent's hands, and its served times.
@@ -107,8 +117,12 @@ pub struct View {
     pub occurrences: BTreeMap<Signal, Vec<Duration>>,
     /// What was said with the last one, where that is more than the signal's name.
     pub words: BTreeMap<Signal, String>,
-    /// Openings of its own circuit of commands, since its pod began.
-    pub command_openings: u64,
+    /// How high the limit of its life was when a call was refused for want of more.
+    pub short_at: Option<i64>,
+    /// It had all tokens of its life when it got the item that it holds.
+    pub began_fresh: bool,
+    /// Time-outs that its status does not count yet.
+    pub timeouts: u32,
 }
 
 /// What is known of an agent's commands.
@@ -153,6 +167,9 @@ struct One {
     hand: Option<Hand>,
     item: Option<ItemWanted>,
     commanding: Commanding,
+    short_at: Option<i64>,
+    refused: Option<(Held, BootTime)>,
+    timeouts: u32,
 }
 
 impl Default for One {
@@ -179,6 +196,9 @@ impl Default for One {
             hand: None,
             item: None,
             commanding: Commanding::default(),
+            short_at: None,
+            refused: None,
+            timeouts: 0,
         }
     }
 }
@@ -187,6 +207,8 @@ impl Default for One {
 struct State {
     attendance: Attendance,
     agents: HashMap<String, One>,
+    /// Gangs of which people were told, by namespace and words.
+    gangs: HashMap<(String, String), BootTime>,
 }
 
 struct Shared {
@@ -254,8 +276,8 @@ impl Live {
             one.revision += 1; // not told: who acknowledges knows
         }
         let telling = |report: &Report| {
-            let Report { program, action, attached, reachable, held, preflight, commands, .. } = report.clone();
-            (program, action, attached, reachable, held, preflight, commands.opened)
+            let Report { program, action, attached, reachable, held, preflight, commands, checkpoint, .. } = report.clone();
+            (program, action, attached, reachable, held, preflight, commands.opened, checkpoint)
         };
         let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
         one.registered = true;
@@ -281,14 +303,20 @@ impl Live {
     pub fn holds(&self, uid: &str, working: Option<Working>) {
         let mut state = self.lock();
         let Some(one) = state.agents.get_mut(uid) else { return };
-        let order = working.as_ref().filter(|working| working.cancelling).map(|working| (working.held.clone(), ItemOrder::Cancel));
+        let order = working.as_ref().and_then(|working| {
+            let order = if working.cancelling { Some(ItemOrder::Cancel) } else { working.paused.map(ItemOrder::Pause) };
+            order.map(|order| ItemWanted { held: working.held.clone(), order })
+        });
+        // An item that goes on is told so at once, and not with the next report.
+        let goes_on = matches!(&one.item, Some(ItemWanted { held, order: ItemOrder::Pause(_) })
+            if working.as_ref().is_some_and(|working| working.held == *held && working.paused.is_none()));
         let same = one.hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
         one.hand = working.map(|working| match one.hand.take() {
-            Some(hand) if same => Hand { working, ..hand },
+            Some(hand) if same => Hand { working: Working { fresh: hand.working.fresh, ..working }, ..hand },
             Some(_) | None => Hand { working, held: Duration::ZERO, unmoved: Duration::ZERO, cancelling: Duration::ZERO },
         });
-        if let Some((held, order)) = order {
-            self.order_item(uid, one, Some(ItemWanted { held, order }));
+        if order.is_some() || goes_on {
+            self.order_item(uid, one, order);
         }
     }
 
@@ -348,17 +376,12 @@ impl Live {
         self.changed(uid, one);
     }
 
-    /// Its pod counted so much; how many failures of commands are new. What it counted before it was heard counts for nobody.
-    pub fn command_failures(&self, uid: &str, counts: CommandCounts) -> u64 {
+    /// Its pod counted so much; what of it is new. What it counted before it was heard counts for nobody.
+    pub fn commands_counted(&self, uid: &str, counts: CommandCounts) -> CommandCounts {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
-        let known = one.commanding.counts.replace(counts);
-        known.map_or(0, |known| counts.failed.saturating_sub(known.failed))
-    }
-
-    /// How often its own circuit of commands opened, as its pod said last.
-    pub fn command_openings(&self, uid: &str) -> u64 {
-        self.lock().agents.get(uid).and_then(|one| one.commanding.counts).map_or(0, |counts| counts.opened)
+        let known = one.commanding.counts.replace(counts).unwrap_or(counts);
+        CommandCounts { failed: counts.failed.saturating_sub(known.failed), opened: counts.opened.saturating_sub(known.opened) }
     }
 
     /// The permit with which it tries this command, if it was given one.
@@ -451,6 +474,64 @@ impl Live {
             times.pop_front();
         }
         times.push_back(BootTime::now());
+    }
+
+    /// A call of an agent with an item in hand was refused for want of tokens of its own life, whose limit was so high.
+    pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
+        self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.short_at = limit;
+        }
+    }
+
+    /// Something that an agent did took too long and was ended. Its reconciler has to be woken: it counts, and decides.
+    pub fn timed_out(&self, uid: &str, what: TimedOut) {
+        self.raised(uid, Signal::OperationTimeout, Some(what.words().to_owned()));
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.timeouts = one.timeouts.saturating_add(1);
+        }
+    }
+
+    /// So many of its time-outs are counted in its status.
+    pub fn timeouts_stored(&self, uid: &str, counted: u32) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.timeouts = one.timeouts.saturating_sub(counted);
+        }
+    }
+
+    /// A call for this item was refused by something above the agent.
+    pub fn refused(&self, uid: &str, held: Held) {
+        self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, BootTime::now()));
+    }
+
+    /// Whether one was, a short time ago.
+    pub fn was_refused(&self, uid: &str, held: &Held) -> bool {
+        let state = self.lock();
+        let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
+        refused.is_some_and(|(of, at)| of == held && at.elapsed() < REFUSED_WITHIN)
+    }
+
+    /// Whether a signal was raised just now, and what is done about it is not stored yet.
+    pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
+        let state = self.lock();
+        let last = state.agents.get(uid).and_then(|one| one.occurrences.get(&signal)?.back());
+        last.is_some_and(|at| at.elapsed() < DECIDED_WITHIN)
+    }
+
+    /// What follows from a signal is stored: what was raised before counts no more, whether it was told or not.
+    pub fn dealt_with(&self, uid: &str, signal: Signal) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.occurrences.remove(&signal);
+            one.words.remove(&signal);
+        }
+    }
+
+    /// Whether people were not told yet, lately, that a gang in this namespace diverges: in words that are its own. It counts as
+    /// told from then on.
+    pub fn first_of_gang(&self, namespace: &str, words: &str) -> bool {
+        let gangs = &mut self.lock().gangs;
+        gangs.retain(|_, told| told.elapsed() < GANG_AGAIN);
+        gangs.insert((namespace.to_owned(), words.to_owned()), BootTime::now()).is_none()
     }
 
     /// Whether a signal stands without an answer: one that goes on standing is answered once.
@@ -570,7 +651,9 @@ impl Live {
             asks: one.asks.clone(),
             occurrences: one.occurrences.iter().map(|(signal, times)| (*signal, ago(times))).collect(),
             words: one.words.clone(),
-            command_openings: one.commanding.counts.map_or(0, |counts| counts.opened),
+            short_at: one.short_at,
+            began_fresh: one.hand.as_ref().is_some_and(|hand| hand.working.fresh),
+            timeouts: one.timeouts,
         })
     }
 
@@ -591,13 +674,13 @@ impl Live {
     /// One step; the agents whose finding is another one now.
     fn tick(&self, time: Duration) -> Vec<Key> {
         let mut guard = self.lock();
-        let State { attendance, agents } = &mut *guard;
+        let State { attendance, agents, gangs: _ } = &mut *guard;
         attendance.tick(time);
         if attendance.gateways() > 0 {
             agents.values_mut().filter_map(|one| one.hand.as_mut()).for_each(|hand| hand.tick(time));
         }
         let silent = Silent::count(attendance, agents);
-        let mut changed = Vec::new();
+        let (mut changed, mut late) = (Vec::new(), Vec::new());
         for (uid, one) in agents.iter_mut() {
             let Some(expected) = &one.expected else { continue };
             let period = one.report.as_ref().map_or(0, |(report, _)| report.period_seconds);
@@ -614,17 +697,26 @@ impl Live {
                 work: one.hand.as_ref().map(|hand| hand.facts(period)),
             };
             let finding = health::look(&facts);
+            let began = |finding: &Finding| matches!(finding, Finding::ItemPastTime(_));
+            if began(&finding) && !began(&one.finding) {
+                late.push(uid.clone());
+            }
             if std::mem::discriminant(&finding) != std::mem::discriminant(&one.finding) {
                 changed.push(expected.key.clone());
             }
             one.finding = finding;
         }
+        drop(guard);
+        late.iter().for_each(|uid| self.timed_out(uid, TimedOut::Attempt));
         changed
     }
 }
 
 impl Hand {
     fn tick(&mut self, time: Duration) {
+        if self.working.paused.is_some() {
+            return;
+        }
         self.held += time;
         self.unmoved += time;
         if self.working.cancelling {
@@ -634,7 +726,7 @@ impl Hand {
 
     /// What the monitor looks at. `period`: seconds between reports, as the agent was told.
     fn facts(&self, period: u32) -> health::Work {
-        let Working { held: _, lease, stall, attempt, cancelling } = &self.working;
+        let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
         // A lease cannot be shorter than what its holder was told about reporting.
         let periods = Duration::from_secs(period.into()).saturating_mul(PERIODS);
         health::Work {

@@ -20,6 +20,53 @@ fn expected(name: &str, node: &str) -> Expected {
 }
 const NOW: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 
+fn working(paused: Option<i64>, fresh: bool) -> Working {
+    let second = Duration::from_secs(1);
+    let held = Held { uid: "i".into(), epoch: 1 };
+    Working { held, lease: 3600 * second, stall: 60 * second, attempt: 10 * second, cancelling: false, paused, fresh }
+}
+
+#[test]
+fn the_times_of_an_item_that_waits_stand_still_and_it_is_told_at_once_when_it_goes_on() {
+    let live = Live::new(7);
+    live.registered("u", "g", None);
+    let _session = live.session("g".into());
+    live.expect("u", Expected { timeout: Duration::from_secs(3600), ..expected("a", "n") });
+    live.holds("u", Some(working(None, true)));
+    (0..9).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+    live.holds("u", Some(working(Some(1), false)));
+    let wanted = live.wanted("u");
+    assert_eq!(wanted.item.as_ref().map(|wanted| wanted.order), Some(ItemOrder::Pause(1)));
+    (0..100).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+    assert_eq!(live.view("u").expect("a view").finding, Finding::Well, "its attempt does not grow old");
+    live.holds("u", Some(working(None, false)));
+    let on = live.wanted("u");
+    assert_eq!((on.item.is_none(), on.revision != wanted.revision), (true, true));
+    assert!(live.view("u").expect("a view").began_fresh, "as it was when the lease began");
+    live.tick(Duration::from_secs(1));
+    let late = live.view("u").expect("a view");
+    assert_eq!((late.finding, late.timeouts), (Finding::ItemPastTime(Duration::from_secs(10)), 1), "which is a time-out, once");
+    live.tick(Duration::from_secs(1));
+    assert_eq!(live.view("u").expect("a view").timeouts, 1);
+    live.timeouts_stored("u", 1);
+    live.timed_out("u", TimedOut::ModelTurn);
+    assert_eq!(live.view("u").expect("a view").timeouts, 1);
+}
+
+#[test]
+fn a_refusal_counts_for_its_own_lease_and_what_is_dealt_with_is_forgotten() {
+    let live = Live::new(7);
+    let held = |epoch| Held { uid: "i".into(), epoch };
+    live.refused("u", held(1));
+    assert!(live.was_refused("u", &held(1)) && !live.was_refused("u", &held(2)) && !live.was_refused("other", &held(1)));
+    assert!(!live.undecided("u", Signal::TokenBudgetExceeded));
+    live.out_of_tokens("u", Some(500), "all is spent".into());
+    assert!(live.undecided("u", Signal::TokenBudgetExceeded));
+    assert_eq!(live.view("u").expect("a view").short_at, Some(500));
+    live.dealt_with("u", Signal::TokenBudgetExceeded);
+    assert!(!live.undecided("u", Signal::TokenBudgetExceeded) && live.view("u").expect("a view").occurrences.is_empty());
+}
+
 #[test]
 fn only_what_changed_is_news() {
     let live = Live::new(7);
@@ -158,12 +205,12 @@ async fn what_is_asked_for_is_answered_when_that_very_thing_is_stored() {
 fn what_pods_counted_before_they_were_heard_counts_for_nobody() {
     let live = Live::new(1);
     let counts = |failed, opened| CommandCounts { failed, opened };
-    assert_eq!(live.command_failures("u", counts(7, 1)), 0, "a leader before us may have counted them");
-    assert_eq!(live.command_failures("u", counts(9, 1)), 2);
-    assert_eq!(live.command_failures("u", counts(9, 1)), 0, "said again");
-    assert_eq!(live.command_failures("u", counts(3, 1)), 0, "its sidecar forgot some");
-    assert_eq!((live.command_failures("u", counts(4, 2)), live.command_openings("u")), (1, 2));
-    assert_eq!(live.command_openings("v"), 0);
+    let new = |failed, opened| live.commands_counted("u", counts(failed, opened));
+    assert_eq!(new(7, 1), counts(0, 0), "a leader before us may have counted them");
+    assert_eq!(new(9, 1), counts(2, 0));
+    assert_eq!(new(9, 1), counts(0, 0), "said again");
+    assert_eq!(new(3, 1), counts(0, 0), "its sidecar forgot some");
+    assert_eq!(new(4, 2), counts(1, 1));
 }
 
 #[test]

@@ -58,7 +58,9 @@ mod tests {
             asks: None,
             occurrences: Default::default(),
             words: Default::default(),
-            command_openings: 0,
+            short_at: None,
+            began_fresh: false,
+            timeouts: 0,
         }
     }
     fn spec(preflight: Value) -> AgentPoolSpec {

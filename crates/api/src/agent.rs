@@ -213,6 +213,7 @@ pub struct SandboxReport {
 }
 
 /// Something the supervisor did.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterventionRecord {
@@ -227,6 +228,9 @@ pub struct InterventionRecord {
     /// Why, in words.
     #[schemars(length(max = 1024))]
     pub message: String,
+    /// What else would have been done at that moment, each as `signal: action`.
+    #[schemars(length(max = 16), inner(length(max = 128)))]
+    pub overruled: Option<Vec<String>>,
 }
 
 /// What Spillway says of an agent.
@@ -272,6 +276,8 @@ pub struct AgentStatus {
     pub timeouts: Option<i32>,
     /// Pauses so far.
     pub pauses: Option<i64>,
+    /// It is paused because the tokens of its life were over at this limit, and goes on by itself when the limit is higher.
+    pub paused_at_limit: Option<i64>,
     /// Agents it spawned that live.
     pub children: Option<i32>,
     /// What became of its items.
@@ -285,7 +291,7 @@ pub struct AgentStatus {
     pub stop_time: Option<Time>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, Heartbeating, GoodbyeRequested, GivenUp, SandboxEnforced, BudgetAvailable, Paused.
+    /// Ready, Heartbeating, GoodbyeRequested, GivenUp, SandboxEnforced, BudgetAvailable, Paused, Checkpointed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -34,6 +34,8 @@ pub mod types {
     pub const QUOTA_APPLIED: &str = "QuotaApplied";
     /// The agent is held: it takes nothing new.
     pub const PAUSED: &str = "Paused";
+    /// While the supervisor holds the agent and its item: whether `hooks.checkpoint` wrote down where it is.
+    pub const CHECKPOINTED: &str = "Checkpointed";
     /// The agent asks people for more tokens.
     pub const TOKENS_REQUESTED: &str = "TokensRequested";
     /// There are tokens for the agent's model calls.
@@ -177,6 +179,25 @@ pub mod reasons {
     pub const PAUSED_BY_SPEC: &str = "PausedBySpec";
     /// The supervisor holds the agent; `spec.resumePause` lets it go.
     pub const PAUSED_BY_SUPERVISOR: &str = "PausedBySupervisor";
+    /// The tokens of the agent's life are over and its work has some worth: it and its item go on by themselves when a Grant,
+    /// or the pool, gives it more; `spec.resumePause` lets it go too.
+    pub const TOKEN_BUDGET_EXCEEDED: &str = "TokenBudgetExceeded";
+    /// `hooks.checkpoint` succeeded.
+    pub const CHECKPOINT_TAKEN: &str = "CheckpointTaken";
+    /// `hooks.checkpoint` failed, or took too long. Everything is kept all the same.
+    pub const CHECKPOINT_FAILED: &str = "CheckpointFailed";
+    /// The pod was told to take a checkpoint and has not said what came of it.
+    pub const CHECKPOINT_ORDERED: &str = "CheckpointOrdered";
+    /// The pod has not said for minutes what came of the checkpoint. Everything is kept all the same.
+    pub const CHECKPOINT_UNANSWERED: &str = "CheckpointUnanswered";
+    /// The pool has no `hooks.checkpoint`.
+    pub const NO_CHECKPOINT_HOOK: &str = "NoCheckpointHook";
+    /// The tokens of the agent's life are over and its work has no worth: it is ended, and its item counts nothing of it.
+    pub const TOKENS_SPENT: &str = "TokensSpent";
+    /// The agent spent all the tokens of its life on its item, in vain: that is a failure of the item.
+    pub const TOKENS_EXHAUSTED: &str = "TokensExhausted";
+    /// Too many of those that work on one group failed together: all of them are ended, and their items given back.
+    pub const GANG_DIVERGENCE: &str = "GangDivergence";
     /// Nobody holds the agent.
     pub const NOT_PAUSED: &str = "NotPaused";
     /// The walls of the pod stand, and no others: what is missing is in `status.sandbox`.

@@ -201,6 +201,42 @@ fn an_end_is_kept_while_the_gateway_is_away_and_over_a_restart() {
 }
 
 #[test]
+fn an_item_that_waits_is_kept_with_a_checkpoint_and_its_program_run_again_when_it_goes_on() {
+    let script = r#"read -r task; cd "$SPILLWAY_DATA_DIR"; if [ -e half ]; then echo "went on from $(cat half) with $task"; else echo "$task" > half; exit 7; fi"#;
+    let cases = [
+        (json!(["sh", "-c", "cp \"$SPILLWAY_DATA_DIR/half\" \"$SPILLWAY_DATA_DIR/$SPILLWAY_ITEM\""]), "taken", ""),
+        (json!(["sh", "-c", "exit 3"]), "failed", "ended with 3"),
+        (json!(["no-such-hook"]), "failed", "cannot be started"),
+        (json!([]), "noHook", ""),
+    ];
+    for (hook, state, message) in cases {
+        let pod = pod_with(json!({}), script, |gateway| {
+            gateway.set("checkpointHook", hook.clone());
+            // What becomes of the item is being decided.
+            gateway.refuse("/u-1/fail", Some((503, "governor_away")));
+        });
+        pod.gateway.offer(1, "task-1");
+        pod.gateway.wait("/u-1/fail", 0, |call| call.status == 503);
+        let item = json!({"held": {"uid": "u-1", "epoch": 1}, "order": {"pause": 4}});
+        pod.gateway.want(json!({"revision": "p1", "directive": "pause", "notices": [], "item": item}));
+        let report = pod.gateway.report(|report| report["checkpoint"]["state"] == state).body;
+        assert_eq!(
+            (&report["checkpoint"]["pause"], &report["checkpoint"]["held"], &report["held"]["uid"]),
+            (&json!(4), &item["held"], &json!("u-1"))
+        );
+        let said = report["checkpoint"]["message"].as_str().unwrap_or_default();
+        assert!(said.contains(message), "{said}");
+        let written = fs::read_to_string(pod.folder.path("data/item-1")).ok();
+        assert_eq!(written.as_deref(), (state == "taken").then_some("task-1\n"));
+        // A failure would be taken from now on; none is told.
+        pod.gateway.refuse("/u-1/fail", None);
+        pod.gateway.want(json!({"revision": "p2", "directive": "run", "notices": []}));
+        let (verb, body) = pod.gateway.ended(1);
+        assert_eq!((verb.as_str(), body["result"].as_str().map(str::trim)), ("complete", Some("went on from task-1 with go on")), "{hook}");
+    }
+}
+
+#[test]
 fn a_cancelled_item_is_given_back_and_the_next_one_is_run() {
     let pod = pod(json!({"maxTurns": 3}), "read -r how; echo \"began $how\"; eval \"$how\"; echo ended");
     pod.gateway.offer(1, "sleep 1000");

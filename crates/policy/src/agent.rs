@@ -88,6 +88,12 @@ pub enum GiveUp {
     ItemPastTime,
     /// It was told to give its item back and did not.
     CancelIgnored,
+    /// The tokens of its life are over, and what it did of its item is worth nothing: the item counts nothing of it.
+    TokensSpent,
+    /// It began its item with all the tokens of its life and spent them on it for nothing: another one would, too.
+    TokensExhausted,
+    /// Too many of those that work on one group fail together.
+    GangDivergence,
 }
 
 /// The pod under the Agent's name.

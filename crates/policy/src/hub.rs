@@ -2,8 +2,9 @@
 //!
 //! Monitors report, the hub decides, the pool executes. Several signals at once: the monitor decides first (budget, then
 //! violation, progress, health), and within one monitor the strongest action. While an agent has no tokens there is no
-//! restart and no requeue: they would only spend more. A scheduler is paused on budget signals, never ended. What was
-//! overruled is told.
+//! restart and no requeue: they would only spend more. Out of tokens with an item in hand it is fish or cut bait: what was
+//! done of the item so far is kept, and the agent paused, if it is worth anything; else the agent is ended. A scheduler is
+//! paused on budget signals, never ended. What was overruled is told.
 
 use std::time::Duration;
 
@@ -85,10 +86,11 @@ impl Signal {
     }
 
     /// What is done when no rule says otherwise, and after how many times within how long.
-    fn default_rule(self) -> (Action, u32, Duration) {
+    fn default_rule(self, who: Who) -> (Action, u32, Duration) {
         let once = |action| (action, 1, Duration::from_secs(60));
         match self {
             Self::HeartbeatLost | Self::ProgramSilent | Self::CrashLoop | Self::OomKilled => once(Action::Restart),
+            Self::TokenBudgetExceeded if who.item == Some(Worth::Nothing) => once(Action::Reap),
             Self::TokenBudgetExceeded => once(Action::Pause),
             Self::BudgetNearLimit | Self::OperationTimeout => once(Action::Warn),
             Self::ChronicTimeout => once(Action::Reap),
@@ -144,6 +146,54 @@ impl Action {
     }
 }
 
+/// What would be lost with the agent that holds an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worth {
+    /// It has shown no progress with it.
+    Nothing,
+    /// It got somewhere, or wrote down where to go on from.
+    Something,
+}
+
+/// Whose signals they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// It is a scheduler: never ended for want of tokens.
+    pub scheduler: bool,
+    /// It holds an item, and what that is worth so far.
+    pub item: Option<Worth>,
+}
+
+/// Something that took too long and was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimedOut {
+    /// A call of a model.
+    ModelTurn,
+    /// An attempt at an item.
+    Attempt,
+    /// So many commands that the agent's own circuit of commands opened.
+    Commands,
+}
+
+impl TimedOut {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::ModelTurn => "a call of a model took longer than spec.bulkhead.modelTurnTimeoutSeconds of its pool and was ended",
+            Self::Attempt => "its attempt at an item took longer than attemptTimeoutSeconds",
+            Self::Commands => "so many of its commands took too long that more are refused for a while",
+        }
+    }
+}
+
+/// Time-outs that an agent may have in its life when its pool does not say.
+pub const MAX_TIMEOUTS: u32 = 3;
+
+/// Whether an agent with so many time-outs in its life has too many.
+pub fn chronic(timeouts: u32, most: Option<u32>) -> bool {
+    timeouts > 0 && timeouts >= most.unwrap_or(MAX_TIMEOUTS)
+}
+
 /// A signal that stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raised {
@@ -184,7 +234,7 @@ pub struct Decision {
 }
 
 /// Decide.
-pub fn decide(mode: Mode, scheduler: bool, raised: &[Raised], rules: &[Rule]) -> Option<Decision> {
+pub fn decide(mode: Mode, who: Who, raised: &[Raised], rules: &[Rule]) -> Option<Decision> {
     let enforced = match mode {
         Mode::Enforce => true,
         Mode::Observe => false,
@@ -195,8 +245,8 @@ pub fn decide(mode: Mode, scheduler: bool, raised: &[Raised], rules: &[Rule]) ->
     let mut wanted: Vec<(Monitor, std::cmp::Reverse<Action>, Signal, &str)> = raised
         .iter()
         .filter_map(|one| {
-            let action = answer(one, rules)?;
-            let action = restrained(one.signal, action, scheduler, over_budget);
+            let action = answer(one, who, rules)?;
+            let action = restrained(one.signal, action, who.scheduler, over_budget);
             Some((one.signal.monitor(), std::cmp::Reverse(action), one.signal, one.message.as_str()))
         })
         .collect();
@@ -209,8 +259,8 @@ pub fn decide(mode: Mode, scheduler: bool, raised: &[Raised], rules: &[Rule]) ->
 
 /// What the pool's rules, or the defaults, want done about one signal, if it came often enough. The strongest rule that
 /// applies counts; a pool that has a rule for a signal does not get the default beside it.
-fn answer(raised: &Raised, rules: &[Rule]) -> Option<Action> {
-    let (action, count, window) = raised.signal.default_rule();
+fn answer(raised: &Raised, who: Who, rules: &[Rule]) -> Option<Action> {
+    let (action, count, window) = raised.signal.default_rule(who);
     let often = |count: u32, window: Duration| {
         let within = raised.ago.iter().filter(|ago| **ago <= window).count();
         u32::try_from(within).unwrap_or(u32::MAX) >= count
@@ -241,19 +291,21 @@ fn restrained(signal: Signal, action: Action, scheduler: bool, over_budget: bool
 mod tests {
     use super::*;
 
+    const NOBODY: Who = Who { scheduler: false, item: None };
+
     fn raised(signal: Signal) -> Raised {
         Raised { signal, message: signal.name().to_owned(), ago: vec![Duration::ZERO] }
     }
     fn decided(signals: &[Signal]) -> Decision {
         let raised: Vec<_> = signals.iter().copied().map(raised).collect();
-        decide(Mode::Enforce, false, &raised, &[]).expect("a decision")
+        decide(Mode::Enforce, NOBODY, &raised, &[]).expect("a decision")
     }
 
     #[test]
     fn nothing_raised_is_nothing_done_and_a_layer_can_be_off() {
-        assert_eq!(decide(Mode::Enforce, false, &[], &[]), None);
-        assert_eq!(decide(Mode::Disabled, false, &[raised(Signal::HeartbeatLost)], &[]), None);
-        let observed = decide(Mode::Observe, false, &[raised(Signal::HeartbeatLost)], &[]).expect("a decision");
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[], &[]), None);
+        assert_eq!(decide(Mode::Disabled, NOBODY, &[raised(Signal::HeartbeatLost)], &[]), None);
+        let observed = decide(Mode::Observe, NOBODY, &[raised(Signal::HeartbeatLost)], &[]).expect("a decision");
         assert_eq!((observed.action, observed.enforced), (Action::Restart, false));
     }
 
@@ -274,17 +326,46 @@ mod tests {
     }
 
     #[test]
+    fn out_of_tokens_it_is_fish_or_cut_bait() {
+        let of = |scheduler, item| {
+            let got = decide(Mode::Enforce, Who { scheduler, item }, &[raised(Signal::TokenBudgetExceeded)], &[]).expect("a decision");
+            got.action
+        };
+        assert_eq!(of(false, Some(Worth::Something)), Action::Pause, "fish: what was done is kept");
+        assert_eq!(of(false, Some(Worth::Nothing)), Action::Reap, "cut bait");
+        assert_eq!(of(false, None), Action::Pause, "nothing says that it is worth nothing");
+        assert_eq!(of(true, Some(Worth::Nothing)), Action::Pause, "a scheduler is never ended for it");
+        let signals =
+            [raised(Signal::TokenBudgetExceeded), raised(Signal::ItemStalled), raised(Signal::RuleViolated(Violation::TooManyChildren))];
+        let who = Who { scheduler: false, item: Some(Worth::Nothing) };
+        let got = decide(Mode::Enforce, who, &signals, &[]).expect("a decision");
+        assert_eq!((got.signal, got.action), (Signal::TokenBudgetExceeded, Action::Reap));
+        let overruled = [(Signal::RuleViolated(Violation::TooManyChildren), Action::Warn), (Signal::ItemStalled, Action::Pause)];
+        assert_eq!(got.overruled, overruled, "the other monitors in their order");
+    }
+
+    #[test]
+    fn too_many_time_outs_are_chronic() {
+        assert!(!chronic(2, None) && chronic(3, None) && chronic(9, None));
+        assert!(!chronic(0, Some(0)) && chronic(1, Some(1)) && !chronic(1, Some(2)));
+    }
+
+    #[test]
     fn near_a_limit_an_agent_may_be_started_again() {
         let stalled = raised(Signal::ItemStalled);
         let near = Rule { signal: Signal::BudgetNearLimit, count: Some(3), window: Some(Duration::from_secs(60)), action: Action::Pause };
-        let got = decide(Mode::Enforce, false, &[raised(Signal::BudgetNearLimit), stalled], &[near]).expect("a decision");
+        let got = decide(Mode::Enforce, NOBODY, &[raised(Signal::BudgetNearLimit), stalled], &[near]).expect("a decision");
         assert_eq!((got.signal, got.action), (Signal::ItemStalled, Action::Requeue), "once is not often enough for the pool's rule");
     }
 
     #[test]
     fn a_scheduler_is_never_reaped_on_a_budget_signal() {
         let rule = Rule { signal: Signal::TokenBudgetExceeded, count: None, window: None, action: Action::Reap };
-        let of = |scheduler| decide(Mode::Enforce, scheduler, &[raised(Signal::TokenBudgetExceeded)], &[rule]).expect("a decision").action;
+        let of = |scheduler| {
+            decide(Mode::Enforce, Who { scheduler, item: Some(Worth::Nothing) }, &[raised(Signal::TokenBudgetExceeded)], &[rule])
+                .expect("a decision")
+                .action
+        };
         assert_eq!((of(true), of(false)), (Action::Pause, Action::Reap));
     }
 
@@ -292,15 +373,15 @@ mod tests {
     fn a_rule_counts_within_its_window_and_replaces_the_default() {
         let signal = Signal::RuleViolated(Violation::NetworkDenied);
         let often = |times: usize| Raised { ago: vec![Duration::from_secs(5); times], ..raised(signal) };
-        assert_eq!(decide(Mode::Enforce, false, &[often(19)], &[]), None);
-        assert_eq!(decide(Mode::Enforce, false, &[often(20)], &[]).map(|got| got.action), Some(Action::Warn));
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[often(19)], &[]), None);
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[often(20)], &[]).map(|got| got.action), Some(Action::Warn));
         let window = Some(Duration::from_secs(10));
         let rules = [
             Rule { signal, count: Some(3), window, action: Action::Pause },
             Rule { signal, count: Some(30), window, action: Action::Reap },
         ];
-        assert_eq!(decide(Mode::Enforce, false, &[often(20)], &rules).map(|got| got.action), Some(Action::Pause));
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[often(20)], &rules).map(|got| got.action), Some(Action::Pause));
         let old = Raised { ago: vec![Duration::from_secs(11); 40], ..raised(signal) };
-        assert_eq!(decide(Mode::Enforce, false, &[old], &rules), None, "outside the window");
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[old], &rules), None, "outside the window");
     }
 }

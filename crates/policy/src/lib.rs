@@ -10,6 +10,7 @@ pub mod breaker;
 pub mod budget;
 pub mod certificates;
 pub mod compute;
+pub mod gang;
 pub mod health;
 pub mod hub;
 pub mod lease;

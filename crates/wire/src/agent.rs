@@ -75,6 +75,9 @@ pub struct Settings {
     /// Run for each warning, which it gets on its standard input.
     #[serde(default)]
     pub warn_hook: Vec<String>,
+    /// Run before work is paused, so that it can go on from there.
+    #[serde(default)]
+    pub checkpoint_hook: Vec<String>,
     /// Has to succeed before the program is started and work is asked for; empty: nothing has to.
     #[serde(default)]
     pub preflight_command: Vec<String>,
@@ -179,6 +182,44 @@ impl Preflight {
     }
 }
 
+/// How a checkpoint stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum CheckpointState {
+    /// Its hook runs.
+    Running,
+    /// Its hook succeeded.
+    Taken,
+    /// Its hook failed, or took too long.
+    Failed,
+    /// There is no hook.
+    NoHook,
+}
+
+/// What came of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Checkpoint {
+    /// The lease.
+    pub held: Held,
+    /// The pause that asked for it.
+    pub pause: i64,
+    /// How it stands.
+    pub state: CheckpointState,
+    /// How the hook failed.
+    #[serde(default)]
+    pub message: String,
+}
+
+impl Checkpoint {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        at_most("checkpoint.held.uid", &self.held.uid, 64)?;
+        at_most("checkpoint.message", &self.message, 256)
+    }
+}
+
 /// The heartbeat: how the agent is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -215,6 +256,9 @@ pub struct Report {
     /// What its breaker of commands counted. Left out while that is nothing, for the same reason.
     #[serde(default, skip_serializing_if = "CommandCounts::is_nothing")]
     pub commands: CommandCounts,
+    /// What came of the checkpoint that the last pause of its item asked for. Left out for the same reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Report {
@@ -232,6 +276,7 @@ impl Report {
             held: None,
             preflight: None,
             commands: CommandCounts::default(),
+            checkpoint: None,
         }
     }
 }
@@ -241,6 +286,7 @@ impl Checked for Report {
         at_most("action", self.action.as_deref().unwrap_or_default(), 256)?;
         at_most("held.uid", self.held.as_ref().map_or("", |held| &held.uid), 64)?;
         self.preflight.as_ref().map_or(Ok(()), Preflight::check)?;
+        self.checkpoint.as_ref().map_or(Ok(()), Checkpoint::check)?;
         if self.reachable.len() > 16 {
             return Err(("reachable", format!("{} entries; at most 16 are taken", self.reachable.len())));
         }

@@ -135,6 +135,20 @@ pub enum Message {
         /// How many of its items ended in each phase.
         counts: BTreeMap<String, u64>,
     },
+    /// The supervisor asks for somebody to look at an agent: at one that works on what the reader's pool submitted, or, if it
+    /// holds nothing that an agent submitted, at any, and the reader is a scheduler.
+    #[serde(rename_all = "camelCase")]
+    Escalated {
+        /// Its name.
+        agent: String,
+        /// What was raised.
+        signal: String,
+        /// In words.
+        text: String,
+        /// The item that it holds.
+        #[serde(default)]
+        item: Option<String>,
+    },
 }
 
 #[cfg(test)]

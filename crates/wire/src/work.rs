@@ -46,6 +46,8 @@ pub enum ItemOrder {
     Cancel,
     /// It is not the agent's any more: stop; nothing that it says of it counts.
     Lost,
+    /// It waits, with its agent: write down where it is, start nothing for it, keep everything. The number of this pause.
+    Pause(i64),
 }
 
 /// Asks for an item. Answered with an [`Assignment`], or with 204 when there was none for so long.

@@ -306,7 +306,7 @@ const TABLE: &[(&str, Advice)] = &[
     (
         "TokenBudgetExceeded",
         Do(
-            "its tokens are over: raise spec.bulkhead.lifetimeTokens or topUp of pool {pool}, or give it a Grant, then `kubectl spillway resume {agent} -n {namespace}`; or end it: `kubectl spillway rm {agent} -n {namespace}`",
+            "its tokens are over, and its work is kept: raise spec.bulkhead.lifetimeTokens or topUp of pool {pool}, or `kubectl spillway grant agent/{agent} TOKENS -n {namespace}`, and it goes on by itself; or end it: `kubectl spillway rm {agent} -n {namespace}`",
         ),
     ),
     (
@@ -325,6 +325,29 @@ const TABLE: &[(&str, Advice)] = &[
             "too many of its commands or model calls took too long (spec.bulkhead.maxTimeouts): read `kubectl spillway logs {agent} -n {namespace}`, and raise the times if they are too short",
         ),
     ),
+    (
+        reasons::TOKENS_SPENT,
+        Nothing("the tokens of its life were over and it had nothing to show for its item, which went back and counts nothing of it"),
+    ),
+    (
+        reasons::TOKENS_EXHAUSTED,
+        Do(
+            "it spent all the tokens of its life on one item and got nowhere, which counts as a failure of that: raise spec.bulkhead.lifetimeTokens or topUp of pool {pool}, or make the item smaller",
+        ),
+    ),
+    (reasons::CHECKPOINT_TAKEN, Nothing("spec.agent.hooks.checkpoint of pool {pool} succeeded; its item goes on from there")),
+    (
+        reasons::CHECKPOINT_FAILED,
+        Do(
+            "spec.agent.hooks.checkpoint of pool {pool} failed, as the message says; its files are kept for as long as its pod is. Read `kubectl spillway logs {agent} -n {namespace}`",
+        ),
+    ),
+    (reasons::CHECKPOINT_ORDERED, Nothing("its pod runs spec.agent.hooks.checkpoint of pool {pool}")),
+    (
+        reasons::CHECKPOINT_UNANSWERED,
+        Do("its pod does not say what came of the checkpoint: look at its sidecar (`kubectl spillway logs {agent} --link -n {namespace}`)"),
+    ),
+    (reasons::NO_CHECKPOINT_HOOK, Nothing("its pool has no spec.agent.hooks.checkpoint; its files are kept for as long as its pod is")),
     (reasons::ITEM_STALLED, Nothing("its item made no progress and was given back to the queue")),
     (reasons::ITEM_PAST_TIME, Nothing("its item took longer than it may and was given back to the queue")),
     (

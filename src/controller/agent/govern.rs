@@ -9,11 +9,13 @@ use super::observe::Observed;
 use super::{status, supervise};
 use crate::api::Agent;
 use crate::controller::context::{Context, Key};
+use crate::governor::budget::standing::SCHEDULER;
 use crate::governor::live::Expected;
 use crate::policy::agent::{Doing, Sleep, State};
 use crate::policy::budget::Key as TokenKey;
-use crate::policy::hub::{Action, Decision};
+use crate::policy::hub::{Action, Decision, Signal};
 use crate::wire::agent::Directive;
+use crate::wire::follow::Message;
 
 /// Tells the governor whom to expect, what is wanted of it, and who ended.
 pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, state: &State) {
@@ -97,8 +99,8 @@ pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
     pod.is_some_and(|pod| context.live.unanswered(&pod.uid, decision.signal))
 }
 
-/// Tells an intervention, and carries out what is not a change of the agent's life.
-pub async fn intervene(agent: &Agent, context: &Context, decision: &Decision) {
+/// Tells an intervention, and carries out what is not a change of the agent's life. `stored` is the version with which it was.
+pub async fn intervene(agent: &Agent, stored: Option<&str>, observed: &Observed, context: &Context, decision: &Decision) {
     let Decision { signal, action, message, enforced, overruled } = decision;
     if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
         context.live.answered(&pod.uid, *signal);
@@ -109,6 +111,9 @@ pub async fn intervene(agent: &Agent, context: &Context, decision: &Decision) {
     let beside = if beside.is_empty() { String::new() } else { format!("; overruled: {}", beside.join(", ")) };
     let note = format!("{}: {message}{would}{beside}", action.name());
     tracing::info!(namespace = %agent.namespace().unwrap_or_default(), agent = %agent.name_any(), signal = signal.name(), action = action.name(), enforced, "{message}");
+    if let (Action::Escalate, true) = (action, *enforced) {
+        escalate(agent, stored, observed, context, decision);
+    }
     match action {
         Action::Log => {}
         // Events of one object, reason and action are counted as one: the signal is the reason, what is done the action.
@@ -118,9 +123,35 @@ pub async fn intervene(agent: &Agent, context: &Context, decision: &Decision) {
             }
             context.events.warning(agent, signal.name(), action.name(), note).await;
         }
+        // A gang is one piece of news, however many it has.
+        _ if *signal == Signal::GangDivergence && !context.live.first_of_gang(&agent.namespace().unwrap_or_default(), message) => {
+            context.events.warning(agent, signal.name(), action.name(), note).await
+        }
         // What is stronger than a word to somebody is told to them too.
         Action::Notify | Action::Escalate | Action::Pause | Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => {
             context.events.alert(agent, signal.name(), action.name(), note).await
         }
     }
+}
+
+/// Tells the scheduler: the pool whose agents submitted the item that it holds, or, where no agent did, all schedulers of its
+/// namespace. In memory: one that is lost with a leader stands in the Agent's status.
+fn escalate(agent: &Agent, stored: Option<&str>, observed: &Observed, context: &Context, decision: &Decision) {
+    let namespace = agent.namespace().unwrap_or_default();
+    let Some(place) = stored.and_then(|version| version.parse().ok()) else { return };
+    let item = observed.holding.as_ref().map(|holding| holding.name.clone());
+    let message = Message::Escalated {
+        agent: agent.name_any(),
+        signal: decision.signal.name().to_owned(),
+        text: decision.message.chars().take(1024).collect(),
+        item: item.clone(),
+    };
+    let submitter = item.and_then(|item| context.desk.with(&namespace, |room| room.book.get(&item)?.spec.submitted_by.clone()));
+    let schedulers = || {
+        let pools = context.stores.pools.state().into_iter();
+        let here = pools.filter_map(|pool| pool.0.as_ref().ok().cloned()).filter(|pool| pool.namespace().as_deref() == Some(&namespace));
+        here.filter(|pool| pool.spec.type_ == SCHEDULER).map(|pool| pool.name_any()).collect()
+    };
+    let pools: Vec<String> = submitter.map_or_else(schedulers, |pool| vec![pool]);
+    context.desk.with(&namespace, |room| pools.iter().for_each(|pool| room.escalate(place, pool, message.clone())));
 }

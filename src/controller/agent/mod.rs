@@ -26,8 +26,9 @@ use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Agent, AgentPool, AgentStatus};
 use crate::cluster::{Class, Error, calls};
-use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::breaker;
 use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
+use crate::policy::hub::Signal;
 use crate::policy::places::Amounts;
 use crate::policy::presence::Verdict;
 use crate::policy::publish::When;
@@ -37,7 +38,8 @@ pub use disappear::Disappearances;
 pub use observe::Observed;
 pub use pod_view::reachable;
 pub use status::{hindrance_of, hindrance_reason};
-pub use supervise::condemned;
+use supervise::Pause;
+pub use supervise::{condemned, held_by_supervisor};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "agent";
@@ -294,9 +296,10 @@ async fn tell(
         claim: claim.as_ref(),
         view: observed.view.as_ref(),
         decision: observed.decision.as_ref().filter(|decision| govern::is_new(agent, context, decision)),
-        paused: supervise::pause(agent, observed.decision.as_ref()),
+        paused: observed.paused,
         holding: observed.holding.as_ref(),
-        tokens: observed.pool().map_or(Tokens::Unknown, |pool| standing::of_agent(agent, pool, context)),
+        tokens: observed.tokens.clone(),
+        spent: observed.spent,
         children: observed.children,
         parent_ended: observed.parent_ended,
         epoch: context.epoch,
@@ -318,6 +321,11 @@ async fn tell(
     }
     if let Some(pod) = &next.pod_ref {
         context.live.asks_stored(&pod.uid, status::asked(&next));
+        context.live.timeouts_stored(&pod.uid, observed.view.as_ref().map_or(0, |view| view.timeouts));
+        // What led to a pause must not lead to the next one when this one is over.
+        if let Some(decision) = observed.decision.as_ref().filter(|_| matches!(observed.paused, Some(Pause::Supervisor | Pause::Tokens))) {
+            context.live.dealt_with(&pod.uid, decision.signal);
+        }
     }
     if let (State::Hibernated, Some(pod)) = (state, agent.status.as_ref().and_then(|status| status.pod_ref.as_ref())) {
         context.disappearances.forget(&pod.uid);
@@ -330,7 +338,11 @@ async fn tell(
         }
     }
     if let Some(decision) = told.decision {
-        govern::intervene(agent, context, decision).await;
+        if decision.enforced && decision.signal == Signal::ChronicTimeout {
+            let pool = Key { namespace: key.namespace.clone(), name: agent.spec.pool_ref.name.clone() };
+            breaker::work::failed(context, &pool, &decision.message);
+        }
+        govern::intervene(agent, stored.metadata.resource_version.as_deref(), observed, context, decision).await;
     }
     Ok(None)
 }

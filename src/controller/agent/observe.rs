@@ -17,9 +17,11 @@ use crate::controller::conditions::find;
 use crate::controller::context::{Context, Key};
 use crate::controller::stores::PoolObject;
 use crate::controller::walls;
+use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::live::View;
 use crate::governor::work::desk::Holding;
 use crate::policy::agent::{Facts, Hindrance, HindranceKind, Observed as PodObserved, Pod as PodFact, Sleep, Spawn, Stage};
+use crate::policy::budget::{Key as TokenKey, Obstacle};
 use crate::policy::hub;
 use crate::policy::presence::{NodeState, Verdict, judge};
 
@@ -40,6 +42,12 @@ pub struct Observed {
     pub decision: Option<hub::Decision>,
     /// The item that it holds.
     pub holding: Option<Holding>,
+    /// Who holds it back.
+    pub paused: Option<supervise::Pause>,
+    /// Whether there are tokens for its calls.
+    pub tokens: Tokens,
+    /// The tokens of its life are over and nothing is in its hand: it leaves, for another one to come.
+    pub spent: bool,
     /// Agents that it asked for and that live.
     pub children: u32,
     /// The agent that asked for it ended.
@@ -83,18 +91,28 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         PodFact::Ours(shown) => shown.deleting || shown.node_unreachable,
         PodFact::Foreign | PodFact::Absent(_) => true,
     };
-    let decision = uid.filter(|_| !ended(agent) && !quiet).and_then(|uid| supervise::decide(uid, view.as_ref(), failure, spec, context));
+    let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
+    let decision = uid.filter(|_| !ended(agent) && !quiet);
+    let decision = decision.and_then(|uid| supervise::decide(agent, uid, view.as_ref(), failure, holding.as_ref(), spec, context));
     let parent_ended = match &agent.spec.parent_ref {
         Some(parent) if !ended(agent) => parent_has_ended(agent, &parent.name, context).await?,
         Some(_) | None => false,
     };
     let status = agent.status.as_ref();
-    let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
+    let live_pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|_| !ended(agent));
+    let tokens = live_pool.map_or(Tokens::Unknown, |pool| standing::of_agent(agent, pool, context));
+    let paused_at = status.and_then(|status| status.paused_at_limit);
+    let has_more = live_pool.zip(paused_at).is_some_and(|(pool, at)| standing::has_more(agent, pool, at, context));
+    let paused = supervise::pause(agent, decision.as_ref(), holding.as_ref(), has_more);
+    let idle = Idle { holds: holding.is_some(), paused, leaves: live_pool.is_some_and(standing::leaves_when_spent), quiet };
+    let spent = is_spent(agent, view.as_ref(), &tokens, idle)
+        // From here on it gets nothing; it may have got something a moment ago.
+        && uid.is_some_and(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)));
     let facts = Facts {
-        goodbye: parent_ended || status.is_some_and(|status| status.goodbye.is_some()),
+        goodbye: parent_ended || spent || status.is_some_and(|status| status.goodbye.is_some()),
         condemned: status.is_some_and(super::condemned),
         sleep: sleep(agent),
-        life: supervise::life(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some()),
+        life: supervise::life(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some(), paused.is_some()),
         deleting: agent.metadata.deletion_timestamp.is_some(),
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
         owned: owner.is_some() || pool.is_none(),
@@ -109,7 +127,32 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         pod: fact,
     };
     let children = uid.map_or(0, |uid| living_children(&key.namespace, uid, context));
-    Ok(Observed { facts, unwatched: pod.is_some() && !watched, pod, pool, view, decision, holding, children, parent_ended })
+    let unwatched = pod.is_some() && !watched;
+    Ok(Observed { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended })
+}
+
+/// What an agent is about, that may be idle.
+#[derive(Clone, Copy)]
+struct Idle {
+    /// It holds an item.
+    holds: bool,
+    paused: Option<supervise::Pause>,
+    /// Its pool's agents leave when their lives are spent.
+    leaves: bool,
+    /// Its pod leaves already, or is not heard of.
+    quiet: bool,
+}
+
+/// Whether the tokens of its life are over between two items. Pure. One that spent nothing has a life that is too short for
+/// any call: another one would be no better.
+fn is_spent(agent: &Agent, view: Option<&View>, tokens: &Tokens, idle: Idle) -> bool {
+    let Idle { holds, paused, leaves, quiet } = idle;
+    let over = matches!(tokens, Tokens::Short(Obstacle { key: TokenKey::Agent(_), .. }));
+    let spends = agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used).unwrap_or(0) > 0;
+    // Who holds it otherwise wants it to stay; one whose item was taken from it while it waited for tokens has none to wait for.
+    let stays = matches!(paused, Some(supervise::Pause::Spec | supervise::Pause::Supervisor));
+    let attached = view.and_then(|view| view.report.as_ref()).is_some_and(|(report, _)| report.attached);
+    over && spends && leaves && !holds && !stays && !attached && !quiet && view.is_some_and(|view| view.started)
 }
 
 /// Whether it is to hibernate. What began goes on until its pod is gone, whatever its pool says meanwhile.

@@ -16,6 +16,8 @@ use crate::policy::health::Finding;
 use crate::policy::hub::Decision;
 use crate::policy::presence::Verdict;
 use crate::policy::publish::Change;
+use crate::policy::work::item::Phase;
+use crate::wire::agent::{Checkpoint, CheckpointState};
 
 /// What there is to tell.
 pub struct Told<'a> {
@@ -37,6 +39,8 @@ pub struct Told<'a> {
     pub paused: Option<Pause>,
     /// Whether there are tokens for its calls.
     pub tokens: Tokens,
+    /// The tokens of its life are over between two items.
+    pub spent: bool,
     /// Agents that it asked for and that live.
     pub children: u32,
     /// The agent that asked for it ended.
@@ -52,7 +56,7 @@ pub struct Told<'a> {
 pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     let stored = own(agent.status.as_ref());
     // A goodbye that is written now is followed by its pod's end: told in one write.
-    let leaves = told.parent_ended || told.view.is_some_and(|view| view.goodbye.is_some());
+    let leaves = told.parent_ended || told.spent || told.view.is_some_and(|view| view.goodbye.is_some());
     let state = if leaves && matches!(told.state, State::Running(_)) { &State::Stopping } else { told.state };
     let (phase, ready, reason, message) = describe(state, &stored)?;
     let generation = agent.metadata.generation.unwrap_or(0);
@@ -74,7 +78,14 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     next.conditions.extend(heartbeating(told, &conditions, phase));
     next.conditions.extend(next.goodbye.as_ref().map(|goodbye| {
         let said = goodbye.reason.clone().unwrap_or_default();
-        let reason = if told.parent_ended { reasons::PARENT_ENDED } else { reasons::SAID_GOODBYE };
+        let was_spent = find(&stored.conditions, types::GOODBYE_REQUESTED).is_some_and(|said| said.reason == reasons::LIFETIME_SPENT);
+        let reason = if told.parent_ended {
+            reasons::PARENT_ENDED
+        } else if was_spent || (told.spent && stored.goodbye.is_none()) {
+            reasons::LIFETIME_SPENT
+        } else {
+            reasons::SAID_GOODBYE
+        };
         conditions.build(types::GOODBYE_REQUESTED, true, reason, said)
     }));
     let given_up = if let State::Condemned(Some((why, words))) = told.state {
@@ -85,6 +96,7 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     next.conditions.extend(given_up);
     next.conditions.push(sandbox(told, &next, &conditions));
     next.conditions.push(paused(told, &conditions));
+    next.conditions.extend(checkpointed(told, &conditions).filter(|_| !phase.ended()));
     next.conditions.extend(asks(told, &conditions).filter(|_| !phase.ended()));
     let available = available(told, &conditions, phase);
     // That there are tokens goes without saying: said for the first time it is no news, and rides along.
@@ -161,9 +173,6 @@ fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
             next.sandbox =
                 Some(SandboxReport { tier: found.tier.clone(), missing: Some(found.missing.clone()).filter(|all| !all.is_empty()) });
         }
-        // Of a pod that came later less may be known: what was told of before stays.
-        let openings = i32::try_from(view.command_openings).unwrap_or(i32::MAX);
-        next.timeouts = next.timeouts.max(Some(openings).filter(|openings| *openings > 0));
         // One that is on its way to sleep comes back, whatever its program says when it is asked to end.
         if next.goodbye.is_none()
             && !matches!(told.state, State::Hibernating | State::Hibernated)
@@ -177,6 +186,15 @@ fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
     if told.parent_ended && next.goodbye.is_none() {
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent that asked for it ended".into()) });
     }
+    if told.spent && next.goodbye.is_none() {
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the tokens of its life are spent".into()) });
+    }
+    let timeouts = supervise::counted(agent).saturating_add(told.view.map_or(0, |view| view.timeouts));
+    next.timeouts = (timeouts > 0).then(|| i32::try_from(timeouts).unwrap_or(i32::MAX));
+    next.paused_at_limit = match told.paused {
+        Some(Pause::Tokens) => next.paused_at_limit.or_else(|| told.view?.short_at),
+        Some(Pause::Spec | Pause::Supervisor) | None => None,
+    };
     let children = i32::try_from(told.children).unwrap_or(i32::MAX);
     next.children = (children > 0 || next.children.is_some()).then_some(children);
     let was_paused =
@@ -192,6 +210,10 @@ fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
             action: decision.action.name().to_owned(),
             // As long as the schema lets it be: a program may have written it.
             message: words.chars().take(1024).collect(),
+            overruled: (!decision.overruled.is_empty()).then(|| {
+                let all = decision.overruled.iter().take(OVERRULED);
+                all.map(|(signal, action)| format!("{}: {}", signal.name(), action.name())).collect()
+            }),
         };
         let all = next.interventions.get_or_insert_default();
         all.push(record);
@@ -271,8 +293,42 @@ fn paused(told: &Told<'_>, conditions: &Builder<'_>) -> Condition {
         Some(Pause::Supervisor) => {
             (true, reasons::PAUSED_BY_SUPERVISOR, "the supervisor holds it; spec.resumePause: status.pauses lets it go")
         }
+        Some(Pause::Tokens) => (
+            true,
+            reasons::TOKEN_BUDGET_EXCEEDED,
+            "the tokens of its life are over and its work is kept; it goes on by itself when a Grant, or its pool, gives it more",
+        ),
     };
     conditions.build(types::PAUSED, status, reason, words)
+}
+
+/// What came of the checkpoint that the pause of its item asked for.
+fn checkpointed(told: &Told<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+    let say = |status: &str, reason: &str, words: String| Some(conditions.with_status(types::CHECKPOINTED, status, reason, words));
+    let holding = told.holding.filter(|holding| holding.phase == Phase::Paused);
+    let holding = holding.filter(|_| matches!(told.paused, Some(Pause::Supervisor | Pause::Tokens)))?;
+    let said = told.view.and_then(|view| view.report.as_ref()?.0.checkpoint.as_ref());
+    let since = find(conditions.stored, types::PAUSED).filter(|paused| paused.status == "True").map(|paused| paused.last_transition_time.0);
+    match said.filter(|said| said.held == holding.held && said.pause == holding.pauses) {
+        Some(Checkpoint { state: CheckpointState::Taken, .. }) => {
+            say("True", reasons::CHECKPOINT_TAKEN, "hooks.checkpoint succeeded".to_owned())
+        }
+        Some(Checkpoint { state: CheckpointState::Failed, message, .. }) => {
+            say("False", reasons::CHECKPOINT_FAILED, format!("hooks.checkpoint {message}; everything is kept all the same"))
+        }
+        Some(Checkpoint { state: CheckpointState::NoHook, .. }) => {
+            say("False", reasons::NO_CHECKPOINT_HOOK, "its pool has no agent.hooks.checkpoint; everything is kept all the same".to_owned())
+        }
+        Some(Checkpoint { state: CheckpointState::Running, .. }) | None
+            if since.is_some_and(|since| told.now.duration_since(since).as_secs() > UNANSWERED) =>
+        {
+            let words = "its pod has not said what came of hooks.checkpoint; everything is kept all the same";
+            say("False", reasons::CHECKPOINT_UNANSWERED, words.to_owned())
+        }
+        Some(Checkpoint { state: CheckpointState::Running, .. }) | None => {
+            say("Unknown", reasons::CHECKPOINT_ORDERED, "its pod is told to take a checkpoint".to_owned())
+        }
+    }
 }
 
 /// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
@@ -331,6 +387,7 @@ fn own(status: Option<&AgentStatus>) -> AgentStatus {
         current_action: status.current_action.clone(),
         current_item: status.current_item.clone(),
         pauses: status.pauses,
+        paused_at_limit: status.paused_at_limit,
         timeouts: status.timeouts,
         children: status.children,
         sandbox: status.sandbox.clone(),
@@ -342,13 +399,14 @@ fn own(status: Option<&AgentStatus>) -> AgentStatus {
 }
 
 /// The condition types that this controller owns.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     types::READY,
     types::HEARTBEATING,
     types::GOODBYE_REQUESTED,
     types::GIVEN_UP,
     types::SANDBOX_ENFORCED,
     types::PAUSED,
+    types::CHECKPOINTED,
     types::TOKENS_REQUESTED,
     types::BUDGET_AVAILABLE,
 ];
@@ -356,6 +414,10 @@ const OWN: [&str; 8] = [
 const NOT_REGISTERED: &str = "its pod has not registered with the gateway yet";
 /// Interventions that are kept.
 const INTERVENTIONS: usize = 5;
+/// What one overruled, of which so many are kept.
+const OVERRULED: usize = 16;
+/// Seconds after which a checkpoint of which nothing is heard is one that was not taken. The pod gives its hook less.
+const UNANSWERED: i64 = 180;
 
 /// Phase, readiness, reason and words of a state; `None`: what is stored stays.
 fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, String, String)> {
@@ -507,6 +569,9 @@ pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<News> {
     all.extend(began(types::GOODBYE_REQUESTED).map(|now| told(now, false)));
     all.extend(began(types::TOKENS_REQUESTED).filter(|now| now.status == "True").map(|now| told(now, true)));
     let was_paused = find(before, types::PAUSED).is_some_and(|was| was.status == "True");
+    all.extend(
+        began(types::CHECKPOINTED).filter(|now| now.status != "Unknown").map(|now| told(now, now.reason == reasons::CHECKPOINT_FAILED)),
+    );
     all.extend(began(types::PAUSED).filter(|now| now.status == "True" || was_paused).map(|now| told(now, false)));
     all
 }

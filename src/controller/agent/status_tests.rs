@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::api::AgentSpec;
-use crate::api::agent::AgentItems;
 use crate::policy::agent::Hindrance;
 use crate::policy::budget::obstacle::Spent;
 use crate::policy::budget::refusal::Because;
@@ -41,10 +40,28 @@ fn told(state: &State) -> Told<'_> {
         holding: None,
         paused: None,
         tokens: Tokens::Unknown,
+        spent: false,
         children: 0,
         parent_ended: false,
         epoch: 7,
         now,
+    }
+}
+
+fn view() -> View {
+    View {
+        registered: true,
+        started: true,
+        report: None,
+        sandbox: None,
+        finding: Finding::Well,
+        goodbye: None,
+        asks: None,
+        occurrences: Default::default(),
+        words: Default::default(),
+        short_at: None,
+        began_fresh: false,
+        timeouts: 0,
     }
 }
 
@@ -82,12 +99,12 @@ fn what_others_own_is_neither_compared_nor_written() {
     let mut agent = agent();
     let state = State::Pending(None);
     let mut stored = written(&agent, &told(&state));
-    stored.items = Some(AgentItems { succeeded: 3, failed: 0 });
+    stored.tokens = Some(Default::default());
     stored.conditions.push(Builder { stored: &[], generation: 3, now: jiff::Timestamp::UNIX_EPOCH }.build("Novelty", true, "A", ""));
     agent.status = Some(stored);
     assert_eq!(next(&agent, &told(&state)), None);
     let changed = written(&agent, &told(&State::Running(Doing::Idle)));
-    assert_eq!((changed.items, find(&changed.conditions, "Novelty")), (None, None));
+    assert_eq!((changed.tokens, find(&changed.conditions, "Novelty")), (None, None));
 }
 
 #[test]
@@ -159,7 +176,9 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
         asks: None,
         occurrences: Default::default(),
         words: Default::default(),
-        command_openings: 0,
+        short_at: None,
+        began_fresh: false,
+        timeouts: 0,
     };
     let going = State::Hibernating;
     let before = agent.status.replace(written(&agent, &Told { view: Some(&view), ..told(&going) }));
@@ -190,7 +209,9 @@ fn a_goodbye_and_its_phase_are_one_write() {
         asks: None,
         occurrences: Default::default(),
         words: Default::default(),
-        command_openings: 0,
+        short_at: None,
+        began_fresh: false,
+        timeouts: 0,
     };
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);
@@ -218,7 +239,9 @@ fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
         asks: Some(asks),
         occurrences: Default::default(),
         words: Default::default(),
-        command_openings: 0,
+        short_at: None,
+        began_fresh: false,
+        timeouts: 0,
     };
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);
@@ -284,4 +307,89 @@ fn that_there_are_no_tokens_is_told_at_once_with_what_to_raise_and_so_is_that_th
     let ended = State::Ended(End::PodGone);
     let last = written(&agent, &Told { tokens: Tokens::There, ..told(&ended) });
     assert_eq!(says(&last).map(|said| said.0), Some("False".into()), "of one that ended it stays as it was");
+}
+
+#[test]
+fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_over() {
+    let mut agent = agent();
+    let (held, on) = (State::Running(Doing::Paused), State::Running(Doing::Active));
+    let short = View { short_at: Some(500), ..view() };
+    let first = written(&agent, &Told { view: Some(&short), paused: Some(Pause::Tokens), ..told(&held) });
+    assert_eq!((first.phase, first.pauses, first.paused_at_limit), (Some(AgentPhase::Paused), Some(1), Some(500)));
+    let paused = find(&first.conditions, "Paused").expect("it is said");
+    assert_eq!((paused.status.as_str(), paused.reason.as_str()), ("True", "TokenBudgetExceeded"));
+    assert_eq!(supervise::held_by_supervisor(&first), Some("TokenBudgetExceeded"));
+    agent.status = Some(first.clone());
+    let other = View { short_at: Some(900), ..view() };
+    assert_eq!(next(&agent, &Told { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }), None, "as it was when it began");
+    let over = written(&agent, &Told { view: Some(&other), ..told(&on) });
+    assert_eq!((over.pauses, over.paused_at_limit, supervise::held_by_supervisor(&over)), (Some(1), None, None));
+}
+
+#[test]
+fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
+    let mut agent = agent();
+    let state = State::Running(Doing::Paused);
+    let held = crate::wire::work::Held { uid: "i".into(), epoch: 4 };
+    let holding = |phase, pauses| Holding {
+        name: "fix".into(),
+        held: held.clone(),
+        phase,
+        policy: Default::default(),
+        pauses,
+        resumed: false,
+        worth: true,
+    };
+    let reported = |pause, state, message: &str| {
+        let checkpoint = Some(Checkpoint { held: held.clone(), pause, state, message: message.to_owned() });
+        let report = crate::wire::agent::Report { checkpoint, ..crate::wire::agent::Report::of(crate::wire::agent::Program::Waiting) };
+        View { report: Some((report, jiff::Timestamp::UNIX_EPOCH)), ..view() }
+    };
+    let says = |agent: &Agent, view: &View, holding: &Holding, seconds: i64| {
+        let now = jiff::Timestamp::from_second(100 + seconds).expect("a time");
+        let told = Told { view: Some(view), paused: Some(Pause::Tokens), holding: Some(holding), now, ..told(&state) };
+        let status = next(agent, &told).map_or_else(|| agent.status.clone().expect("a status"), |(status, _)| status);
+        let said = find(&status.conditions, "Checkpointed").map(|said| (said.status.clone(), said.reason.clone()));
+        said.map(|(status, reason)| format!("{status} {reason}"))
+    };
+    let (waits, leased) = (holding(Phase::Paused, 2), holding(Phase::Leased, 1));
+    let taken = reported(2, CheckpointState::Taken, "");
+    assert_eq!(says(&agent, &taken, &leased, 0), None, "its item does not wait yet");
+    assert_eq!(says(&agent, &view(), &waits, 0).as_deref(), Some("Unknown CheckpointOrdered"));
+    assert_eq!(says(&agent, &reported(1, CheckpointState::Taken, ""), &waits, 0).as_deref(), Some("Unknown CheckpointOrdered"));
+    assert_eq!(says(&agent, &taken, &waits, 0).as_deref(), Some("True CheckpointTaken"));
+    assert_eq!(says(&agent, &reported(2, CheckpointState::NoHook, ""), &waits, 0).as_deref(), Some("False NoCheckpointHook"));
+    let failed = reported(2, CheckpointState::Failed, "ended with 3");
+    assert_eq!(says(&agent, &failed, &waits, 0).as_deref(), Some("False CheckpointFailed"));
+    agent.status = Some(written(&agent, &Told { view: Some(&view()), paused: Some(Pause::Tokens), holding: Some(&waits), ..told(&state) }));
+    assert_eq!(says(&agent, &view(), &waits, UNANSWERED + 1).as_deref(), Some("False CheckpointUnanswered"));
+    assert_eq!(says(&agent, &taken, &waits, UNANSWERED + 1).as_deref(), Some("True CheckpointTaken"), "late is better than never");
+    let over = written(&agent, &Told { view: Some(&taken), holding: Some(&leased), ..told(&State::Running(Doing::Active)) });
+    assert_eq!(find(&over.conditions, "Checkpointed"), None);
+}
+
+#[test]
+fn time_outs_are_counted_and_a_life_without_tokens_ends_with_a_goodbye_of_its_own() {
+    let mut agent = agent();
+    let idle = State::Running(Doing::Idle);
+    let two = View { timeouts: 2, ..view() };
+    agent.status = Some(written(&agent, &Told { view: Some(&two), ..told(&idle) }));
+    let one = View { timeouts: 1, ..view() };
+    let spent = written(&agent, &Told { view: Some(&one), spent: true, ..told(&idle) });
+    assert_eq!((spent.timeouts, spent.phase), (Some(3), Some(AgentPhase::Goodbye)));
+    let said = |status: &AgentStatus| find(&status.conditions, "GoodbyeRequested").map(|said| said.reason.clone());
+    assert_eq!(said(&spent).as_deref(), Some("LifetimeSpent"));
+    agent.status = Some(spent);
+    let later = written(&agent, &told(&State::Ended(End::Goodbye)));
+    assert_eq!(said(&later).as_deref(), Some("LifetimeSpent"), "why stays said");
+}
+
+#[test]
+fn what_was_overruled_is_recorded() {
+    use crate::policy::hub::{Action, Signal};
+    let overruled = vec![(Signal::ItemStalled, Action::Requeue)];
+    let decision = Decision { signal: Signal::TokenBudgetExceeded, action: Action::Pause, message: "m".into(), enforced: true, overruled };
+    let status = written(&agent(), &Told { decision: Some(&decision), ..told(&State::Running(Doing::Idle)) });
+    let record = status.interventions.and_then(|all| all.into_iter().next()).expect("a record");
+    assert_eq!(record.overruled, Some(vec!["ItemStalled: Requeue".to_owned()]));
 }

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kube::ResourceExt as _;
+
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{AgentPoolSpec, Intervention, Signal as ApiSignal, SupervisionRule, ViolatedRule};
 use crate::api::conditions::{reasons, types};
@@ -11,15 +13,31 @@ use crate::api::shared::Mode as ApiMode;
 use crate::api::{Agent, AgentStatus};
 use crate::controller::conditions::find;
 use crate::controller::context::Context;
+use crate::governor::budget::standing::SCHEDULER;
 use crate::governor::live::View;
 use crate::governor::preflight;
+use crate::governor::work::desk::Holding;
 use crate::policy::agent::{GiveUp, Life};
 use crate::policy::health::Finding;
-use crate::policy::hub::{Action, Decision, Mode, Raised, Rule, Signal, Violation, decide as decide_in_hub};
+use crate::policy::hub::{Action, Decision, Mode, Raised, Rule, Signal, Violation, Who, Worth, chronic, decide as decide_in_hub};
 
 /// What the hub decides now about the agent with the pod `uid`; a signal that goes on standing is answered once.
-pub fn decide(uid: &str, view: Option<&View>, failure: Option<&str>, spec: Option<&AgentPoolSpec>, context: &Context) -> Option<Decision> {
-    let raised = raised(view, failure);
+pub fn decide(
+    agent: &Agent,
+    uid: &str,
+    view: Option<&View>,
+    failure: Option<&str>,
+    holding: Option<&Holding>,
+    spec: Option<&AgentPoolSpec>,
+    context: &Context,
+) -> Option<Decision> {
+    let mut raised = raised(view, failure);
+    let timeouts = counted(agent).saturating_add(view.map_or(0, |view| view.timeouts));
+    let most = spec.and_then(|spec| spec.bulkhead.as_ref()?.max_timeouts).and_then(|most| u32::try_from(most).ok());
+    if chronic(timeouts, most) {
+        let message = format!("{timeouts} of its model calls, attempts and commands took too long (spec.bulkhead.maxTimeouts of its pool)");
+        raised.push(Raised { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
+    }
     context.live.standing(uid, &raised.iter().map(|one| one.signal).collect::<BTreeSet<_>>());
     let supervision = spec.and_then(|spec| spec.supervision.as_ref());
     let mode = match supervision.map(|supervision| supervision.mode).unwrap_or_default() {
@@ -28,7 +46,28 @@ pub fn decide(uid: &str, view: Option<&View>, failure: Option<&str>, spec: Optio
         ApiMode::Disabled => Mode::Disabled,
     };
     let rules: Vec<Rule> = supervision.and_then(|supervision| supervision.rules.as_ref()).into_iter().flatten().map(rule).collect();
-    decide_in_hub(mode, spec.is_some_and(|spec| spec.type_ == "scheduler"), &raised, &rules)
+    let worth = |holding: &Holding| if holding.worth { Worth::Something } else { Worth::Nothing };
+    let who = Who { scheduler: spec.is_some_and(|spec| spec.type_ == SCHEDULER), item: holding.map(worth) };
+    let decision = decide_in_hub(mode, who, &raised, &rules)?;
+    let message = format!("{}{}", decision.message, how_to_go_on(agent, &decision, holding));
+    Some(Decision { message, ..decision })
+}
+
+/// Time-outs that its status counts.
+pub fn counted(agent: &Agent) -> u32 {
+    agent.status.as_ref().and_then(|status| status.timeouts).and_then(|timeouts| u32::try_from(timeouts).ok()).unwrap_or(0)
+}
+
+/// What a person does about an agent that is paused because its tokens are over.
+fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&Holding>) -> String {
+    if (decision.signal, decision.action) != (Signal::TokenBudgetExceeded, Action::Pause) {
+        return String::new();
+    }
+    let (name, namespace) = (agent.name_any(), agent.namespace().unwrap_or_default());
+    let item = holding.map(|holding| format!(", and item {} with it", holding.name)).unwrap_or_default();
+    format!(
+        ". It is paused{item}; everything is kept. It goes on by itself when it has more (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or is resumed; or end it: `kubectl spillway rm {name} -n {namespace}`"
+    )
 }
 
 /// The signals that stand. `failure` is what the kubelet says of a pod that failed.
@@ -72,8 +111,15 @@ fn raised(view: Option<&View>, failure: Option<&str>) -> Vec<Raised> {
 }
 
 /// What follows for the life of the agent.
-/// `holds`: it holds an item.
-pub fn life(agent: &Agent, view: Option<&View>, decision: Option<&Decision>, spec: Option<&AgentPoolSpec>, holds: bool) -> Life {
+/// `holds`: it holds an item; `paused`: it is held.
+pub fn life(
+    agent: &Agent,
+    view: Option<&View>,
+    decision: Option<&Decision>,
+    spec: Option<&AgentPoolSpec>,
+    holds: bool,
+    paused: bool,
+) -> Life {
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
     let stored = agent.status.as_ref();
     // A leader that has not heard of it yet goes by what the one before it stored.
@@ -89,12 +135,14 @@ pub fn life(agent: &Agent, view: Option<&View>, decision: Option<&Decision>, spe
         registered: view.is_some_and(|view| view.registered) || heartbeating(agent),
         started: view.is_some_and(|view| view.started) || was_started(agent),
         active: holds || report.map_or(was_active, |report| report.attached),
-        paused: pause(agent, decision).is_some(),
+        paused,
         walls_down: reachable,
         preflight: preflight::verdict(agent, view, spec),
         start_overdue: view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_))),
-        give_up: of_lease(view)
-            .or_else(|| enforced.and_then(|decision| Some((give_up(decision.signal, decision.action)?, decision.message.clone())))),
+        give_up: of_lease(view).or_else(|| {
+            let fresh = holds && view.is_some_and(|view| view.began_fresh);
+            enforced.and_then(|decision| Some((give_up(decision.signal, decision.action, holds, fresh)?, decision.message.clone())))
+        }),
     }
 }
 
@@ -147,28 +195,42 @@ pub enum Pause {
     Spec,
     /// The hub.
     Supervisor,
+    /// The hub, because its tokens are over.
+    Tokens,
 }
 
-/// Whether the agent is held, and by whom. The hub's pause goes on until `spec.resumePause` names it.
-pub fn pause(agent: &Agent, decision: Option<&Decision>) -> Option<Pause> {
+/// The reason under which the supervisor holds an agent, if it does: that is stored.
+pub fn held_by_supervisor(status: &AgentStatus) -> Option<&str> {
+    let held = find(&status.conditions, types::PAUSED).filter(|paused| paused.status == "True")?;
+    [reasons::PAUSED_BY_SUPERVISOR, reasons::TOKEN_BUDGET_EXCEEDED].into_iter().find(|reason| *reason == held.reason)
+}
+
+/// Whether the agent is held, and by whom. The hub's pause goes on until `spec.resumePause`, of the agent or of the item that
+/// waits with it, names it; or, where it is for want of tokens, until there are more of them (`has_more`).
+pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&Holding>, has_more: bool) -> Option<Pause> {
     let status = agent.status.as_ref();
     let pauses = status.and_then(|status| status.pauses).unwrap_or(0);
-    let held = status
-        .and_then(|status| find(&status.conditions, types::PAUSED))
-        .is_some_and(|paused| paused.status == "True" && paused.reason == reasons::PAUSED_BY_SUPERVISOR);
-    let goes_on = held && agent.spec.resume_pause.unwrap_or(0) < pauses;
-    let begins = decision.is_some_and(|decision| decision.enforced && decision.action == Action::Pause);
+    let resumed = agent.spec.resume_pause.unwrap_or(0) >= pauses || holding.is_some_and(|holding| holding.resumed);
+    let goes_on = match status.and_then(held_by_supervisor) {
+        Some(reasons::TOKEN_BUDGET_EXCEEDED) if !resumed && !has_more => Some(Pause::Tokens),
+        Some(reasons::PAUSED_BY_SUPERVISOR) if !resumed => Some(Pause::Supervisor),
+        Some(_) | None => None,
+    };
+    let begins = decision
+        .filter(|decision| decision.enforced && decision.action == Action::Pause)
+        .map(|decision| if decision.signal == Signal::TokenBudgetExceeded { Pause::Tokens } else { Pause::Supervisor });
     // The hub's first: what a person adds and takes away beside it must not undo it.
-    if goes_on || begins {
-        return Some(Pause::Supervisor);
-    }
-    (agent.spec.paused == Some(true)).then_some(Pause::Spec)
+    goes_on.or(begins).or_else(|| (agent.spec.paused == Some(true)).then_some(Pause::Spec))
 }
 
-fn give_up(signal: Signal, action: Action) -> Option<GiveUp> {
+/// `holds`: it holds an item, and had all tokens of its life when it got that (`fresh`).
+fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<GiveUp> {
     match action {
         // The item of an agent is put back when its pod is gone, and its pool makes another agent.
         Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => Some(match signal {
+            Signal::TokenBudgetExceeded if fresh => GiveUp::TokensExhausted,
+            Signal::TokenBudgetExceeded if holds => GiveUp::TokensSpent,
+            Signal::GangDivergence => GiveUp::GangDivergence,
             Signal::HeartbeatLost => GiveUp::HeartbeatLost,
             Signal::ProgramSilent => GiveUp::ProgramSilent,
             Signal::ItemStalled => GiveUp::ItemStalled,
@@ -181,8 +243,7 @@ fn give_up(signal: Signal, action: Action) -> Option<GiveUp> {
             | Signal::ChronicTimeout
             | Signal::ObjectiveMissed
             | Signal::BadChangeset
-            | Signal::RuleViolated(_)
-            | Signal::GangDivergence => GiveUp::Reaped,
+            | Signal::RuleViolated(_) => GiveUp::Reaped,
         }),
         Action::Log | Action::Warn | Action::Notify | Action::Escalate | Action::Pause => None,
     }
@@ -199,6 +260,9 @@ pub fn reason(why: GiveUp) -> &'static str {
         GiveUp::ItemStalled => reasons::ITEM_STALLED,
         GiveUp::ItemPastTime => reasons::ITEM_PAST_TIME,
         GiveUp::CancelIgnored => reasons::CANCEL_IGNORED,
+        GiveUp::TokensSpent => reasons::TOKENS_SPENT,
+        GiveUp::TokensExhausted => reasons::TOKENS_EXHAUSTED,
+        GiveUp::GangDivergence => reasons::GANG_DIVERGENCE,
     }
 }
 
@@ -267,20 +331,51 @@ mod tests {
     #[test]
     fn a_pause_of_the_hub_goes_on_until_it_is_named() {
         let paused = json!({"pauses": 2, "conditions": [{"type": "Paused", "status": "True", "reason": "PausedBySupervisor", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-        assert_eq!(pause(&agent(json!({}), paused.clone()), None), Some(Pause::Supervisor));
+        assert_eq!(pause(&agent(json!({}), paused.clone()), None, None, false), Some(Pause::Supervisor));
         assert_eq!(
-            pause(&agent(json!({"resumePause": 1}), paused.clone()), None),
+            pause(&agent(json!({"resumePause": 1}), paused.clone()), None, None, false),
             Some(Pause::Supervisor),
             "an answer to an earlier pause"
         );
-        assert_eq!(pause(&agent(json!({"resumePause": 2}), paused.clone()), None), None);
+        assert_eq!(pause(&agent(json!({"resumePause": 2}), paused.clone()), None, None, false), None);
         assert_eq!(
-            pause(&agent(json!({"paused": true}), paused.clone()), None),
+            pause(&agent(json!({"paused": true}), paused.clone()), None, None, false),
             Some(Pause::Supervisor),
             "a person's beside it does not undo it"
         );
-        assert_eq!(pause(&agent(json!({"resumePause": 2, "paused": true}), paused), None), Some(Pause::Spec));
-        assert_eq!(pause(&agent(json!({}), json!({})), None), None);
+        assert_eq!(pause(&agent(json!({"resumePause": 2, "paused": true}), paused), None, None, false), Some(Pause::Spec));
+        assert_eq!(pause(&agent(json!({}), json!({})), None, None, false), None);
+    }
+
+    fn holding(resumed: bool) -> Holding {
+        let held = crate::wire::work::Held { uid: "i".into(), epoch: 1 };
+        let phase = crate::policy::work::item::Phase::Paused;
+        Holding { name: "fix".into(), held, phase, policy: Default::default(), pauses: 1, resumed, worth: true }
+    }
+    fn tokens_over(action: Action) -> Decision {
+        Decision { signal: Signal::TokenBudgetExceeded, action, message: "m".into(), enforced: true, overruled: Vec::new() }
+    }
+
+    #[test]
+    fn a_pause_for_want_of_tokens_ends_with_more_of_them_or_by_a_person() {
+        let begun = pause(&agent(json!({}), json!({})), Some(&tokens_over(Action::Pause)), Some(&holding(false)), false);
+        assert_eq!(begun, Some(Pause::Tokens));
+        let paused = json!({"pauses": 1, "pausedAtLimit": 10, "conditions": [{"type": "Paused", "status": "True", "reason": "TokenBudgetExceeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        let of = |spec, holding: Option<&Holding>, has_more| pause(&agent(spec, paused.clone()), None, holding, has_more);
+        assert_eq!(of(json!({}), Some(&holding(false)), false), Some(Pause::Tokens));
+        assert_eq!(of(json!({}), Some(&holding(false)), true), None, "it has more");
+        assert_eq!(of(json!({"resumePause": 1}), Some(&holding(false)), false), None);
+        assert_eq!(of(json!({}), Some(&holding(true)), false), None, "who resumes its item resumes it");
+        let observed = Decision { enforced: false, ..tokens_over(Action::Pause) };
+        assert_eq!(pause(&agent(json!({}), json!({})), Some(&observed), None, false), None);
+    }
+
+    #[test]
+    fn who_is_ended_for_want_of_tokens_leaves_its_item_without_a_mark_unless_that_took_all_of_them() {
+        let of = |holds, fresh| give_up(Signal::TokenBudgetExceeded, Action::Reap, holds, fresh);
+        assert_eq!(of(true, false), Some(GiveUp::TokensSpent));
+        assert_eq!(of(true, true), Some(GiveUp::TokensExhausted));
+        assert_eq!(of(false, false), Some(GiveUp::Reaped));
     }
 
     #[test]
@@ -309,7 +404,7 @@ mod tests {
             enforced,
             overruled: vec![],
         };
-        let of = |enforced| life(&agent(json!({}), json!({})), None, Some(&decision(enforced)), None, false).give_up;
+        let of = |enforced| life(&agent(json!({}), json!({})), None, Some(&decision(enforced)), None, false, false).give_up;
         assert_eq!(of(true), Some((GiveUp::HeartbeatLost, "m".into())));
         assert_eq!(of(false), None);
     }

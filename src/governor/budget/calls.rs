@@ -14,7 +14,7 @@ use super::convert;
 use super::facts;
 use super::meter::{Held, Meter};
 use super::object::Object;
-use super::way;
+use super::{standing, way};
 use crate::api::cluster_budget::Defaults;
 use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool};
@@ -24,7 +24,7 @@ use crate::governor::breaker::calls::Out;
 use crate::governor::caller::{Caller, identify};
 use crate::policy::budget::refusal::{Because, Standing, When};
 use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
-use crate::policy::hub::Signal;
+use crate::policy::hub::TimedOut;
 use crate::wire::access::Call;
 use crate::wire::agent::Directive;
 use crate::wire::meter::{self, Acked, Begin, End, Extend, Extended, Hold, Late, Room, Settles, Shortage, Target, Way};
@@ -141,8 +141,7 @@ fn begin(meter: &Meter, begin: &Begin) -> Result<Acked, Refusal> {
 /// What follows from the end of a call for its agent.
 fn ended(out: &Out, end: &End, context: &Context) {
     if end.timed_out {
-        let words = format!("a model turn took too long ({})", out.key.about());
-        context.live.raised(&out.pod, Signal::OperationTimeout, Some(words));
+        context.live.timed_out(&out.pod, TimedOut::ModelTurn);
         context.wake.agent(&out.agent);
     }
 }
@@ -294,10 +293,17 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         Some(Held::Refused(refusal)) => {
             context.metrics.budget_refused(refusal.because.label());
             meter.lacked(Name::of(pool), &refusal);
-            // Its own life, for good: whether it is paused or ended, the supervisor decides.
+            let lease = lease_of(caller, way.item.as_ref(), context);
             if refusal.key == own && refusal.when == When::Never {
-                context.live.raised(&caller.uid, Signal::TokenBudgetExceeded, Some(refusal.to_string()));
+                // Its own life, for good: whether it is paused or ended, the supervisor decides. With nothing in hand it says
+                // goodbye instead, which its reconciler sees.
+                if lease.is_some() || !standing::leaves_when_spent(pool) {
+                    let limit = refusal.limit.as_ref().map(|standing| standing.limit);
+                    context.live.out_of_tokens(&caller.uid, limit, refusal.to_string());
+                }
                 context.wake.agent(&caller.key);
+            } else if let Some(lease) = lease.filter(|_| refusal.above_agent()) {
+                context.live.refused(&caller.uid, lease);
             }
             Err(refused(&refusal))
         }

@@ -560,6 +560,14 @@ impl Meter {
         }
     }
 
+    /// Whether an agent whose life is spent could take a top-up now.
+    pub fn may_top_up(&self, uid: &str, above: &mut Route) -> bool {
+        let mut state = self.lock();
+        let left = state.ledger.room(above);
+        let life = state.records.get(&Key::Agent(uid.to_owned())).and_then(|record| record.lifetime);
+        life.is_some_and(|life| matches!(life.top_up(left), TopUp::Granted(_)))
+    }
+
     /// Time has passed. Sessions that died.
     pub fn tick(&self) -> Vec<String> {
         let mut state = self.lock();

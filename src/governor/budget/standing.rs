@@ -5,15 +5,21 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::facts;
 use super::meter::Meter;
+use super::object::Object;
 use crate::api::conditions::{reasons, types};
-use crate::api::{Agent, AgentPool};
+use crate::api::{Agent, AgentPool, AgentStatus};
 use crate::controller::conditions::find;
 use crate::controller::{Context, Key as Name};
+use crate::governor::work::calls::queues_of;
 use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::refusal::Because;
 use crate::policy::budget::share::TopUp;
 use crate::policy::budget::{Key, Obstacle, Refusal, Route};
+
+/// The type of pool whose agents are never ended for want of tokens.
+pub const SCHEDULER: &str = "scheduler";
 
 /// Whether there are tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +120,27 @@ pub fn reason(obstacle: &Obstacle) -> &'static str {
     }
 }
 
+/// Whether an agent of this pool whose life's tokens are over says goodbye when it has no item in hand, so that another one
+/// comes: where agents work from queues. A scheduler is kept, and so is one that serves a person.
+pub fn leaves_when_spent(pool: &AgentPool) -> bool {
+    !queues_of(pool).is_empty() && pool.spec.type_ != SCHEDULER
+}
+
+/// Whether an agent that was paused when the limit of its life was `paused_at` has more since: a Grant, a raised
+/// lifetimeTokens, or a top-up that it may take now.
+pub fn has_more(agent: &Agent, pool: &AgentPool, paused_at: i64, context: &Context) -> bool {
+    let Some(uid) = agent.metadata.uid.as_deref().filter(|_| context.meter.is_ready()) else { return false };
+    let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
+    let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
+    let exists = context.stores.budget(namespace, named.unwrap_or(crate::api::names::DEFAULT)).is_some();
+    let Some(above) = context.meter.above(namespace, named, exists) else { return false };
+    // No call of it comes that would say how long its life is now.
+    let defaults = context.meter.defaults(namespace);
+    context.meter.place_agent(&Object::from(agent), facts::lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0));
+    let height = context.meter.views(&Key::Agent(uid.to_owned())).iter().map(|view| view.height).max().unwrap_or(0);
+    height > paused_at || context.meter.may_top_up(uid, &mut Route::new(Vec::new(), above.top, &pool.spec.type_))
+}
+
 /// What was true of each pool at the last look.
 pub type Known = HashMap<Name, Option<Obstacle>>;
 
@@ -160,20 +187,25 @@ pub fn look(context: &Context, known: &mut Known) {
 fn release(context: &Context) {
     for stored in context.stores.agents.state() {
         let Ok(agent) = &stored.0 else { continue };
-        if !says_short(agent) {
+        let paused_at = agent.status.as_ref().filter(|status| lives(status)).and_then(|status| status.paused_at_limit);
+        if !says_short(agent) && paused_at.is_none() {
             continue;
         }
         let name = Name::of(agent);
         let pool = context.stores.pool(&name.namespace, &agent.spec.pool_ref.name);
-        let tokens = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(|pool| of_agent(agent, pool, context));
-        if tokens == Some(Tokens::There) {
+        let Some(pool) = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()) else { continue };
+        let goes_on = paused_at.is_some_and(|paused_at| has_more(agent, pool, paused_at, context));
+        if goes_on || (says_short(agent) && of_agent(agent, pool, context) == Tokens::There) {
             context.wake.agent(&name);
         }
     }
 }
 
+fn lives(status: &AgentStatus) -> bool {
+    !status.phase.is_some_and(crate::api::agent::AgentPhase::ended)
+}
+
 fn says_short(agent: &Agent) -> bool {
     let Some(status) = &agent.status else { return false };
-    let ended = status.phase.is_some_and(crate::api::agent::AgentPhase::ended);
-    !ended && find(&status.conditions, types::BUDGET_AVAILABLE).is_some_and(|available| available.status == "False")
+    lives(status) && find(&status.conditions, types::BUDGET_AVAILABLE).is_some_and(|available| available.status == "False")
 }

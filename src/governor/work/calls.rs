@@ -14,6 +14,7 @@ use super::queues;
 use super::run::store;
 use crate::api::agent_pool::PoolMode;
 use crate::api::names;
+use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, WorkItem};
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
@@ -23,6 +24,7 @@ use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::caller::Caller;
 use crate::governor::preflight;
 use crate::policy::breaker::{Outcome, Permit};
+use crate::policy::hub::Signal;
 use crate::policy::preflight::Verdict;
 use crate::policy::work::book::{Entry, Taker};
 use crate::policy::work::failure::Failure;
@@ -46,6 +48,9 @@ const TURN_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED_WITHIN: Duration = Duration::from_millis(50);
 /// A finish that collides with another write decides again so often.
 const DECIDE_AGAIN: usize = 8;
+
+/// The reason under which an item is given back whose program ended because a budget above its agent refused.
+const REFUSED: &str = "BudgetRefused";
 
 /// The queues that a pool works from, in order.
 pub fn queues_of(pool: &AgentPool) -> Queues {
@@ -74,7 +79,7 @@ pub(super) fn unavailable(context: &Context, error: &Error) -> Refusal {
     }
 }
 
-pub(super) fn ready(context: &Context) -> Result<(), Refusal> {
+pub(in crate::governor) fn ready(context: &Context) -> Result<(), Refusal> {
     if context.desk.is_ready() { Ok(()) } else { Err(away("the items of work are being listed; try again")) }
 }
 
@@ -325,6 +330,20 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
         }
         Call::Fail => {
             let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
+            // A program that ended badly, and did not say itself that the task failed.
+            if exit_code.is_some_and(|code| code != 0) {
+                let held = Held { uid: uid.to_owned(), epoch };
+                if waits_for_supervisor(caller, pool, context) {
+                    return Err(away("the tokens of this agent's life are over: what becomes of its item is being decided"));
+                }
+                if context.live.was_refused(&caller.uid, &held) {
+                    let message = format!("its program ended ({reason}) after a call of a model was refused by a budget above its agent");
+                    let decide = |entry: &Entry, fence: Fence, judges: Judges| {
+                        lease::release(&entry.record, fence, REFUSED, &message, judges, now())
+                    };
+                    return finish(caller, uid, epoch, Beside::default(), context, decide).await;
+                }
+            }
             let failure = Failure { reason, message, exit_code };
             let is_final = pool.spec.type_ == "drone";
             let decide = |entry: &Entry, fence: Fence, judges: Judges| {
@@ -341,6 +360,13 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
         Call::Advance => advance(caller, uid, body::read(bytes)?, context),
         _ => Err(Refusal::new(Code::NoSuchCall, "an item takes complete, fail, release and progress")),
     }
+}
+
+/// Whether the supervisor is about to decide what becomes of an agent whose tokens are over: until then its program's end is
+/// no failure of the item, which may be paused, and worked on again. Bounded: a decision that does not come holds nothing up.
+fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) -> bool {
+    let mode = pool.spec.supervision.as_ref().map(|supervision| supervision.mode).unwrap_or_default();
+    mode == Mode::Enforce && context.live.undecided(&caller.uid, Signal::TokenBudgetExceeded)
 }
 
 /// Whose item it is, as far as the caller may know: one of another namespace does not exist.

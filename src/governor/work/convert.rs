@@ -283,6 +283,13 @@ pub fn entry(item: &WorkItem) -> Entry {
     }
 }
 
+/// Whether the attempt that holds it got somewhere, or wrote down where to go on from. What an attempt before said has no
+/// time any more.
+pub fn has_worth(item: &WorkItem) -> bool {
+    let progress = item.status.as_ref().and_then(|status| status.progress.as_ref()).filter(|said| said.update_time.is_some());
+    progress.is_some_and(|said| said.percent.is_some_and(|percent| percent > 0) || said.checkpoint_ref.is_some())
+}
+
 /// Argo CD or Flux keeps it: an item that was removed would be made, and run, again.
 fn tracked(meta: &ObjectMeta) -> bool {
     let has = |map: &Option<std::collections::BTreeMap<String, String>>, keys: &[&str]| {

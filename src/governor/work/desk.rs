@@ -4,7 +4,7 @@
 //! It must not do I/O, and no lock is held over anything that waits. What always holds: what is known of an item never goes
 //! back to an older version; nothing is given out before everything was listed once.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,12 +23,16 @@ use crate::policy::work::book::{Book, Class, Counts, Entry, Taker};
 use crate::policy::work::item::{At, Phase, Policy, Record, Verb};
 use crate::policy::work::lease::{self, Fence, claimable};
 use crate::serve::turns::{Bounds, Turns};
-use crate::wire::work::{Advance, Held, ItemOrder};
+use crate::wire::follow::Message;
+use crate::wire::work::{Advance, Held, ItemOrder, ItemWanted};
 
 /// A pod that is about to be ended gets nothing for so long; by then it is, or its pool thought better of it.
 const RETIRES: Duration = Duration::from_secs(30);
 /// Who asked for work, and has not asked again for so long, is not waiting any more.
 const WAITS: Duration = Duration::from_secs(40);
+
+/// What pools are told that is no end of an item; in memory alone.
+const ESCALATED: usize = 100;
 
 /// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
 /// turns. As many of one namespace may wait as a gateway lets in.
@@ -61,6 +65,12 @@ pub struct Holding {
     pub phase: Phase,
     /// Its policy.
     pub policy: Policy,
+    /// Its pauses so far.
+    pub pauses: i64,
+    /// A person resumed the last of them.
+    pub resumed: bool,
+    /// This attempt got somewhere, or wrote down where to go on from.
+    pub worth: bool,
 }
 
 /// One namespace.
@@ -83,11 +93,15 @@ pub struct Room {
     watched: u64,
     /// What ended and may not be told yet, by its version: the pool that submitted it.
     news: BTreeMap<u64, String>,
+    /// What pools are to be told beside that, with its place among the ends.
+    escalated: VecDeque<(u64, String, Message)>,
     /// Plans of which nobody told yet that they ended.
     ended_plans: HashSet<String>,
     retired: HashMap<String, BootTime>,
     told: (u64, u64),
     progress: HashMap<String, (Advance, Option<BootTime>)>,
+    /// The attempts, by item and epoch, that got somewhere.
+    worth: HashMap<String, i64>,
     /// Items that may spend so many tokens, by uid: the item as it was when it was read last.
     shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
     /// What all others have used, as far as it is stored and is anything.
@@ -150,7 +164,16 @@ impl Room {
     pub fn holding(&self, pod: &str) -> Option<Holding> {
         let (name, entry) = self.book.held_by(pod)?;
         let held = Held { uid: entry.uid.clone(), epoch: entry.record.epoch };
-        Some(Holding { name: name.to_owned(), held, phase: entry.record.phase, policy: self.book.policy(entry) })
+        let pauses = entry.record.pauses;
+        Some(Holding {
+            name: name.to_owned(),
+            phase: entry.record.phase,
+            policy: self.book.policy(entry),
+            pauses,
+            resumed: entry.record.phase == Phase::Paused && entry.spec.resume_pause >= pauses,
+            worth: self.worth.get(&held.uid) == Some(&held.epoch),
+            held,
+        })
     }
 
     /// Begins to write an item. No: somebody does already, and it is looked at again afterwards.
@@ -237,6 +260,20 @@ impl Room {
         self.listening.extract_if(.., |_, (pool, _)| pools.contains(pool)).map(|(pod, _)| pod).collect()
     }
 
+    /// The agents of a pool are to be told this, after what ended before `place`.
+    pub fn escalate(&mut self, place: u64, pool: &str, message: Message) {
+        if self.escalated.len() == ESCALATED {
+            self.escalated.pop_front();
+        }
+        self.escalated.push_back((place, pool.to_owned(), message));
+        self.news.insert(place, pool.to_owned());
+    }
+
+    /// What a pool is to be told beside what ended, with its place.
+    pub fn escalated(&self, pool: &str) -> impl Iterator<Item = (u64, &Message)> {
+        self.escalated.iter().filter(move |(_, of, _)| of == pool).map(|(place, _, message)| (*place, message))
+    }
+
     /// The watch told of every change up to this version. Yes: of some that end what was submitted.
     pub fn watch(&mut self, version: u64) -> bool {
         self.watched = self.watched.max(version);
@@ -311,6 +348,9 @@ impl Room {
     pub fn advanced(&mut self, uid: &str, advance: Advance) {
         let slot = self.progress.entry(uid.to_owned()).or_default();
         let Advance { epoch, percent, message, checkpoint_ref } = advance;
+        if percent.is_some_and(|percent| percent > 0) || checkpoint_ref.is_some() {
+            self.worth.insert(uid.to_owned(), epoch);
+        }
         if slot.0.epoch != epoch {
             slot.0 = Advance::default(); // of an attempt before
         }
@@ -440,6 +480,9 @@ impl Desk {
             let before = known.map(|known| known.record.phase);
             if entry.record.phase.ended() {
                 room.progress.remove(&entry.uid);
+                room.worth.remove(&entry.uid);
+            } else if convert::has_worth(item) {
+                room.worth.insert(entry.uid.clone(), entry.record.epoch);
             }
             let changed = before != Some(entry.record.phase);
             if changed && entry.record.phase.ended() {
@@ -477,6 +520,7 @@ impl Desk {
         let touched = self.with(namespace, |room| {
             room.names.remove(uid);
             room.progress.remove(uid);
+            room.worth.remove(uid);
             room.shares.remove(uid);
             room.used.remove(uid);
             if room.book.get(name).is_none_or(|entry| entry.uid != uid) {
@@ -612,21 +656,25 @@ impl Desk {
     }
 
     /// What a pod is told of the item that it says it holds, if that is anything but to go on.
-    pub fn order(&self, namespace: &str, pod: &str, agent: &str, held: &Held) -> Option<ItemOrder> {
+    pub fn order(&self, namespace: &str, pod: &str, agent: &str, held: &Held) -> Option<ItemWanted> {
         if !self.is_ready() {
             return None;
         }
+        let order = |order| Some(ItemWanted { held: held.clone(), order });
         // By the item and not by the pod: one whose claim's answer was lost may hold another one besides.
-        let Some((_, entry)) = self.with(namespace, |room| room.by_uid(&held.uid)) else { return Some(ItemOrder::Lost) };
+        let Some((_, entry)) = self.with(namespace, |room| room.by_uid(&held.uid)) else { return order(ItemOrder::Lost) };
         let mut own = entry.record.history.iter().filter(|attempt| attempt.epoch == held.epoch && attempt.agent == agent);
         // It finished the item itself, and the answer to that is on its way.
         if own.any(|attempt| matches!(attempt.verb, Verb::Complete | Verb::Fail | Verb::Release | Verb::CancelDone)) {
             return None;
         }
         if !lease::holds(&entry.record, Fence { epoch: held.epoch, pod, agent }) {
-            return Some(ItemOrder::Lost);
+            return order(ItemOrder::Lost);
         }
-        (entry.record.phase == Phase::Cancelling).then_some(ItemOrder::Cancel)
+        if entry.record.phase == Phase::Paused {
+            return order(ItemOrder::Pause(entry.record.pauses));
+        }
+        (entry.record.phase == Phase::Cancelling).then(|| order(ItemOrder::Cancel)).flatten()
     }
 
     /// How much work there is for a pool: items that could be given out now, and items that its agents hold.

@@ -33,14 +33,47 @@ fn held(name: &str, epoch: i64) -> Held {
 
 #[test]
 fn a_pod_is_told_of_the_item_that_it_has_whatever_else_it_holds() {
-    let desk = desk(&[("b", 5, "Leased", "p"), ("c", 6, "Leased", "p"), ("d", 7, "Cancelling", "p"), ("e", 8, "Leased", "q")]);
-    let order = |held| desk.order(NAMESPACE, "p", "a", &held);
+    let desk = desk(&[
+        ("b", 5, "Leased", "p"),
+        ("c", 6, "Leased", "p"),
+        ("d", 7, "Cancelling", "p"),
+        ("e", 8, "Leased", "q"),
+        ("f", 9, "Paused", "p"),
+    ]);
+    let order = |held| desk.order(NAMESPACE, "p", "a", &held).map(|wanted| wanted.order);
     assert_eq!((order(held("b", 1)), order(held("c", 1))), (None, None), "its first claim's answer was lost: both are its own");
     assert_eq!(order(held("d", 1)), Some(ItemOrder::Cancel));
+    assert_eq!(order(held("f", 1)), Some(ItemOrder::Pause(0)));
     let holds = |held| desk.with(NAMESPACE, |room| room.holds("p", &held));
     assert!(holds(held("b", 1)) && holds(held("c", 1)) && !holds(held("e", 1)) && !holds(held("b", 2)));
     let lost = Some(ItemOrder::Lost);
     assert_eq!((order(held("e", 1)), order(held("b", 2)), order(held("gone", 1))), (lost, lost, lost));
+}
+
+#[test]
+fn only_what_this_attempt_got_done_is_worth_something() {
+    let desk = desk(&[("b", 5, "Leased", "p")]);
+    let worth = || desk.holding(NAMESPACE, "p").expect("it holds it").worth;
+    let says = |epoch, percent: Option<u8>, checkpoint: Option<&str>| {
+        let said = Advance { epoch, percent, checkpoint_ref: checkpoint.map(str::to_owned), ..Advance::default() };
+        desk.with(NAMESPACE, |room| room.advanced("uid-b", said));
+        worth()
+    };
+    assert!(!worth() && !says(1, Some(0), None) && !says(1, None, None), "words alone are no progress");
+    assert!(says(1, Some(1), None));
+    // Another leader has it from what is stored; what an attempt before left there has no time any more.
+    for (progress, expected) in [
+        (json!({"percent": 1, "updateTime": "2026-01-01T00:00:01Z"}), true),
+        (json!({"checkpointRef": "x", "updateTime": "2026-01-01T00:00:01Z"}), true),
+        (json!({"checkpointRef": "x"}), false),
+        (json!({"percent": 0, "message": "reading", "updateTime": "2026-01-01T00:00:01Z"}), false),
+    ] {
+        let other = self::desk(&[]);
+        let mut item = stored(&("b", 5, "Leased", "p"));
+        item.status.as_mut().expect("a status").progress = serde_json::from_value(progress.clone()).expect("progress");
+        other.observe(&item);
+        assert_eq!(other.holding(NAMESPACE, "p").expect("it holds it").worth, expected, "{progress}");
+    }
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub async fn inbox(caller: &Caller, pool: &str, request: &AskInbox, context: &Co
     let cursor = cursor.to_string();
     let filled = futures::stream::iter(found.into_iter().map(async |(_, message)| match message {
         Message::ItemEnded { item } => Ok::<_, Refusal>(Message::ItemEnded { item: with_result(namespace, item, context).await? }),
-        plan @ Message::PlanEnded { .. } => Ok(plan),
+        other @ (Message::PlanEnded { .. } | Message::Escalated { .. }) => Ok(other),
     }));
     Ok(Some(Inbox { messages: filled.buffered(AT_ONCE).try_collect().await?, cursor }))
 }
@@ -88,6 +88,7 @@ fn ended_after(room: &Room, pool: &str, after: u64) -> Vec<(u64, Message)> {
             found.push((last, Message::PlanEnded { plan: plan.clone(), counts: counted(entries.into_iter()) }));
         }
     }
+    found.extend(room.escalated(pool).filter(|(place, _)| within(*place)).map(|(place, message)| (place, message.clone())));
     // Of one place the item comes first: its plan ended with it.
     found.sort_by_key(|(place, message)| (*place, matches!(message, Message::PlanEnded { .. })));
     // What has one place is told in one answer, or the cursor would pass over the rest: an item and its plan.
@@ -195,6 +196,7 @@ mod tests {
         let name = |message: &Message| match message {
             Message::ItemEnded { item } => item.name.clone(),
             Message::PlanEnded { plan, .. } => plan.clone(),
+            Message::Escalated { agent, .. } => agent.clone(),
         };
         found.iter().map(|(_, message)| name(message)).collect()
     }
@@ -244,6 +246,25 @@ mod tests {
         assert!(ended_after(&room, "other", 0).is_empty());
         room.book.put("open", entry(8, Phase::Failed, Some(("two", 2))), At(0));
         assert_eq!(names(&ended_after(&room, "planner", 6)), ["open", "two"]);
+    }
+
+    #[test]
+    fn an_escalation_is_told_in_its_place_and_to_its_pool_alone() {
+        let mut room = Room::default();
+        room.book.put("before", entry(5, Phase::Succeeded, None), At(0));
+        room.book.put("after", entry(20, Phase::Failed, None), At(0));
+        let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
+        room.escalate(10, "planner", message("a"));
+        room.escalate(11, "other", message("b"));
+        room.watch(9);
+        assert_eq!(names(&ended_after(&room, "planner", 0)), ["before"], "what ended before it may not be known yet");
+        assert!(room.watch(12), "who listens is called");
+        assert_eq!(names(&ended_after(&room, "planner", 5)), ["a"]);
+        room.watch(20);
+        assert_eq!(names(&ended_after(&room, "planner", 0)), ["before", "a", "after"]);
+        assert_eq!(names(&ended_after(&room, "other", 0)), ["b"]);
+        (0..200).for_each(|at| room.escalate(30 + at, "planner", message("c")));
+        assert!(room.escalated("planner").count() <= 100, "they are bounded");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | [`watch`] | the watches of items and queues |
 //! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
 //! | [`queues`] | the status of queues, groups that are cancelled |
+//! | [`gangs`] | groups whose members fail together |
 //! | [`objectives`] | which items are over their queue's service levels: counted and told |
 //! | [`spent`] | what an item's last calls used, where that was known after its end only |
 //! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
@@ -21,6 +22,7 @@ pub mod calls;
 pub mod convert;
 pub mod desk;
 pub mod follow;
+pub mod gangs;
 pub mod objectives;
 pub mod queues;
 pub mod run;

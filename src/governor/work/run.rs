@@ -15,11 +15,13 @@ use tokio::sync::mpsc;
 use super::convert::{self, Beside};
 use super::desk::{Room, now};
 use super::follow::tell_failure;
+use super::gangs;
 use super::queues::Queues;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
-use crate::api::{Agent, WorkItem, WorkQueue};
+use crate::api::{Agent, WorkItem, WorkQueue, names};
 use crate::cluster::{Class, Error, calls};
+use crate::controller::agent::held_by_supervisor;
 use crate::controller::conditions::find;
 use crate::controller::publish::after_conflict;
 use crate::controller::{Context, Key};
@@ -48,6 +50,8 @@ const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
 const COLLECTED: Bounds = Bounds { all: 16, of_one: 12, waiting: usize::MAX };
 /// Items that are looked at before others have their turn.
 const LOOKS: usize = 64;
+/// The type of pool under which a failure is final.
+const DRONE: &str = "drone";
 /// Name of this loop in logs and back-offs.
 const LOOP: &str = "workitem";
 
@@ -91,7 +95,7 @@ async fn tick(writer: Writer) {
     let desk = writer.context.desk.clone();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut rounds = 0_u32;
+    let (mut rounds, mut gangs) = (0_u32, gangs::Known::new());
     loop {
         ticks.tick().await;
         if !desk.is_ready() {
@@ -104,6 +108,7 @@ async fn tick(writer: Writer) {
             due.iter().for_each(|name| desk.look(&namespace, name));
             if round {
                 writer.round(&namespace);
+                gangs::look(&namespace, &mut gangs, &writer.context);
             }
             if desk.with(&namespace, Room::moved) {
                 writer.context.wake.pools_in(&writer.context.stores.pools, &namespace);
@@ -160,8 +165,18 @@ impl Writer {
             stall: holding.policy.stall_timeout,
             attempt: holding.policy.attempt_timeout,
             cancelling: holding.phase == Phase::Cancelling,
+            paused: (holding.phase == Phase::Paused).then_some(holding.pauses),
+            fresh: self.is_fresh(key, &pod),
         };
         self.context.live.holds(&pod, Some(working));
+    }
+
+    /// Whether the agent with this pod has all the tokens of its life.
+    fn is_fresh(&self, key: &Key, pod: &str) -> bool {
+        let holder = self.context.desk.with(&key.namespace, |room| room.book.get(&key.name)?.record.holder.clone());
+        let agent = holder.filter(|holder| holder.pod == pod).map(|holder| Key { namespace: key.namespace.clone(), name: holder.agent });
+        let agent = agent.and_then(|agent| self.context.stores.agent(&agent)).and_then(|agent| agent.uid());
+        agent.is_some_and(|uid| self.context.meter.views(&TokenKey::Agent(uid)).iter().all(|view| view.used + view.held + view.lost == 0))
     }
 
     fn call(&self, namespace: &str) {
@@ -242,7 +257,7 @@ impl Writer {
             let api = self.context.api::<Agent>(&key.namespace);
             let live = api.get_opt(&holder.agent).await.map_err(Error::of("reading the agent that holds an item"))?;
             let there = match live {
-                Some(agent) => end_of(&agent, &holder.pod) == HolderIs::There,
+                Some(agent) => matches!(end_of(&agent, &holder.pod), HolderIs::There | HolderIs::Paused(_)),
                 // Somebody may have taken our finalizer off: then its pod may be there without it.
                 None => {
                     let pod = self.context.api::<Pod>(&key.namespace).get_metadata_opt(&holder.agent).await;
@@ -358,14 +373,21 @@ fn end_of(agent: &Agent, pod: &str) -> HolderIs {
     // One that hibernates does so when nothing of its pod is left.
     let asleep = status.phase == Some(AgentPhase::Hibernated);
     if !ended && !asleep && !other {
-        return HolderIs::There;
+        return held_by_supervisor(&status).map_or(HolderIs::There, |reason| HolderIs::Paused(reason.to_owned()));
     }
     let given_up = find(&status.conditions, types::GIVEN_UP).filter(|given_up| given_up.status == "True");
     let ready = find(&status.conditions, types::READY);
     let why = given_up.or(ready);
     let (reason, message) = why.map_or(("AgentEnded".to_owned(), String::new()), |why| (why.reason.clone(), why.message.clone()));
+    if reason == reasons::TOKENS_EXHAUSTED {
+        let labels = agent.metadata.labels.as_ref();
+        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == DRONE);
+        return HolderIs::Failed { reason, message, is_final };
+    }
     let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {
         (Some(reasons::ITEM_STALLED | reasons::ITEM_PAST_TIME), _) => Verb::Stalled,
+        // Nothing that the item did, nor a node: it counts nothing.
+        (Some(reasons::TOKENS_SPENT | reasons::GANG_DIVERGENCE), _) => Verb::Release,
         (Some(_), _) | (None, false) => Verb::LeaseExpired,
         (None, true) => Verb::Release,
     };
@@ -446,6 +468,15 @@ mod tests {
         assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderIs::There);
         assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderIs::There, "its pod may run");
         assert_eq!(end(json!({"phase": "Spawning"})), HolderIs::There, "nothing is recorded: nothing follows");
+        let conditions = |type_: &str, reason: &str| json!([{"type": type_, "status": "True", "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let paused = |reason: &str| end(json!({"phase": "Paused", "podRef": pod("u"), "conditions": conditions("Paused", reason)}));
+        assert_eq!(paused("TokenBudgetExceeded"), HolderIs::Paused("TokenBudgetExceeded".into()));
+        assert_eq!(paused("PausedBySupervisor"), HolderIs::Paused("PausedBySupervisor".into()));
+        assert_eq!(paused("PausedBySpec"), HolderIs::There, "a person's pause takes nothing new, and goes on with what it holds");
+        let ended = |reason: &str| end(json!({"phase": "ForceStopped", "podRef": pod("u"), "conditions": conditions("GivenUp", reason)}));
+        assert!(matches!(ended("TokensSpent"), HolderIs::Gone(Verb::Release, ..)));
+        assert!(matches!(ended("TokensExhausted"), HolderIs::Failed { is_final: false, .. }));
+        assert!(matches!(ended("Reaped"), HolderIs::Gone(Verb::LeaseExpired, ..)));
         assert!(matches!(end(json!({"phase": "Hibernated"})), HolderIs::Gone(Verb::Release, ..)), "nothing of its pod is left");
         assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderIs::Gone(Verb::LeaseExpired, ..)));
     }

@@ -49,6 +49,8 @@ pub enum Event {
     Draining,
     /// The supervisor leaves.
     Leave,
+    /// The checkpoint hook ended, or there is none.
+    CheckpointEnded,
     /// Time passed.
     Tick,
 }
@@ -73,6 +75,8 @@ pub enum Action {
     Conclude,
     /// Let the program know.
     Notice(&'static str, String),
+    /// Have it written down where the work is, for the pause of this number.
+    Checkpoint(i64),
 }
 
 /// What a run left to be read.
@@ -102,6 +106,10 @@ enum Stage {
     Killing { again: BootTime },
     /// The container is being ended, by its life.
     Ending,
+    /// The program ended, and the checkpoint hook has not: nothing is asked to end before.
+    Hooked,
+    /// The program ended badly while the item waits, or of what makes it wait: it is run again when that is over.
+    Parked,
     /// Nothing is left; the last of the output is read, and of what was said.
     Copying { since: BootTime, until: BootTime },
     /// It is being concluded.
@@ -115,9 +123,16 @@ enum Stage {
 struct Current {
     assignment: Box<Assignment>,
     turn: u32,
+    /// Turns that were taken because the item went on after a pause: they are none of the pool's.
+    resumed: u32,
     said: Option<Outcome>,
     cancelled: bool,
     lost: bool,
+    /// The pause that it waits for the end of.
+    paused: Option<i64>,
+    /// The last pause for which a checkpoint was asked, and whether its hook runs.
+    checkpoint: Option<i64>,
+    hook: bool,
     /// The run was asked to end before it ended by itself.
     interrupted: bool,
     /// The sidecar settled it before it was over.
@@ -183,7 +198,7 @@ impl Items {
     pub fn wake(&self) -> Option<BootTime> {
         match self.current.as_ref()?.stage {
             Stage::Asked { kill_at: at } | Stage::Killing { again: at } | Stage::Copying { since: _, until: at } => Some(at),
-            Stage::Running | Stage::Ending | Stage::Concluding | Stage::Over(_) => None,
+            Stage::Running | Stage::Hooked | Stage::Parked | Stage::Ending | Stage::Concluding | Stage::Over(_) => None,
         }
     }
 
@@ -227,6 +242,7 @@ impl Items {
                     current.conclude(&mut actions);
                 }
             }
+            Event::CheckpointEnded => self.checkpointed(now, &mut actions),
             Event::Tick => self.pass(now, &mut actions),
         }
         actions
@@ -240,7 +256,8 @@ impl Items {
         let max_turns = self.max_turns();
         let Some(current) = &mut self.current else { return actions };
         let outcome = current.outcome(words, long, draining, max_turns);
-        current.stage = Stage::Over(outcome);
+        let waits = current.paused.is_some() && !draining && current.would_run_again(&outcome, long);
+        current.stage = if waits { Stage::Parked } else { Stage::Over(outcome) };
         if current.settled {
             self.forget(now, &mut actions);
         }
@@ -266,9 +283,13 @@ impl Items {
         self.current = Some(Current {
             assignment,
             turn: 1,
+            resumed: 0,
             said: None,
             cancelled: false,
             lost: false,
+            paused: None,
+            checkpoint: None,
+            hook: false,
             interrupted: false,
             settled: false,
             end: None,
@@ -279,13 +300,15 @@ impl Items {
             current.stage = Stage::Over(release("Drained", "the agent is being ended"));
             return;
         }
-        // One that is over before it began is not begun.
+        // One that is over before it began is not begun, nor one that waits.
         if per_item && let Some(order) = self.order() {
-            let outcome = match order {
-                ItemOrder::Cancel => cancelled(),
-                ItemOrder::Lost => lost(),
+            let stage = match order {
+                ItemOrder::Cancel => Stage::Over(cancelled()),
+                ItemOrder::Lost => Stage::Over(lost()),
+                ItemOrder::Pause(_) => Stage::Parked,
             };
-            self.current.iter_mut().for_each(|current| current.stage = Stage::Over(outcome.clone()));
+            self.current.iter_mut().for_each(|current| current.stage = stage.clone());
+            self.obey(now, actions);
         } else if per_item {
             self.run(actions);
         } else {
@@ -296,7 +319,8 @@ impl Items {
     /// Runs the program for the item in hand.
     fn run(&self, actions: &mut Vec<Action>) {
         let (Some(how), Some(current)) = (&self.how, &self.current) else { return };
-        let text = if current.turn == 1 { &current.assignment.payload } else { &how.continue_prompt };
+        let anew = current.turn == 1 || how.continue_prompt.is_empty();
+        let text = if anew { &current.assignment.payload } else { &how.continue_prompt };
         actions.push(Action::Run { turn: current.turn, text: text.clone(), input: how.input });
     }
 
@@ -307,7 +331,14 @@ impl Items {
     }
 
     fn obey(&mut self, now: BootTime, actions: &mut Vec<Action>) {
-        let Some(order) = self.order() else { return };
+        let order = self.order();
+        if let Some(ItemOrder::Pause(number)) = order {
+            return self.wait(number, actions);
+        }
+        if self.current.as_mut().is_some_and(|current| current.paused.take().is_some()) {
+            self.go_on(order, actions);
+        }
+        let Some(order) = order else { return };
         let (long, grace) = (!self.per_item(), self.grace);
         let Some(current) = &mut self.current else { return };
         if matches!(current.stage, Stage::Over(_) | Stage::Concluding) {
@@ -316,6 +347,7 @@ impl Items {
         let known = match order {
             ItemOrder::Cancel => std::mem::replace(&mut current.cancelled, true),
             ItemOrder::Lost => std::mem::replace(&mut current.lost, true),
+            ItemOrder::Pause(_) => true,
         };
         if known {
             return;
@@ -333,18 +365,76 @@ impl Items {
             }
             (false, ItemOrder::Cancel) => current.interrupt(now.after(grace.min(CANCELLED_WITHIN)), actions),
             (false, ItemOrder::Lost) => current.interrupt(now.after(SHORT), actions),
+            (_, ItemOrder::Pause(_)) => {}
+        }
+    }
+
+    /// The item waits: it is written down where it is, and all that runs goes on. An end that was its program's dying of what
+    /// makes it wait is none.
+    fn wait(&mut self, number: i64, actions: &mut Vec<Action>) {
+        let (long, draining) = (!self.per_item(), self.draining);
+        let Some(current) = &mut self.current else { return };
+        if current.paused == Some(number) || current.cancelled || current.lost || current.settled || draining {
+            return;
+        }
+        current.paused = Some(number);
+        if let Stage::Over(outcome) = &current.stage {
+            if !current.would_run_again(&outcome.clone(), long) {
+                return;
+            }
+            current.stage = Stage::Parked;
+        }
+        if long {
+            let text = format!("{} waits, and so do you: nothing that calls a model is taken before it goes on", current.assignment.name);
+            actions.push(Action::Notice("ItemPaused", text));
+        }
+        current.ask_for_checkpoint(actions);
+    }
+
+    /// The item waits no more, for this reason.
+    fn go_on(&mut self, order: Option<ItemOrder>, actions: &mut Vec<Action>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.stage == Stage::Parked) else { return };
+        match order {
+            Some(ItemOrder::Cancel) => current.stage = Stage::Over(cancelled()),
+            Some(ItemOrder::Lost) => current.stage = Stage::Over(lost()),
+            // Again when the hook is done with what it writes down.
+            Some(ItemOrder::Pause(_)) | None if current.hook => {}
+            Some(ItemOrder::Pause(_)) | None => {
+                if current.end.take().is_some() {
+                    current.turn += 1;
+                    current.resumed += 1;
+                }
+                (current.stage, current.interrupted) = (Stage::Running, false);
+                self.run(actions);
+            }
+        }
+    }
+
+    /// The checkpoint hook ended.
+    fn checkpointed(&mut self, now: BootTime, actions: &mut Vec<Action>) {
+        let Some(current) = &mut self.current else { return };
+        current.hook = false;
+        if current.stage == Stage::Hooked {
+            current.stage = Stage::Asked { kill_at: now.after(SHORT) };
+            actions.push(Action::AskAll);
+        }
+        match current.paused {
+            Some(_) => current.ask_for_checkpoint(actions),
+            None => self.go_on(None, actions),
         }
     }
 
     fn ended(&mut self, now: BootTime, exit: Exit, actions: &mut Vec<Action>) {
         let long = !self.per_item();
         let Some(current) = &mut self.current else { return };
-        if matches!(current.stage, Stage::Over(_) | Stage::Concluding) {
+        if matches!(current.stage, Stage::Over(_) | Stage::Concluding | Stage::Parked) {
             return;
         }
         current.end = Some(End::Exit(exit));
         if current.stage == Stage::Running {
-            if long {
+            if current.hook && !long {
+                current.stage = Stage::Hooked;
+            } else if long {
                 // The container ends with its program.
                 current.stage = Stage::Ending;
             } else {
@@ -360,10 +450,11 @@ impl Items {
         }
         let Some(current) = &mut self.current else { return };
         match current.stage {
-            Stage::Running | Stage::Asked { .. } | Stage::Killing { .. } => {
+            Stage::Running | Stage::Hooked | Stage::Asked { .. } | Stage::Killing { .. } => {
                 current.interrupted |= current.end.is_none();
                 current.stage = Stage::Ending;
             }
+            Stage::Parked => current.stage = Stage::Over(release("Drained", "the agent is being ended")),
             Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Over(_) => {}
         }
     }
@@ -410,6 +501,8 @@ impl Items {
             }
             Stage::Copying { since: _, until } if now >= until => self.decide(actions),
             Stage::Running
+            | Stage::Hooked
+            | Stage::Parked
             | Stage::Asked { .. }
             | Stage::Killing { .. }
             | Stage::Ending
@@ -425,13 +518,26 @@ impl Current {
     fn interrupt(&mut self, kill_at: BootTime, actions: &mut Vec<Action>) {
         self.interrupted |= self.end.is_none();
         match self.stage {
-            Stage::Running => {
+            Stage::Running | Stage::Hooked => {
                 self.stage = Stage::Asked { kill_at };
                 actions.push(Action::AskAll);
             }
             Stage::Asked { kill_at: before } => self.stage = Stage::Asked { kill_at: kill_at.min(before) },
-            Stage::Killing { .. } | Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Over(_) => {}
+            Stage::Killing { .. } | Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Parked | Stage::Over(_) => {}
         }
+    }
+
+    /// Has it written down where the work is, once for each pause.
+    fn ask_for_checkpoint(&mut self, actions: &mut Vec<Action>) {
+        let Some(number) = self.paused.filter(|number| !self.hook && self.checkpoint != Some(*number)) else { return };
+        (self.checkpoint, self.hook) = (Some(number), true);
+        actions.push(Action::Checkpoint(number));
+    }
+
+    /// This end is how its program died, and nothing that anybody said of the item: one that waits can be worked on again.
+    fn would_run_again(&self, outcome: &Outcome, long: bool) -> bool {
+        let died = matches!(outcome, Outcome::Fail { exit_code: Some(_), .. }) && matches!(self.end, Some(End::Exit(_)));
+        died && self.said.is_none() && !long && !self.cancelled && !self.lost && !self.settled
     }
 
     fn conclude(&mut self, actions: &mut Vec<Action>) {
@@ -443,7 +549,9 @@ impl Current {
 
     /// It ended well without a word about the item, and may be run again.
     fn again(&self, max_turns: u32) -> bool {
-        self.end == Some(End::Exit(Exit { code: 0, killed: false })) && self.said.is_none() && self.turn < max_turns
+        self.end == Some(End::Exit(Exit { code: 0, killed: false }))
+            && self.said.is_none()
+            && self.turn.saturating_sub(self.resumed) < max_turns
     }
 
     /// How the item ended: by what was said of it, by what was wanted, by how its program ended; in this order, but that

@@ -351,6 +351,100 @@ fn the_end_of_a_program_that_runs_all_the_time_is_its_items_too() {
     }
 }
 
+fn goes_on() -> Event {
+    Event::Wanted(None)
+}
+
+#[test]
+fn a_program_that_died_of_what_its_item_waits_for_is_run_again_when_it_goes_on() {
+    // It is told before its program ended, and after: how it died may be known first.
+    for late in [false, true] {
+        let mut items = busy(1);
+        let pause = |items: &mut Items| assert_eq!(items.on(at(2), wants(ItemOrder::Pause(1))), [Action::Checkpoint(1)]);
+        if !late {
+            pause(&mut items);
+            assert_eq!(items.on(at(3), Event::CheckpointEnded), []);
+        }
+        assert_eq!(ended(&mut items, exit(1)), [Action::Conclude]);
+        assert_eq!(items.conclude(at(1_003), words(None, "402")), []);
+        if late {
+            assert_eq!(items.finished(), Some((held(1), fail("Exited", "402", 1))), "nobody said that it waits");
+            pause(&mut items);
+            assert_eq!(items.on(at(3), Event::CheckpointEnded), []);
+        }
+        assert_eq!((items.finished(), items.held(), items.wake()), (None, Some(held(1)), None), "it is kept, late: {late}");
+        assert_eq!(items.on(at(4), wants(ItemOrder::Pause(1))), [], "said again");
+        assert_eq!(items.on(at(5), goes_on()), runs(2, "go on"));
+        // Once more, with a number and a checkpoint of its own.
+        assert_eq!(items.on(at(6), wants(ItemOrder::Pause(2))), [Action::Checkpoint(2)]);
+        assert_eq!(items.on(at(7), Event::CheckpointEnded), []);
+        assert_eq!(items.on(at(8), goes_on()), [], "it never ended");
+        assert_eq!(ended(&mut items, exit(0)), [Action::Conclude], "the pool's turns are as many as before");
+        items.conclude(at(1_003), words(Some("done"), ""));
+        assert_eq!(items.finished(), Some((held(1), complete(Some("done")))));
+    }
+}
+
+#[test]
+fn a_checkpoint_is_written_to_its_end_before_anything_is_asked_to_go() {
+    let mut items = busy(1);
+    items.on(at(0), wants(ItemOrder::Pause(1)));
+    assert_eq!(items.on(at(1), exit(1)), [], "its hook would be asked to go too");
+    assert_eq!(items.on(at(2), Event::Empty), []);
+    assert_eq!(items.on(at(3), Event::CheckpointEnded), [Action::AskAll]);
+    items.on(at(4), Event::Empty);
+    assert_eq!(copied(&mut items, 5), [Action::Conclude]);
+    items.conclude(at(5), Words::default());
+    assert_eq!(items.finished(), None);
+    // It goes on while a hook runs: when that has ended.
+    let mut items = busy(1);
+    ended(&mut items, exit(1));
+    items.conclude(at(1_003), Words::default());
+    assert_eq!(items.on(at(1_004), wants(ItemOrder::Pause(1))), [Action::Checkpoint(1)]);
+    assert_eq!(items.on(at(1_005), goes_on()), []);
+    assert_eq!(items.on(at(1_006), Event::CheckpointEnded), runs(2, "go on"));
+}
+
+#[test]
+fn what_was_said_or_done_while_it_waits_is_told_and_its_end_ends_it() {
+    let waiting = || {
+        let mut items = busy(1);
+        items.on(at(0), wants(ItemOrder::Pause(1)));
+        items.on(at(0), Event::CheckpointEnded);
+        items
+    };
+    let end = |mut items: Items, event: Event| {
+        ended(&mut items, event);
+        items.conclude(at(1_003), words(None, "tail"));
+        items
+    };
+    assert_eq!(end(waiting(), exit(0)).finished(), Some((held(1), complete(Some("tail")))), "it was done all the same");
+    let mut said = waiting();
+    said.on(at(1), Event::Said(held(1), fail("NoSense", "as it says", 9)));
+    assert_eq!(reason(&end(said, exit(1))).0, "NoSense");
+    for (event, expected) in [(wants(ItemOrder::Cancel), "Cancelled"), (wants(ItemOrder::Lost), "Lost"), (Event::Draining, "Drained")] {
+        let mut items = end(waiting(), exit(1));
+        assert_eq!((items.on(at(2_000), event.clone()), items.finished().is_some()), (vec![], true), "{event:?}");
+        assert_eq!(reason(&items).0, expected);
+    }
+    // One that comes while it waits is not begun before it goes on.
+    let mut items = items(Run::PerItem, 1);
+    items.on(at(0), wants(ItemOrder::Pause(1)));
+    assert_eq!(items.on(at(0), Event::Take(assignment(1))), [Action::Checkpoint(1)]);
+    items.on(at(0), Event::CheckpointEnded);
+    assert_eq!(items.on(at(1), goes_on()), runs(1, "do it"));
+}
+
+#[test]
+fn a_program_that_runs_all_the_time_is_told_that_its_item_waits() {
+    let mut long = items(Run::LongRunning, 1);
+    long.on(at(0), Event::Take(assignment(1)));
+    let told = long.on(at(1), wants(ItemOrder::Pause(1)));
+    assert!(matches!(&told[..], [Action::Notice("ItemPaused", text), Action::Checkpoint(1)] if text.contains("fix-1")), "{told:?}");
+    assert_eq!(long.on(at(2), Event::CheckpointEnded), []);
+    assert_eq!((long.on(at(3), goes_on()), long.held()), (vec![], Some(held(1))));
+}
+
 #[test]
 fn a_result_is_cut_between_two_characters() {
     assert_eq!(result_of(b""), None);

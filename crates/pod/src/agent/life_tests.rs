@@ -20,6 +20,7 @@ fn settings(drain_hook: &[&str]) -> Settings {
         canaries: Vec::new(),
         drain_hook: drain_hook.iter().map(|word| (*word).to_owned()).collect(),
         warn_hook: Vec::new(),
+        checkpoint_hook: Vec::new(),
         preflight_command: Vec::new(),
         work: None,
         commands: Default::default(),

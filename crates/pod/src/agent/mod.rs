@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{Input, Notice, Program, Report, Settings, Wanted};
+use spillway_wire::agent::{Checkpoint, CheckpointState, Input, Notice, Program, Report, Settings, Wanted};
 use spillway_wire::command::BreakerMode;
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
@@ -49,6 +49,8 @@ use watchdog::Watchdog;
 const LOOK: Duration = Duration::from_secs(1);
 /// For one run of the warn hook.
 const WARN_WITHIN: Duration = Duration::from_secs(10);
+/// For one run of the checkpoint hook: less than the governor waits for what came of it.
+const CHECKPOINT_WITHIN: Duration = Duration::from_secs(120);
 /// Notices that wait for the warn hook; the oldest gives way.
 const WARNINGS: usize = 32;
 /// Notices that wait to be written.
@@ -141,6 +143,11 @@ struct Supervisor {
     warn_hook: Vec<String>,
     warnings: VecDeque<Notice>,
     warning: Option<Hook>,
+    checkpoint_hook: Vec<String>,
+    /// The checkpoint hook, as long as it exists, and whether it was killed for taking too long.
+    checkpointing: Option<(Hook, bool)>,
+    /// What came of the last checkpoint.
+    checkpoint: Option<Checkpoint>,
     drain: Option<i32>,
     watchdog: Watchdog,
     /// Commands that hung and that nobody timed, so far.
@@ -181,6 +188,9 @@ impl Supervisor {
             warn_hook: Vec::new(),
             warnings: VecDeque::new(),
             warning: None,
+            checkpoint_hook: Vec::new(),
+            checkpointing: None,
+            checkpoint: None,
             drain: None,
             watchdog: Watchdog::default(),
             hung: 0,
@@ -235,6 +245,7 @@ impl Supervisor {
         self.watch(now);
         self.write_notices(now);
         self.warn(now);
+        self.hasten_checkpoint(now);
         if self.leave.is_none() {
             self.tell(now);
         }
@@ -242,6 +253,7 @@ impl Supervisor {
         for due in
             [self.life.wake(), self.preflight.wake(), self.items.wake(), self.watch_at(), self.warning.as_ref().map(|hook| hook.until)]
                 .into_iter()
+                .chain([self.checkpointing.as_ref().map(|(hook, _)| hook.until)])
                 .flatten()
         {
             wake = wake.min(due);
@@ -325,6 +337,7 @@ impl Supervisor {
                     let actions = self.items.conclude(now, Words { result, tail: self.output.tail() });
                     self.work(now, actions);
                 }
+                item::Action::Checkpoint(pause) => self.take_checkpoint(now, pause),
                 item::Action::Notice(about, text) => self.notice(now, about, text),
             }
         }
@@ -415,6 +428,7 @@ impl Supervisor {
                 self.warn_hook.clone_from(&settings.warn_hook);
                 self.watchdog.limit(Duration::from_secs(settings.commands.max_timeout_seconds.into()));
                 self.watchdog.mode(mode_of(&settings.wanted));
+                self.checkpoint_hook.clone_from(&settings.checkpoint_hook);
                 self.note(&settings.wanted);
                 self.on_item(item::Event::Wanted(settings.wanted.item));
             }
@@ -614,6 +628,13 @@ impl Supervisor {
                     agent_says!("the drain hook ended with {code}");
                 }
                 self.on(Event::HookEnded);
+            } else if self.checkpointing.as_ref().is_some_and(|(hook, _)| hook.pid == pid) {
+                let late = self.checkpointing.take().is_some_and(|(_, late)| late);
+                self.checkpointed(match code {
+                    0 => Ok(CheckpointState::Taken),
+                    _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_WITHIN.as_secs())),
+                    _ => Err(format!("ended with {code}")),
+                });
             } else if self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
                 self.warning = None;
                 if code != 0 {
@@ -701,9 +722,46 @@ impl Supervisor {
         }
     }
 
+    /// Has it written down where the work is, before it waits.
+    fn take_checkpoint(&mut self, now: BootTime, pause: i64) {
+        let Some(held) = self.items.held() else { return };
+        self.checkpoint = Some(Checkpoint { held, pause, state: CheckpointState::Running, message: String::new() });
+        if self.checkpoint_hook.is_empty() {
+            return self.checkpointed(Ok(CheckpointState::NoHook));
+        }
+        match self.start_hook(&self.checkpoint_hook, b"") {
+            Ok(pid) => self.checkpointing = Some((Hook { pid, until: now.after(CHECKPOINT_WITHIN) }, false)),
+            Err(error) => self.checkpointed(Err(format!("cannot be started: {error}"))),
+        }
+    }
+
+    /// What came of it.
+    fn checkpointed(&mut self, came: Result<CheckpointState, String>) {
+        if let Some(checkpoint) = &mut self.checkpoint {
+            match came {
+                Ok(state) => checkpoint.state = state,
+                Err(why) => {
+                    agent_says!("the checkpoint hook {why}");
+                    (checkpoint.state, checkpoint.message) = (CheckpointState::Failed, why.chars().take(256).collect());
+                }
+            }
+        }
+        self.on_item(item::Event::CheckpointEnded);
+    }
+
+    /// Kills a checkpoint hook that takes too long.
+    fn hasten_checkpoint(&mut self, now: BootTime) {
+        if let Some((hook, late)) = self.checkpointing.as_mut().filter(|(hook, _)| now >= hook.until) {
+            *late = true;
+            self.init.kill_group(hook.pid);
+            hook.until = now.after(WARN_WITHIN);
+        }
+    }
+
     /// Lets the sidecar know, if it matters: something changed, or the program was active since.
     fn tell(&mut self, now: BootTime) {
-        let report = Report { held: self.items.held(), preflight: self.preflight.told(), ..self.health.report(now) };
+        let (held, preflight, checkpoint) = (self.items.held(), self.preflight.told(), self.checkpoint.clone());
+        let report = Report { held, preflight, checkpoint, ..self.health.report(now) };
         let finished = self.items.finished();
         let (ended, hung) = (self.leave.is_some(), self.hung);
         let active = self.health.last_active() > self.told_active;
@@ -716,6 +774,7 @@ impl Supervisor {
                         || told.finished != finished
                         || told.report.held != report.held
                         || told.report.preflight != report.preflight
+                        || told.report.checkpoint != report.checkpoint
                         || told.report.program != report.program
                         || told.report.action != report.action
                         || told.report.attached != report.attached

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use spillway_policy::backoff;
-use spillway_wire::agent::{Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
+use spillway_wire::agent::{Checkpoint, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
 use spillway_wire::command::CommandCounts;
 use spillway_wire::link::{Answer, ModelCall, Order, Progress};
 use spillway_wire::work::{Held, Outcome};
@@ -126,6 +126,7 @@ struct Shown {
     held: Option<Held>,
     preflight: Option<Preflight>,
     commands: CommandCounts,
+    checkpoint: Option<Checkpoint>,
 }
 
 impl Shown {
@@ -142,8 +143,9 @@ impl Shown {
             held,
             preflight,
             commands,
+            checkpoint,
         } = report.clone();
-        Self { program, action, attached, reachable, notices_seen, held, preflight, commands }
+        Self { program, action, attached, reachable, notices_seen, held, preflight, commands, checkpoint }
     }
 }
 

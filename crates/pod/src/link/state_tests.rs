@@ -23,6 +23,7 @@ fn settings() -> Settings {
         chat: false,
         canaries: vec!["10.0.0.1:443".into()],
         drain_hook: Vec::new(),
+        checkpoint_hook: Vec::new(),
         warn_hook: Vec::new(),
         preflight_command: Vec::new(),
         work: None,

@@ -183,6 +183,8 @@ pub struct Desk {
     /// What was decided since the last plan.
     news: Vec<Action>,
     farewell: bool,
+    /// The lease that waits: how its program dies meanwhile is no end of it.
+    paused: Option<Held>,
 }
 
 impl Desk {
@@ -229,9 +231,15 @@ impl Desk {
 
     /// What follows from what is wanted.
     fn obey(&mut self, around: &Around<'_>) {
+        let waits = around.wanted.filter(|wanted| matches!(wanted.order, ItemOrder::Pause(_)));
+        self.paused = waits.filter(|_| around.how.run == Run::PerItem).map(|wanted| wanted.held.clone());
         let Some(item) = &mut self.kept.item else { return };
         // Nobody works on it, and nobody was told to: the supervisor says so.
         let untouched = around.supervisor.as_ref().is_some_and(|(present, _)| present.lacks(&item.held));
+        // Not told yet, it is taken back: its supervisor runs the program again when the item goes on.
+        if self.paused.as_ref() == Some(&item.held) && item.finish.take_if(|finish| died(finish)).is_some() {
+            self.dirty = true;
+        }
         let order = around.wanted.filter(|wanted| wanted.held == item.held).map(|wanted| wanted.order);
         match (order, around.how.run) {
             (Some(ItemOrder::Lost), Run::LongRunning) => self.lose(),
@@ -241,7 +249,7 @@ impl Desk {
                 item.lost = true;
             }
             (Some(ItemOrder::Cancel), Run::PerItem) if untouched => self.give_back("Cancelled"),
-            (Some(ItemOrder::Cancel), _) | (None, _) => {
+            (Some(ItemOrder::Cancel | ItemOrder::Pause(_)), _) | (None, _) => {
                 if let Some(reason) = around.give_back.filter(|_| untouched) {
                     self.give_back(reason);
                 }
@@ -495,6 +503,7 @@ impl Desk {
     pub fn finished(&mut self, held: Held, outcome: Outcome) {
         match &mut self.kept.item {
             Some(item) if item.held == held && item.lost => self.lose(),
+            Some(item) if item.held == held && self.paused.as_ref() == Some(&held) && item.said.is_none() && died(&outcome) => {}
             Some(item) if item.held == held => {
                 self.dirty = true;
                 let said = item.said.take();
@@ -601,6 +610,11 @@ fn judged(said: Option<Outcome>, outcome: Outcome) -> Outcome {
         (Some(said), _) => said,
         (None, outcome) => outcome,
     }
+}
+
+/// It is how a program died, and not what anybody said.
+fn died(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Fail { exit_code: Some(code), .. } if *code != 0)
 }
 
 fn stale() -> Refusal {

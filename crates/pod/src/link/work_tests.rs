@@ -498,6 +498,31 @@ fn what_nobody_works_on_yet_is_given_back() {
 }
 
 #[test]
+fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
+    let died = || Outcome::Fail { reason: "Exited".into(), message: "402".into(), exit_code: Some(1) };
+    let mut room = busy(Run::PerItem);
+    // Told to a gateway, which does not take it: its supervisor's decision is on its way.
+    room.desk.finished(held(1), died());
+    assert_eq!(room.plan(0).1, [Action::Finish(held(1), died())]);
+    room.delivered(1, 1, refusal(Code::GovernorAway));
+    room.wants(1, ItemOrder::Pause(1));
+    assert_eq!(room.plan(20_000), nothing(), "it is taken back");
+    room.desk.finished(held(1), died());
+    assert_eq!(room.plan(40_000), nothing(), "said again, it counts for nothing");
+    assert_eq!(room.desk.held(), Some(held(1)));
+    room.wanted = None;
+    room.desk.finished(held(1), complete("x"));
+    assert_eq!(room.plan(60_000).1, [Action::Finish(held(1), complete("x"))]);
+    // What the program says itself is kept and told.
+    let mut room = busy(Run::PerItem);
+    room.wants(1, ItemOrder::Pause(1));
+    room.plan(0);
+    let said = Outcome::Fail { reason: "NoSense".into(), message: String::new(), exit_code: None };
+    room.desk.finished(held(1), said.clone());
+    assert_eq!(room.plan(1).1, [Action::Finish(held(1), said)]);
+}
+
+#[test]
 fn progress_goes_before_the_end_and_not_too_often() {
     let mut room = busy(Run::PerItem);
     let say = |room: &mut Room, action: &str, percent, checkpoint: Option<&str>| {

@@ -322,7 +322,8 @@ impl Book {
         let policy = self.policy(entry);
         let queue_gone = entry.record.queue.as_ref().is_some_and(|queue| !self.queues.contains_key(queue));
         let group_cancelled = self.group_cancelled(entry);
-        let around = Around { admission, dependencies, queue_gone, group_cancelled, holder, policy: &policy, dice };
+        let rules = self.queues.get(&Self::line_of(entry)).map_or(&[][..], |queue| &queue.rules);
+        let around = Around { admission, dependencies, queue_gone, group_cancelled, holder, policy: &policy, rules, dice };
         // A redrive asks for admission in the same look.
         let first = settle(&entry.spec, &entry.record, &around, now)?;
         if first.phase != Phase::Pending {
@@ -457,6 +458,12 @@ impl Book {
     pub fn group_lives(&self, queue: &str, group: &str) -> bool {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
         members.filter(|entry| Self::line_of(entry) == queue).any(|entry| !entry.record.phase.ended() && self.group_cancelled(entry))
+    }
+
+    /// What is recorded of the items of each group.
+    pub fn groups(&self) -> impl Iterator<Item = (&String, Vec<&Record>)> {
+        let record = |name: &String| self.items.get(name).map(|entry| &entry.record);
+        self.groups.iter().map(move |(group, names)| (group, names.iter().filter_map(record).collect()))
     }
 
     /// Who may be another one because of a change of this item: those that wait for it, and those of its plan.

@@ -93,10 +93,15 @@ pub struct Judges<'a> {
 /// The holder says that the task failed.
 pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: Judges, now: At) -> Result<Record, No> {
     check(record, fence, &[Verb::Fail, Verb::CancelDone])?;
-    let Failure { reason, message, exit_code: _ } = failure;
     if record.phase == Phase::Cancelling {
         return Ok(cancel_done(record, now));
     }
+    Ok(failed(record, failure, judges, now))
+}
+
+/// The task failed.
+pub(super) fn failed(record: &Record, failure: &Failure, judges: Judges, now: At) -> Record {
+    let Failure { reason, message, exit_code: _ } = failure;
     let mut next = record.clone();
     let action = judge(judges.rules, failure);
     next.attempt_ended(Verb::Fail, now, Some(reason.clone()), Some(message.clone()).filter(|message| !message.is_empty()));
@@ -116,7 +121,7 @@ pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: Judges, no
         // Not counted, and not a loop either: each attempt makes the next one wait longer.
         Action::Ignore => retry(&mut next, reasons::BACKOFF, judges, now),
     }
-    Ok(next)
+    next
 }
 
 fn retry(next: &mut Record, reason: &str, judges: Judges, now: At) {
@@ -124,9 +129,13 @@ fn retry(next: &mut Record, reason: &str, judges: Judges, now: At) {
     next.next_attempt = Some(now.after(wait(judges.policy, next.attempts.max(1), judges.dice)));
 }
 
-/// The holder gives it back: it counts as nothing. Whoever gives it back again and again makes it wait.
+/// The holder gives it back: it counts as nothing. Whoever gives it back again and again makes it wait. One that is paused
+/// may, too: it is being ended.
 pub fn release(record: &Record, fence: Fence, reason: &str, message: &str, judges: Judges, now: At) -> Result<Record, No> {
-    check(record, fence, &[Verb::Release, Verb::CancelDone])?;
+    match check(record, fence, &[Verb::Release, Verb::CancelDone]) {
+        Ok(()) | Err(No::Paused) => {}
+        Err(no) => return Err(no),
+    }
     if record.phase == Phase::Cancelling {
         return Ok(cancel_done(record, now));
     }

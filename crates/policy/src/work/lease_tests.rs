@@ -67,6 +67,12 @@ fn only_the_whole_fence_finishes_an_item_and_saying_it_again_is_answered_the_sam
 fn a_paused_item_is_finished_later() {
     let paused = Record { phase: Phase::Paused, ..leased() };
     assert_eq!(complete(&paused, fence(1, "p"), NOW), Err(No::Paused));
+    let policy = Policy::default();
+    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
+    assert_eq!(fail(&paused, fence(1, "p"), &failure("Exited", Some(1)), judges, NOW), Err(No::Paused));
+    assert_eq!(release(&paused, fence(1, "q"), "Drained", "", judges, NOW), Err(No::Stale));
+    let back = release(&paused, fence(1, "p"), "Drained", "", judges, NOW).expect("its agent is being ended");
+    assert_eq!((back.phase, back.failures, back.stalls), (Phase::Ready, 0, 0));
 }
 
 #[test]

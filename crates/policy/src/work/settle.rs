@@ -5,9 +5,9 @@
 //! *gone*; an item that was cancelled is never ready again.
 
 use super::admit::Admission;
-use super::failure::wait;
+use super::failure::{Failure, Rule, wait};
 use super::item::{At, OnDependencyFailure, Phase, Policy, Record, Spec, Verb, reasons};
-use super::lease::{cancel_done, released};
+use super::lease::{Judges, cancel_done, failed, released};
 
 /// What an item waits for, of other items.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +31,19 @@ pub enum Dependencies {
 pub enum HolderIs {
     /// There, or nobody knows better.
     There,
+    /// There, and held by its supervisor, for this reason: that is stored. Its item waits with it.
+    Paused(String),
     /// Gone: no process of its pod exists. With why it was ended, as one word and in words.
     Gone(Verb, String, String),
+    /// Gone, and that is the task's own doing.
+    Failed {
+        /// As one word.
+        reason: String,
+        /// In words.
+        message: String,
+        /// A failure under it is final: it was a drone.
+        is_final: bool,
+    },
 }
 
 /// What is around an item.
@@ -50,6 +61,8 @@ pub struct Around<'a> {
     pub holder: HolderIs,
     /// Its policy.
     pub policy: &'a Policy,
+    /// Its queue's rules of failures.
+    pub rules: &'a [Rule],
     /// Uniform in [0, 1).
     pub dice: f64,
 }
@@ -113,35 +126,41 @@ fn held(spec: &Spec, record: &Record, around: &Around, now: At) -> Option<Record
     // A person's word on this very lease, or proof.
     let freed = spec.freed_epoch == record.epoch;
     let gone = match &around.holder {
-        HolderIs::Gone(verb, reason, message) => Some((*verb, reason.clone(), message.clone())),
-        HolderIs::There if freed => Some((
-            Verb::LeaseExpired,
-            reasons::NODE_IS_DEAD.to_owned(),
-            "a person said that its node is dead and will not come back".to_owned(),
-        )),
-        HolderIs::There => None,
+        HolderIs::Gone(verb, reason, message) => Some(lost(record, around, *verb, reason.clone(), message.clone(), now)),
+        HolderIs::Failed { reason, message, is_final } => {
+            let failure = Failure { reason: reason.clone(), message: message.clone(), exit_code: None };
+            let judges = Judges { policy: around.policy, rules: around.rules, is_final: *is_final, dice: around.dice };
+            Some(failed(record, &failure, judges, now))
+        }
+        HolderIs::There | HolderIs::Paused(_) if freed => {
+            let message = "a person said that its node is dead and will not come back".to_owned();
+            Some(lost(record, around, Verb::LeaseExpired, reasons::NODE_IS_DEAD.to_owned(), message, now))
+        }
+        HolderIs::There | HolderIs::Paused(_) => None,
     };
-    if let Some((verb, reason, message)) = gone {
-        return Some(if record.phase == Phase::Cancelling {
-            cancel_done(record, now)
-        } else {
-            lost(record, around, verb, reason, message, now)
-        });
-    }
     if record.phase == Phase::Cancelling {
-        return None;
+        return gone.map(|_| cancel_done(record, now));
+    }
+    if gone.is_some() {
+        return gone;
     }
     if let Some(reason) = wanted_end(spec, record, around, now) {
         let mut next = record.clone();
         next.enter(Phase::Cancelling, Some(reason), now);
         return Some(next);
     }
-    if record.phase == Phase::Paused && spec.resume_pause >= record.pauses {
-        let mut next = record.clone();
-        next.enter(Phase::Leased, None, now);
-        return Some(next);
+    // It waits and goes on with its agent: what is stored of that decides, so that no leader knows it otherwise. Who resumes
+    // the item resumes the agent.
+    let mut next = record.clone();
+    match &around.holder {
+        HolderIs::Paused(reason) if record.phase == Phase::Leased => {
+            next.enter(Phase::Paused, Some(reason), now);
+            next.pauses += 1;
+        }
+        HolderIs::There if record.phase == Phase::Paused => next.enter(Phase::Leased, None, now),
+        HolderIs::There | HolderIs::Paused(_) | HolderIs::Gone(..) | HolderIs::Failed { .. } => return None,
     }
-    None
+    Some(next)
 }
 
 /// Its holder is gone: that is not the task's fault, and counts apart from its failures.
@@ -244,3 +263,7 @@ pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<At> {
 pub fn outlived(record: &Record, policy: &Policy, now: At) -> bool {
     record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.ttl))
 }
+
+#[cfg(test)]
+#[path = "settle_tests.rs"]
+mod tests;

@@ -1,0 +1,148 @@
+//! Gangs: whether those that work on the items of one group fail together.
+//!
+//! A member is an item of the group that somebody holds, or that failed lately; an item that got done all the same is none. It
+//! is read from what is recorded of the items, so that every leader sees the same: a restart stands there too, as the reason
+//! under which the members were given back, and nothing of before it counts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::work::item::{At, Attempt, Phase, Record, Verb};
+
+/// The reason under which the items of a gang are given back that is restarted.
+pub const RESTARTED: &str = "GangDivergence";
+
+/// From when on it is too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// So many percent of the members ...
+    pub percent: u32,
+    /// ... and at least so many ...
+    pub failed: u32,
+    /// ... within so long.
+    pub window: Duration,
+}
+
+/// Too many failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// Members that failed.
+    pub failed: usize,
+    /// Members.
+    pub of: usize,
+    /// The agents of all members: those that hold one, and those that failed at one.
+    pub agents: BTreeSet<String>,
+}
+
+/// Looks at the items of one group. `ours` says whether an agent is one of those that are looked at, `known` is when the gang
+/// was last found to diverge, by us.
+pub fn look<'a>(
+    group: impl IntoIterator<Item = &'a Record>,
+    ours: impl Fn(&str) -> bool,
+    limits: Limits,
+    known: Option<At>,
+    now: At,
+) -> Option<Divergence> {
+    let records: Vec<&Record> = group.into_iter().collect();
+    let all = records.iter().flat_map(|record| &record.history);
+    let restarted = all.filter(|attempt| attempt.reason.as_deref() == Some(RESTARTED)).map(|attempt| attempt.end).max();
+    let since = restarted.max(known);
+    let counts = |attempt: &&Attempt| {
+        let failed = match attempt.verb {
+            Verb::Fail | Verb::Stalled | Verb::LeaseExpired => true,
+            Verb::Complete | Verb::Release | Verb::CancelDone => false,
+        };
+        let late = since.is_none_or(|since| attempt.end > since) && now.since(attempt.end) <= limits.window;
+        failed && late && ours(&attempt.agent)
+    };
+    let (mut failed, mut of, mut agents) = (0, 0, BTreeSet::new());
+    for record in records {
+        let holder = record.holder.as_ref().map(|holder| &holder.agent).filter(|agent| ours(agent));
+        let fails: Vec<&Attempt> = record.history.iter().filter(counts).filter(|_| record.phase != Phase::Succeeded).collect();
+        failed += usize::from(!fails.is_empty());
+        of += usize::from(!fails.is_empty() || holder.is_some());
+        agents.extend(holder.cloned().into_iter().chain(fails.into_iter().map(|attempt| attempt.agent.clone())));
+    }
+    let enough = usize::try_from(limits.failed).is_ok_and(|least| failed >= least.max(1));
+    let percent = usize::try_from(limits.percent).unwrap_or(usize::MAX);
+    (enough && failed.saturating_mul(100) >= of.saturating_mul(percent)).then_some(Divergence { failed, of, agents })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::item::Holder;
+    use proptest::prelude::*;
+
+    const NOW: At = At(1_000_000);
+    const LIMITS: Limits = Limits { percent: 50, failed: 3, window: Duration::from_secs(600) };
+
+    fn held(agent: &str) -> Record {
+        let holder = Some(Holder { pod: format!("pod-of-{agent}"), agent: agent.into(), since: NOW });
+        Record { phase: Phase::Leased, holder, ..Record::default() }
+    }
+    fn ended(agent: &str, verb: Verb, reason: &str, seconds_ago: i64) -> Record {
+        let end = At(NOW.0 - seconds_ago * 1_000);
+        let attempt = Attempt { epoch: 1, agent: agent.into(), start: end, end, verb, reason: Some(reason.into()), message: None };
+        Record { phase: Phase::Scheduled, history: vec![attempt], ..Record::default() }
+    }
+    fn failed(agent: &str) -> Record {
+        ended(agent, Verb::Fail, "Exited", 5)
+    }
+    fn found(group: &[Record]) -> Option<Divergence> {
+        look(group, |_| true, LIMITS, None, NOW)
+    }
+
+    #[test]
+    fn three_of_five_that_fail_are_a_divergence_of_all_five() {
+        let group = [held("a"), held("b"), failed("c"), failed("d"), failed("e")];
+        let got = found(&group).expect("too many");
+        assert_eq!((got.failed, got.of, got.agents.len()), (3, 5, 5));
+        assert_eq!(found(&group[..4]), None, "two are not enough, whatever the share");
+        let many: Vec<Record> = (0..4).map(|at| held(&format!("more-{at}"))).chain(group.clone()).collect();
+        assert_eq!(found(&many), None, "three of nine are too small a share");
+    }
+
+    #[test]
+    fn what_is_long_ago_done_given_back_or_of_others_is_no_failure() {
+        let two = [failed("a"), failed("b")];
+        for third in [
+            ended("c", Verb::Fail, "Exited", 601),
+            ended("c", Verb::Release, "Drained", 5),
+            Record { phase: Phase::Succeeded, ..failed("c") },
+            failed("other"),
+        ] {
+            let group = [&two[..], &[third]].concat();
+            assert_eq!(look(&group, |agent| agent != "other", LIMITS, None, NOW), None);
+        }
+        assert!(found(&[&two[..], &[ended("c", Verb::Stalled, "ItemStalled", 5)]].concat()).is_some(), "a stall is one");
+    }
+
+    #[test]
+    fn nothing_of_before_a_restart_counts() {
+        let group = [failed("a"), failed("b"), failed("c"), ended("d", Verb::Release, RESTARTED, 4)];
+        assert_eq!(found(&group), None, "that it was restarted is recorded with its items");
+        assert_eq!(look(&group[..3], |_| true, LIMITS, Some(NOW), NOW), None, "or we know it before it is");
+        let again = [
+            &group[..],
+            &[failed("a"), failed("b"), failed("c")].map(|mut record| {
+                record.history[0].end = At(NOW.0 - 1_000);
+                record
+            }),
+        ]
+        .concat();
+        assert_eq!(found(&again).map(|got| got.failed), Some(3));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_never_found_below_either_limit(fails in 0_usize..12, holds in 0_usize..12, percent in 1_u32..=100, least in 1_u32..6) {
+            let group: Vec<Record> =
+                (0..fails).map(|at| failed(&format!("f{at}"))).chain((0..holds).map(|at| held(&format!("h{at}")))).collect();
+            let limits = Limits { percent, failed: least, ..LIMITS };
+            let got = look(&group, |_| true, limits, None, NOW).is_some();
+            let share = fails * 100 >= (fails + holds) * usize::try_from(percent).expect("small");
+            prop_assert_eq!(got, fails >= usize::try_from(least).expect("small") && share);
+        }
+    }
+}
