@@ -416,7 +416,7 @@ impl Passing {
             // It comes after what waits for the client.
             let cut = io::Error::new(io::ErrorKind::ConnectionAborted, "the answer was cut");
             tokio::spawn(async move {
-                let last = last.map_or(Err(cut), Ok);
+                let last = last.ok_or(cut);
                 drop(giving.send(last).await);
             });
         }
@@ -454,3 +454,7 @@ fn settle(held: Held, status: StatusCode, usage: Usage, quality: Quality) {
         held.settle(usage, quality);
     }
 }
+
+#[cfg(test)]
+#[path = "forward_tests.rs"]
+mod tests;
