@@ -184,6 +184,24 @@ impl Meter {
         self.0.wake.notify_one();
     }
 
+    /// A hold as it would have been given, in a test.
+    #[cfg(test)]
+    pub fn given(&self, given: Given, pod: &PodIdentity) -> Held {
+        let asking = self.number().expect("a number");
+        let given = Given { open: crate::wire::meter::Open { id: asking.id, ..given.open.clone() }, ..given };
+        asking.given(given, pod.clone(), "m".into(), 0).expect("it is kept")
+    }
+
+    /// What ended, in a test.
+    #[cfg(test)]
+    pub fn told(&self) -> Vec<crate::wire::meter::Told> {
+        let ended = |line| match line {
+            Line::Ended(ended) => Some(ended.told),
+            _ => None,
+        };
+        self.lock().session.lines().into_iter().filter_map(ended).collect()
+    }
+
     /// The governor does not know the session: it begins again.
     fn detach(&self) {
         self.lock().session.detached();

@@ -454,3 +454,7 @@ fn settle(held: Held, status: StatusCode, usage: Usage, quality: Quality) {
         held.settle(usage, quality);
     }
 }
+
+#[cfg(test)]
+#[path = "forward_tests.rs"]
+mod tests;

@@ -1,0 +1,207 @@
+//! From the forwarding of a call to its settling, against the scripted provider over TLS: what the client gets, and what the
+//! settle says. There is no governor: what it is asked meanwhile is not answered.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use axum::body::Body;
+use http::{HeaderValue, Method, Request};
+use kube::Client;
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::json;
+use spillway_model_server::{Provider, serve};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::cluster::token::Reviewer;
+use crate::gateway::governor::{Governor, Settings};
+use crate::gateway::limits::Limits;
+use crate::gateway::meter::Meter;
+use crate::gateway::models::Models;
+use crate::gateway::models::credentials::{Credentials, TYPE};
+use crate::gateway::models::origins::Origins;
+use crate::gateway::models::upstream::Upstream;
+use crate::gateway::park::Park;
+use crate::telemetry::Metrics;
+use crate::wire::meter::{Dialect, End, Given, Open, Told};
+
+const TOKEN: &str = "the-teams-own-key";
+/// Long enough for a busy machine.
+const FIRST_TOKEN: u32 = 4;
+
+/// A gateway and a provider.
+struct Scene {
+    gateway: Arc<Gateway>,
+    provider: Arc<Provider>,
+    origin: String,
+}
+
+/// An API server that has the team's credential, and nothing else.
+fn client(origin: String) -> Client {
+    let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "provider", "namespace": "team"}, "type": TYPE,
+            "data": {"origin": k8s_openapi::ByteString(origin.clone().into_bytes()), "token": k8s_openapi::ByteString(TOKEN.into())}});
+        async move { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(secret.to_string().into_bytes()))) }
+    });
+    Client::new(service, "team")
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let origin = format!("https://{}", listener.local_addr().expect("an address"));
+        let issued = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+        let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
+        let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![issued.cert.der().clone()], key).expect("a pair");
+        let provider = Provider::new(BTreeMap::from([("team".to_owned(), TOKEN.to_owned())]), Vec::new());
+        tokio::spawn(serve(listener, Some(tls), provider.clone()));
+        Self { gateway: gateway(&origin, &issued.cert.pem()), provider, origin }
+    }
+
+    /// A call of the provider, which does as `script` says.
+    async fn begin(&self, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<Headed> {
+        let pod = PodIdentity { namespace: "team".into(), name: "a".into(), uid: "pod".into() };
+        let body = json!({"model": "m", "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
+        let (bytes, place) = self.gateway.models.bodies.read("team", Body::from(body.to_string())).await.expect("a body");
+        let path = "/v1/chat/completions";
+        let route = spillway_dialect::route("POST", path, None).expect("a way");
+        let call = spillway_dialect::parse(&route, Some("application/json"), None, &bytes).expect("a call");
+        let target = Target {
+            origin: self.origin.clone(),
+            dialect: Dialect::OpenAIChat,
+            credential: Some("provider".into()),
+            credential_type: None,
+        };
+        let open = Open { id: 0, at: 0, path: Vec::new(), input: 100, output: 100 };
+        let given = Given { open, output: 100, target: target.clone(), first_token_seconds: FIRST_TOKEN, turn_seconds: turn, room: None };
+        let held = self.gateway.models.meter.given(given, &pod);
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", HeaderValue::from_static("application/json"));
+        headers.insert("x-script", HeaderValue::try_from(script).expect("a script"));
+        let sent = Call { method: Method::POST, path: path.into(), headers, body: call.upstream(100).into() };
+        let way = Way { entry: "gpt".into(), dialect: Some(Dialect::OpenAIChat), model: Some("m".into()), item: None };
+        let seat = Seat::take(&self.gateway, &pod).expect("a seat");
+        let counted = Some(Counted { held, call });
+        let (heading, headed) = oneshot::channel();
+        let job = Job { gateway: self.gateway.clone(), pod, way, target, counted, sent, began: Instant::now(), seat, place };
+        tokio::spawn(run(job, heading));
+        headed
+    }
+
+    /// What a client got: a status and a text, which may have been cut, or a refusal.
+    async fn call(&self, script: &str, stream: bool, turn: u32) -> Result<(u16, String), Code> {
+        let (status, _, mut parts) =
+            self.begin(script, stream, turn).await.await.expect("somebody answers").map_err(|refusal| refusal.code)?;
+        let mut text = Vec::new();
+        while let Some(Ok(part)) = parts.recv().await {
+            text.extend_from_slice(&part);
+        }
+        Ok((status.as_u16(), String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// The settle of the call that ended last, once there are so many.
+    async fn settled(&self, count: usize) -> Told {
+        loop {
+            let told = self.gateway.models.meter.told();
+            if told.len() == count {
+                return told.last().cloned().expect("there is one");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
+    let client = client(origin.to_owned());
+    let settings = Settings { namespace: "s".into(), lease: "l".into(), token: "/nowhere".into(), identity: "g".into() };
+    let park = Park::default();
+    let governor = Governor::new(settings, client.clone(), tokio::sync::watch::channel(String::new()).1, park.clone());
+    let meter = Meter::open(governor.clone(), None, None).expect("a session");
+    let origins = json!([{"origin": origin, "allowPrivate": true, "caBundle": authority}]).to_string();
+    let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
+    let times = Times { idle: Duration::from_secs(3), drain: Duration::from_secs(8), ..Times::default() };
+    let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
+    let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
+    Arc::new(Gateway { reviewer, governor, park, limits, metrics, models })
+}
+
+fn failed(why: Why) -> Option<Outcome> {
+    Some(Outcome::Failed { why, retry_after: None })
+}
+
+#[tokio::test]
+async fn an_answer_says_of_its_provider_what_another_call_would_meet_too() {
+    let scene = Scene::new().await;
+    let cases = [
+        ("cache", true, Some(Outcome::Worked)),
+        ("cache", false, Some(Outcome::Worked)),
+        ("nousage", true, Some(Outcome::Worked)),
+        ("split crlf comments", true, Some(Outcome::Worked)),
+        ("status-500", true, failed(Why::Status(500))),
+        ("status-529", false, failed(Why::Status(529))),
+        ("status-503 retry-7", false, Some(Outcome::Failed { why: Why::Status(503), retry_after: Some(7) })),
+        ("status-400", false, Some(Outcome::Nothing)),
+        ("status-429", false, Some(Outcome::Nothing)),
+        ("error-1", true, failed(Why::Event)),
+        ("cut-1", true, failed(Why::Broken)),
+        ("silent-1", true, failed(Why::Idle)),
+        ("late-4500", true, failed(Why::Late)),
+        ("late-4500", false, Some(Outcome::Worked)),
+    ];
+    for (count, (script, stream, outcome)) in cases.into_iter().enumerate() {
+        let answer = scene.call(script, stream, 600).await;
+        let told = scene.settled(count + 1).await;
+        assert_eq!(told.end, End { outcome, timed_out: false }, "{script}, {stream}: {answer:?}");
+        let status = script.strip_prefix("status-").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or(200);
+        assert_eq!(answer.map(|(status, _)| status), Ok(status), "what the provider says is passed on: {script}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_and_a_provider_that_is_not_there() {
+    let scene = Scene::new().await;
+    drop(scene.begin("wait", false, 600).await);
+    let told = scene.settled(1).await;
+    assert_eq!(told.end.outcome, Some(Outcome::Nothing), "it says nothing of the provider");
+    // Who takes a connection and hangs up is no provider.
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let origin = format!("https://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await);
+        }
+    });
+    let nobody = Scene { gateway: gateway(&origin, ""), origin, ..scene };
+    assert_eq!(nobody.call("cache", true, 600).await, Err(Code::GovernorAway));
+    let told = nobody.settled(1).await;
+    assert_eq!((told.end.outcome, told.usage, told.quality), (failed(Why::Unreachable), Usage::default(), Quality::Exact));
+}
+
+#[tokio::test]
+async fn a_provider_that_wants_no_calls_for_a_while_gets_none_with_that_credential() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.call("status-429 retry-40", false, 600).await.map(|(status, _)| status), Ok(429));
+    assert_eq!(scene.call("cache", false, 600).await, Err(Code::TooManyCalls));
+    let told = scene.settled(2).await;
+    assert_eq!((told.end.outcome, told.quality), (Some(Outcome::Nothing), Quality::Exact), "it was not sent");
+    assert_eq!(scene.provider.books.count()["all"]["calls"], 1);
+}
+
+#[tokio::test]
+async fn a_turn_that_takes_too_long_is_told_so_and_read_on_for_what_it_used() {
+    let scene = Scene::new().await;
+    // Before anything came.
+    assert_eq!(scene.call("late-4500 output-9", false, 3).await, Err(Code::TurnTimedOut));
+    let told = scene.settled(1).await;
+    assert_eq!((told.end, told.usage.output, told.quality), (End { outcome: Some(Outcome::Worked), timed_out: true }, 9, Quality::Exact));
+    // In the middle of a stream.
+    let (status, text) = scene.call("output-8 events-8 pace-800", true, 3).await.expect("it began");
+    assert!(status == 200 && text.contains("word") && text.contains("turn_timed_out") && !text.contains("[DONE]"), "{text}");
+    let told = scene.settled(2).await;
+    assert_eq!((told.end, told.usage.output, told.quality), (End { outcome: Some(Outcome::Worked), timed_out: true }, 8, Quality::Exact));
+    // And one that never answers.
+    assert_eq!(scene.call("wait", false, 3).await, Err(Code::TurnTimedOut));
+    let told = scene.settled(3).await;
+    assert_eq!((told.end, told.quality), (End { outcome: failed(Why::Late), timed_out: true }, Quality::Estimated));
+}
