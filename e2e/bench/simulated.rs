@@ -479,7 +479,7 @@ impl Sidecar {
                 self.hear(&result);
                 self.state.desk().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random::fraction());
             }
-            // Nobody here asks, probes, connects, or tells of progress.
+            // Nobody here asks, probes, connects, tells of progress, or runs commands.
             Input::Carried(_)
             | Input::Probed(_)
             | Input::Candidate(_)
@@ -487,7 +487,8 @@ impl Sidecar {
             | Input::Gone(_)
             | Input::Ask(..)
             | Input::Work(Worked::Advanced(..))
-            | Input::Called(..) => {}
+            | Input::Called(..)
+            | Input::Tried(..) => {}
         }
     }
 

@@ -32,7 +32,7 @@ use spillway::pki::tls::{self, Serving};
 use spillway::serve::{Bounds, bind, serve_tls};
 use spillway::telemetry::Metrics;
 use spillway::wire::governor::{Change, OWNER_EPOCH};
-use spillway::wire::meter::{Acked, Begin, Dialect, Extend, Extended, Given, Hold, Open, Room, Settle, Settles, Target, Way};
+use spillway::wire::meter::{Acked, Begin, Dialect, End, Extend, Extended, Given, Hold, Open, Room, Settle, Settles, Target, Way};
 use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_TLS_NAME, Refusal};
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -246,8 +246,9 @@ impl Leader {
                 let begin: Begin = read(body);
                 table.known.insert(begin.session.clone());
                 for (told, seq) in begin.settles.iter().zip(begin.acked + 1..) {
-                    let (hold, usage, quality) = (told.open.id, told.usage, told.quality);
-                    table.take(&begin.session, Settle { seq, hold, usage, quality, model: String::new(), bytes: 0 });
+                    let (&Open { id: hold, input, output, .. }, usage, quality) = (&told.open, told.usage, told.quality);
+                    let settle = Settle { seq, hold, input, output, usage, quality, model: String::new(), bytes: 0, end: End::default() };
+                    table.take(&begin.session, settle);
                 }
                 let acked = table.acked.get(&begin.session).copied().unwrap_or_default();
                 table.begins.push(begin);
@@ -270,7 +271,8 @@ impl Leader {
                 table.open.insert((hold.session.clone(), hold.id), open.clone());
                 table.holds.push(hold);
                 let room = Room { budget: "b".into(), name: "day".into(), limit: 1000, used: 0, held: 150, left: 850, resets_at: None };
-                json!(Given { open, output: 50, target: table.target.clone(), room: Some(room) })
+                let target = table.target.clone();
+                json!(Given { open, output: 50, target, room: Some(room), first_token_seconds: 60, turn_seconds: 600 })
             }
             "/governor/v1/meter/extend" => {
                 let extend: Extend = read(body);
