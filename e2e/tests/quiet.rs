@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use spillway::api::Budget;
+use spillway::api::{Breaker, Budget};
 
 use crate::support::{Room, audit};
 
@@ -17,6 +17,9 @@ async fn an_unchanged_namespace_is_written_to_by_nobody_for_a_minute() {
     let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "team"},
         "spec": {"compute": {"hard": {"pods": "50", "requests.cpu": "100000m"}, "perAgent": {"max": {"memory": "65536Mi"}}}}});
     room.api::<Budget>().patch("team", &PatchParams::apply("e2e"), &Patch::Apply(budget)).await.expect("the Budget is accepted");
+    // Nor a Breaker; what this one has to say it says once.
+    let breaker = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "team"}, "spec": {}});
+    room.api::<Breaker>().patch("team", &PatchParams::apply("e2e"), &Patch::Apply(breaker)).await.expect("the Breaker is accepted");
     room.apply_pool("free", json!({"replicas": 5})).await;
     room.apply_pool("work", json!({"type": "worker"})).await;
     room.apply_pool("refs", json!({"budgetRef": {"name": "gold"}})).await;

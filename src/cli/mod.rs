@@ -5,7 +5,7 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | [`scale`], [`ls`], [`spawn`], [`rm`], [`grant`], [`chat`], [`logs`] | one command each: `Arguments`, the calls, the report, `render` |
+//! | [`scale`], [`ls`], [`spawn`], [`rm`], [`grant`], [`breaker`], [`chat`], [`logs`] | one command each: `Arguments`, the calls, the report, `render` |
 //! | [`pause`] | a folder, two commands: `pause` and `resume` |
 //! | [`work`] | a folder: the commands for items and queues |
 //! | [`explain`] | a folder: what is read, the reports, the table of advice, the words |
@@ -24,6 +24,7 @@
 //! log, and `chat` leaves the terminal to kubectl), or write a field that nobody asked for, or a status. Every delete carries
 //! the uid of what its user saw, and every patch of an agent or of work that uid or the version.
 
+pub mod breaker;
 pub mod chat;
 pub mod connect;
 pub mod console;
@@ -106,6 +107,9 @@ pub enum Command {
     Resume(pause::Arguments),
     /// Give an agent, a Budget or a ClusterBudget more tokens
     Grant(grant::Arguments),
+    /// Approve that what a Breaker stopped is tried again, or hold its circuits open or closed
+    #[command(after_help = breaker::HELP)]
+    Breaker(breaker::Arguments),
     /// Sit down at the terminal of an agent of a Chat pool
     Chat(chat::Arguments),
     /// Show what an agent's program writes
@@ -174,6 +178,9 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
             if !report.dry_run {
                 console.show(grant::render_waited(&report, &grant::wait(&cluster, &report).await?));
             }
+        }
+        Command::Breaker(arguments) => {
+            console.show(breaker::render(&breaker::run(&connect.connect().await?, &arguments).await?));
         }
         Command::Chat(arguments) => {
             let session = chat::run(&connect.connect().await?, &arguments).await?;
@@ -308,6 +315,8 @@ mod tests {
             "grant agent/a 5000",
             "grant bud/team 50k --limit hourly --for 1h --reason release",
             "grant clusterbudget.spillway.dev/default 2M --name week --dry-run",
+            "breaker approve default",
+            "breaker auto b -n x",
             "chat p",
             "chat pool/p -n x",
             "logs a -f --tail 5 --since 5m",
@@ -380,6 +389,8 @@ mod tests {
             ("grant budget/team 0", "1 to 1000000000000 tokens"),
             ("grant budget/team 5G", "write 50000, 50k or 2M"),
             ("grant budget/team 5 --for soon", "write 30s, 2m or 1h"),
+            ("breaker approve", "<NAME>"),
+            ("breaker trip b", "possible values: approve, open, close, auto"),
             ("chat", "<AGENT|POOL>"),
             ("chat pod/a", "neither an Agent nor an AgentPool"),
             ("logs", "AGENT"),

@@ -22,6 +22,7 @@ use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error};
 use crate::governor::Live;
 use crate::governor::breaker::Circuits;
+use crate::governor::breaker::work::Attempts;
 use crate::governor::budget::Meter;
 use crate::governor::work::Desk;
 use crate::pki::keep::Trust;
@@ -43,7 +44,7 @@ pub enum Look {
 }
 
 /// An object of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Its namespace.
     pub namespace: String,
@@ -122,6 +123,8 @@ pub struct Context {
     pub meter: Meter,
     /// Circuits.
     pub circuits: Circuits,
+    /// Attempts at items, as far as circuits wait for their ends.
+    pub attempts: Attempts,
     /// Makes reconcilers look again.
     pub wake: Wake,
     /// What agents' pods are told.
@@ -159,6 +162,7 @@ impl Context {
             desk,
             meter: Meter::new(epoch),
             circuits,
+            attempts: Attempts::default(),
             descent: Descent::default(),
             wake,
             supervised,

@@ -123,6 +123,11 @@ impl Stores {
         self.budgets.state_filter(|budget| budget.meta().namespace.as_deref() == Some(namespace))
     }
 
+    /// The Breakers of a namespace.
+    pub fn breakers_of(&self, namespace: &str) -> Vec<Arc<BreakerObject>> {
+        self.breakers.state_filter(|breaker| breaker.meta().namespace.as_deref() == Some(namespace))
+    }
+
     /// The NetworkPolicy `key`, if it is of ours.
     pub fn policy(&self, key: &Key) -> Option<Arc<NetworkPolicy>> {
         self.policies.get(&ObjectRef::new(&key.name).within(&key.namespace))
@@ -380,6 +385,9 @@ where
     })
 }
 
+/// Annotations that are read of what must stand before a pod is made.
+const OURS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
+
 /// Watches what must stand before a pod is made: its pools repair it, and its agents wait for it.
 fn watch_walls<K>(
     tasks: &mut JoinSet<()>,
@@ -394,7 +402,7 @@ where
 {
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
     // Of annotations only our own are read.
-    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| name == names::DEFAULT_MADE_ANNOTATION);
+    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| OURS.contains(&name.as_str()));
     start(tasks, watcher(api, config), drop_annotations, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => {
             let namespace = object.namespace().unwrap_or_default();

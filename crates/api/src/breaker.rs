@@ -48,7 +48,7 @@ pub struct BreakerSpec {
     pub models: Option<ModelsGuard>,
     /// Holds all circuits in one state, whatever happens. Unset: they decide themselves.
     pub force: Option<Force>,
-    /// The opening a person has approved: its epoch. Needed with `work.review: Required`.
+    /// A person has approved all openings up to the one with this epoch. Needed with `work.review: Required`.
     #[schemars(range(min = 0))]
     pub approved_epoch: Option<i64>,
 }

@@ -26,16 +26,18 @@ pub const SUBMITTED_BY_LABEL: &str = "spillway.dev/submitted-by";
 pub const WALL: &str = "spillway-agents";
 /// The ConfigMap, in every namespace with pools, that says which certificates pods trust.
 pub const CA_CONFIG_MAP: &str = "spillway-ca";
-/// The Budget, and the ClusterBudget, that hold where none is named.
+/// The Budget, the Breaker, and the ClusterBudget, that hold where none is named.
 pub const DEFAULT: &str = "default";
 /// Why a person did something, for people.
 pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
 /// On a ResourceQuota or LimitRange of a Budget: a hash of what was applied, so that what is left out later is taken back.
 pub const APPLIED_ANNOTATION: &str = "spillway.dev/applied";
-/// On a `Budget/default` that Spillway made: it goes with the last pool, if nobody else wrote it.
+/// On a `Budget/default` or `Breaker/default` that Spillway made: it goes with the last pool, if nobody else wrote it.
 pub const DEFAULT_ANNOTATION: &str = "spillway.dev/default";
 /// On the ConfigMap [`CA_CONFIG_MAP`] of a namespace: `Budget/default` was made there once, and is not made again.
 pub const DEFAULT_MADE_ANNOTATION: &str = "spillway.dev/default-budget-made";
+/// The same of `Breaker/default`.
+pub const DEFAULT_BREAKER_MADE_ANNOTATION: &str = "spillway.dev/default-breaker-made";
 /// Kept on an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
 pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
 
@@ -51,7 +53,7 @@ pub mod managers {
     pub const PKI: &str = "spillway-pki";
     /// What follows from a Budget beside its tokens: ResourceQuota, LimitRange, and the conditions that tell of them.
     pub const COMPUTE: &str = "spillway-compute";
-    /// What is made where nobody made any: `Budget/default`, `ClusterBudget/default`.
+    /// What is made where nobody made any: `Budget/default`, `Breaker/default`, `ClusterBudget/default`.
     pub const DEFAULTS: &str = "spillway-defaults";
     /// What agents ask for themselves: children, items of work; and what became of items.
     pub const GOVERNOR: &str = "spillway-governor";

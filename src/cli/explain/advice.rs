@@ -80,6 +80,31 @@ const TABLE: &[(&str, Advice)] = &[
         ),
     ),
     (
+        reasons::BREAKER_OPEN,
+        Do(
+            "too many attempts of pool {pool} came to nothing, so it is given no work for a while: find out why they do (`kubectl spillway ls {pool} --all -n {namespace}`, the attempts of an item). The message says when it is tried again, or which command of `kubectl spillway breaker` is awaited; items stay Ready meanwhile",
+        ),
+    ),
+    (reasons::GUARDING, Nothing("the Breaker guards the pools that its message names")),
+    (reasons::NO_POOL, Do("name pools of this namespace in spec.pools of the Breaker, or leave it out: then it guards all of them")),
+    (reasons::CIRCUIT_OPEN, Nothing("too much failed; it is tried again by itself at the time that the message says")),
+    (reasons::CIRCUIT_HALF_OPEN, Nothing("it is being tried whether things work again")),
+    (
+        reasons::REVIEW_REQUIRED,
+        Do("find out why the attempts fail, and run the command of the message: `kubectl spillway breaker approve NAME -n {namespace}`"),
+    ),
+    (
+        reasons::FORCED_OPEN,
+        Do("a person holds the circuits of the Breaker open: `kubectl spillway breaker auto NAME -n {namespace}` lets them decide again"),
+    ),
+    (
+        reasons::FORCED_CLOSED,
+        Nothing(
+            "a person holds the circuits of the Breaker closed: `kubectl spillway breaker auto NAME -n {namespace}` lets them decide again",
+        ),
+    ),
+    (reasons::CIRCUITS_CLOSED, Nothing("no circuit of the Breaker is open")),
+    (
         reasons::PROJECT_LIMIT,
         Do(
             "raise spec.projects.max of the ClusterBudget that the message names, or delete the pools of another namespace; it then goes on by itself",
@@ -244,12 +269,6 @@ const TABLE: &[(&str, Advice)] = &[
     (reasons::QUOTA_REFUSED, Do("the API server refuses what spec.compute of the Budget asks for: mend what the message names")),
     (reasons::NOT_ENFORCED, Nothing("the Budget's spec.mode is not Enforce, so its compute limits nobody")),
     // What else waits for others.
-    (
-        "BreakerOpen",
-        Do(
-            "something failed again and again: `kubectl get breakers -n {namespace}` says what and until when; mend it, and the breaker closes by itself",
-        ),
-    ),
     (
         "SandboxUnavailable",
         Do(

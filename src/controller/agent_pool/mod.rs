@@ -86,7 +86,7 @@ async fn one(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Err
         store(pool, &cached, &plan, key, context).await?;
         return Ok(Look::Later);
     }
-    let default = budget::ensure_default(pool, key, context).await?;
+    let default = budget::ensure_defaults(pool, key, context).await?;
     let plan = plan(&cached.facts);
     if !plan.settled() {
         return act(pool, key, context).await;

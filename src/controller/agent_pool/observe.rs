@@ -20,6 +20,7 @@ use crate::controller::context::{Context, Key};
 use crate::controller::places;
 use crate::controller::stores::{AgentObject, Stores};
 use crate::controller::walls;
+use crate::governor::breaker::{Standing as Circuit, work as breaker};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::work::calls::queues_of;
 use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes};
@@ -111,17 +112,24 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let not_a_project =
         places::not_a_project(&namespace, &context.stores).map(|message| Blocked { reason: reasons::PROJECT_LIMIT, message });
     let short = without_tokens(pool, &standing::of_pool(pool, context));
+    let circuit = breaker::standing(context, &Key { namespace: namespace.clone(), name: pool.name_any() });
+    let stopped = stopped(pool, circuit.as_ref());
     let now = jiff::Timestamp::now();
+    let all: Vec<AgentFacts> = mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect();
+    // While it is being tried whether its work succeeds again no more agents are made than may try.
+    let tries = circuit.as_ref().and_then(|circuit| circuit.probes);
+    let there = u32::try_from(all.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count()).unwrap_or(u32::MAX);
     let facts = Facts {
-        desired: desired.count,
+        desired: tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))),
         may_grow: missing.is_empty()
             && unsupported.is_none()
             && not_a_project.is_none()
             && short.is_none()
+            && stopped.is_none()
             && walls::stand(&namespace, context),
         spawned,
         collected_below: status.and_then(|status| status.collected_below).unwrap_or(0),
-        agents: mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect(),
+        agents: all,
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
         hibernate: follows && hibernates(pool, &namespace, context),
         with_hibernated: if hibernates(pool, &namespace, context) { spec.max() } else { 0 },
@@ -134,7 +142,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     Observed {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_words(&numbered))),
-        blocked: gravest(blocked(&numbered), short.filter(|_| desired.count > 0)).or(not_a_project),
+        blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0)).or(not_a_project),
         facts,
         desired,
         settles,
@@ -327,18 +335,27 @@ fn blocked(agents: &[&Agent]) -> Option<Blocked> {
     Some(Blocked { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
 }
 
+/// That the circuit of the pool's work refuses it any. While that is not known it says what it said, as with tokens.
+fn stopped(pool: &AgentPool, circuit: Option<&Circuit>) -> Option<Blocked> {
+    let Some(circuit) = circuit else { return said(pool, reasons::BREAKER_OPEN) };
+    breaker::in_the_way(circuit, &pool.name_any()).map(|(reason, message)| Blocked { reason, message })
+}
+
+/// What the pool says it is blocked by, if it is for this reason.
+fn said(pool: &AgentPool, reason: &'static str) -> Option<Blocked> {
+    let stored = pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
+    let stored = stored.filter(|blocked| blocked.status == "True" && blocked.reason == reason);
+    stored.map(|blocked| Blocked { reason, message: blocked.message.clone() })
+}
+
 /// That there are no tokens for the pool's agents. While that is not known it says what it said: a leader that has not read the
 /// records yet must not make agents that the one before it did not make.
 fn without_tokens(pool: &AgentPool, tokens: &Tokens) -> Option<Blocked> {
-    let stored = || pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
-    let message = match tokens {
+    match tokens {
         Tokens::There => None,
-        Tokens::Short(obstacle) => Some(obstacle.to_string()),
-        Tokens::Unknown => stored()
-            .filter(|blocked| blocked.status == "True" && blocked.reason == reasons::BUDGET_EXHAUSTED)
-            .map(|blocked| blocked.message.clone()),
-    };
-    message.map(|message| Blocked { reason: reasons::BUDGET_EXHAUSTED, message })
+        Tokens::Short(obstacle) => Some(Blocked { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
+        Tokens::Unknown => said(pool, reasons::BUDGET_EXHAUSTED),
+    }
 }
 
 /// Of what keeps its agents from running and that there are no tokens for them, what is told. Who has no quota, or cannot make

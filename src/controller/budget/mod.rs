@@ -33,7 +33,7 @@ use crate::policy::compute::{Act, Claimant, act, binding};
 use build::{Piece, stored};
 use status::Outcome;
 
-pub use defaults::{Waiting, ensure as ensure_default};
+pub use defaults::{Waiting, ensure as ensure_defaults, remove_unused};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "budget";

@@ -21,7 +21,7 @@ use crate::controller::Key as Name;
 use crate::policy::backoff::delay;
 use crate::policy::breaker::choice::{Candidate, choose};
 use crate::policy::breaker::circuit::Kind;
-use crate::policy::breaker::{Answer, At, Circuit, Counts, Outcome, Permit, Rejection, Settings, State as CircuitState};
+use crate::policy::breaker::{Answer, At, Circuit, Counts, Guard, Outcome, Permit, Rejection, Settings, State as CircuitState};
 use crate::telemetry::Metrics;
 
 /// Whoever asks waits so long for an opening to be stored.
@@ -79,7 +79,7 @@ pub(super) struct State {
     owners: u64,
     origin: BootTime,
     skew: u64,
-    pub homes: HashMap<Name, Home>,
+    pub homes: BTreeMap<Name, Home>,
     /// Pools, with the longest that one operation of their work may take, in milliseconds.
     pub pools: HashMap<Name, u64>,
     pub circuits: BTreeMap<Slot, Kept>,
@@ -115,7 +115,8 @@ impl State {
 
     /// The Breaker that holds for a pool.
     pub fn home_of(&self, namespace: &str, pool: &str) -> Option<String> {
-        let homes = self.homes.iter().filter(|(name, _)| name.namespace == namespace);
+        let first = Name { namespace: namespace.to_owned(), name: String::new() };
+        let homes = self.homes.range(first..).take_while(|(name, _)| name.namespace == namespace);
         let candidates = homes.map(|(name, home)| Candidate { name: &name.name, pools: home.breaker.spec.pools.as_deref().unwrap_or(&[]) });
         choose(pool, candidates).map(str::to_owned)
     }
@@ -140,7 +141,11 @@ impl State {
 
     /// Puts a circuit into its place, beside the others of its Breaker.
     fn keep(&mut self, slot: Slot, mut kept: Kept) {
-        let highest = self.beside(&slot).map(|other| other.circuit.epoch()).max();
+        // What stands in the status must not fall, also where it is of a pool that was deleted and made again.
+        let stored =
+            self.home(&slot).and_then(|home| home.breaker.status.as_ref()).into_iter().flat_map(|status| status.circuits.iter().flatten());
+        let stored = stored.map(|circuit| convert::saved(circuit).epoch).max();
+        let highest = self.beside(&slot).map(|other| other.circuit.epoch()).max().max(stored);
         kept.circuit.beside(highest.unwrap_or(0));
         self.circuits.insert(slot.clone(), kept);
         self.rises(&slot);
@@ -148,15 +153,15 @@ impl State {
     }
 
     fn beside<'a>(&'a self, slot: &'a Slot) -> impl Iterator<Item = &'a Kept> {
-        let alike = |other: &Slot| other.key.namespace == slot.key.namespace && other.home == slot.home;
-        self.circuits.iter().filter(move |(other, _)| alike(other)).map(|(_, kept)| kept)
+        of_namespace(&self.circuits, &slot.key.namespace).filter(|(other, _)| other.home == slot.home).map(|(_, kept)| kept)
     }
 
     /// All circuits of a Breaker know how far one of them has come.
     fn rises(&mut self, slot: &Slot) {
         let Some(epoch) = self.circuits.get(slot).map(|kept| kept.circuit.epoch()) else { return };
-        for (other, kept) in &mut self.circuits {
-            if other.key.namespace == slot.key.namespace && other.home == slot.home {
+        let all = self.circuits.range_mut(first(&slot.key.namespace)..);
+        for (other, kept) in all.take_while(|(other, _)| other.key.namespace == slot.key.namespace) {
+            if other.home == slot.home {
                 kept.circuit.beside(epoch);
             }
         }
@@ -182,7 +187,7 @@ impl State {
         }
         // A pool has one circuit of work, whichever Breaker holds for it.
         let comes = |other: &Slot, state: &Self| other.key == *key && (key.pool().is_some() || state.home(other).is_none());
-        let before = self.circuits.keys().find(|other| comes(other, self)).cloned();
+        let before = of_namespace(&self.circuits, &key.namespace).map(|(other, _)| other).find(|other| comes(other, self)).cloned();
         let kept = match before.and_then(|before| Some((self.circuits.remove(&before)?, before))) {
             Some((mut kept, before)) => {
                 self.dirty.extend(name_of(&before));
@@ -245,7 +250,7 @@ impl State {
             saved: kept.circuit.saved(at.now, wall),
             failures: kept.circuit.failures(at.now),
             last_failure: kept.last_failure.as_deref(),
-            why: kept.circuit.refuses(at).map(|rejection| rejection.why),
+            review: kept.circuit.awaits_approval(),
         });
         let views: Vec<View> = views.collect();
         let facts = Facts { name: &name.name, unknown: &unknown, guarded: &guarded };
@@ -307,6 +312,15 @@ impl State {
     }
 }
 
+/// Before all circuits of a namespace.
+fn first(namespace: &str) -> Slot {
+    Slot { key: Key { namespace: namespace.to_owned(), guard: Guard::Work, what: String::new() }, home: None }
+}
+
+fn of_namespace<'a>(circuits: &'a BTreeMap<Slot, Kept>, namespace: &'a str) -> impl Iterator<Item = (&'a Slot, &'a Kept)> {
+    circuits.range(first(namespace)..).take_while(move |(slot, _)| slot.key.namespace == namespace)
+}
+
 fn name_of(slot: &Slot) -> Option<Name> {
     slot.home.as_ref().map(|home| Name { namespace: slot.key.namespace.clone(), name: home.clone() })
 }
@@ -320,7 +334,7 @@ impl Circuits {
             owners: u64::try_from(epoch).unwrap_or(0).wrapping_shl(OWNERS),
             origin: BootTime::now(),
             skew: 0,
-            homes: HashMap::new(),
+            homes: BTreeMap::new(),
             pools: HashMap::new(),
             circuits: BTreeMap::new(),
             dirty: HashSet::new(),
@@ -361,8 +375,13 @@ impl Circuits {
         state.homes.retain(|name, _| names.contains(name));
         let mut changed = state.homes.len() != count || state.pools != pools || !state.ready;
         if state.pools != pools {
+            let differs = |one: &HashMap<Name, u64>, other: &HashMap<Name, u64>| {
+                one.keys().filter(|pool| !other.contains_key(*pool)).map(|pool| pool.namespace.clone()).collect::<HashSet<_>>()
+            };
+            let (come, gone) = (differs(&pools, &state.pools), differs(&state.pools, &pools));
             state.pools = pools;
-            let all: Vec<Name> = state.homes.keys().cloned().collect();
+            let all: Vec<Name> =
+                state.homes.keys().filter(|name| come.contains(&name.namespace) || gone.contains(&name.namespace)).cloned().collect();
             state.dirty.extend(all);
         }
         for breaker in breakers {
@@ -374,7 +393,14 @@ impl Circuits {
         for slot in slots {
             // One whose pool has another Breaker now goes there.
             let slot = match slot.key.pool().map(str::to_owned) {
-                Some(pool) => state.slot(&pool, &slot.key),
+                Some(pool) => {
+                    let at_home = state.slot(&pool, &slot.key);
+                    // It has gone there, or did under a leader before us that could not take it away here.
+                    if at_home != slot && state.circuits.remove(&slot).is_some() {
+                        state.dirty.extend(name_of(&slot));
+                    }
+                    at_home
+                }
                 None => slot,
             };
             let Some(operation) = state.circuits.get(&slot).map(|kept| kept.operation) else { continue };
@@ -446,8 +472,11 @@ impl Circuits {
             return;
         }
         let mut state = self.lock();
-        let found = state.circuits.iter().find(|(slot, kept)| slot.key == *key && kept.circuit.owner() == permit.owner);
-        if let Some(slot) = found.map(|(slot, _)| slot.clone()) {
+        let mut all = of_namespace(&state.circuits, &key.namespace);
+        let found = all.find(|(slot, kept)| slot.key == *key && kept.circuit.owner() == permit.owner);
+        let slot = found.map(|(slot, _)| slot.clone());
+        drop(all);
+        if let Some(slot) = slot {
             self.end(&mut state, &slot, permit, outcome, why);
         }
     }
@@ -587,6 +616,11 @@ impl Circuits {
         state.dirty.insert(name.clone());
         drop(state);
         self.moved();
+    }
+
+    /// An object was read.
+    pub(super) fn saw(&self, live: Breaker) {
+        self.lock().observe(Arc::new(live));
     }
 
     /// The write was not made. After how long it may be tried again.

@@ -88,7 +88,8 @@ async fn nobody_hears_of_an_opening_before_it_is_stored() {
     // The API server does not answer: nor do we.
     assert!(matches!(circuits.admit(&pool("p"), &key, WITHIN).await, Err(Refused::Away(_))));
     let told = std::sync::Mutex::new(stored);
-    let asks = circuits.admit(&pool("p"), &key, WITHIN);
+    let of = pool("p");
+    let asks = circuits.admit(&of, &key, WITHIN);
     let writes = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         write(&circuits, &mut told.lock().expect("nobody else"));
@@ -239,4 +240,34 @@ async fn nothing_is_decided_before_everything_was_read() {
     let circuits = Circuits::new(7, Metrics::default());
     assert!(matches!(circuits.admit(&pool("p"), &Key::work("n", "p"), WITHIN).await, Err(Refused::Away(_))));
     assert_eq!(circuits.state(&pool("p"), &Key::work("n", "p")), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_made_again_begins_anew_above_what_is_stored() {
+    let mut stored = vec![breaker("default", 1, json!({}))];
+    let circuits = leader(7, &stored, &["p"]);
+    let key = Key::work("n", "p");
+    open(&circuits, "p", &key, 3).await;
+    write(&circuits, &mut stored);
+    // It is deleted, and made again before that was written.
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&[]));
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p"]));
+    assert_eq!(state(&circuits, "p", &key), State::Closed);
+    open(&circuits, "p", &key, 3).await;
+    assert_eq!(circuits.state(&pool("p"), &key).expect("known").epoch, 2, "an epoch never falls in a status");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_where_a_circuit_was_before_is_taken_away() {
+    let mut stored = vec![breaker("default", 1, json!({})), breaker("strict", 50, json!({"pools": ["p"]}))];
+    let circuits = leader(7, &stored, &["p"]);
+    let key = Key::work("n", "p");
+    open(&circuits, "p", &key, 3).await;
+    write(&circuits, &mut stored);
+    stored[0].status = stored[1].status.clone();
+    let next = leader(8, &stored, &["p"]);
+    write(&next, &mut stored);
+    assert_eq!(why(&next, "p", &key).await, Why::Open);
+    let left = stored[0].status.as_ref().and_then(|status| status.circuits.clone());
+    assert_eq!(left, None);
 }

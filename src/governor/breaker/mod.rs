@@ -13,6 +13,7 @@
 //! | [`standing`] | how a circuit stands, for those who only look |
 //! | [`commands`] | what agents are told of the breakers of their commands |
 //! | [`status`] | what a Breaker says of itself |
+//! | [`work`] | the guard of work: claims, ends of attempts, pools |
 //! | [`run`] | the loops: reads, lets time go by, writes |
 
 pub mod commands;
@@ -22,6 +23,7 @@ pub mod key;
 pub mod run;
 pub mod standing;
 pub mod status;
+pub mod work;
 
 pub use keeper::{Circuits, Refused};
 pub use key::Key;

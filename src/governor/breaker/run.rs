@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
+
 use super::status::news;
+use super::work::{self, Known};
 use crate::api::breaker::BreakerStatus;
 use crate::api::names::managers;
 use crate::api::{AgentPool, Breaker};
 use crate::cluster::{Class, Error};
+use crate::controller::budget as defaults;
 use crate::controller::publish::publish;
 use crate::controller::{Context, Key as Name};
 
@@ -32,6 +36,10 @@ pub async fn run(context: Arc<Context>) {
 /// The longest that a model turn of a pool may take, in milliseconds.
 fn turn(pool: &AgentPool) -> u64 {
     let seconds = pool.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.model_turn_timeout_seconds).unwrap_or(TURN);
+    milliseconds(seconds)
+}
+
+fn milliseconds(seconds: i32) -> u64 {
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
 
@@ -48,31 +56,70 @@ fn plant(context: &Context) {
         }
     });
     let breakers = breakers.filter(|breaker| breaker.metadata.deletion_timestamp.is_none()).collect();
-    let pools = context.stores.pools.state().into_iter().filter_map(|stored| {
-        let pool = stored.0.as_ref().ok()?;
-        Some((Name::of(pool), turn(pool)))
+    let pools = context.stores.pools.state().into_iter().map(|stored| {
+        // One that does not fit its type is there all the same: its circuit is not forgotten.
+        (Name::of(stored.as_ref()), stored.0.as_ref().map_or_else(|_| milliseconds(TURN), turn))
     });
     context.circuits.plant(breakers, pools.collect::<HashMap<_, _>>());
 }
 
 async fn look(context: &Context) {
+    let mut kept = HashMap::new();
     loop {
         tokio::select! {
             () = context.stores.breakers_changed.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
         plant(context);
+        remove_unused(context, &mut kept).await;
         tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+/// `Breaker/default` goes with the last pool, if it is ours. One that somebody edited is `kept`, and looked at again when it changes.
+async fn remove_unused(context: &Context, kept: &mut HashMap<Name, String>) {
+    for stored in context.stores.breakers.state() {
+        let Ok(breaker) = &stored.0 else { continue };
+        let key = Name::of(breaker);
+        let version = breaker.metadata.resource_version.clone().unwrap_or_default();
+        let pools = context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
+        if !pools.is_empty() {
+            kept.remove(&key);
+            continue;
+        }
+        if kept.get(&key) == Some(&version) {
+            continue;
+        }
+        match defaults::remove_unused(breaker, &key, context).await {
+            Ok(gone) => {
+                context.succeeded(LOOP, &key);
+                if !gone {
+                    kept.insert(key, version);
+                }
+            }
+            // It is tried again with the next look.
+            Err(error) => drop(context.put_off(LOOP, key, &error)),
+        }
     }
 }
 
 async fn tick(context: &Context) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut changes, mut known) = (context.circuits.changes(), Known::new());
     loop {
-        ticks.tick().await;
-        context.circuits.tick();
-        context.metrics.breakers(context.circuits.all());
+        tokio::select! {
+            _ = ticks.tick() => {
+                context.circuits.tick();
+                work::tidy(context);
+                context.metrics.breakers(context.circuits.all());
+            }
+            // Who may go on should not wait for the next second.
+            _ = changes.changed() => {}
+        }
+        changes.borrow_and_update();
+        work::look(context, &mut known);
+        tokio::time::sleep(TOGETHER).await;
     }
 }
 
@@ -115,10 +162,10 @@ async fn store(context: Arc<Context>, name: Name, breaker: Arc<Breaker>, status:
         },
         // A lower epoch than what stands there is refused: then a newer one is to be read, too.
         Class::Refused => {
-            if let Ok(Some(live)) = live(&context, &name).await {
-                context.circuits.conflicted(&name, Some(live));
-            }
             put_off(&context, &name, &error);
+            if let Ok(Some(live)) = live(&context, &name).await {
+                context.circuits.saw(live);
+            }
         }
         Class::QuotaExceeded | Class::Terminating | Class::Unavailable => put_off(&context, &name, &error),
     }

@@ -25,6 +25,10 @@ pub struct Standing {
     pub until: Option<Timestamp>,
     /// The last failure, in words.
     pub last_failure: Option<String>,
+    /// It is open, and a person has to approve that it is tried again.
+    pub review: bool,
+    /// How many may try at once whether things work again, if that is being tried or may be.
+    pub probes: Option<u32>,
 }
 
 impl Circuits {
@@ -51,6 +55,8 @@ impl Circuits {
                 opens: saved.opens,
                 until: until.map(|until| until.0),
                 last_failure: kept.last_failure.clone(),
+                review: kept.circuit.awaits_approval(),
+                probes: kept.circuit.probes(),
             })
         })
     }

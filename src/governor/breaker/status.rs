@@ -15,7 +15,7 @@ use crate::api::breaker::{BreakerStatus, Circuit, CircuitState, CircuitSummary};
 use crate::api::conditions::{reasons, types};
 use crate::api::shared::Mode;
 use crate::controller::conditions::Builder;
-use crate::policy::breaker::{Guard, Saved, State, Why};
+use crate::policy::breaker::{Guard, Saved, State};
 
 /// Names that a sentence lists.
 const NAMES: usize = 10;
@@ -33,8 +33,8 @@ pub struct View<'a> {
     pub failures: u32,
     /// The last one, in words.
     pub last_failure: Option<&'a str>,
-    /// Why it refuses, if it does.
-    pub why: Option<Why>,
+    /// It is open, and a person has to approve that it is tried again.
+    pub review: bool,
 }
 
 /// What is known of a Breaker beside its circuits.
@@ -52,7 +52,9 @@ pub struct Facts<'a> {
 pub fn said(breaker: &Breaker, facts: &Facts, views: &[View], now: Timestamp) -> BreakerStatus {
     let stored = breaker.status.clone().unwrap_or_default();
     let generation = breaker.metadata.generation.unwrap_or(0);
-    let circuits = circuits(views, stored.circuits.as_deref().unwrap_or(&[]));
+    let before = stored.circuits.as_deref().unwrap_or(&[]);
+    // That a failure counts no more is no news by itself.
+    let circuits = Some(circuits(views, before, true)).filter(|all| all == before).unwrap_or_else(|| circuits(views, before, false));
     let build = Builder { stored: &stored.conditions, generation, now };
     let conditions = vec![ready(breaker, facts, &build), tripped(breaker, facts, views, &circuits, &build)];
     BreakerStatus {
@@ -64,11 +66,12 @@ pub fn said(breaker: &Breaker, facts: &Facts, views: &[View], now: Timestamp) ->
     }
 }
 
-/// The open ones, then the newest; as many as there is room for. One that never failed has nothing to say.
-fn circuits(views: &[View], stored: &[Circuit]) -> Vec<Circuit> {
+/// The open ones, then the newest; as many as there is room for. One that never failed has nothing to say. `still`: what counted
+/// when it was stored counts still.
+fn circuits(views: &[View], stored: &[Circuit], still: bool) -> Vec<Circuit> {
     let before = |what: &str| stored.iter().find(|circuit| circuit.key == what);
-    let mut worth: Vec<&View> =
-        views.iter().filter(|view| view.saved.epoch > 0 || view.failures > 0 || before(view.what).is_some()).collect();
+    let says = |view: &&View| view.saved.epoch > 0 || view.failures > 0 || (still && before(view.what).is_some());
+    let mut worth: Vec<&View> = views.iter().filter(says).collect();
     worth.sort_by_key(|view| (Reverse(view.saved.state), Reverse(view.saved.epoch), view.what));
     worth.truncate(ROOM);
     let mut all: Vec<Circuit> = worth
@@ -76,9 +79,8 @@ fn circuits(views: &[View], stored: &[Circuit]) -> Vec<Circuit> {
         .map(|view| {
             let was = before(view.what);
             let mut circuit = convert::circuit(view.what, &view.saved, was);
-            let same = was.filter(|was| (was.state, was.epoch) == (circuit.state, circuit.epoch));
+            let same = was.filter(|was| still && (was.state, was.epoch) == (circuit.state, circuit.epoch));
             let failures = i32::try_from(view.failures).unwrap_or(i32::MAX);
-            // That a failure counts no more is no news.
             circuit.failures = Some(failures.max(same.and_then(|same| same.failures).unwrap_or(0))).filter(|failures| *failures > 0);
             circuit.last_failure = view.last_failure.map(|why| why.chars().take(256).collect());
             circuit
@@ -140,24 +142,25 @@ fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
 
 fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit], build: &Builder) -> Condition {
     let undo = format!("kubectl spillway breaker auto {} lets them decide again", facts.name);
-    if breaker.spec.mode != Mode::Disabled {
-        match breaker.spec.force {
-            Some(crate::api::breaker::Force::Open) => {
-                let message = format!("a person holds all circuits open (spec.force: Open); {undo}");
-                return build.build(types::TRIPPED, true, reasons::FORCED_OPEN, message);
-            }
-            Some(crate::api::breaker::Force::Closed) => {
-                let message = format!("a person holds all circuits closed (spec.force: Closed); {undo}");
-                return build.build(types::TRIPPED, false, reasons::FORCED_CLOSED, message);
-            }
-            None => {}
+    if breaker.spec.mode == Mode::Disabled {
+        return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "no circuit is asked (spec.mode: Disabled)");
+    }
+    match breaker.spec.force {
+        Some(crate::api::breaker::Force::Open) => {
+            let message = format!("a person holds all circuits open (spec.force: Open); {undo}");
+            return build.build(types::TRIPPED, true, reasons::FORCED_OPEN, message);
         }
+        Some(crate::api::breaker::Force::Closed) => {
+            let message = format!("a person holds all circuits closed (spec.force: Closed); {undo}");
+            return build.build(types::TRIPPED, false, reasons::FORCED_CLOSED, message);
+        }
+        None => {}
     }
     let open: Vec<&Circuit> = circuits.iter().filter(|circuit| circuit.state != CircuitState::Closed).collect();
     let Some(worst) = open.iter().max_by_key(|circuit| (rank(circuit.state), circuit.epoch)) else {
         return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "all circuits are closed");
     };
-    let required = views.iter().any(|view| view.what == worst.key && view.why == Some(Why::Review));
+    let required = views.iter().any(|view| view.what == worst.key && view.review);
     let (reason, mut message) = match worst.state {
         CircuitState::Open if required => {
             let approve = format!("a person has to approve that it is tried again: kubectl spillway breaker approve {}", facts.name);
@@ -251,7 +254,7 @@ mod tests {
         let guard = crate::governor::breaker::Key::named("n", what).expect("a known guard").guard;
         let opens = u32::from(state != State::Closed);
         let open_until = (state == State::Open).then_some(1_767_225_725_000);
-        View { what, guard, saved: Saved { state, epoch, opens, open_until }, failures: 0, last_failure: Some("timed out"), why: None }
+        View { what, guard, saved: Saved { state, epoch, opens, open_until }, failures: 0, last_failure: Some("timed out"), review: false }
     }
 
     fn of(spec: serde_json::Value, unknown: &[&str], guarded: &[&str], views: &[View]) -> BreakerStatus {
@@ -287,7 +290,7 @@ mod tests {
         assert!(words.contains("work/p is open until 2026-01-01T00:02:05Z") && words.contains("timed out"), "{words}");
         let summary = status.summary.clone().expect("there are circuits");
         assert_eq!((summary.work, summary.models, summary.commands), (Some(CircuitState::Open), Some(CircuitState::HalfOpen), None));
-        let review = of(json!({}), &[], &["p"], &[View { why: Some(Why::Review), ..open.clone() }]);
+        let review = of(json!({}), &[], &["p"], &[View { review: true, ..open.clone() }]);
         let (_, reason, words) = condition(&review, "Tripped");
         assert!(reason == "ReviewRequired" && words.contains("breaker approve strict"), "{words}");
         let forced = |force: &str| condition(&of(json!({"force": force}), &[], &["p"], std::slice::from_ref(&open)), "Tripped");
@@ -336,7 +339,9 @@ mod tests {
     fn openings_and_closings_are_worth_an_event() {
         let status = |state, epoch| of(json!({}), &[], &["p"], &[view("work/p", state, epoch)]);
         let (closed, open, half) = (status(State::Closed, 0), status(State::Open, 1), status(State::HalfOpen, 2));
-        let reasons = |before, now| news(before, now).into_iter().map(|news| (news.warning, news.reason)).collect::<Vec<_>>();
+        let reasons = |before: &BreakerStatus, now: &BreakerStatus| {
+            news(before, now).into_iter().map(|news| (news.warning, news.reason)).collect::<Vec<_>>()
+        };
         assert_eq!(reasons(&closed, &open), [(true, "CircuitOpened")]);
         assert_eq!(reasons(&open, &half), [(false, "CircuitHalfOpen")]);
         assert_eq!(reasons(&half, &status(State::Open, 3)), [(true, "CircuitOpened")]);

@@ -18,9 +18,11 @@ use crate::api::{Agent, AgentPool, WorkItem};
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
 use crate::controller::{Context, Key};
+use crate::governor::breaker::{Key as CircuitKey, Refused, work as attempt};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::caller::Caller;
 use crate::governor::preflight;
+use crate::policy::breaker::{Outcome, Permit};
 use crate::policy::preflight::Verdict;
 use crate::policy::work::book::{Entry, Taker};
 use crate::policy::work::failure::Failure;
@@ -93,6 +95,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         return Err(Refusal::new(Code::NoQueues, message));
     }
     let labels = labels(agent, pool);
+    let of_pool = Key { namespace: namespace.clone(), name: pool.name_any() };
     let wanted = context.live.wanted(&caller.uid).directive;
     let fit = preflight::verdict(agent, context.live.view(&caller.uid).as_ref(), Some(&pool.spec)) == Verdict::Passed;
     let begun = BootTime::now();
@@ -101,12 +104,21 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         let turn = turn(namespace, context).await?;
         // What is given out is an attempt: not while its calls would be refused.
         let tokens = standing::of_pool(pool, context);
+        // Nor while the pool's attempts come to nothing.
+        let Some(circuit) = attempt::standing(context, &of_pool) else {
+            return Err(away("the circuit breakers are being read; try again"));
+        };
         let picked = context.desk.with(namespace, |room| {
             // Each time: an earlier claim of this agent may have been written after all.
             if let Some(holding) = room.holding(&caller.uid) {
                 return Picked::Held(holding.name);
             }
             if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || room.is_retired(&caller.uid) {
+                return Picked::Nothing;
+            }
+            if circuit.refuses.is_some() {
+                room.stopped(&of_pool.name);
+                room.waits(&caller.uid, labels.clone(), queues.clone());
                 return Picked::Nothing;
             }
             match tokens {
@@ -159,7 +171,20 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         };
         tries += 1;
         let key = Key { namespace: namespace.clone(), name };
-        let mut writing = Writing { context, key: &key, back: Some((&entry, &next)) };
+        let mut writing = Writing { context, key: &key, back: Some((&entry, &next)), probe: None };
+        let within = context.desk.with(namespace, |room| room.book.policy(&entry)).attempt_timeout;
+        let circuit = CircuitKey::work(namespace, &of_pool.name);
+        match context.circuits.admit(&of_pool, &circuit, within).await {
+            Ok(permit) => writing.probe = Some((circuit, permit)),
+            Err(Refused::Open { .. }) => {
+                context.desk.with(namespace, |room| {
+                    room.stopped(&of_pool.name);
+                    room.waits(&caller.uid, labels.clone(), queues.clone());
+                });
+                return Ok(None);
+            }
+            Err(Refused::Away(words)) => return Err(away(words)),
+        }
         let result = store(context, &key, &entry, &next, &Beside::default()).await;
         match &result {
             Ok(_) => writing.back = None,
@@ -167,9 +192,12 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             // It may have been written all the same: then it is not given back.
             Err(_) => drop(look_live(&key, &entry, context).await), // else the watch tells
         }
-        drop(writing);
         match result {
             Ok(stored) => {
+                if let Some((_, permit)) = writing.probe.take() {
+                    context.attempts.began(&entry.uid, next.epoch, of_pool.clone(), permit);
+                }
+                drop(writing);
                 context.leadership.check().map_err(|error| unavailable(context, &error))?;
                 if let Some(ready) = entry.ready_since {
                     context.metrics.waited(now().since(ready));
@@ -206,12 +234,17 @@ struct Writing<'a> {
     key: &'a Key,
     /// A claim that is not known to be written: what is given back.
     back: Option<(&'a Entry, &'a Record)>,
+    /// What the circuit of its pool's work gave for it, and nothing came of.
+    probe: Option<(CircuitKey, Permit)>,
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if let Some((entry, next)) = self.back {
             give_back(self.context, self.key, entry, next);
+        }
+        if let Some((circuit, permit)) = &self.probe {
+            self.context.circuits.complete(circuit, permit, Outcome::Neutral, "");
         }
         self.context.desk.written(&self.key.namespace, &self.key.name);
         self.context.desk.look(&self.key.namespace, &self.key.name);
@@ -370,7 +403,7 @@ async fn finish(
             tokio::time::sleep(WRITTEN).await; // somebody is writing it
             continue;
         }
-        let writing = Writing { context, key: &key, back: None };
+        let writing = Writing { context, key: &key, back: None, probe: None };
         let result = write_finish(&key, &entry, &record, &beside, context).await;
         drop(writing);
         match result {

@@ -76,6 +76,8 @@ pub struct Room {
     waiting: BTreeMap<String, Waiting>,
     /// Pools whose agents are not called for work: there are no tokens for it.
     held_back: HashSet<String>,
+    /// Pools whose agents are not called for work: the circuit of their work refuses it.
+    stopped: HashSet<String>,
     listening: BTreeMap<String, (String, BootTime)>,
     /// Every change up to this version is known: the watch told of it. Answers to our own writes may be ahead.
     watched: u64,
@@ -211,6 +213,17 @@ impl Room {
         before.iter().any(|pool| !self.held_back.contains(pool))
     }
 
+    /// As [`hold_back`](Self::hold_back), of pools whose circuit refuses them work.
+    pub fn stop(&mut self, pools: HashSet<String>) -> bool {
+        let before = std::mem::replace(&mut self.stopped, pools);
+        before.iter().any(|pool| !self.stopped.contains(pool))
+    }
+
+    /// The circuit of a pool has just refused it work: nobody of it is called until [`stop`](Self::stop) lets it go.
+    pub fn stopped(&mut self, pool: &str) {
+        self.stopped.insert(pool.to_owned());
+    }
+
     /// A pod asks what became of what its pool's agents submitted, and nothing new did.
     pub fn listens(&mut self, pod: &str, pool: &str) {
         self.listening.insert(pod.to_owned(), (pool.to_owned(), BootTime::now()));
@@ -258,7 +271,7 @@ impl Room {
         // Those that are alike can take the same: one look does for all of them.
         for ((queues, labels), pods) in alike {
             // They wait on: whoever lets their pool go has all looked at again.
-            if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool)) {
+            if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
                 continue;
             }
             let taker = Taker { agent: "", labels, queues, now: now() };

@@ -65,3 +65,21 @@ fn agents_of_a_pool_without_tokens_wait_and_are_called_when_it_has_some() {
     assert!(desk.with(NAMESPACE, |room| room.hold_back(pools(&["other"]))), "it is let go");
     assert_eq!(desk.called(NAMESPACE), ["pod"]);
 }
+
+#[test]
+fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
+    let desk = desk(&[("b", 5, "Ready", "")]);
+    let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "bugs", "resourceVersion": "1"}, "spec": {}});
+    desk.observe_queue(NAMESPACE, "bugs", Some(&serde_json::from_value(queue).expect("a WorkQueue")));
+    let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
+    desk.with(NAMESPACE, |room| {
+        // As a claim does that is refused: it would be called at once again.
+        room.stopped("p");
+        room.waits("pod", labels, vec![("bugs".to_owned(), Vec::new())]);
+    });
+    assert_eq!(desk.called(NAMESPACE), [""; 0]);
+    assert!(!desk.with(NAMESPACE, |room| room.hold_back(HashSet::new())), "that there are tokens lets nobody go");
+    assert_eq!(desk.called(NAMESPACE), [""; 0]);
+    assert!(desk.with(NAMESPACE, |room| room.stop(HashSet::new())), "it is let go");
+    assert_eq!(desk.called(NAMESPACE), ["pod"]);
+}

@@ -23,6 +23,7 @@ use crate::cluster::{Class, Error, calls};
 use crate::controller::conditions::find;
 use crate::controller::publish::after_conflict;
 use crate::controller::{Context, Key};
+use crate::governor::breaker::work as attempt;
 use crate::governor::budget::object::in_doubt;
 use crate::governor::live::Working;
 use crate::policy::budget::Key as TokenKey;
@@ -403,6 +404,7 @@ pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record,
             context.desk.observe(stored);
             if let Some(holder) = entry.record.holder.as_ref().filter(|_| record.holder.is_none()) {
                 given_back(context, key, entry, holder);
+                attempt::ended(context, &key.namespace, entry, record, stored);
             }
             if let Some(said) = said {
                 context.desk.with(&key.namespace, |room| room.progress_stored(&entry.uid, &said));

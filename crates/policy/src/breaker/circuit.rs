@@ -261,6 +261,18 @@ impl Circuit {
         &self.settings
     }
 
+    /// It is open, and a person has to approve that it is tried again, whenever its time is over.
+    pub fn awaits_approval(&self) -> bool {
+        let required = self.settings.review == Review::Required && self.settings.mode == Mode::Enforce;
+        required && matches!(self.phase, Phase::Open { .. }) && !self.is_approved()
+    }
+
+    /// How many may try at once whether things work again, if that is being tried or may be.
+    pub fn probes(&self) -> Option<u32> {
+        let decides = self.settings.mode == Mode::Enforce && self.settings.force.is_none();
+        (decides && self.state() != State::Closed).then_some(self.settings.probes)
+    }
+
     /// Who keeps it.
     pub fn owner(&self) -> u64 {
         self.owner

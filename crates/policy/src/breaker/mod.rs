@@ -19,6 +19,7 @@
 //! | [`saved`] | what is durable, and what a new owner makes of it |
 //! | [`choice`] | which of several sets of guards holds for a pool |
 //! | [`commands`] | which ends of a command are failures |
+//! | [`work`] | which ends of an attempt at an item are |
 //! | [`refusal`] | how a refusal is said |
 
 pub mod choice;
@@ -29,6 +30,7 @@ pub mod saved;
 pub mod scopes;
 pub mod settings;
 pub mod window;
+pub mod work;
 
 pub use circuit::{Answer, At, Circuit, Completed, Counts, Outcome, Permit};
 pub use refusal::{Rejection, Why};

@@ -1,0 +1,179 @@
+//! Breakers on a real cluster: a pool whose attempts come to nothing is given no work until a person, or time, lets it try again.
+
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use spillway::api::breaker::CircuitState;
+use spillway::api::work_item::WorkItemPhase::{Ready, Succeeded};
+use spillway::api::{Agent, Breaker};
+
+use crate::support::work::attempts;
+use crate::support::{Operator, Room, eventually, seen};
+
+/// Of each item the first attempts run out of time; it is done when its agent finds what the test left for it in the payload.
+const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
+
+async fn breaker(room: &Room, name: &str, spec: Value) {
+    let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": name}, "spec": spec});
+    room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
+}
+
+/// Waits until the condition `type_` of a Breaker says this; gives its message.
+async fn says(room: &Room, name: &str, type_: &str, status: &str, reason: &str) -> String {
+    eventually(&format!("Breaker {name} says {type_}={status}, {reason}"), async || {
+        let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
+        let conditions = breaker.status.map(|status| status.conditions).unwrap_or_default();
+        let found = conditions.iter().find(|one| one.type_ == type_ && one.status == status && one.reason == reason);
+        found.map(|found| found.message.clone()).ok_or_else(|| format!("{conditions:?}"))
+    })
+    .await
+}
+
+/// The circuit of a pool's work, as it is stored: its state and epoch.
+async fn circuit(room: &Room, name: &str, pool: &str) -> Option<(CircuitState, i64)> {
+    let breaker = room.api::<Breaker>().get(name).await.expect("the Breaker is there");
+    let circuits = breaker.status.and_then(|status| status.circuits).unwrap_or_default();
+    circuits.into_iter().find(|circuit| circuit.key == format!("work/{pool}")).map(|circuit| (circuit.state, circuit.epoch))
+}
+
+fn plugin(room: &Room, words: &[&str]) -> String {
+    let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-spillway"));
+    let output = run.args(words).args(["-n", &room.namespace]).output().expect("the plugin runs");
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success(), "{words:?}: {text}");
+    text
+}
+
+/// A room with a pool that works on what hangs, and with items that do.
+async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    breaker(&room, "strict", spec).await;
+    let policy =
+        json!({"attemptTimeoutSeconds": 3, "leaseDurationSeconds": 5, "maxStalls": 100, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
+    room.apply_queue("bugs", json!({"itemDefaults": policy})).await;
+    let extra = json!({"scaling": {"min": 1, "max": 2}, "supervision": {"heartbeatPeriodSeconds": 1}});
+    room.apply_workers("fixers", &["bugs"], HANGS, extra).await;
+    for at in 0..items {
+        room.submit("bugs", &format!("bad-{at}"), json!({"payload": "bad"})).await;
+    }
+    (room, operator)
+}
+
+#[tokio::test]
+async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and_a_leader_that_dies_changes_nothing() {
+    let spec = json!({"pools": ["fixers"], "work": {"failureThreshold": 2, "openSeconds": 1, "review": "Required"}});
+    let (room, operator) = hanging("review", spec, 2).await;
+    let words = says(&room, "strict", "Tripped", "True", "ReviewRequired").await;
+    assert!(words.contains("work/fixers") && words.contains("breaker approve strict") && words.contains("ItemPastTime"), "{words}");
+    let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
+    assert_eq!(reason, "BreakerOpen", "{message}");
+    for word in ["Breaker/strict", "kubectl spillway breaker approve strict"] {
+        assert!(message.contains(word), "{word:?} is not said: {message}");
+    }
+    room.event("strict", "CircuitOpened", "work/fixers").await;
+    room.submit("bugs", "good", json!({"payload": "good", "priority": 100})).await;
+    let open = circuit(&room, "strict", "fixers").await;
+    assert!(matches!(open, Some((CircuitState::Open, 1..))), "{open:?}");
+
+    // The next leader finds it open.
+    operator.signal(Signal::KILL);
+    let next = room.operator("two");
+    next.leads(&room).await;
+    eventually("its state is measured by the next leader", async || {
+        let (_, text) = next.get("/metrics").await?;
+        let state =
+            text.lines().find(|line| line.starts_with("spillway_breaker_state{") && line.contains("work/fixers")).map(str::to_owned);
+        seen(state.as_ref().is_some_and(|state| state.ends_with(" 2")), || format!("{state:?}"))
+    })
+    .await;
+    eventually("all items wait, Ready", async || {
+        let mut phases = Vec::new();
+        for name in ["bad-0", "bad-1", "good"] {
+            phases.push(crate::support::work::phase(&room.item(name).await));
+        }
+        seen(phases.iter().all(|phase| *phase == Some(Ready)), || format!("{phases:?}"))
+    })
+    .await;
+    let tried = attempts(&room.item("bad-0").await).len() + attempts(&room.item("bad-1").await).len();
+    assert_eq!(circuit(&room, "strict", "fixers").await, open);
+    let explained = plugin(&room, &["explain", "item/good"]);
+    assert!(explained.contains("BreakerOpen"), "{explained}");
+    assert!(attempts(&room.item("good").await).is_empty(), "nothing is given out, however long the circuit is beyond its time");
+
+    // What is tried first is the item that works.
+    let approved = plugin(&room, &["breaker", "approve", "strict"]);
+    assert!(approved.contains("approved up to epoch"), "{approved}");
+    room.item_is("good", Succeeded).await;
+    let closed = says(&room, "strict", "Tripped", "False", "CircuitsClosed").await;
+    assert!(closed.contains("closed"), "{closed}");
+    room.event("strict", "CircuitClosed", "work/fixers").await;
+    // Those that hang open it again, and that is another opening.
+    says(&room, "strict", "Tripped", "True", "ReviewRequired").await;
+    let again = circuit(&room, "strict", "fixers").await;
+    assert!(again.map(|(_, epoch)| epoch) > open.map(|(_, epoch)| epoch), "{again:?}");
+    let now = attempts(&room.item("bad-0").await).len() + attempts(&room.item("bad-1").await).len();
+    assert!(now > tried || now >= 5, "they were tried again: {tried}, {now}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
+    let spec = json!({"work": {"failureThreshold": 1, "openSeconds": 5, "maxOpenSeconds": 5}});
+    let (room, _operator) = hanging("auto", spec, 1).await;
+    let words = says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
+    assert!(words.contains("work/fixers is open until"), "{words}");
+    // Its probe hangs too.
+    eventually("it is opened again by a probe", async || {
+        let now = circuit(&room, "strict", "fixers").await;
+        seen(matches!(now, Some((_, 3..))), || format!("{now:?}"))
+    })
+    .await;
+    let held = plugin(&room, &["breaker", "close", "strict"]);
+    assert!(held.contains("breaker auto strict"), "{held}");
+    says(&room, "strict", "Tripped", "False", "ForcedClosed").await;
+    room.submit("bugs", "good", json!({"payload": "good", "priority": 100})).await;
+    room.item_is("good", Succeeded).await;
+    plugin(&room, &["breaker", "open", "strict"]);
+    says(&room, "strict", "Tripped", "True", "ForcedOpen").await;
+    let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
+    assert!(reason == "BreakerOpen" && message.contains("breaker auto strict"), "{reason}: {message}");
+    room.submit("bugs", "good-2", json!({"payload": "good", "priority": 100})).await;
+    room.item_is("good-2", Ready).await;
+    plugin(&room, &["breaker", "auto", "strict"]);
+    room.item_is("good-2", Succeeded).await;
+    let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
+    assert!(!agents.is_empty());
+    room.close().await;
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_and_one_that_guards_nothing_says_so() {
+    let room = Room::open("nonsense").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let nonsense = [
+        json!({"work": {"failureThreshold": 0}}),
+        json!({"models": {"failureThreshold": -1}}),
+        json!({"commands": {"windowSeconds": 0}}),
+        json!({"work": {"openSeconds": 90, "maxOpenSeconds": 60}}),
+        json!({"work": {"openSeconds": 901}}),
+        json!({"approvedEpoch": -1}),
+        json!({"force": "Ajar"}),
+    ];
+    for spec in nonsense {
+        let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "odd"}, "spec": spec});
+        let answer = room.api::<Breaker>().patch("odd", &PatchParams::apply("e2e"), &Patch::Apply(object)).await;
+        let refused = matches!(&answer, Err(kube::Error::Api(status)) if status.code == 422);
+        assert!(refused, "{spec}: {answer:?}");
+    }
+    breaker(&room, "odd", json!({"pools": ["nobody", "none"]})).await;
+    let words = says(&room, "odd", "Ready", "False", "NoPool").await;
+    assert!(words.contains("nobody, none"), "{words}");
+    room.apply_pool("nobody", json!({"replicas": 0})).await;
+    let words = says(&room, "odd", "Ready", "True", "Guarding").await;
+    assert!(words.contains("guards AgentPool nobody") && words.contains("does not exist: AgentPool none"), "{words}");
+    room.close().await;
+}

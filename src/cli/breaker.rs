@@ -1,0 +1,214 @@
+//! `breaker`: what a person says to circuit breakers. `approve` lets the open circuits of work be tried again that wait for it, by
+//! their epoch as it is now; `open` and `close` hold all circuits in one state, and `auto` lets them decide again.
+//!
+//! An approval names what its user saw: the patch carries the version, so that a circuit that opens in between is not approved
+//! with it.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::connect::Cluster;
+use super::console::Output;
+use super::error::Error;
+use super::input;
+use super::table::printable;
+use super::write::{self, Decision, Done, On};
+use crate::api::breaker::{Circuit, CircuitState, Force, Review};
+use crate::api::shared::Mode;
+use crate::api::{Breaker, GROUP};
+
+/// Examples.
+pub const HELP: &str = "Examples:
+  kubectl get breakers                       # which are open, and why
+  kubectl spillway breaker approve default   # its open circuits of work may be tried again
+  kubectl spillway breaker open default      # refuse everything that it guards
+  kubectl spillway breaker close default     # let everything pass, whatever happens
+  kubectl spillway breaker auto default      # undo both: the circuits decide again
+
+approve is for spec.work.review: Required. It approves the openings that stand in the status now, and none that come later.";
+
+/// Arguments of `breaker`.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+pub struct Arguments {
+    /// What to do
+    #[arg(value_enum, value_name = "approve|open|close|auto")]
+    pub verb: Verb,
+    /// The Breaker
+    #[arg(value_name = "NAME", value_parser = input::object)]
+    pub name: String,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub enum Verb {
+    /// Let its open circuits of work be tried again
+    Approve,
+    /// Hold all its circuits open
+    Open,
+    /// Hold all its circuits closed
+    Close,
+    /// Let its circuits decide again
+    Auto,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The namespace.
+    pub namespace: String,
+    /// The Breaker.
+    pub name: String,
+    /// What was asked for.
+    pub verb: Verb,
+    /// The epoch up to which openings are approved.
+    pub approved: Option<i64>,
+    /// Circuits that are open.
+    pub open: Vec<String>,
+    /// Why nothing was written; none: it was.
+    pub unchanged: Option<String>,
+    /// Why it could not be done.
+    pub failure: Option<String>,
+}
+
+/// Looks, decides, writes.
+pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Error> {
+    let Arguments { verb, name } = arguments;
+    let on = if *verb == Verb::Approve { On::Version } else { On::Uid };
+    let done = write::settle(cluster, "breaker", name, on, |breaker| decide(*verb, breaker)).await?;
+    let mut report = Report {
+        namespace: cluster.namespace.clone(),
+        name: name.clone(),
+        verb: *verb,
+        approved: None,
+        open: Vec::new(),
+        unchanged: None,
+        failure: None,
+    };
+    let seen = |report: &mut Report, breaker: &Breaker| {
+        report.approved = breaker.spec.approved_epoch;
+        report.open = open(breaker).map(|circuit| circuit.key.clone()).collect();
+    };
+    match done {
+        Done::Written(breaker) => seen(&mut report, &breaker),
+        Done::Left(breaker, words) => {
+            seen(&mut report, &breaker);
+            report.unchanged = Some(words);
+        }
+        Done::Failed(words) => report.failure = Some(words),
+    }
+    Ok(report)
+}
+
+fn open(breaker: &Breaker) -> impl Iterator<Item = &Circuit> {
+    let circuits = breaker.status.iter().flat_map(|status| status.circuits.iter().flatten());
+    circuits.filter(|circuit| circuit.state == CircuitState::Open)
+}
+
+/// What is to be done about it.
+fn decide(verb: Verb, breaker: &Breaker) -> Decision {
+    let force = |wanted: Option<Force>, word: &str| {
+        if breaker.spec.force == wanted {
+            Decision::Leave(format!("its circuits {word} already"))
+        } else {
+            Decision::Write(json!({"force": wanted.map_or(Value::Null, |wanted| json!(wanted))}))
+        }
+    };
+    match verb {
+        Verb::Open => force(Some(Force::Open), "are held open"),
+        Verb::Close => force(Some(Force::Closed), "are held closed"),
+        Verb::Auto => force(None, "decide themselves"),
+        Verb::Approve => approve(breaker),
+    }
+}
+
+fn approve(breaker: &Breaker) -> Decision {
+    let required = breaker.spec.work.as_ref().and_then(|work| work.review) == Some(Review::Required);
+    let work = open(breaker).filter(|circuit| circuit.key.starts_with("work/"));
+    let Some(epoch) = work.map(|circuit| circuit.epoch).max() else {
+        return Decision::Leave("none of its circuits of work is open".to_owned());
+    };
+    if !required || breaker.spec.mode != Mode::Enforce {
+        let until = open(breaker).filter_map(|circuit| circuit.open_until.as_ref()).map(|until| until.0).max();
+        let until = until.map_or_else(String::new, |until| format!(" at {until}"));
+        return Decision::Leave(format!("its work is tried again by itself{until}: spec.work.review is not Required"));
+    }
+    match breaker.spec.approved_epoch {
+        Some(approved) if approved == epoch => Decision::Leave(format!("its openings up to epoch {epoch} are approved already")),
+        Some(_) | None => Decision::Write(json!({"approvedEpoch": epoch})),
+    }
+}
+
+/// What was done, in words.
+pub fn render(report: &Report) -> Output {
+    let Report { namespace, name, verb, approved, open, unchanged, failure } = report;
+    let mut output = Output::default();
+    let named = format!("breaker.{GROUP}/{name}");
+    match (failure, unchanged) {
+        (Some(words), _) => output.failure(printable(words)),
+        (None, Some(words)) => output.line(format!("{named} unchanged: {}", printable(words))),
+        (None, None) => {
+            let done = match verb {
+                Verb::Approve => {
+                    let epoch = approved.map_or_else(String::new, |epoch| format!(" up to epoch {epoch}"));
+                    format!("approved{epoch}: {} may be tried again", printable(&open.join(", ")))
+                }
+                Verb::Open => "holds its circuits open".to_owned(),
+                Verb::Close => "holds its circuits closed".to_owned(),
+                Verb::Auto => "lets its circuits decide again".to_owned(),
+            };
+            output.line(format!("{named} {done}"));
+            if matches!(verb, Verb::Open | Verb::Close) {
+                output.note(format!("`kubectl spillway breaker auto {name} -n {namespace}` undoes that"));
+            }
+        }
+    }
+    output
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaker(spec: Value, circuits: Value) -> Breaker {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "b", "uid": "u"},
+            "spec": spec, "status": {"circuits": circuits}}))
+        .expect("a Breaker")
+    }
+
+    #[test]
+    fn only_what_would_change_is_written_and_only_what_is_open_is_approved() {
+        let required = json!({"work": {"review": "Required"}});
+        let approved = json!({"work": {"review": "Required"}, "approvedEpoch": 5});
+        let circuits = json!([{"key": "work/p", "state": "Open", "epoch": 3}, {"key": "work/q", "state": "Open", "epoch": 5},
+            {"key": "work/r", "state": "HalfOpen", "epoch": 8}, {"key": "models/h/c", "state": "Open", "epoch": 9}]);
+        let decided = |verb, spec: &Value| decide(verb, &breaker(spec.clone(), circuits.clone()));
+        assert_eq!(decided(Verb::Approve, &required), Decision::Write(json!({"approvedEpoch": 5})));
+        assert!(matches!(decided(Verb::Approve, &approved), Decision::Leave(words) if words.contains("already")));
+        assert!(matches!(decided(Verb::Approve, &json!({})), Decision::Leave(words) if words.contains("not Required")));
+        assert!(matches!(decide(Verb::Approve, &breaker(required, json!([]))), Decision::Leave(words) if words.contains("none")));
+        assert_eq!(decided(Verb::Open, &json!({})), Decision::Write(json!({"force": "Open"})));
+        assert_eq!(decided(Verb::Close, &json!({"force": "Open"})), Decision::Write(json!({"force": "Closed"})));
+        assert!(matches!(decided(Verb::Open, &json!({"force": "Open"})), Decision::Leave(_)));
+        assert_eq!(decided(Verb::Auto, &json!({"force": "Open"})), Decision::Write(json!({"force": null})));
+        assert!(matches!(decided(Verb::Auto, &json!({})), Decision::Leave(_)));
+    }
+
+    #[test]
+    fn it_is_told_how_to_undo_it() {
+        let report = |verb, failure: Option<&str>| Report {
+            namespace: "n".into(),
+            name: "b".into(),
+            verb,
+            approved: Some(5),
+            open: vec!["work/p".into()],
+            unchanged: None,
+            failure: failure.map(str::to_owned),
+        };
+        let held = render(&report(Verb::Open, None));
+        assert!(held.err.contains("breaker auto b -n n"), "{}", held.err);
+        let approved = render(&report(Verb::Approve, None)).out;
+        assert_eq!(approved, "breaker.spillway.dev/b approved up to epoch 5: work/p may be tried again\n");
+        assert!(render(&report(Verb::Auto, Some("no"))).failed);
+    }
+}

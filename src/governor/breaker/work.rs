@@ -1,0 +1,177 @@
+//! The guard of work: a pool whose attempts run out of time is given no items, and makes no agents, for a while.
+//!
+//! A claim asks for a permit; the end of the attempt gives it back. Permits are memory: of an attempt that an earlier leader gave
+//! out only a failure counts. What must not happen: that those who wait are called again and again for what they cannot get.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Key, Standing};
+use crate::api::WorkItem;
+use crate::api::conditions::reasons;
+use crate::controller::{Context, Key as Name};
+use crate::policy::breaker::work::{Ended, outcome};
+use crate::policy::breaker::{Outcome, Permit, State, Why};
+use crate::policy::work::book::Entry;
+use crate::policy::work::item::Record;
+
+/// Permits of attempts that are being made, by uid of the item and epoch of its lease, with the pool that has it.
+#[derive(Debug, Default)]
+pub struct Attempts(Mutex<HashMap<(String, i64), (Name, Permit)>>);
+
+impl Attempts {
+    /// An attempt begins.
+    pub fn began(&self, item: &str, epoch: i64, pool: Name, permit: Permit) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((item.to_owned(), epoch), (pool, permit));
+    }
+
+    fn ended(&self, item: &str, epoch: i64) -> Option<(Name, Permit)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(item.to_owned(), epoch))
+    }
+
+    /// Those of which this says that they go on; the others are over, whoever ended them.
+    fn keep(&self, goes_on: impl Fn(&str, i64) -> bool) -> Vec<(Name, Permit)> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extract_if(|(item, epoch), _| !goes_on(item, *epoch)).map(|(_, over)| over).collect()
+    }
+}
+
+/// An attempt has ended, and that is stored: `entry` is the item as it was, `record` and `stored` as it is.
+pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record, stored: &WorkItem) {
+    let Some(holder) = &entry.record.holder else { return };
+    let Some(last) = record.history.last().filter(|last| last.epoch == entry.record.epoch) else { return };
+    let status = stored.status.as_ref();
+    let share = status.and_then(|status| status.tokens.as_ref()).and_then(|tokens| tokens.share.as_ref());
+    let share = share.filter(|share| share.epoch == entry.record.epoch);
+    let told = status.and_then(|status| status.progress.as_ref()).and_then(|progress| progress.update_time.as_ref());
+    let ended = Ended {
+        verb: last.verb,
+        spent: share.is_some_and(|share| share.limit.is_some_and(|limit| share.used.saturating_add(share.lost.unwrap_or(0)) >= limit)),
+        progressed: told.is_some_and(|told| told.0.as_millisecond() >= last.start.0),
+    };
+    let outcome = outcome(ended);
+    let item = stored.metadata.name.as_deref().unwrap_or_default();
+    let reason = last.reason.as_deref().unwrap_or(last.verb.name());
+    let reason = if ended.spent { "BudgetExceeded" } else { reason };
+    let why = format!("{reason}: WorkItem/{item} under {}", holder.agent);
+    match context.attempts.ended(&entry.uid, entry.record.epoch) {
+        Some((pool, permit)) => context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, outcome, &why),
+        None => {
+            let agent = context.stores.agent(&Name { namespace: namespace.to_owned(), name: holder.agent.clone() });
+            let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone());
+            if let (Some(pool), Outcome::Failure { .. }) = (pool, outcome) {
+                failed(context, &Name { namespace: namespace.to_owned(), name: pool }, &why);
+            }
+        }
+    }
+}
+
+/// Something of a pool's work failed for which nobody has a permit, such as one time-out after another of an agent.
+pub fn failed(context: &Context, pool: &Name, why: &str) {
+    context.circuits.failed(pool, &Key::work(&pool.namespace, &pool.name), why);
+}
+
+/// How the circuit of a pool's work stands. None: it is not known yet.
+pub fn standing(context: &Context, pool: &Name) -> Option<Standing> {
+    context.circuits.state(pool, &Key::work(&pool.namespace, &pool.name))
+}
+
+/// Why a pool is given no work and makes no agents, if that is so: as one word and as a sentence. While it is being tried whether
+/// its work succeeds again nothing is in its way.
+pub fn in_the_way(standing: &Standing, pool: &str) -> Option<(&'static str, String)> {
+    let rejection = standing.refuses?;
+    let breaker = standing.breaker.as_deref();
+    let by = breaker.map_or_else(|| "no Breaker: the defaults hold".to_owned(), |name| format!("Breaker/{name}"));
+    let name = rejection.name(pool);
+    let last = standing.last_failure.as_ref().map_or_else(String::new, |last| format!("; the last failure: {last}"));
+    let then = match rejection.why {
+        Why::Probing => return None,
+        Why::Forced => {
+            let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} undoes that"));
+            format!("a person holds it open{undo}")
+        }
+        Why::Open | Why::Review if standing.review => {
+            let approve = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker approve {breaker}"));
+            format!("a person has to approve that it is tried again{approve}{last}")
+        }
+        Why::Open | Why::Review => {
+            let until = standing.until.map_or_else(String::new, |until| format!(" at {until}"));
+            format!("it is tried again{until}{last}")
+        }
+    };
+    Some((reasons::BREAKER_OPEN, format!("{name} ({by}); {then}")))
+}
+
+/// How each pool's circuit stood at the last look.
+pub type Known = HashMap<Name, (State, u64, bool, bool)>;
+
+/// Looks at all pools: wakes those for whom something has changed, and holds work back from those whose circuit refuses.
+pub fn look(context: &Context, known: &mut Known) {
+    let mut stopped: HashMap<String, HashSet<String>> = HashMap::new();
+    let mut now = Known::new();
+    for stored in context.stores.pools.state() {
+        let Ok(pool) = &stored.0 else { continue };
+        let name = Name::of(pool);
+        let Some(standing) = standing(context, &name) else { return };
+        let stands = (standing.state, standing.epoch, standing.refuses.is_some(), standing.review);
+        // Also the first time: a leader before us may have said something else.
+        if known.get(&name) != Some(&stands) {
+            context.wake.pool(&name.namespace, &name.name);
+        }
+        if standing.refuses.is_some() {
+            stopped.entry(name.namespace.clone()).or_default().insert(name.name.clone());
+        }
+        now.insert(name, stands);
+    }
+    *known = now;
+    for namespace in context.desk.namespaces() {
+        let pools = stopped.remove(&namespace).unwrap_or_default();
+        if context.desk.with(&namespace, |room| room.stop(pools)) {
+            context.desk.look(&namespace, ""); // at no item: those who can be called are, after each look
+        }
+    }
+}
+
+/// Of an item that was deleted nobody will tell how its attempt ended.
+pub fn tidy(context: &Context) {
+    for (pool, permit) in context.attempts.keep(|item, epoch| context.desk.leased(item, epoch)) {
+        context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, Outcome::Neutral, "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::breaker::{Guard, Rejection};
+
+    fn standing(why: Option<Why>, review: bool) -> Standing {
+        Standing {
+            breaker: Some("strict".into()),
+            state: State::Open,
+            refuses: why.map(|why| Rejection { guard: Guard::Work, why, retry_after: 1000 }),
+            epoch: 3,
+            opens: 1,
+            until: jiff::Timestamp::from_second(1_767_225_725).ok(),
+            last_failure: Some("ItemStalled: WorkItem/i under a".into()),
+            review,
+            probes: Some(1),
+        }
+    }
+
+    #[test]
+    fn who_is_stopped_is_told_by_which_breaker_and_what_ends_it() {
+        let words = |why, review| in_the_way(&standing(Some(why), review), "drones").map(|(_, words)| words);
+        let open = words(Why::Open, false).expect("it is in the way");
+        assert!(
+            open.contains("work circuit breaker open for drones (Breaker/strict); it is tried again at 2026-01-01T00:02:05Z"),
+            "{open}"
+        );
+        assert!(open.contains("ItemStalled"), "{open}");
+        let review = words(Why::Open, true);
+        assert!(review.as_ref().is_some_and(|words| words.contains("breaker approve strict")), "{review:?}");
+        assert_eq!(review, words(Why::Review, true), "that time passes changes no word");
+        assert!(words(Why::Forced, false).is_some_and(|words| words.contains("breaker auto strict")));
+        assert_eq!(words(Why::Probing, false), None, "it is being tried");
+        assert_eq!(in_the_way(&standing(None, false), "drones"), None);
+    }
+}
