@@ -12,6 +12,7 @@ mod agents;
 mod arrivals;
 #[path = "../tests/support/audit.rs"]
 mod audit;
+mod breaker;
 mod burst;
 mod failover;
 mod fleet;
@@ -37,7 +38,7 @@ use report::{Machine, Report, Taken};
 use size::Size;
 
 /// In this order: what is timed comes before what fills the cluster; first those whose controller serves all namespaces.
-const ALL: [&str; 10] = ["ledger", "gateway", "flood", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
+const ALL: [&str; 11] = ["ledger", "breaker", "gateway", "flood", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
 /// The one that can do without a cluster.
 const ALONE: &str = "ledger";
 
@@ -86,6 +87,7 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
     let result = runtime.block_on(async {
         match name {
             "ledger" => ledger::run(size, cluster).await,
+            "breaker" => breaker::run(size),
             "gateway" => models::run(size).await,
             "flood" => models::flood::run(size).await,
             "failover" => failover::run(size).await,

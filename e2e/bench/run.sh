@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmarks of docs/benchmarks.md, on a cluster of their own. Called by `make bench`, which builds the release binaries
 # and the images. The cluster is removed afterwards.
-# Arguments: the benchmarks to run (ledger, gateway, flood, failover, burst, pod, work, agents, fleet, writes); none: all.
+# Arguments: the benchmarks to run (ledger, breaker, gateway, flood, failover, burst, pod, work, agents, fleet, writes); none: all.
 # CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure.
 # BENCH_AGENTS=50: small ones, to see that they work (minutes become quarters of minutes, too); default 1000, of which `work`
 # has 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`; default 10000, or ten for each

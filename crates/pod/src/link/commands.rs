@@ -86,6 +86,8 @@ pub struct Commands {
     failure_exit_codes: Vec<i32>,
     /// That of the namespace is open, and when it may be asked for the right to try a command.
     globally: Option<(bool, BootTime)>,
+    /// The governor is being asked: once at a time, however many commands a program starts.
+    asking: bool,
     /// The rights to try that were given, by the permits of our own breaker.
     tried: BTreeMap<CommandPermit, CommandPermit>,
     counts: CommandCounts,
@@ -114,8 +116,8 @@ impl Commands {
         let settings = set.clone().with_effective_window(longest(&limits));
         // No two processes of ours start in the same millisecond.
         let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), wall(now));
-        let (failure_exit_codes, globally, tried) = (Vec::new(), None, BTreeMap::new());
-        Self { circuit, limits, known, set, open, failure_exit_codes, globally, tried, counts, kept }
+        let (failure_exit_codes, globally, asking, tried) = (Vec::new(), None, false, BTreeMap::new());
+        Self { circuit, limits, known, set, open, failure_exit_codes, globally, asking, tried, counts, kept }
     }
 
     /// How the breakers behave, as the governor says it now; nothing: as they do of themselves.
@@ -169,13 +171,20 @@ impl Commands {
         let command = CommandPermit { owner, epoch, id };
         match self.globally {
             None => Begin::Answer(begun(command, within)),
-            Some((forced, until)) if forced || now < until => {
+            Some((forced, until)) if forced || now < until || self.asking => {
                 // Both or neither.
                 self.circuit.complete(&permit, Outcome::Neutral, at);
-                let why = if forced { Why::Forced } else { Why::Open };
+                let why = match (forced, now < until) {
+                    (true, _) => Why::Forced,
+                    (false, true) => Why::Open,
+                    (false, false) => Why::Probing,
+                };
                 Begin::Answer(rejected(&Rejection { guard: Guard::Commands, why, retry_after: millis(until.since(now)).max(1000) }))
             }
-            Some(_) => Begin::Try(TryCommand { command, timeout_milliseconds: within }),
+            Some(_) => {
+                self.asking = true;
+                Begin::Try(TryCommand { command, timeout_milliseconds: within })
+            }
         }
     }
 
@@ -188,6 +197,7 @@ impl Commands {
         answer: Option<Result<CommandPermit, CommandRejected>>,
     ) -> Reply {
         let TryCommand { command, timeout_milliseconds } = command;
+        self.asking = false;
         match answer {
             Some(Err(rejected)) => {
                 self.circuit.complete(&counted(command), Outcome::Neutral, at(now, random));
@@ -473,6 +483,8 @@ mod tests {
         assert_eq!(rejected.message, "bash circuit breaker open globally: too much failed; do not retry within 20 s");
         // Its time is over: the governor is asked, and says no.
         let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
+        let Begin::Answer(Reply::CommandRejected(second)) = begin(&mut commands, 30) else { panic!("one question at a time") };
+        assert!(second.message.contains("it is being tried") && second.retry_after_milliseconds == 1000, "{second:?}");
         let no = CommandRejected { message: "no".into(), retry_after_milliseconds: 2_000 };
         assert_eq!(commands.asked(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
         assert!(matches!(begin(&mut commands, 31), Begin::Answer(Reply::CommandRejected(_))), "nobody is asked before that");
