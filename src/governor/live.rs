@@ -40,6 +40,8 @@ const TRIES: usize = 64;
 const SAME: Duration = Duration::from_secs(2);
 /// The end of an item so soon after a refusal of ours is that refusal's doing.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
+/// What is stored is seen by all watches within this.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// All agents of a gang have said within this what became of them.
 const GANG_AGAIN: Duration = Duration::from_secs(60);
 /// What is decided about a signal is decided within this, however busy we are.
@@ -157,6 +159,7 @@ struct One {
     asks: Option<Asks>,
     asks_stored: Option<Asks>,
     answered: BTreeMap<Signal, BootTime>,
+    dealt_with: BTreeMap<Signal, BootTime>,
     directive: Directive,
     notices: VecDeque<Notice>,
     notices_said: u64,
@@ -186,6 +189,7 @@ impl Default for One {
             asks: None,
             asks_stored: None,
             answered: BTreeMap::new(),
+            dealt_with: BTreeMap::new(),
             directive: Directive::Run,
             notices: VecDeque::new(),
             notices_said: 0,
@@ -511,11 +515,14 @@ impl Live {
         refused.is_some_and(|(of, at)| of == held && at.elapsed() < REFUSED_WITHIN)
     }
 
-    /// Whether a signal was raised just now, and what is done about it is not stored yet.
+    /// Whether a signal was raised just now, and what is done about it is not stored yet, or is so new that not everybody has
+    /// seen it.
     pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
         let state = self.lock();
-        let last = state.agents.get(uid).and_then(|one| one.occurrences.get(&signal)?.back());
-        last.is_some_and(|at| at.elapsed() < DECIDED_WITHIN)
+        let Some(one) = state.agents.get(uid) else { return false };
+        let raised = one.occurrences.get(&signal).and_then(VecDeque::back);
+        let mut decided = [one.answered.get(&signal), one.dealt_with.get(&signal)].into_iter().flatten();
+        raised.is_some_and(|at| at.elapsed() < DECIDED_WITHIN) || decided.any(|at| at.elapsed() < SEEN_WITHIN)
     }
 
     /// What follows from a signal is stored: what was raised before counts no more, whether it was told or not.
@@ -523,6 +530,7 @@ impl Live {
         if let Some(one) = self.lock().agents.get_mut(uid) {
             one.occurrences.remove(&signal);
             one.words.remove(&signal);
+            one.dealt_with.insert(signal, BootTime::now());
         }
     }
 

@@ -18,6 +18,7 @@ use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, WorkItem};
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
+use crate::controller::agent::held_by_supervisor;
 use crate::controller::{Context, Key};
 use crate::governor::breaker::{Key as CircuitKey, Refused, work as attempt};
 use crate::governor::budget::standing::{self, Tokens};
@@ -364,9 +365,14 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
 
 /// Whether the supervisor is about to decide what becomes of an agent whose tokens are over: until then its program's end is
 /// no failure of the item, which may be paused, and worked on again. Bounded: a decision that does not come holds nothing up.
+/// One that holds the agent is stored with that first, and with the item a moment later.
 fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) -> bool {
     let mode = pool.spec.supervision.as_ref().map(|supervision| supervision.mode).unwrap_or_default();
-    mode == Mode::Enforce && context.live.undecided(&caller.uid, Signal::TokenBudgetExceeded)
+    let agent = context.stores.agent(&caller.key);
+    let status = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).and_then(|agent| agent.status.as_ref());
+    let held = status
+        .is_some_and(|status| status.pod_ref.as_ref().is_some_and(|pod| pod.uid == caller.uid) && held_by_supervisor(status).is_some());
+    held || (mode == Mode::Enforce && context.live.undecided(&caller.uid, Signal::TokenBudgetExceeded))
 }
 
 /// Whose item it is, as far as the caller may know: one of another namespace does not exist.

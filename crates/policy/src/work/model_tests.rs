@@ -28,8 +28,6 @@ struct Agent {
     pod: Pod,
     /// The epoch under which it believes to hold the item.
     believes: Option<i64>,
-    /// Its supervisor holds it: that is stored, and every governor may see it.
-    paused: bool,
 }
 
 /// What one governor knows.
@@ -60,7 +58,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let agent = Agent { pod: Pod::Runs, believes: None, paused: false };
+        let agent = Agent { pod: Pod::Runs, believes: None };
         let governor = |epoch| Governor { epoch, fresh: true, knows_condemned: [false; 2] };
         Self {
             cancel: false,
@@ -205,12 +203,7 @@ fn governor_steps(world: &World, by: usize, all: &mut Vec<Step>) {
     // What follows by itself. That a pod is gone is seen, and stays true.
     let holder = seen.holder.as_ref().and_then(|holder| AGENTS.iter().position(|agent| *agent == holder.agent));
     let gone = holder.is_some_and(|agent| world.agents[agent].pod == Pod::Gone);
-    let paused = holder.is_some_and(|agent| world.agents[agent].paused);
-    let holder = match (gone, paused) {
-        (true, _) => HolderIs::Gone(Verb::LeaseExpired, "HeartbeatLost".into(), String::new()),
-        (false, true) => HolderIs::Paused("TokenBudgetExceeded".into()),
-        (false, false) => HolderIs::There,
-    };
+    let holder = if gone { HolderIs::Gone(Verb::LeaseExpired, "HeartbeatLost".into(), String::new()) } else { HolderIs::There };
     let (policy, rules) = (policy(), rules());
     let around = Around {
         admission: Admission::To("q".into()),
@@ -287,21 +280,12 @@ fn calls(world: &World, by: usize, agent: usize, all: &mut Vec<Step>) {
 fn pod_steps(world: &World, agent: usize, all: &mut Vec<Step>) {
     if world.agents[agent].pod != Pod::Gone {
         let mut after = world.clone();
-        after.agents[agent] = Agent { pod: Pod::Gone, believes: None, paused: false };
+        after.agents[agent] = Agent { pod: Pod::Gone, believes: None };
         all.push((format!("{}'s pod is gone", AGENTS[agent]), after));
     }
 }
 
 fn person_steps(world: &World, all: &mut Vec<Step>) {
-    // The hub holds an agent, once, and lets it go on: both at any moment.
-    for (agent, name) in AGENTS.iter().enumerate().filter(|(agent, _)| world.agents[*agent].pod == Pod::Runs) {
-        let paused = world.agents[agent].paused;
-        if paused || world.record.pauses == 0 {
-            let mut after = world.clone();
-            after.agents[agent].paused = !paused;
-            all.push((format!("{name} is held: {}", !paused), after));
-        }
-    }
     if !world.cancel {
         let mut after = world.clone();
         after.cancel = true;
@@ -346,7 +330,7 @@ fn every_state_of_a_small_world_keeps_the_promises() {
     assert_eq!(stuck, 0);
     println!("{} states", seen.len());
     assert!(seen.len() > 10_000, "the world is smaller than was thought: {}", seen.len());
-    for phase in [Phase::Ready, Phase::Leased, Phase::Paused, Phase::Cancelling, Phase::Succeeded, Phase::DeadLettered, Phase::Cancelled] {
+    for phase in [Phase::Ready, Phase::Leased, Phase::Cancelling, Phase::Succeeded, Phase::DeadLettered, Phase::Cancelled] {
         assert!(phases.contains(&phase), "{phase:?} is never reached");
     }
 }
