@@ -13,6 +13,7 @@ mod support;
 mod breakers;
 mod budget_signals;
 mod budgets;
+mod commands;
 mod compute;
 mod faults;
 mod hibernate;

@@ -1,0 +1,240 @@
+//! Commands that agents run through `spillway exec`, in real pods: those that hang stop one agent, those of many agents stop their
+//! namespace, and nothing of a command outlives it.
+
+use futures::future::join_all;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use spillway::api::breaker::{Circuit, CircuitState};
+use spillway::api::{Agent, Breaker};
+
+use crate::support::exec::{Said, exec, sh};
+use crate::support::{Operator, Room, eventually, seen};
+
+/// A program that runs the scripts which [`run`] gives it, one after the other.
+const PROGRAM: &str =
+    "cd /tmp; while :; do if [ -e task ]; then sh task > out 2> err; echo $? > code; rm task; mv code over; fi; sleep 0.2; done";
+const GIVE: &str = "cd /tmp; rm -f over; printf %s \"$1\" > new; mv new task; until [ -e over ]; do sleep 0.2; done; cat out; cat err >&2; exit $(cat over)";
+
+/// Has the agent's program run a script.
+async fn run(room: &Room, agent: &str, script: &str) -> Said {
+    exec(room, agent, &["/bin/sh", "-c", GIVE, "sh", script]).await
+}
+
+/// What is printed with `--output json`, alone.
+fn told(said: &Said) -> Value {
+    serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+}
+
+async fn opened(name: &str) -> (Room, Operator) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    (room, operator)
+}
+
+/// So many agents that run what they are given.
+async fn agents(room: &Room, pool: &str, count: usize) -> Vec<String> {
+    let extra = json!({
+        "replicas": count, "agent": {"command": ["/bin/sh", "-c", PROGRAM]}, "supervision": {"heartbeatPeriodSeconds": 1},
+    });
+    room.apply_pool(pool, extra).await;
+    room.idle(pool, count).await.iter().map(ResourceExt::name_any).collect()
+}
+
+async fn breaker(room: &Room, name: &str, spec: Value) {
+    let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": name}, "spec": spec});
+    room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
+}
+
+/// Waits until a Breaker says of its circuit of commands what fits.
+async fn circuit(room: &Room, name: &str, what: &str, fits: impl Fn(&Circuit) -> bool) -> Breaker {
+    eventually(&format!("the circuit of commands of Breaker {name} {what}"), async || {
+        let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
+        let circuits = breaker.status.as_ref().and_then(|status| status.circuits.as_deref()).unwrap_or_default();
+        let holds = circuits.iter().find(|circuit| circuit.key == "commands").is_some_and(&fits);
+        seen(holds, || format!("{:?}", breaker.status)).map(|()| breaker)
+    })
+    .await
+}
+
+/// What its column says of commands, and the condition Tripped: its status and reason.
+fn summary(breaker: &Breaker) -> (Option<CircuitState>, String) {
+    let status = breaker.status.clone().unwrap_or_default();
+    let tripped = status.conditions.iter().find(|condition| condition.type_ == "Tripped");
+    (
+        status.summary.and_then(|summary| summary.commands),
+        tripped.map(|told| format!("{}/{}", told.status, told.reason)).unwrap_or_default(),
+    )
+}
+
+/// How often the breaker of an agent's commands opened, as its Agent counts it.
+async fn timeouts(room: &Room, agent: &str) -> Option<i32> {
+    room.api::<Agent>().get(agent).await.expect("the Agent is there").status.and_then(|status| status.timeouts)
+}
+
+#[tokio::test]
+async fn ten_that_hang_stop_one_agent_until_two_work() {
+    let (room, _operator) = opened("hang").await;
+    let agents = agents(&room, "coders", 2).await;
+    let (one, other) = (&agents[0], &agents[1]);
+    // From before the first one hangs until after the eleventh was refused.
+    let beside = run(&room, other, "n=0; until [ -e /tmp/enough ]; do spillway exec -- true || exit 9; n=$((n+1)); sleep 1; done; echo $n");
+    let hangs = async {
+        let script = "for n in 1 2 3 4 5 6 7 8 9 10; do spillway exec --timeout 1 -- sleep 600; echo $?; done
+            spillway exec -- touch /tmp/started; echo $?
+            spillway exec --output json -- touch /tmp/started; echo $?; ls /tmp";
+        let said = run(&room, one, script).await;
+        sh(&room, other, "touch /tmp/enough").await.ok();
+        said
+    };
+    let (beside, said) = futures::join!(beside, hangs);
+    let lines: Vec<&str> = said.out.lines().collect();
+    assert!(lines.len() > 13, "{said:?}");
+    assert_eq!((&lines[..10], lines[10], lines[12]), (&["124"; 10][..], "125", "125"), "{said:?}");
+    let told: Value = serde_json::from_str(lines[11]).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let words = told["refused"].as_str().unwrap_or_default();
+    assert!(words.starts_with("bash circuit breaker open for session: ") && told["doNotRetry"] == true, "{told}");
+    assert!(told["retryAfterMilliseconds"].as_u64().is_some_and(|wait| (1..=33_000).contains(&wait)), "{told}");
+    for words in ["sleep timed out after 1 s", "bash circuit breaker open for session: ", "retryAfterMilliseconds: "] {
+        assert!(said.err.contains(words), "{words:?} is not said: {said:?}");
+    }
+    assert!(!lines[13..].contains(&"started"), "what is refused does not run: {said:?}");
+    let worked: u32 = beside.ok().trim().parse().expect("a number");
+    assert!(worked > 0, "the other agent's commands ran all the time");
+    eventually("its opening is counted", async || {
+        let counted = timeouts(&room, one).await;
+        seen(counted == Some(1), || format!("{counted:?}"))
+    })
+    .await;
+    assert_eq!(timeouts(&room, other).await, None);
+
+    // Tried with one, and with a second; what hangs then is the first of ten again.
+    let script = "until spillway exec -- true; do sleep 1; done; spillway exec -- true; echo $?
+        spillway exec --timeout 1 -- sleep 600; echo $?; spillway exec -- true; echo $?";
+    assert_eq!(run(&room, one, script).await.ok().lines().collect::<Vec<_>>(), ["0", "124", "0"]);
+    assert_eq!(timeouts(&room, one).await, Some(1));
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_hundred_that_say_no_open_nothing_unless_a_person_counts_their_code() {
+    let (room, _operator) = opened("says-no").await;
+    let agents = agents(&room, "coders", 1).await;
+    let script = "n=1; while [ $n -le 100 ]; do spillway exec -- sh -c \"exit $n\"; [ $? = $n ] || exit 9; n=$((n+1)); done; spillway exec -- echo works";
+    assert_eq!(run(&room, &agents[0], script).await.ok(), "works\n");
+    assert_eq!(timeouts(&room, &agents[0]).await, None);
+    breaker(&room, "strict", json!({"commands": {"session": {"failureThreshold": 3}, "failureExitCodes": [3], "openSeconds": 600}})).await;
+    // The same command, as soon as the pod has heard of it.
+    let script = "while spillway exec -- sh -c 'exit 3'; [ $? = 3 ]; do sleep 0.2; done; spillway exec -- true";
+    let said = run(&room, &agents[0], script).await;
+    assert!(said.code == 125 && said.err.contains("bash circuit breaker open for session: "), "{said:?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work() {
+    let (room, _operator) = opened("many").await;
+    let (elsewhere, _other) = opened("elsewhere").await;
+    breaker(&room, "strict", json!({"commands": {"failureThreshold": 10, "windowSeconds": 1200, "openSeconds": 90}})).await;
+    breaker(&room, "apart", json!({"pools": ["apart"]})).await;
+    let (many, apart, there) = futures::join!(agents(&room, "coders", 5), agents(&room, "apart", 1), agents(&elsewhere, "coders", 1));
+    let twice = "for n in 1 2; do spillway exec --timeout 1 -- sleep 600; [ $? = 124 ] || exit 9; done";
+    for said in join_all(many[..4].iter().map(|agent| run(&room, agent, twice))).await {
+        said.ok();
+    }
+    circuit(&room, "strict", "counts eight", |circuit| (circuit.state, circuit.failures) == (CircuitState::Closed, Some(8))).await;
+    run(&room, &many[4], twice).await.ok();
+    let open = circuit(&room, "strict", "is open", |circuit| circuit.state == CircuitState::Open).await;
+    assert_eq!(summary(&open), (Some(CircuitState::Open), "True/CircuitOpen".to_owned()));
+
+    let refused = |said: &Said| {
+        let told = told(said);
+        assert!(told["refused"].as_str().is_some_and(|words| words.starts_with("bash circuit breaker open globally: ")), "{said:?}");
+        assert!(told["retryAfterMilliseconds"].as_u64().is_some_and(|wait| wait > 0), "{said:?}");
+    };
+    // Each as soon as its pod has heard of it.
+    let asks = "while said=$(spillway exec --output json -- true); do sleep 0.2; done; echo \"$said\"";
+    join_all(many.iter().map(|agent| run(&room, agent, asks))).await.iter().for_each(refused);
+
+    // Nobody is given the right to try while one agent has it, and that one keeps it until it is told to go on.
+    let probe =
+        "until spillway exec --timeout 600 -- sh -c 'touch tried; until [ -e go ]; do sleep 0.2; done'; do sleep 1; done 2> /dev/null";
+    let first = run(&room, &many[0], probe);
+    let meanwhile = async {
+        eventually("a command is tried", async || {
+            let said = sh(&room, &many[0], "ls /tmp/tried").await;
+            seen(said.code == 0, || said.err)
+        })
+        .await;
+        circuit(&room, "strict", "is half open", |circuit| circuit.state == CircuitState::HalfOpen).await;
+        let tries = "spillway exec --output json -- true";
+        join_all(many[1..].iter().map(|agent| run(&room, agent, tries))).await.iter().for_each(refused);
+        // Those of another Breaker's pool, and of another namespace, are nobody's business here.
+        for (room, agent) in [(&room, &apart[0]), (&elsewhere, &there[0])] {
+            assert_eq!(run(room, agent, "spillway exec -- echo works").await.ok(), "works\n");
+        }
+        sh(&room, &many[0], "touch /tmp/go").await.ok();
+    };
+    let (first, ()) = futures::join!(first, meanwhile);
+    first.ok();
+    // The second success is another agent's.
+    run(&room, &many[1], "until spillway exec -- true; do sleep 1; done 2> /dev/null").await.ok();
+    let closed = circuit(&room, "strict", "is closed", |circuit| circuit.state == CircuitState::Closed).await;
+    assert_eq!(summary(&closed), (Some(CircuitState::Closed), "False/CircuitsClosed".to_owned()));
+    eventually("every agent runs commands again", async || {
+        let all = join_all(many.iter().map(|agent| run(&room, agent, "spillway exec -- true"))).await;
+        seen(all.iter().all(|said| said.code == 0), || format!("{all:?}"))
+    })
+    .await;
+    for agent in &many {
+        assert_eq!(timeouts(&room, agent).await, None, "no breaker of one agent opened");
+    }
+    elsewhere.close().await;
+    room.close().await;
+}
+
+/// What every process of a tree has among its words; how many processes have it; and, in a tree, a wait for so many.
+const TREE: &str = "count() { cat /proc/[0-9]*/cmdline 2> /dev/null | tr '\\0' '\\n' | grep -c -x '9876[1]'; }
+stands() { until [ \"$(count)\" -ge \"$1\" ]; do sleep 0.1; done; touch stands; }
+";
+
+async fn count(room: &Room, agent: &str) -> String {
+    sh(room, agent, &format!("{TREE} count")).await.out.trim().to_owned()
+}
+
+#[tokio::test]
+async fn nothing_outlives_its_command() {
+    let (room, _operator) = opened("trees").await;
+    let agent = agents(&room, "coders", 1).await.remove(0);
+    let trees = [
+        ("it ignores SIGTERM", "trap '' TERM; sleep 98761 & stands 1; while :; do sleep 98761; done"),
+        ("it left its session and its parent", "setsid sh -c 'trap \"\" TERM; sleep 98761 & exit 0'; stands 1; sleep 98761"),
+        (
+            "it forks when it is asked to end",
+            "trap 'sh tree 98761 & sh tree 98761 &' TERM; sleep 98761 & stands 1; while :; do sleep 0.1; done",
+        ),
+        (
+            "it forks and ends, forks and ends",
+            "trap '' TERM; if [ -z \"$1\" ]; then sleep 98761 & setsid sh tree 98761 1 & stands 2; sleep 98761; fi
+            [ $2 -gt 20000 ] || setsid sh tree 98761 $(($2+1)) & exit",
+        ),
+        ("it is stopped", "sleep 98761 & stands 1; kill -STOP $!; kill -STOP $$; sleep 98761"),
+    ];
+    for (what, tree) in trees {
+        let script = format!("cat > tree <<'END'\n{TREE}{tree}\nEND\nrm -f stands; spillway exec --output json --timeout 10 -- sh tree");
+        let said = run(&room, &agent, &script).await;
+        assert_eq!(count(&room, &agent).await, "0", "{what}: {said:?}");
+        let ended = told(&said);
+        assert!(said.code == 124 && ended["timedOut"] == true && ended.get("unkillable").is_none(), "{what}: {said:?}");
+        assert_eq!(sh(&room, &agent, "ls /tmp/stands").await.code, 0, "{what}: it had not come so far: {said:?}");
+    }
+    // What it leaves behind does not hold its end up, and ends with it, unless it is to stay.
+    for (flag, left) in [("--timeout=600", "0"), ("--keep", "1")] {
+        let said = run(&room, &agent, &format!("spillway exec {flag} --output json -- sh -c 'sleep 98761 & echo done'")).await;
+        let ended = told(&said);
+        assert_eq!((said.code, &ended["stdout"], &ended["timedOut"]), (0, &json!("done\n"), &json!(false)), "{said:?}");
+        assert_eq!(count(&room, &agent).await, left, "{said:?}");
+    }
+    room.close().await;
+}
