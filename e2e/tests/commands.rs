@@ -4,6 +4,7 @@
 use futures::future::join_all;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use spillway::api::breaker::{Circuit, CircuitState};
 use spillway::api::{Agent, Breaker};
@@ -134,9 +135,9 @@ async fn a_hundred_that_say_no_open_nothing_unless_a_person_counts_their_code() 
 
 #[tokio::test]
 async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work() {
-    let (room, _operator) = opened("many").await;
+    let (room, operator) = opened("many").await;
     let (elsewhere, _other) = opened("elsewhere").await;
-    breaker(&room, "strict", json!({"commands": {"failureThreshold": 10, "windowSeconds": 1200, "openSeconds": 90}})).await;
+    breaker(&room, "strict", json!({"commands": {"failureThreshold": 10, "windowSeconds": 1200, "openSeconds": 120}})).await;
     breaker(&room, "apart", json!({"pools": ["apart"]})).await;
     let (many, apart, there) = futures::join!(agents(&room, "coders", 5), agents(&room, "apart", 1), agents(&elsewhere, "coders", 1));
     let twice = "for n in 1 2; do spillway exec --timeout 1 -- sleep 600; [ $? = 124 ] || exit 9; done";
@@ -156,6 +157,18 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     // Each as soon as its pod has heard of it.
     let asks = "while said=$(spillway exec --output json -- true); do sleep 0.2; done; echo \"$said\"";
     join_all(many.iter().map(|agent| run(&room, agent, asks))).await.iter().for_each(refused);
+
+    // Not one passes while another leader takes over, until little of the time is left.
+    let asks = r#"left=120000; while [ "$left" -gt 30000 ]; do
+        said=$(spillway exec --output json -- true) && exit 9
+        left=$(echo "$said" | sed 's/.*"retryAfterMilliseconds":\([0-9]*\).*/\1/'); sleep 0.5; done; echo "$said""#;
+    let next = room.operator("two");
+    let takes_over = async {
+        operator.signal(Signal::KILL);
+        next.leads(&room).await;
+    };
+    let (all, ()) = futures::join!(join_all(many.iter().map(|agent| run(&room, agent, asks))), takes_over);
+    all.into_iter().for_each(|said| refused(&Said { out: said.clone().ok(), ..said }));
 
     // Nobody is given the right to try while one agent has it, and that one keeps it until it is told to go on.
     let probe =
