@@ -10,7 +10,8 @@ use spillway::api::breaker::{Circuit, CircuitState};
 use spillway::api::{Agent, Breaker};
 
 use crate::support::exec::{Said, exec, sh};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::history::pod_uid;
+use crate::support::{Operator, Room, eventually, node, seen};
 
 /// A program that runs the scripts which [`run`] gives it, one after the other.
 const PROGRAM: &str =
@@ -130,6 +131,42 @@ async fn a_hundred_that_say_no_open_nothing_unless_a_person_counts_their_code() 
     let script = "while spillway exec -- sh -c 'exit 3'; [ $? = 3 ]; do sleep 0.2; done; spillway exec -- true";
     let said = run(&room, &agents[0], script).await;
     assert!(said.code == 125 && said.err.contains("bash circuit breaker open for session: "), "{said:?}");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn an_opening_outlives_the_sidecar_and_a_person_may_decide_otherwise() {
+    let (room, _operator) = opened("sidecar").await;
+    let guard = json!({"session": {"failureThreshold": 2}, "openSeconds": 600});
+    breaker(&room, "strict", json!({"commands": guard})).await;
+    let agent = agents(&room, "coders", 1).await.remove(0);
+    run(&room, &agent, "until spillway exec --timeout 1 -- sleep 600; [ $? = 125 ]; do :; done").await.ok();
+    eventually("its opening is counted", async || {
+        let counted = timeouts(&room, &agent).await;
+        seen(counted == Some(1), || format!("{counted:?}"))
+    })
+    .await;
+    let uid = pod_uid(&room.api::<Agent>().get(&agent).await.expect("the Agent is there"));
+    let before = node::link(&uid).expect("its sidecar");
+    node::signal(&before, Signal::KILL);
+    eventually("another sidecar has taken its place", async || {
+        let now = node::link(&uid);
+        seen(now.as_ref().is_some_and(|now| now.pid != before.pid), || format!("{now:?}"))
+    })
+    .await;
+    let says = async |what: &str, words: &str| {
+        eventually(what, async || {
+            let said = run(&room, &agent, "spillway exec -- echo works").await;
+            seen(said.out.contains(words) || (said.code == 125 && said.err.contains(words)), || format!("{said:?}"))
+        })
+        .await
+    };
+    says("it is open", "bash circuit breaker open for session: too much failed").await;
+    breaker(&room, "strict", json!({"commands": guard, "force": "Closed"})).await;
+    says("a person closed it", "works").await;
+    breaker(&room, "strict", json!({"commands": guard, "force": "Open"})).await;
+    says("a person opened it", "a person holds it open").await;
+    assert_eq!(timeouts(&room, &agent).await, Some(1), "it opened once");
     room.close().await;
 }
 
