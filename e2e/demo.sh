@@ -13,6 +13,8 @@ inside() { "${cluster[@]}" run "$@"; }
 helm_() { inside env HELM_CACHE_HOME="$PWD/target/helm" HELM_CONFIG_HOME="$PWD/target/helm" HELM_DATA_HOME="$PWD/target/helm" helm "$@"; }
 # shellcheck source=e2e/codex/steps.sh
 . e2e/codex/steps.sh
+# shellcheck source=e2e/spent/steps.sh
+. e2e/spent/steps.sh
 
 up() {
     step "1/6 building the operator and its images (static; some minutes the first time)"
@@ -35,10 +37,11 @@ up() {
     inside kubectl apply --server-side --force-conflicts -k config/samples
     inside kubectl apply --server-side --force-conflicts -k e2e/hanging
     if [ -z "$left_out" ]; then
-        step "5/6 Codex: items in a queue, a pool that goes from 0 to what there is to do and back, every token counted"
+        step "5/6 Codex: items in a queue, a pool that goes from 0 to what there is to do and back, every token counted; an agent that runs out"
         codex_before=$(codex_done)
         codex_apply
         codex_show || troubles
+        spent_show || troubles
     else
         step "5/6 Codex is left out: $left_out. Everything else goes on"
     fi

@@ -134,9 +134,8 @@ async fn a_gang_of_which_most_fail_is_ended_together_and_told_of_once() {
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
     room.apply_queue("bugs", json!({})).await;
-    // In its first attempt an item that is to fail does when it is told to; all others end well when they are.
-    let script =
-        r#"while [ ! -e /tmp/go-$SPILLWAY_ITEM ]; do sleep 1; done; if [ "$task" = fail ] && [ "$SPILLWAY_ATTEMPT" = 1 ]; then exit 1; fi"#;
+    // In its first attempt an item that is to fail does when it is told to; all others end well when they are. Each is told anew.
+    let script = r#"while [ ! -e /tmp/go-$SPILLWAY_ITEM ]; do sleep 1; done; rm /tmp/go-$SPILLWAY_ITEM; if [ "$task" = fail ] && [ "$SPILLWAY_ATTEMPT" = 1 ]; then exit 1; fi"#;
     let extra = json!({
         "scaling": {"max": 5}, "supervision": {"gang": {"failedPercent": 50, "minFailed": 3, "windowSeconds": 600}},
     });

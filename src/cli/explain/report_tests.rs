@@ -101,7 +101,7 @@ fn a_paused_agent_says_who_paused_it_and_how_it_goes_on() {
         "Tokens         9000 used, 10 held, of 10000, 1 top-ups\n",
         "Pauses         2 so far, resumed up to 1\n",
         "60s   TokenBudgetExceeded   Pause    two\n",
-        "`kubectl spillway resume p-1 -n n`",
+        "`kubectl spillway grant agent/p-1 TOKENS -n n`",
     ] {
         assert!(told.contains(words), "{words:?} in\n{told}");
     }

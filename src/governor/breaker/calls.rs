@@ -14,6 +14,8 @@ use crate::policy::breaker::{Outcome, Permit, Rejection, Why};
 use crate::wire::meter::{self, Begin, End};
 use crate::wire::{Code, Refusal};
 
+/// While it is tried whether a provider works again nobody is told to come back later than after so many milliseconds.
+const PROBING: u64 = 15_000;
 /// Seconds to the first token of a stream, where no Breaker says it.
 const FIRST_TOKEN: u32 = 60;
 
@@ -83,11 +85,15 @@ impl Circuits {
         match self.admit(pool, &key, within).await {
             Ok(permit) => Ok(Asked { circuits: self, key, permit: Some(permit) }),
             Err(Refused::Away(why)) => Err(Refusal::new(Code::GovernorAway, why).retry_after(1)),
-            Err(Refused::Open { rejection, words }) => Err(self.refusal(pool, &key, &rejection, &words)),
+            Err(Refused::Open { rejection, words: _ }) => Err(self.refusal(pool, &key, rejection)),
         }
     }
 
-    fn refusal(&self, pool: &Name, key: &Key, rejection: &Rejection, words: &str) -> Refusal {
+    fn refusal(&self, pool: &Name, key: &Key, rejection: Rejection) -> Refusal {
+        // A probe may take as long as a model turn, and mostly takes seconds: nobody is sent away for good because of one.
+        let most = if rejection.why == Why::Probing { PROBING } else { u64::MAX };
+        let rejection = Rejection { retry_after: rejection.retry_after.min(most), ..rejection };
+        let words = format!("{}: {rejection}", rejection.name(key.about()));
         let standing = self.state(pool, key);
         let whose = match standing.as_ref().and_then(|standing| standing.breaker.as_deref()) {
             Some(breaker) => format!("Breaker/{breaker} in {}", pool.namespace),

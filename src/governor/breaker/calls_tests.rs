@@ -77,7 +77,8 @@ async fn one_probe_tells_for_all_and_what_becomes_of_it_is_always_known() {
     drop(circuits.may_call(&name("p"), ORIGIN, "large", WITHIN).await.expect("a probe"));
     hold(&circuits, "g", 10).await.expect("the place is free again");
     assert!(circuits.is_out("g", 10));
-    refused(&circuits).await;
+    let soon = refused(&circuits).await.retry_after_seconds;
+    assert!(soon.is_some_and(|seconds| seconds <= 15), "the probe may be over in a moment: {soon:?}");
     // Its gateway begins anew and tells nothing of it: it was never sent.
     circuits.session_begins(&Begin { session: "g".into(), next_hold: 11, ..Begin::default() });
     hold(&circuits, "g", 11).await.expect("the place is free again");
