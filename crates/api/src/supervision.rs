@@ -77,7 +77,7 @@ pub struct SupervisionRule {
     /// Which rule was violated, with `signal: RuleViolated`.
     pub rule: Option<ViolatedRule>,
     /// How many times, within `windowSeconds`.
-    #[schemars(range(min = 1, max = 100_000))]
+    #[schemars(range(min = 1, max = 256))]
     pub count: Option<i32>,
     /// The window, in seconds.
     #[schemars(range(min = 1, max = 86400))]
