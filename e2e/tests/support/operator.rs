@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -122,13 +123,29 @@ impl Operator {
     }
 }
 
+/// Where the ports of this process of tests begin: others run beside it, and what is free now may be one of theirs a moment later.
+/// Who has a place keeps a port of its own open.
+fn first_port() -> u16 {
+    const PLACES: u16 = 4;
+    static PLACE: OnceLock<(u16, TcpListener)> = OnceLock::new();
+    let (place, _) = PLACE.get_or_init(|| {
+        let taken = (0..PLACES).find_map(|place| Some((place, TcpListener::bind(("127.0.0.1", 11_990 + place)).ok()?)));
+        taken.expect("at most four processes of tests run beside each other")
+    });
+    12_000 + place * PORTS
+}
+
+/// Ports of one process of tests.
+const PORTS: u16 = 4_500;
+
 /// Nobody's, also while who has it is started again: below the ports that the kernel gives to connections, and below those of
 /// Services, and none twice.
 pub fn free_port(address: IpAddr) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(12_000);
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        let port = NEXT.fetch_add(1, Ordering::Relaxed);
-        assert!(port < 30_000, "no port is left");
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(next < PORTS, "no port is left");
+        let port = first_port() + next;
         if TcpListener::bind((address, port)).is_ok() {
             return port;
         }
