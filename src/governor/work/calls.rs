@@ -47,6 +47,8 @@ const WRITTEN: Duration = Duration::from_millis(20);
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
 const SETTLED_WITHIN: Duration = Duration::from_millis(50);
+/// Characters of a program's last words that are kept with an item that it gave back.
+const LAST_WORDS: usize = 800;
 /// A finish that collides with another write decides again so often.
 const DECIDE_AGAIN: usize = 8;
 
@@ -338,7 +340,11 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
                     return Err(away("the tokens of this agent's life are over: what becomes of its item is being decided"));
                 }
                 if context.live.was_refused(&caller.uid, &held) {
-                    let message = format!("its program ended ({reason}) after a call of a model was refused by a budget above its agent");
+                    // Its own last words say which budget that is; of a long text the end is stored.
+                    let words: Vec<char> = message.chars().collect();
+                    let last: String = words[words.len().saturating_sub(LAST_WORDS)..].iter().collect();
+                    let message =
+                        format!("its program ended ({reason}) after a call of a model was refused by a budget above its agent: {last}");
                     let decide = |entry: &Entry, fence: Fence, judges: Judges| {
                         lease::release(&entry.record, fence, REFUSED, &message, judges, now())
                     };
