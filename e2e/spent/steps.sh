@@ -11,6 +11,8 @@ spent_show() {
         agent=$(spent_agent)
         [ -n "$agent" ] || continue
         inside kubectl -n demo wait --for=condition=Checkpointed "agent/$agent" --timeout=2m
+        # How far an item is, is written up to five seconds late.
+        inside kubectl -n demo wait --for=jsonpath='{.status.progress.checkpointRef}' workitem/spent-1 --timeout=30s > /dev/null || return 1
         printf '\nAn agent whose tokens are over, with a part of its item done:\n'
         inside kubectl -n demo get agent "$agent" -o json |
             jq -r '.status.conditions[] | select(.type == "Paused" or .type == "Checkpointed") | "  \(.type)=\(.status) \(.reason): \(.message)"'
