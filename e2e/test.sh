@@ -41,13 +41,11 @@ SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log)
 export SPILLWAY_AUDIT_LOG
 e2e() { "${cluster[@]}" run cargo test --locked --features e2e --test e2e -- "$@"; }
 
-# steady LOG ARGUMENTS... : as e2e, with what it says in LOG too; and what failed once more, by itself, if so much may.
+# again LOG : what failed in it is run once more, by itself, if so much may.
 unsteady=()
-steady() {
-    local log="$1" failed name
-    shift
-    e2e "$@" 2>&1 | tee "$log" && return
-    mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log")
+again() {
+    local failed name
+    mapfile -t failed < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$1")
     if [ "${#failed[@]}" = 0 ] || [ $((${#unsteady[@]} + ${#failed[@]})) -gt "${E2E_AGAIN:-0}" ]; then return 1; fi
     for name in "${failed[@]}"; do
         step "once more: $name"
@@ -55,13 +53,20 @@ steady() {
         unsteady+=("$name")
     done
 }
+# steady LOG ARGUMENTS... : as e2e, with what it says in LOG too.
+steady() {
+    local log="$1"
+    shift
+    e2e "$@" 2>&1 | tee "$log" || again "$log"
+}
+
 # Those that mostly wait, for up to ten minutes, do it beside the others.
 waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
 e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
 beside=$!
 steady target/e2e-together.log --test-threads 3 --skip ::alone_ "${waiting[@]/#/--skip=}"
 step "the tests that wait"
-if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; else cat target/e2e-waiting.log; exit 1; fi
+if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; else cat target/e2e-waiting.log; again target/e2e-waiting.log; fi
 
 step "what every other test would feel: one after the other, with the cluster to itself"
 steady target/e2e-alone.log --test-threads 1 ::alone_
