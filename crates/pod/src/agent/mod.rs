@@ -7,6 +7,8 @@
 pub mod control;
 pub mod environment;
 pub mod health;
+mod hooks;
+mod hung;
 pub mod item;
 pub mod life;
 pub mod notices;
@@ -24,8 +26,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{Checkpoint, CheckpointState, Input, Notice, Program, Report, Settings, Wanted};
-use spillway_wire::command::BreakerMode;
+use spillway_wire::agent::{Checkpoint, Input, Notice, Program, Report, Settings, Wanted};
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -35,6 +36,8 @@ use crate::clock::BootTime;
 use crate::{EXIT_CLOSED, OWN_NOTICES, agent_says, clock};
 use control::Told;
 use health::Health;
+use hooks::{Hook, WARNINGS};
+use hung::mode_of;
 use item::{Items, Words};
 use life::{Action, Event, Life};
 use notices::Notices;
@@ -47,12 +50,6 @@ use watchdog::Watchdog;
 
 /// Between two looks at the program.
 const LOOK: Duration = Duration::from_secs(1);
-/// For one run of the warn hook.
-const WARN_WITHIN: Duration = Duration::from_secs(10);
-/// For one run of the checkpoint hook: less than the governor waits for what came of it.
-const CHECKPOINT_WITHIN: Duration = Duration::from_secs(120);
-/// Notices that wait for the warn hook; the oldest gives way.
-const WARNINGS: usize = 32;
 /// Notices that wait to be written.
 const UNWRITTEN: usize = 256;
 /// Between two tries to write a notice that could not be written.
@@ -60,8 +57,6 @@ const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// At the end, for what is still in the program's pipes and for the sidecar to be told.
 const LAST: Duration = Duration::from_secs(2);
 const TELL_LAST: Duration = Duration::from_millis(500);
-/// Looks in a row that find something new to stop, before everything is killed anyhow.
-const STOPS: usize = 64;
 
 /// What to run, and where everything is.
 #[derive(Clone, Debug)]
@@ -93,17 +88,6 @@ pub fn run(options: Options) -> io::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async move { Supervisor::new(init, options, environment).run().await })?;
     Ok(code)
-}
-
-/// A hook that runs.
-struct Hook {
-    pid: i32,
-    until: BootTime,
-}
-
-/// Whether the watch-dog of commands ends what hangs.
-fn mode_of(wanted: &Wanted) -> BreakerMode {
-    wanted.commands.as_ref().map(|breakers| breakers.mode).unwrap_or_default()
 }
 
 /// All that the program wrote was read.
@@ -351,54 +335,6 @@ impl Supervisor {
         self.write_at = now;
     }
 
-    /// When the watch-dog has to look: for as long as a program runs that nobody ends.
-    fn watch_at(&self) -> Option<BootTime> {
-        self.watchdog.wake().filter(|_| self.program.is_some() && !self.life.ending())
-    }
-
-    /// Looks for commands that hang and that nobody times, and ends them.
-    fn watch(&mut self, now: BootTime) {
-        if self.watch_at().is_none_or(|due| now < due) {
-            return;
-        }
-        let own: Vec<i32> = [self.checking, self.drain, self.warning.as_ref().map(|hook| hook.pid)].into_iter().flatten().collect();
-        for action in self.watchdog.look(now, &processes::table(), self.program, &own) {
-            match action {
-                watchdog::Action::Hung { name, ended } => {
-                    self.hung = self.hung.saturating_add(1);
-                    let what = format!(
-                        "{name} ran for longer than a command may (spec.bulkhead.maxCommandTimeoutSeconds), and no model was called"
-                    );
-                    if ended {
-                        agent_says!("{what}: it is ended, with all that it started");
-                        self.notice(now, "CommandHung", format!("{what}: it was ended, with all that it had started"));
-                    } else {
-                        agent_says!("{what}: it would be ended");
-                    }
-                }
-                watchdog::Action::Ask(all) => all.into_iter().for_each(|(pid, started)| {
-                    processes::signal(pid, started, Signal::TERM);
-                    // A stopped process takes no signal but this one and SIGKILL.
-                    processes::signal(pid, started, Signal::CONT);
-                }),
-                watchdog::Action::Kill(mut all) => {
-                    // First nobody may fork any more, until a look finds nobody new.
-                    for _ in 0..STOPS {
-                        all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
-                        let found = self.watchdog.with_these(&processes::table(), &all, self.program, &own);
-                        let before = all.len();
-                        all.extend(found);
-                        if all.len() == before {
-                            break;
-                        }
-                    }
-                    all.into_iter().for_each(|(pid, started)| processes::signal(pid, started, Signal::KILL));
-                }
-                watchdog::Action::Left(left) => agent_says!("{left} processes of a command that hung cannot be killed"),
-            }
-        }
-    }
-
     fn ask_all(&self) {
         self.init.signal_all(Signal::TERM);
         if self.options.tty {
@@ -562,21 +498,6 @@ impl Supervisor {
         }
     }
 
-    fn drain(&mut self, command: &[String]) {
-        match self.start_hook(command, b"") {
-            Ok(pid) => self.drain = Some(pid),
-            Err(error) => {
-                agent_says!("the drain hook cannot be started: {error}");
-                self.on(Event::HookEnded);
-            }
-        }
-    }
-
-    fn start_hook(&self, command: &[String], input: &[u8]) -> io::Result<i32> {
-        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        processes::start_hook(&command, &self.environment(), input)
-    }
-
     /// Takes every process that ended, or was stopped or continued.
     fn reap(&mut self) {
         loop {
@@ -628,14 +549,7 @@ impl Supervisor {
                     agent_says!("the drain hook ended with {code}");
                 }
                 self.on(Event::HookEnded);
-            } else if self.checkpointing.as_ref().is_some_and(|(hook, _)| hook.pid == pid) {
-                let late = self.checkpointing.take().is_some_and(|(_, late)| late);
-                self.checkpointed(match code {
-                    0 => Ok(CheckpointState::Taken),
-                    _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_WITHIN.as_secs())),
-                    _ => Err(format!("ended with {code}")),
-                });
-            } else if self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
+            } else if !self.was_checkpoint(pid, code) && self.warning.as_ref().is_some_and(|hook| hook.pid == pid) {
                 self.warning = None;
                 if code != 0 {
                     agent_says!("the warn hook ended with {code}");
@@ -692,70 +606,6 @@ impl Supervisor {
             self.warnings.pop_front();
         }
         self.write_at = now.after(WRITE_AGAIN);
-    }
-
-    /// Runs the warn hook, for one notice at a time, beside a program that runs.
-    fn warn(&mut self, now: BootTime) {
-        if let Some(hook) = &mut self.warning {
-            if now >= hook.until {
-                agent_says!("the warn hook takes too long and is killed");
-                self.init.kill_group(hook.pid);
-                hook.until = now.after(WARN_WITHIN);
-            }
-            return;
-        }
-        if self.program.is_none() || self.life.ending() {
-            return;
-        }
-        while let Some(notice) = self.warnings.pop_front() {
-            if self.warn_hook.is_empty() {
-                continue;
-            }
-            let input = crate::lines::line(&notice).unwrap_or_default();
-            match self.start_hook(&self.warn_hook, &input) {
-                Ok(pid) => {
-                    self.warning = Some(Hook { pid, until: now.after(WARN_WITHIN) });
-                    return;
-                }
-                Err(error) => agent_says!("the warn hook cannot be started: {error}"),
-            }
-        }
-    }
-
-    /// Has it written down where the work is, before it waits.
-    fn take_checkpoint(&mut self, now: BootTime, pause: i64) {
-        let Some(held) = self.items.held() else { return };
-        self.checkpoint = Some(Checkpoint { held, pause, state: CheckpointState::Running, message: String::new() });
-        if self.checkpoint_hook.is_empty() {
-            return self.checkpointed(Ok(CheckpointState::NoHook));
-        }
-        match self.start_hook(&self.checkpoint_hook, b"") {
-            Ok(pid) => self.checkpointing = Some((Hook { pid, until: now.after(CHECKPOINT_WITHIN) }, false)),
-            Err(error) => self.checkpointed(Err(format!("cannot be started: {error}"))),
-        }
-    }
-
-    /// What came of it.
-    fn checkpointed(&mut self, came: Result<CheckpointState, String>) {
-        if let Some(checkpoint) = &mut self.checkpoint {
-            match came {
-                Ok(state) => checkpoint.state = state,
-                Err(why) => {
-                    agent_says!("the checkpoint hook {why}");
-                    (checkpoint.state, checkpoint.message) = (CheckpointState::Failed, why.chars().take(256).collect());
-                }
-            }
-        }
-        self.on_item(item::Event::CheckpointEnded);
-    }
-
-    /// Kills a checkpoint hook that takes too long.
-    fn hasten_checkpoint(&mut self, now: BootTime) {
-        if let Some((hook, late)) = self.checkpointing.as_mut().filter(|(hook, _)| now >= hook.until) {
-            *late = true;
-            self.init.kill_group(hook.pid);
-            hook.until = now.after(WARN_WITHIN);
-        }
     }
 
     /// Lets the sidecar know, if it matters: something changed, or the program was active since.

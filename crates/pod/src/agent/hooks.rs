@@ -1,0 +1,124 @@
+//! The commands that a pool has run at turning points of an agent's life: before its end, for a warning, before its work waits. Each
+//! runs beside the program, has a time, and is killed when that is over; our own loop waits for none.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use spillway_wire::agent::{Checkpoint, CheckpointState};
+
+use super::life::Event;
+use super::{Supervisor, item, processes};
+use crate::agent_says;
+use crate::clock::BootTime;
+
+/// For one run of the warn hook.
+const WARN_WITHIN: Duration = Duration::from_secs(10);
+/// For one run of the checkpoint hook: less than the governor waits for what came of it.
+const CHECKPOINT_WITHIN: Duration = Duration::from_secs(120);
+/// Notices that wait for the warn hook; the oldest gives way.
+pub(super) const WARNINGS: usize = 32;
+
+/// A hook that runs.
+pub(super) struct Hook {
+    pub pid: i32,
+    pub until: BootTime,
+}
+
+impl Supervisor {
+    /// What we started beside the program: nobody's orphans.
+    pub(super) fn beside(&self) -> Vec<i32> {
+        let hooks = [self.warning.as_ref(), self.checkpointing.as_ref().map(|(hook, _)| hook)].map(|hook| hook.map(|hook| hook.pid));
+        [self.checking, self.drain].into_iter().chain(hooks).flatten().collect()
+    }
+
+    pub(super) fn drain(&mut self, command: &[String]) {
+        match self.start_hook(command, b"") {
+            Ok(pid) => self.drain = Some(pid),
+            Err(error) => {
+                agent_says!("the drain hook cannot be started: {error}");
+                self.on(Event::HookEnded);
+            }
+        }
+    }
+
+    fn start_hook(&self, command: &[String], input: &[u8]) -> io::Result<i32> {
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        processes::start_hook(&command, &self.environment(), input)
+    }
+
+    /// Runs the warn hook, for one notice at a time, beside a program that runs.
+    pub(super) fn warn(&mut self, now: BootTime) {
+        if let Some(hook) = &mut self.warning {
+            if now >= hook.until {
+                agent_says!("the warn hook takes too long and is killed");
+                self.init.kill_group(hook.pid);
+                hook.until = now.after(WARN_WITHIN);
+            }
+            return;
+        }
+        if self.program.is_none() || self.life.ending() {
+            return;
+        }
+        while let Some(notice) = self.warnings.pop_front() {
+            if self.warn_hook.is_empty() {
+                continue;
+            }
+            let input = crate::lines::line(&notice).unwrap_or_default();
+            match self.start_hook(&self.warn_hook, &input) {
+                Ok(pid) => {
+                    self.warning = Some(Hook { pid, until: now.after(WARN_WITHIN) });
+                    return;
+                }
+                Err(error) => agent_says!("the warn hook cannot be started: {error}"),
+            }
+        }
+    }
+
+    /// Has it written down where the work is, before it waits.
+    pub(super) fn take_checkpoint(&mut self, now: BootTime, pause: i64) {
+        let Some(held) = self.items.held() else { return };
+        self.checkpoint = Some(Checkpoint { held, pause, state: CheckpointState::Running, message: String::new() });
+        if self.checkpoint_hook.is_empty() {
+            return self.checkpointed(Ok(CheckpointState::NoHook));
+        }
+        match self.start_hook(&self.checkpoint_hook, b"") {
+            Ok(pid) => self.checkpointing = Some((Hook { pid, until: now.after(CHECKPOINT_WITHIN) }, false)),
+            Err(error) => self.checkpointed(Err(format!("cannot be started: {error}"))),
+        }
+    }
+
+    /// The checkpoint hook ended with this code, if it was this process.
+    pub(super) fn was_checkpoint(&mut self, pid: i32, code: u8) -> bool {
+        let Some((_, late)) = self.checkpointing.take_if(|(hook, _)| hook.pid == pid) else { return false };
+        self.checkpointed(match code {
+            0 => Ok(CheckpointState::Taken),
+            _ if late => Err(format!("took longer than {} s and was killed", CHECKPOINT_WITHIN.as_secs())),
+            code => Err(format!("ended with {code}")),
+        });
+        true
+    }
+
+    /// What came of it.
+    fn checkpointed(&mut self, came: Result<CheckpointState, String>) {
+        if let Some(checkpoint) = &mut self.checkpoint {
+            match came {
+                Ok(state) => checkpoint.state = state,
+                Err(why) => {
+                    agent_says!("the checkpoint hook {why}");
+                    (checkpoint.state, checkpoint.message) = (CheckpointState::Failed, why.chars().take(256).collect());
+                }
+            }
+        }
+        self.on_item(item::Event::CheckpointEnded);
+    }
+
+    /// Kills a checkpoint hook that takes too long.
+    pub(super) fn hasten_checkpoint(&mut self, now: BootTime) {
+        if let Some((hook, late)) = self.checkpointing.as_mut().filter(|(hook, _)| now >= hook.until) {
+            *late = true;
+            self.init.kill_group(hook.pid);
+            hook.until = now.after(WARN_WITHIN);
+        }
+    }
+}

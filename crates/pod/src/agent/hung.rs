@@ -1,0 +1,67 @@
+//! Carries out what the [watch-dog](super::watchdog) says about commands that hang and that nobody times.
+
+use rustix::process::Signal;
+use spillway_wire::agent::Wanted;
+use spillway_wire::command::BreakerMode;
+
+use super::{Supervisor, processes, watchdog};
+use crate::agent_says;
+use crate::clock::BootTime;
+
+/// Looks in a row that find something new to stop, before everything is killed anyhow.
+const STOPS: usize = 64;
+
+/// Whether the watch-dog of commands ends what hangs.
+pub(super) fn mode_of(wanted: &Wanted) -> BreakerMode {
+    wanted.commands.as_ref().map(|breakers| breakers.mode).unwrap_or_default()
+}
+
+impl Supervisor {
+    /// When the watch-dog has to look: for as long as a program runs that nobody ends.
+    pub(super) fn watch_at(&self) -> Option<BootTime> {
+        self.watchdog.wake().filter(|_| self.program.is_some() && !self.life.ending())
+    }
+
+    /// Looks for commands that hang and that nobody times, and ends them.
+    pub(super) fn watch(&mut self, now: BootTime) {
+        if self.watch_at().is_none_or(|due| now < due) {
+            return;
+        }
+        let own = self.beside();
+        for action in self.watchdog.look(now, &processes::table(), self.program, &own) {
+            match action {
+                watchdog::Action::Hung { name, ended } => {
+                    self.hung = self.hung.saturating_add(1);
+                    let what = format!(
+                        "{name} ran for longer than a command may (spec.bulkhead.maxCommandTimeoutSeconds), and no model was called"
+                    );
+                    if ended {
+                        agent_says!("{what}: it is ended, with all that it started");
+                        self.notice(now, "CommandHung", format!("{what}: it was ended, with all that it had started"));
+                    } else {
+                        agent_says!("{what}: it would be ended");
+                    }
+                }
+                watchdog::Action::Ask(all) => all.into_iter().for_each(|(pid, started)| {
+                    processes::signal(pid, started, Signal::TERM);
+                    // A stopped process takes no signal but this one and SIGKILL.
+                    processes::signal(pid, started, Signal::CONT);
+                }),
+                watchdog::Action::Kill(mut all) => {
+                    // First nobody may fork any more, until a look finds nobody new.
+                    for _ in 0..STOPS {
+                        all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
+                        let found = self.watchdog.with_these(&processes::table(), &all, self.program, &own);
+                        let before = all.len();
+                        all.extend(found);
+                        if all.len() == before {
+                            break;
+                        }
+                    }
+                    all.into_iter().for_each(|(pid, started)| processes::signal(pid, started, Signal::KILL));
+                }
+                watchdog::Action::Left(left) => agent_says!("{left} processes of a command that hung cannot be killed"),
+            }
+        }
+    }
+}
