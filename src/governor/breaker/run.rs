@@ -15,6 +15,7 @@ use crate::cluster::{Class, Error};
 use crate::controller::budget as defaults;
 use crate::controller::publish::publish;
 use crate::controller::{Context, Key as Name};
+use crate::governor::budget::facts::turn_seconds;
 
 /// Time goes by in these steps.
 const TICK: Duration = Duration::from_secs(1);
@@ -22,8 +23,6 @@ const TICK: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(5);
 /// Changes that come together are taken together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// A model turn of a pool that says nothing of it, in seconds.
-const TURN: i32 = 600;
 /// Name of this loop in logs.
 const LOOP: &str = "breaker";
 
@@ -33,14 +32,10 @@ pub async fn run(context: Arc<Context>) {
     futures::join!(look(&context), tick(&context), write(context.clone()));
 }
 
-/// The longest that a model turn of a pool may take, in milliseconds.
-fn turn(pool: &AgentPool) -> u64 {
-    let seconds = pool.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.model_turn_timeout_seconds).unwrap_or(TURN);
-    milliseconds(seconds)
-}
-
-fn milliseconds(seconds: i32) -> u64 {
-    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
+/// The longest that a model turn of a pool may take, in milliseconds. One that does not fit its type says nothing of it.
+fn turn(pool: Option<&AgentPool>, namespace: &str, context: &Context) -> u64 {
+    let own = pool.and_then(|pool| pool.spec.bulkhead.as_ref());
+    u64::from(turn_seconds(own, context.meter.defaults(namespace).as_ref())) * 1000
 }
 
 /// Breakers and pools, as they are now.
@@ -58,7 +53,9 @@ fn plant(context: &Context) {
     let breakers = breakers.filter(|breaker| breaker.metadata.deletion_timestamp.is_none()).collect();
     let pools = context.stores.pools.state().into_iter().map(|stored| {
         // One that does not fit its type is there all the same: its circuit is not forgotten.
-        (Name::of(stored.as_ref()), stored.0.as_ref().map_or_else(|_| milliseconds(TURN), turn))
+        let name = Name::of(stored.as_ref());
+        let turn = turn(stored.0.as_ref().ok(), &name.namespace, context);
+        (name, turn)
     });
     context.circuits.plant(breakers, pools.collect::<HashMap<_, _>>());
 }

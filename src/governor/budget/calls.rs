@@ -15,7 +15,6 @@ use super::facts;
 use super::meter::{Held, Meter};
 use super::object::Object;
 use super::{standing, way};
-use crate::api::cluster_budget::Defaults;
 use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool};
 use crate::controller::conditions::find;
@@ -33,8 +32,6 @@ use crate::wire::{Code, Refusal, body};
 
 /// A hold waits so long for what must be written before it.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
-/// A model turn of a pool that says nothing of it, in seconds.
-const TURN: u32 = 600;
 /// What a call may take beyond its turn, before it is sent and while it is read on.
 const BEYOND: Duration = Duration::from_secs(120);
 
@@ -262,7 +259,8 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let meter::Facts { bytes, other_tokens, output, thinking, choices } = facts;
     let asked = Body { bytes, other_tokens, output, model_output: None, thinking, choices };
     let model = way.model.clone().unwrap_or_default();
-    let (pool_name, turn) = (Name::of(pool), turn_seconds(pool, meter.defaults(&caller.key.namespace).as_ref()));
+    let (pool_name, turn) =
+        (Name::of(pool), facts::turn_seconds(pool.spec.bulkhead.as_ref(), meter.defaults(&caller.key.namespace).as_ref()));
     let asked_circuit = match context.circuits.is_out(&session, id) {
         true => None,
         false => {
@@ -311,13 +309,6 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         Some(Held::Unknown) => Err(unknown()),
         Some(Held::Soon) | None => Err(away("what must be stored before this call could not be in time; try again")),
     }
-}
-
-/// How long a model turn of a pool may take.
-fn turn_seconds(pool: &AgentPool, defaults: Option<&Defaults>) -> u32 {
-    let own = pool.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.model_turn_timeout_seconds);
-    let above = || defaults?.bulkhead.as_ref()?.model_turn_timeout_seconds;
-    own.or_else(above).and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(TURN)
 }
 
 fn spent(because: &Because) -> bool {

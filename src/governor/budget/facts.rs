@@ -21,6 +21,8 @@ use crate::policy::budget::{Mode, Terms, Weights, Window};
 
 /// Tokens of an agent's life where nothing says otherwise.
 const LIFETIME: i64 = 10_000;
+/// Seconds of a model turn, where nobody says it.
+const TURN: u32 = 600;
 /// Tokens of a Budget in an hour, likewise.
 const HOURLY: i64 = 100_000;
 /// Model calls in flight below a Budget, likewise.
@@ -115,6 +117,13 @@ pub fn lifetime(own: Option<&Bulkhead>, defaults: Option<&Defaults>, taken: u32)
     let top_up = [own, default].into_iter().flatten().find_map(|bulkhead| bulkhead.top_up.as_ref());
     let (top_up, max) = top_up.map_or((0, 0), |top_up| (top_up.tokens, u32::try_from(top_up.max).unwrap_or(0)));
     Lifetime { tokens, top_up, max, taken }
+}
+
+/// Seconds that a model turn of a pool may take.
+pub fn turn_seconds(own: Option<&Bulkhead>, defaults: Option<&Defaults>) -> u32 {
+    let default = defaults.and_then(|defaults| defaults.bulkhead.as_ref());
+    let seconds = [own, default].into_iter().flatten().find_map(|bulkhead| bulkhead.model_turn_timeout_seconds);
+    seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(TURN)
 }
 
 /// Calls of one agent in a second, of a pool with this Budget.

@@ -77,6 +77,12 @@ fn a_budgets_word_is_before_the_clusters_and_field_by_field() {
     assert_eq!((life.limit(), life.max), (500_005, 2));
     let own = Bulkhead { lifetime_tokens: Some(70), ..Bulkhead::default() };
     assert_eq!(lifetime(Some(&own), defaults.as_ref(), 0).limit(), 70);
+    let turn = |seconds| Bulkhead { model_turn_timeout_seconds: Some(seconds), ..Bulkhead::default() };
+    let above = Defaults { bulkhead: Some(turn(40)), ..Defaults::default() };
+    assert_eq!(
+        [(None, None), (None, Some(&above)), (Some(&turn(5)), Some(&above))].map(|(own, above)| turn_seconds(own, above)),
+        [600, 40, 5]
+    );
 }
 
 #[test]
