@@ -3,20 +3,22 @@
 //! It must not decide: findings come from `policy::health` on times from `policy::attendance`, directives from the
 //! reconciler. What always holds: a revision of what is wanted is never used for two different states, whoever leads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+mod commands;
+mod signals;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
+use self::commands::Commanding;
 use crate::cluster::clock::BootTime;
 use crate::controller::Key;
 use crate::policy::attendance::{Attendance, Heard, Times};
-use crate::policy::breaker::Permit;
 use crate::policy::health::{self, Finding};
 use crate::policy::hub::{Signal, TimedOut};
 use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
-use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
 use crate::wire::governor::Change;
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
@@ -30,22 +32,6 @@ const PERIODS: u32 = 3;
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 /// Notices kept for an agent that does not take them.
 const NOTICES: usize = 32;
-/// Between two answers to the same thing that happens again and again.
-const ANSWER_AGAIN: Duration = Duration::from_secs(60);
-/// Occurrences of a signal that are remembered for one agent.
-const OCCURRENCES: usize = 256;
-/// Commands of one agent that are tried for its namespace and whose end is awaited.
-const TRIES: usize = 64;
-/// An opening until another time is another one. Clocks differ a little each time they are read.
-const SAME: Duration = Duration::from_secs(2);
-/// The end of an item so soon after a refusal of ours is that refusal's doing.
-const REFUSED_WITHIN: Duration = Duration::from_secs(60);
-/// What is stored is seen by all watches within this.
-const SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// All agents of a gang have said within this what became of them.
-const GANG_AGAIN: Duration = Duration::from_secs(60);
-/// What is decided about a signal is decided within this, however busy we are.
-const DECIDED_WITHIN: Duration = Duration::from_secs(15);
 /// Changes that a slow gateway may be behind; then it begins anew.
 const BEHIND: usize = 4096;
 
@@ -127,15 +113,25 @@ pub struct View {
     pub timeouts: u32,
 }
 
-/// What is known of an agent's commands.
-#[derive(Default)]
-struct Commanding {
-    /// What it is told, and until when the circuit of its namespace is open.
-    told: Option<(CommandBreakers, Option<BootTime>)>,
-    /// What its pod counted; none: it was not heard yet.
-    counts: Option<CommandCounts>,
-    /// The commands that it tries for its namespace.
-    tries: BTreeMap<CommandPermit, Permit>,
+#[cfg(test)]
+impl View {
+    /// One that runs, and of which there is nothing else to say.
+    pub fn well() -> Self {
+        Self {
+            registered: true,
+            started: true,
+            report: None,
+            sandbox: None,
+            finding: Finding::Well,
+            goodbye: None,
+            asks: None,
+            occurrences: BTreeMap::new(),
+            words: BTreeMap::new(),
+            short_at: None,
+            began_fresh: false,
+            timeouts: 0,
+        }
+    }
 }
 
 /// What an agent asks people for.
@@ -355,63 +351,6 @@ impl Live {
         }
     }
 
-    /// Every agent that is expected, by the uid of its pod.
-    pub fn everybody(&self) -> Vec<(String, Key)> {
-        let state = self.lock();
-        let expected = state.agents.iter().filter_map(|(uid, one)| Some((uid.clone(), one.expected.as_ref()?.key.clone())));
-        expected.collect()
-    }
-
-    /// How the breakers of its commands stand.
-    pub fn commands(&self, uid: &str, breakers: CommandBreakers) {
-        let mut state = self.lock();
-        let one = state.agents.entry(uid.to_owned()).or_default();
-        let mut breakers = breakers;
-        let wait = breakers.open_globally.as_mut().map(|open| std::mem::take(&mut open.retry_after_milliseconds));
-        let until = wait.map(|wait| BootTime::now().after(Duration::from_millis(wait)));
-        let apart = |one: BootTime, other: BootTime| one.since(other).max(other.since(one));
-        let same = |(known, known_until): &(CommandBreakers, Option<BootTime>)| {
-            *known == breakers && known_until.zip(until).is_none_or(|(one, other)| apart(one, other) < SAME)
-        };
-        if one.commanding.told.as_ref().is_some_and(same) {
-            return;
-        }
-        one.commanding.told = Some((breakers, until));
-        self.changed(uid, one);
-    }
-
-    /// Its pod counted so much; what of it is new. What it counted before it was heard counts for nobody.
-    pub fn commands_counted(&self, uid: &str, counts: CommandCounts) -> CommandCounts {
-        let mut state = self.lock();
-        let one = state.agents.entry(uid.to_owned()).or_default();
-        let known = one.commanding.counts.replace(counts).unwrap_or(counts);
-        CommandCounts { failed: counts.failed.saturating_sub(known.failed), opened: counts.opened.saturating_sub(known.opened) }
-    }
-
-    /// The permit with which it tries this command, if it was given one.
-    pub fn tries(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
-        self.lock().agents.get(uid)?.commanding.tries.get(&command).copied()
-    }
-
-    /// It may try this command.
-    pub fn may_try(&self, uid: &str, command: CommandPermit, permit: Permit) {
-        let mut state = self.lock();
-        let tries = &mut state.agents.entry(uid.to_owned()).or_default().commanding.tries;
-        while tries.len() >= TRIES {
-            tries.pop_first();
-        }
-        tries.insert(command, permit);
-    }
-
-    /// It says how a command ended that it tried: the permit, if it was given this one.
-    pub fn tried(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
-        let mut state = self.lock();
-        let tries = &mut state.agents.get_mut(uid)?.commanding.tries;
-        let given = |permit: &Permit| (permit.owner, permit.epoch, permit.id) == (owner, epoch, id);
-        let command = tries.iter().find(|(_, permit)| given(permit)).map(|(command, _)| *command)?;
-        tries.remove(&command)
-    }
-
     /// There may be work for this agent, which asked for some.
     pub fn offer(&self, uid: &str) {
         let _ = self.0.changes.send(Change::Work { uid: uid.to_owned() }); // without a gateway nobody waits
@@ -466,107 +405,6 @@ impl Live {
     /// Held while a child of this agent is made.
     pub fn spawning(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
         self.lock().agents.entry(uid.to_owned()).or_default().spawning.clone()
-    }
-
-    /// A signal that no state shows was raised by what an agent did, or by what is above it; in these words, if there are any.
-    pub fn raised(&self, uid: &str, signal: Signal, words: Option<String>) {
-        let mut state = self.lock();
-        let one = state.agents.entry(uid.to_owned()).or_default();
-        one.words.extend(words.map(|words| (signal, words)));
-        let times = one.occurrences.entry(signal).or_default();
-        if times.len() == OCCURRENCES {
-            times.pop_front();
-        }
-        times.push_back(BootTime::now());
-    }
-
-    /// A call of an agent with an item in hand was refused for want of tokens of its own life, whose limit was so high.
-    pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
-        self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
-        if let Some(one) = self.lock().agents.get_mut(uid) {
-            one.short_at = limit;
-        }
-    }
-
-    /// Something that an agent did took too long and was ended. Its reconciler has to be woken: it counts, and decides.
-    pub fn timed_out(&self, uid: &str, what: TimedOut) {
-        self.raised(uid, Signal::OperationTimeout, Some(what.words().to_owned()));
-        if let Some(one) = self.lock().agents.get_mut(uid) {
-            one.timeouts = one.timeouts.saturating_add(1);
-        }
-    }
-
-    /// So many of its time-outs are counted in its status.
-    pub fn timeouts_stored(&self, uid: &str, counted: u32) {
-        if let Some(one) = self.lock().agents.get_mut(uid) {
-            one.timeouts = one.timeouts.saturating_sub(counted);
-        }
-    }
-
-    /// A call for this item was refused by something above the agent.
-    pub fn refused(&self, uid: &str, held: Held) {
-        self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, BootTime::now()));
-    }
-
-    /// Whether one was, a short time ago.
-    pub fn was_refused(&self, uid: &str, held: &Held) -> bool {
-        let state = self.lock();
-        let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
-        refused.is_some_and(|(of, at)| of == held && at.elapsed() < REFUSED_WITHIN)
-    }
-
-    /// Whether a signal was raised just now, and what is done about it is not stored yet, or is so new that not everybody has
-    /// seen it.
-    pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
-        let state = self.lock();
-        let Some(one) = state.agents.get(uid) else { return false };
-        let raised = one.occurrences.get(&signal).and_then(VecDeque::back);
-        let mut decided = [one.answered.get(&signal), one.dealt_with.get(&signal)].into_iter().flatten();
-        raised.is_some_and(|at| at.elapsed() < DECIDED_WITHIN) || decided.any(|at| at.elapsed() < SEEN_WITHIN)
-    }
-
-    /// What follows from a signal is stored: what was raised before counts no more, whether it was told or not.
-    pub fn dealt_with(&self, uid: &str, signal: Signal) {
-        if let Some(one) = self.lock().agents.get_mut(uid) {
-            one.occurrences.remove(&signal);
-            one.words.remove(&signal);
-            one.dealt_with.insert(signal, BootTime::now());
-        }
-    }
-
-    /// Whether people were not told yet, lately, that a gang in this namespace diverges: in words that are its own. It counts as
-    /// told from then on.
-    pub fn first_of_gang(&self, namespace: &str, words: &str) -> bool {
-        let gangs = &mut self.lock().gangs;
-        gangs.retain(|_, told| told.elapsed() < GANG_AGAIN);
-        gangs.insert((namespace.to_owned(), words.to_owned()), BootTime::now()).is_none()
-    }
-
-    /// Whether a signal stands without an answer: one that goes on standing is answered once.
-    pub fn unanswered(&self, uid: &str, signal: Signal) -> bool {
-        let state = self.lock();
-        // One that ended is told of once, by its own last write.
-        let Some(one) = state.agents.get(uid) else { return true };
-        // What happens again and again is answered again, but not each time.
-        let again = |answered: &BootTime| one.occurrences.contains_key(&signal) && answered.elapsed() >= ANSWER_AGAIN;
-        one.answered.get(&signal).is_none_or(again)
-    }
-
-    /// A signal was answered, and that is stored: its occurrences so far count no more.
-    pub fn answered(&self, uid: &str, signal: Signal) {
-        if let Some(one) = self.lock().agents.get_mut(uid) {
-            one.occurrences.remove(&signal);
-            one.words.remove(&signal);
-            one.answered.insert(signal, BootTime::now());
-        }
-    }
-
-    /// These signals stand now; one that stood and does not any more may be answered again.
-    pub fn standing(&self, uid: &str, signals: &BTreeSet<Signal>) {
-        if let Some(one) = self.lock().agents.get_mut(uid) {
-            // One that occurs, and does not stand, is remembered for as long as it is not answered again.
-            one.answered.retain(|signal, answered| signals.contains(signal) || answered.elapsed() < ANSWER_AGAIN);
-        }
     }
 
     /// What is wanted of an agent from now on.

@@ -1,7 +1,8 @@
 //! What agents reported and are told, and what their silence means, in memory.
 
 use super::*;
-use crate::wire::command::OpenGlobally;
+use crate::policy::breaker::Permit;
+use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, OpenGlobally};
 
 fn report() -> Report {
     Report::of(Program::Running)

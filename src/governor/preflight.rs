@@ -37,7 +37,6 @@ pub const REASON: &str = reasons::PREFLIGHT_FAILED;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::health::Finding;
     use crate::wire::agent::{Program, Report, Sandbox};
     use serde_json::{Value, json};
 
@@ -48,19 +47,10 @@ mod tests {
         let preflight = |state| Preflight { state, message: "no login".into() };
         let report = report.map(|state| Report { preflight: state.map(preflight), ..Report::of(Program::Waiting) });
         View {
-            registered: true,
-            started: true,
             report: report.map(|report| (report, jiff::Timestamp::UNIX_EPOCH)),
             sandbox: missing
                 .map(|missing| Sandbox { tier: "Pod".into(), missing: missing.iter().map(|name| (*name).to_owned()).collect() }),
-            finding: Finding::Well,
-            goodbye: None,
-            asks: None,
-            occurrences: Default::default(),
-            words: Default::default(),
-            short_at: None,
-            began_fresh: false,
-            timeouts: 0,
+            ..View::well()
         }
     }
     fn spec(preflight: Value) -> AgentPoolSpec {

@@ -3,6 +3,7 @@
 
 use crate::AgentPoolSpec;
 use crate::agent_pool::PoolMode;
+use crate::names;
 
 /// Seconds between being asked to stop and being killed.
 pub const HEARTBEAT_PERIOD_SECONDS: i32 = 20;
@@ -15,7 +16,7 @@ pub const STOPPED_TTL_SECONDS: i32 = 3600;
 impl AgentPoolSpec {
     /// At least so many agents: 0, for schedulers 1.
     pub fn min(&self) -> u32 {
-        let by_type = u32::from(self.type_ == "scheduler");
+        let by_type = u32::from(self.type_ == names::SCHEDULER);
         self.scaling.as_ref().and_then(|scaling| scaling.min).map_or(by_type, at_least_zero)
     }
 
@@ -26,7 +27,7 @@ impl AgentPoolSpec {
 
     /// Whether the pool follows the work in its queues: workers and drones do. A Chat pool never does.
     pub fn work_aware(&self) -> bool {
-        let by_type = matches!(self.type_.as_str(), "worker" | "drone");
+        let by_type = matches!(self.type_.as_str(), "worker" | names::DRONE);
         self.mode == PoolMode::Perseverance && self.scaling.as_ref().and_then(|scaling| scaling.work_aware).unwrap_or(by_type)
     }
 

@@ -28,6 +28,10 @@ pub const WALL: &str = "spillway-agents";
 pub const CA_CONFIG_MAP: &str = "spillway-ca";
 /// The Budget, the Breaker, and the ClusterBudget, that hold where none is named.
 pub const DEFAULT: &str = "default";
+/// The type of pools whose agents keep a team's queues: they are never ended for want of tokens.
+pub const SCHEDULER: &str = "scheduler";
+/// The type of pools whose agents do one item each: a failure under one is final.
+pub const DRONE: &str = "drone";
 /// Why a person did something, for people.
 pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
 /// On a ResourceQuota or LimitRange of a Budget: a hash of what was applied, so that what is left out later is taken back.

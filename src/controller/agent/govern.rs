@@ -7,9 +7,8 @@ use kube::ResourceExt;
 
 use super::observe::Observed;
 use super::{status, supervise};
-use crate::api::Agent;
+use crate::api::{Agent, names};
 use crate::controller::context::{Context, Key};
-use crate::governor::budget::standing::SCHEDULER;
 use crate::governor::live::Expected;
 use crate::policy::agent::{Doing, Sleep, State};
 use crate::policy::budget::Key as TokenKey;
@@ -150,7 +149,7 @@ fn escalate(agent: &Agent, stored: Option<&str>, observed: &Observed, context: &
     let schedulers = || {
         let pools = context.stores.pools.state().into_iter();
         let here = pools.filter_map(|pool| pool.0.as_ref().ok().cloned()).filter(|pool| pool.namespace().as_deref() == Some(&namespace));
-        here.filter(|pool| pool.spec.type_ == SCHEDULER).map(|pool| pool.name_any()).collect()
+        here.filter(|pool| pool.spec.type_ == names::SCHEDULER).map(|pool| pool.name_any()).collect()
     };
     let pools: Vec<String> = submitter.map_or_else(schedulers, |pool| vec![pool]);
     context.desk.with(&namespace, |room| pools.iter().for_each(|pool| room.escalate(place, pool, message.clone())));

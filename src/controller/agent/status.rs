@@ -95,7 +95,7 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     };
     next.conditions.extend(given_up);
     next.conditions.push(sandbox(told, &next, &conditions));
-    next.conditions.push(paused(told, &conditions));
+    next.conditions.push(paused(told, next.paused_at_limit, &conditions));
     next.conditions.extend(checkpointed(told, &conditions).filter(|_| !phase.ended()));
     next.conditions.extend(asks(told, &conditions).filter(|_| !phase.ended()));
     let available = available(told, &conditions, phase);
@@ -286,14 +286,20 @@ fn sandbox(told: &Told<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Con
     }
 }
 
-fn paused(told: &Told<'_>, conditions: &Builder<'_>) -> Condition {
-    let (status, reason, words) = match told.paused {
-        None => (false, reasons::NOT_PAUSED, ""),
-        Some(Pause::Spec) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
-        Some(Pause::Supervisor) => {
+/// `at`: the limit of its life at which its tokens were over; none: they are not what is short.
+fn paused(told: &Told<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
+    let (status, reason, words) = match (told.paused, at) {
+        (None, _) => (false, reasons::NOT_PAUSED, ""),
+        (Some(Pause::Spec), _) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
+        (Some(Pause::Supervisor), _) => {
             (true, reasons::PAUSED_BY_SUPERVISOR, "the supervisor holds it; spec.resumePause: status.pauses lets it go")
         }
-        Some(Pause::Tokens) => (
+        (Some(Pause::Tokens), None) => (
+            true,
+            reasons::TOKEN_BUDGET_EXCEEDED,
+            "a threshold of a Budget above holds it and its work is kept; spec.resumePause: status.pauses lets it go",
+        ),
+        (Some(Pause::Tokens), Some(_)) => (
             true,
             reasons::TOKEN_BUDGET_EXCEEDED,
             "the tokens of its life are over and its work is kept; it goes on by itself when a Grant, or its pool, gives it more",

@@ -48,23 +48,6 @@ fn told(state: &State) -> Told<'_> {
     }
 }
 
-fn view() -> View {
-    View {
-        registered: true,
-        started: true,
-        report: None,
-        sandbox: None,
-        finding: Finding::Well,
-        goodbye: None,
-        asks: None,
-        occurrences: Default::default(),
-        words: Default::default(),
-        short_at: None,
-        began_fresh: false,
-        timeouts: 0,
-    }
-}
-
 #[test]
 fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
     let mut agent = agent();
@@ -166,20 +149,7 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
     agent.status = Some(written(&agent, &Told { made: Some(&pod), claim: Some(&claim), ..told(&pending) }));
     agent.status = Some(written(&agent, &told(&State::Running(Doing::Idle))));
     assert!(supervise::heartbeating(&agent) && supervise::was_started(&agent));
-    let view = View {
-        registered: true,
-        started: true,
-        report: None,
-        sandbox: None,
-        finding: Finding::Well,
-        goodbye: Some(("I was asked to end".into(), jiff::Timestamp::UNIX_EPOCH)),
-        asks: None,
-        occurrences: Default::default(),
-        words: Default::default(),
-        short_at: None,
-        began_fresh: false,
-        timeouts: 0,
-    };
+    let view = View { goodbye: Some(("I was asked to end".into(), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
     let going = State::Hibernating;
     let before = agent.status.replace(written(&agent, &Told { view: Some(&view), ..told(&going) }));
     assert_eq!(agent.status.as_ref().and_then(|status| status.goodbye.as_ref()), None, "it comes back");
@@ -199,20 +169,7 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
 
 #[test]
 fn a_goodbye_and_its_phase_are_one_write() {
-    let view = View {
-        registered: true,
-        started: true,
-        report: None,
-        sandbox: None,
-        finding: Finding::Well,
-        goodbye: Some(("done".into(), jiff::Timestamp::UNIX_EPOCH)),
-        asks: None,
-        occurrences: Default::default(),
-        words: Default::default(),
-        short_at: None,
-        began_fresh: false,
-        timeouts: 0,
-    };
+    let view = View { goodbye: Some(("done".into(), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);
     let said = written(&agent, &Told { view: Some(&view), ..told(&idle) });
@@ -229,20 +186,7 @@ fn a_goodbye_and_its_phase_are_one_write() {
 
 #[test]
 fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
-    let view = |asks: Asks| View {
-        registered: true,
-        started: true,
-        report: None,
-        sandbox: None,
-        finding: Finding::Well,
-        goodbye: None,
-        asks: Some(asks),
-        occurrences: Default::default(),
-        words: Default::default(),
-        short_at: None,
-        began_fresh: false,
-        timeouts: 0,
-    };
+    let view = |asks: Asks| View { asks: Some(asks), ..View::well() };
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);
     let nothing = view(Asks::Nothing);
@@ -313,14 +257,17 @@ fn that_there_are_no_tokens_is_told_at_once_with_what_to_raise_and_so_is_that_th
 fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_over() {
     let mut agent = agent();
     let (held, on) = (State::Running(Doing::Paused), State::Running(Doing::Active));
-    let short = View { short_at: Some(500), ..view() };
+    let short = View { short_at: Some(500), ..View::well() };
     let first = written(&agent, &Told { view: Some(&short), paused: Some(Pause::Tokens), ..told(&held) });
     assert_eq!((first.phase, first.pauses, first.paused_at_limit), (Some(AgentPhase::Paused), Some(1), Some(500)));
     let paused = find(&first.conditions, "Paused").expect("it is said");
     assert_eq!((paused.status.as_str(), paused.reason.as_str()), ("True", "TokenBudgetExceeded"));
     assert_eq!(supervise::held_by_supervisor(&first), Some("TokenBudgetExceeded"));
+    let above = written(&agent, &Told { view: Some(&View::well()), paused: Some(Pause::Tokens), ..told(&held) });
+    let words = |status: &AgentStatus| find(&status.conditions, "Paused").map(|paused| paused.message.clone()).unwrap_or_default();
+    assert!(words(&first).contains("goes on by itself") && words(&above).contains("resumePause"), "what ends it is said");
     agent.status = Some(first.clone());
-    let other = View { short_at: Some(900), ..view() };
+    let other = View { short_at: Some(900), ..View::well() };
     assert_eq!(next(&agent, &Told { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }), None, "as it was when it began");
     let over = written(&agent, &Told { view: Some(&other), ..told(&on) });
     assert_eq!((over.pauses, over.paused_at_limit, supervise::held_by_supervisor(&over)), (Some(1), None, None));
@@ -343,7 +290,7 @@ fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
     let reported = |pause, state, message: &str| {
         let checkpoint = Some(Checkpoint { held: held.clone(), pause, state, message: message.to_owned() });
         let report = crate::wire::agent::Report { checkpoint, ..crate::wire::agent::Report::of(crate::wire::agent::Program::Waiting) };
-        View { report: Some((report, jiff::Timestamp::UNIX_EPOCH)), ..view() }
+        View { report: Some((report, jiff::Timestamp::UNIX_EPOCH)), ..View::well() }
     };
     let says = |agent: &Agent, view: &View, holding: &Holding, seconds: i64| {
         let now = jiff::Timestamp::from_second(100 + seconds).expect("a time");
@@ -355,14 +302,15 @@ fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
     let (waits, leased) = (holding(Phase::Paused, 2), holding(Phase::Leased, 1));
     let taken = reported(2, CheckpointState::Taken, "");
     assert_eq!(says(&agent, &taken, &leased, 0), None, "its item does not wait yet");
-    assert_eq!(says(&agent, &view(), &waits, 0).as_deref(), Some("Unknown CheckpointOrdered"));
+    assert_eq!(says(&agent, &View::well(), &waits, 0).as_deref(), Some("Unknown CheckpointOrdered"));
     assert_eq!(says(&agent, &reported(1, CheckpointState::Taken, ""), &waits, 0).as_deref(), Some("Unknown CheckpointOrdered"));
     assert_eq!(says(&agent, &taken, &waits, 0).as_deref(), Some("True CheckpointTaken"));
     assert_eq!(says(&agent, &reported(2, CheckpointState::NoHook, ""), &waits, 0).as_deref(), Some("False NoCheckpointHook"));
     let failed = reported(2, CheckpointState::Failed, "ended with 3");
     assert_eq!(says(&agent, &failed, &waits, 0).as_deref(), Some("False CheckpointFailed"));
-    agent.status = Some(written(&agent, &Told { view: Some(&view()), paused: Some(Pause::Tokens), holding: Some(&waits), ..told(&state) }));
-    assert_eq!(says(&agent, &view(), &waits, UNANSWERED + 1).as_deref(), Some("False CheckpointUnanswered"));
+    agent.status =
+        Some(written(&agent, &Told { view: Some(&View::well()), paused: Some(Pause::Tokens), holding: Some(&waits), ..told(&state) }));
+    assert_eq!(says(&agent, &View::well(), &waits, UNANSWERED + 1).as_deref(), Some("False CheckpointUnanswered"));
     assert_eq!(says(&agent, &taken, &waits, UNANSWERED + 1).as_deref(), Some("True CheckpointTaken"), "late is better than never");
     let over = written(&agent, &Told { view: Some(&taken), holding: Some(&leased), ..told(&State::Running(Doing::Active)) });
     assert_eq!(find(&over.conditions, "Checkpointed"), None);
@@ -372,9 +320,9 @@ fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
 fn time_outs_are_counted_and_a_life_without_tokens_ends_with_a_goodbye_of_its_own() {
     let mut agent = agent();
     let idle = State::Running(Doing::Idle);
-    let two = View { timeouts: 2, ..view() };
+    let two = View { timeouts: 2, ..View::well() };
     agent.status = Some(written(&agent, &Told { view: Some(&two), ..told(&idle) }));
-    let one = View { timeouts: 1, ..view() };
+    let one = View { timeouts: 1, ..View::well() };
     let spent = written(&agent, &Told { view: Some(&one), spent: true, ..told(&idle) });
     assert_eq!((spent.timeouts, spent.phase), (Some(3), Some(AgentPhase::Goodbye)));
     let said = |status: &AgentStatus| find(&status.conditions, "GoodbyeRequested").map(|said| said.reason.clone());

@@ -10,10 +10,9 @@ use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{AgentPoolSpec, Intervention, Signal as ApiSignal, SupervisionRule, ViolatedRule};
 use crate::api::conditions::{reasons, types};
 use crate::api::shared::Mode as ApiMode;
-use crate::api::{Agent, AgentStatus};
+use crate::api::{Agent, AgentStatus, names};
 use crate::controller::conditions::find;
 use crate::controller::context::Context;
-use crate::governor::budget::standing::SCHEDULER;
 use crate::governor::live::View;
 use crate::governor::preflight;
 use crate::governor::work::desk::Holding;
@@ -47,9 +46,9 @@ pub fn decide(
     };
     let rules: Vec<Rule> = supervision.and_then(|supervision| supervision.rules.as_ref()).into_iter().flatten().map(rule).collect();
     let worth = |holding: &Holding| if holding.worth { Worth::Something } else { Worth::Nothing };
-    let who = Who { scheduler: spec.is_some_and(|spec| spec.type_ == SCHEDULER), item: holding.map(worth) };
+    let who = Who { scheduler: spec.is_some_and(|spec| spec.type_ == names::SCHEDULER), item: holding.map(worth) };
     let decision = decide_in_hub(mode, who, &raised, &rules)?;
-    let message = format!("{}{}", decision.message, how_to_go_on(agent, &decision, holding));
+    let message = format!("{}{}", decision.message, how_to_go_on(agent, &decision, holding, view.and_then(|view| view.short_at)));
     Some(Decision { message, ..decision })
 }
 
@@ -58,16 +57,21 @@ pub fn counted(agent: &Agent) -> u32 {
     agent.status.as_ref().and_then(|status| status.timeouts).and_then(|timeouts| u32::try_from(timeouts).ok()).unwrap_or(0)
 }
 
-/// What a person does about an agent that is paused because its tokens are over.
-fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&Holding>) -> String {
+/// What a person does about an agent that is paused because its tokens are over: those of its life, at this limit, or (none) those
+/// of a Budget above.
+fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&Holding>, short_at: Option<i64>) -> String {
     if (decision.signal, decision.action) != (Signal::TokenBudgetExceeded, Action::Pause) {
         return String::new();
     }
     let (name, namespace) = (agent.name_any(), agent.namespace().unwrap_or_default());
     let item = holding.map(|holding| format!(", and item {} with it", holding.name)).unwrap_or_default();
-    format!(
-        ". It is paused{item}; everything is kept. It goes on by itself when it has more (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or is resumed; or end it: `kubectl spillway rm {name} -n {namespace}`"
-    )
+    let goes_on = match short_at {
+        Some(_) => {
+            format!("It goes on by itself when it has more (`kubectl spillway grant agent/{name} TOKENS -n {namespace}`), or is resumed")
+        }
+        None => format!("It goes on when it is resumed (`kubectl spillway resume {name} -n {namespace}`)"),
+    };
+    format!(". It is paused{item}; everything is kept. {goes_on}; or end it: `kubectl spillway rm {name} -n {namespace}`")
 }
 
 /// The signals that stand. `failure` is what the kubelet says of a pod that failed.

@@ -4,6 +4,8 @@
 //! nowhere to be stored; of two records of a circuit the one with the higher epoch is believed; circuits of one Breaker never
 //! have the same epoch, so that a person can approve all openings up to one.
 
+mod writes;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,14 +14,13 @@ use kube::ResourceExt;
 use tokio::sync::{Notify, watch};
 
 use super::calls::Calls;
-use super::convert::{self, ROOM};
+use super::convert;
 use super::key::Key;
-use super::status::{Facts, View, only_counts_differ, said};
+use super::status::{Facts, View, said};
 use crate::api::Breaker;
 use crate::api::breaker::BreakerStatus;
 use crate::cluster::clock::BootTime;
 use crate::controller::Key as Name;
-use crate::policy::backoff::delay;
 use crate::policy::breaker::choice::{Candidate, choose};
 use crate::policy::breaker::circuit::Kind;
 use crate::policy::breaker::{Answer, At, Circuit, Counts, Guard, Outcome, Permit, Rejection, Settings, State as CircuitState};
@@ -27,10 +28,6 @@ use crate::telemetry::Metrics;
 
 /// Whoever asks waits so long for an opening to be stored.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
-/// Counts alone are written at most this often.
-const COUNTS: Duration = Duration::from_secs(5);
-/// First and longest bound of the delay between tries of one write.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// Circuits of one leader have numbers of their own as owners: so many for each owner epoch.
 const OWNERS: u32 = 20;
 
@@ -536,113 +533,6 @@ impl Circuits {
         if moved || dirty {
             self.moved();
         }
-    }
-
-    /// The next Breaker whose status is to be written, and what it shall say.
-    pub(super) fn next(&self) -> Option<(Name, Arc<Breaker>, BreakerStatus)> {
-        let mut state = self.lock();
-        let state = &mut *state;
-        let names: Vec<Name> = state.dirty.iter().cloned().collect();
-        for name in names {
-            let Some((breaker, next)) = state.said(&name) else {
-                state.dirty.remove(&name);
-                continue;
-            };
-            let Some(home) = state.homes.get_mut(&name) else { continue };
-            if home.writing || home.put_off.is_some_and(|(since, wait)| since.elapsed() < wait) {
-                continue;
-            }
-            let stored = breaker.status.clone().unwrap_or_default();
-            if next == stored {
-                state.dirty.remove(&name);
-                // Whoever waits for an opening that stands there already need not wait.
-                self.is_stored(state, &name, &breaker);
-                continue;
-            }
-            if only_counts_differ(&stored, &next) && home.written.is_some_and(|written| written.elapsed() < COUNTS) {
-                continue;
-            }
-            home.writing = true;
-            state.dirty.remove(&name);
-            return Some((name, breaker, next));
-        }
-        None
-    }
-
-    fn is_stored(&self, state: &mut State, name: &Name, breaker: &Breaker) {
-        let stored: HashMap<&str, u64> = breaker
-            .status
-            .iter()
-            .flat_map(|status| status.circuits.iter().flatten())
-            .map(|circuit| (circuit.key.as_str(), u64::try_from(circuit.epoch).unwrap_or(0)))
-            .collect();
-        let mut moved = false;
-        for (slot, kept) in
-            state.circuits.iter_mut().filter(|(slot, kept)| name_of(slot).as_ref() == Some(name) && kept.circuit.must_store())
-        {
-            match stored.get(slot.key.what.as_str()) {
-                Some(epoch) => kept.circuit.stored(*epoch),
-                // There is no room for it: those that stand there are open too.
-                None if stored.len() >= ROOM => {
-                    tracing::warn!(circuit = %slot.key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open ones");
-                    kept.circuit.stored(kept.circuit.epoch());
-                }
-                None => {}
-            }
-            moved |= !kept.circuit.must_store();
-        }
-        if moved {
-            self.moved();
-        }
-    }
-
-    /// A write was made; this is the object now.
-    pub(super) fn stored(&self, name: &Name, breaker: Breaker) {
-        let mut state = self.lock();
-        let breaker = Arc::new(breaker);
-        if let Some(home) = state.homes.get_mut(name) {
-            (home.writing, home.failures, home.put_off, home.written) = (false, 0, None, Some(BootTime::now()));
-        }
-        self.is_stored(&mut state, name, &breaker);
-        state.observe(breaker);
-        drop(state);
-        self.moved();
-    }
-
-    /// The write met another one; this is the object now.
-    pub(super) fn conflicted(&self, name: &Name, live: Option<Breaker>) {
-        let mut state = self.lock();
-        match live {
-            Some(live) => {
-                let live = Arc::new(live);
-                state.observe(Arc::clone(&live));
-                self.is_stored(&mut state, name, &live);
-            }
-            None => drop(state.homes.remove(name)),
-        }
-        if let Some(home) = state.homes.get_mut(name) {
-            home.writing = false;
-        }
-        state.dirty.insert(name.clone());
-        drop(state);
-        self.moved();
-    }
-
-    /// An object was read.
-    pub(super) fn saw(&self, live: Breaker) {
-        self.lock().observe(Arc::new(live));
-    }
-
-    /// The write was not made. After how long it may be tried again.
-    pub(super) fn put_off(&self, name: &Name) -> Duration {
-        let mut state = self.lock();
-        state.dirty.insert(name.clone());
-        let Some(home) = state.homes.get_mut(name) else { return RETRY.0 };
-        home.writing = false;
-        home.failures = home.failures.saturating_add(1);
-        let wait = delay(home.failures, RETRY.0, RETRY.1, rand::random());
-        home.put_off = Some((BootTime::now(), wait));
-        wait
     }
 
     /// Time goes on, in a test.

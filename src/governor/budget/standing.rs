@@ -9,7 +9,7 @@ use super::facts;
 use super::meter::Meter;
 use super::object::Object;
 use crate::api::conditions::{reasons, types};
-use crate::api::{Agent, AgentPool, AgentStatus};
+use crate::api::{Agent, AgentPool, AgentStatus, names};
 use crate::controller::conditions::find;
 use crate::controller::{Context, Key as Name};
 use crate::governor::work::calls::queues_of;
@@ -17,9 +17,6 @@ use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::refusal::Because;
 use crate::policy::budget::share::TopUp;
 use crate::policy::budget::{Key, Obstacle, Refusal, Route};
-
-/// The type of pool whose agents are never ended for want of tokens.
-pub const SCHEDULER: &str = "scheduler";
 
 /// Whether there are tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +89,7 @@ fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> Tokens {
     let meter = &context.meter;
     let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
-    let exists = context.stores.budget(namespace, named.unwrap_or(crate::api::names::DEFAULT)).is_some();
+    let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT)).is_some();
     if !meter.is_ready() {
         return Tokens::Unknown;
     }
@@ -123,7 +120,7 @@ pub fn reason(obstacle: &Obstacle) -> &'static str {
 /// Whether an agent of this pool whose life's tokens are over says goodbye when it has no item in hand, so that another one
 /// comes: where agents work from queues. A scheduler is kept, and so is one that serves a person.
 pub fn leaves_when_spent(pool: &AgentPool) -> bool {
-    !queues_of(pool).is_empty() && pool.spec.type_ != SCHEDULER
+    !queues_of(pool).is_empty() && pool.spec.type_ != names::SCHEDULER
 }
 
 /// Whether an agent that was paused when the limit of its life was `paused_at` has more since: a Grant, a raised
@@ -132,7 +129,7 @@ pub fn has_more(agent: &Agent, pool: &AgentPool, paused_at: i64, context: &Conte
     let Some(uid) = agent.metadata.uid.as_deref().filter(|_| context.meter.is_ready()) else { return false };
     let namespace = pool.metadata.namespace.as_deref().unwrap_or_default();
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
-    let exists = context.stores.budget(namespace, named.unwrap_or(crate::api::names::DEFAULT)).is_some();
+    let exists = context.stores.budget(namespace, named.unwrap_or(names::DEFAULT)).is_some();
     let Some(above) = context.meter.above(namespace, named, exists) else { return false };
     // No call of it comes that would say how long its life is now.
     let defaults = context.meter.defaults(namespace);

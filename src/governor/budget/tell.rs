@@ -73,7 +73,8 @@ async fn act(context: &Context, object: &Object, event: &Event) {
         },
         Action::Reap => {
             for (agent, name) in below(context, &event.key) {
-                context.live.raised(&agent, Signal::TokenBudgetExceeded, Some(text.clone()));
+                // Not its own life is short: what would let it go on is a person's to say.
+                context.live.out_of_tokens(&agent, None, text.clone());
                 context.wake.agent(&name);
             }
         }

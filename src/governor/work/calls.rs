@@ -352,7 +352,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
                 }
             }
             let failure = Failure { reason, message, exit_code };
-            let is_final = pool.spec.type_ == "drone";
+            let is_final = pool.spec.type_ == names::DRONE;
             let decide = |entry: &Entry, fence: Fence, judges: Judges| {
                 lease::fail(&entry.record, fence, &failure, Judges { is_final, ..judges }, now())
             };

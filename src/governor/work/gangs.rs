@@ -4,8 +4,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kube::ResourceExt as _;
-
 use super::desk::now;
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::Gang;
@@ -25,32 +23,31 @@ fn limits(gang: &Gang) -> Limits {
     Limits { percent: number(*failed_percent), failed: number(*min_failed), window }
 }
 
-/// Looks at the groups of a namespace, for each of its pools that asks for it.
-pub fn look(namespace: &str, known: &mut Known, context: &Context) {
-    let pools = context.stores.pools.state();
-    for stored in pools.iter().filter(|pool| pool.namespace().as_deref() == Some(namespace)) {
+/// Looks at the groups that the agents of each pool work on that asks for it.
+pub fn look(known: &mut Known, context: &Context) {
+    for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
         let Some(gang) = pool.spec.supervision.as_ref().and_then(|supervision| supervision.gang.as_ref()) else { continue };
-        let name = pool.metadata.name.clone().unwrap_or_default();
-        let agents = context.stores.agents_of(namespace, &name);
+        let Key { namespace, name } = &Key::of(pool);
+        let agents = context.stores.agents_of(namespace, name);
         let ours: HashMap<String, Option<String>> =
             agents.iter().filter_map(|agent| Some((Key::of(agent.as_ref()).name, living(agent)?))).collect();
         let limits = limits(gang);
         let found: Vec<(String, Divergence)> = context.desk.with(namespace, |room| {
             let groups = room.book.groups();
-            let of = |group: &str| known.get(&(namespace.to_owned(), name.clone(), group.to_owned())).copied();
+            let of = |group: &str| known.get(&(namespace.clone(), name.clone(), group.to_owned())).copied();
             let look = |(group, records)| {
                 Some((String::clone(group), gang::look(records, |agent| ours.contains_key(agent), limits, of(group), now())?))
             };
             groups.filter_map(look).collect()
         });
         for (group, divergence) in found {
-            known.insert((namespace.to_owned(), name.clone(), group.clone()), now());
+            known.insert((namespace.clone(), name.clone(), group.clone()), now());
             raise(namespace, &group, gang, &divergence, &ours, context);
         }
     }
     // What was found longer ago than any window may be forgotten.
-    known.retain(|(of, _, _), at| of != namespace || now().since(*at) < Duration::from_secs(86_400));
+    known.retain(|_, at| now().since(*at) < Duration::from_secs(86_400));
 }
 
 /// The pod of an agent, if it lives; of one that ended, none. Nothing of one that does not fit its type.

@@ -50,8 +50,6 @@ const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
 const COLLECTED: Bounds = Bounds { all: 16, of_one: 12, waiting: usize::MAX };
 /// Items that are looked at before others have their turn.
 const LOOKS: usize = 64;
-/// The type of pool under which a failure is final.
-const DRONE: &str = "drone";
 /// Name of this loop in logs and back-offs.
 const LOOP: &str = "workitem";
 
@@ -108,7 +106,6 @@ async fn tick(writer: Writer) {
             due.iter().for_each(|name| desk.look(&namespace, name));
             if round {
                 writer.round(&namespace);
-                gangs::look(&namespace, &mut gangs, &writer.context);
             }
             if desk.with(&namespace, Room::moved) {
                 writer.context.wake.pools_in(&writer.context.stores.pools, &namespace);
@@ -117,6 +114,7 @@ async fn tick(writer: Writer) {
         if round {
             rounds = 0;
             writer.context.live.only_these_hold(&desk.holders());
+            gangs::look(&mut gangs, &writer.context);
             super::spent::tell_late(&writer.context, &writer.writes);
             desk.tidy();
         }
@@ -381,7 +379,7 @@ fn end_of(agent: &Agent, pod: &str) -> HolderIs {
     let (reason, message) = why.map_or(("AgentEnded".to_owned(), String::new()), |why| (why.reason.clone(), why.message.clone()));
     if reason == reasons::TOKENS_EXHAUSTED {
         let labels = agent.metadata.labels.as_ref();
-        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == DRONE);
+        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == names::DRONE);
         return HolderIs::Failed { reason, message, is_final };
     }
     let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {

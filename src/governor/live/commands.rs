@@ -1,0 +1,85 @@
+//! What is known of an agent's commands: what it is told of their breakers, what its pod counted, which it tries.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Live;
+use crate::cluster::clock::BootTime;
+use crate::controller::Key;
+use crate::policy::breaker::Permit;
+use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
+
+/// Commands of one agent that are tried for its namespace and whose end is awaited.
+const TRIES: usize = 64;
+/// An opening until another time is another one. Clocks differ a little each time they are read.
+const SAME: Duration = Duration::from_secs(2);
+
+/// What is known of an agent's commands.
+#[derive(Default)]
+pub(super) struct Commanding {
+    /// What it is told, and until when the circuit of its namespace is open.
+    pub told: Option<(CommandBreakers, Option<BootTime>)>,
+    /// What its pod counted; none: it was not heard yet.
+    counts: Option<CommandCounts>,
+    /// The commands that it tries for its namespace.
+    tries: BTreeMap<CommandPermit, Permit>,
+}
+
+impl Live {
+    /// Every agent that is expected, by the uid of its pod.
+    pub fn everybody(&self) -> Vec<(String, Key)> {
+        let state = self.lock();
+        let expected = state.agents.iter().filter_map(|(uid, one)| Some((uid.clone(), one.expected.as_ref()?.key.clone())));
+        expected.collect()
+    }
+
+    /// How the breakers of its commands stand.
+    pub fn commands(&self, uid: &str, breakers: CommandBreakers) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let mut breakers = breakers;
+        let wait = breakers.open_globally.as_mut().map(|open| std::mem::take(&mut open.retry_after_milliseconds));
+        let until = wait.map(|wait| BootTime::now().after(Duration::from_millis(wait)));
+        let apart = |one: BootTime, other: BootTime| one.since(other).max(other.since(one));
+        let same = |(known, known_until): &(CommandBreakers, Option<BootTime>)| {
+            *known == breakers && known_until.zip(until).is_none_or(|(one, other)| apart(one, other) < SAME)
+        };
+        if one.commanding.told.as_ref().is_some_and(same) {
+            return;
+        }
+        one.commanding.told = Some((breakers, until));
+        self.changed(uid, one);
+    }
+
+    /// Its pod counted so much; what of it is new. What it counted before it was heard counts for nobody.
+    pub fn commands_counted(&self, uid: &str, counts: CommandCounts) -> CommandCounts {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        let known = one.commanding.counts.replace(counts).unwrap_or(counts);
+        CommandCounts { failed: counts.failed.saturating_sub(known.failed), opened: counts.opened.saturating_sub(known.opened) }
+    }
+
+    /// The permit with which it tries this command, if it was given one.
+    pub fn tries(&self, uid: &str, command: CommandPermit) -> Option<Permit> {
+        self.lock().agents.get(uid)?.commanding.tries.get(&command).copied()
+    }
+
+    /// It may try this command.
+    pub fn may_try(&self, uid: &str, command: CommandPermit, permit: Permit) {
+        let mut state = self.lock();
+        let tries = &mut state.agents.entry(uid.to_owned()).or_default().commanding.tries;
+        while tries.len() >= TRIES {
+            tries.pop_first();
+        }
+        tries.insert(command, permit);
+    }
+
+    /// It says how a command ended that it tried: the permit, if it was given this one.
+    pub fn tried(&self, uid: &str, CommandPermit { owner, epoch, id }: CommandPermit) -> Option<Permit> {
+        let mut state = self.lock();
+        let tries = &mut state.agents.get_mut(uid)?.commanding.tries;
+        let given = |permit: &Permit| (permit.owner, permit.epoch, permit.id) == (owner, epoch, id);
+        let command = tries.iter().find(|(_, permit)| given(permit)).map(|(command, _)| *command)?;
+        tries.remove(&command)
+    }
+}

@@ -1,0 +1,126 @@
+//! Signals of agents that no state shows: who raised which, what was done about them, and what is counted of them until it is stored.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::Live;
+use crate::cluster::clock::BootTime;
+use crate::policy::hub::{Signal, TimedOut};
+use crate::wire::work::Held;
+
+/// Between two answers to the same thing that happens again and again.
+const ANSWER_AGAIN: Duration = Duration::from_secs(60);
+/// Occurrences of a signal that are remembered for one agent.
+const OCCURRENCES: usize = 256;
+/// The end of an item so soon after a refusal of ours is that refusal's doing.
+const REFUSED_WITHIN: Duration = Duration::from_secs(60);
+/// What is stored is seen by all watches within this.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// All agents of a gang have said within this what became of them.
+const GANG_AGAIN: Duration = Duration::from_secs(60);
+/// What is decided about a signal is decided within this, however busy we are.
+const DECIDED_WITHIN: Duration = Duration::from_secs(15);
+
+impl Live {
+    /// A signal that no state shows was raised by what an agent did, or by what is above it; in these words, if there are any.
+    pub fn raised(&self, uid: &str, signal: Signal, words: Option<String>) {
+        let mut state = self.lock();
+        let one = state.agents.entry(uid.to_owned()).or_default();
+        one.words.extend(words.map(|words| (signal, words)));
+        let times = one.occurrences.entry(signal).or_default();
+        if times.len() == OCCURRENCES {
+            times.pop_front();
+        }
+        times.push_back(BootTime::now());
+    }
+
+    /// There are no tokens for an agent: a call of it, with an item in hand, was refused for want of tokens of its own life, whose
+    /// limit was so high; or (none) a threshold of a Budget above says so.
+    pub fn out_of_tokens(&self, uid: &str, limit: Option<i64>, words: String) {
+        self.raised(uid, Signal::TokenBudgetExceeded, Some(words));
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.short_at = limit;
+        }
+    }
+
+    /// Something that an agent did took too long and was ended. Its reconciler has to be woken: it counts, and decides.
+    pub fn timed_out(&self, uid: &str, what: TimedOut) {
+        self.raised(uid, Signal::OperationTimeout, Some(what.words().to_owned()));
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.timeouts = one.timeouts.saturating_add(1);
+        }
+    }
+
+    /// So many of its time-outs are counted in its status.
+    pub fn timeouts_stored(&self, uid: &str, counted: u32) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.timeouts = one.timeouts.saturating_sub(counted);
+        }
+    }
+
+    /// A call for this item was refused by something above the agent.
+    pub fn refused(&self, uid: &str, held: Held) {
+        self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, BootTime::now()));
+    }
+
+    /// Whether one was, a short time ago.
+    pub fn was_refused(&self, uid: &str, held: &Held) -> bool {
+        let state = self.lock();
+        let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
+        refused.is_some_and(|(of, at)| of == held && at.elapsed() < REFUSED_WITHIN)
+    }
+
+    /// Whether a signal was raised just now, and what is done about it is not stored yet, or is so new that not everybody has
+    /// seen it.
+    pub fn undecided(&self, uid: &str, signal: Signal) -> bool {
+        let state = self.lock();
+        let Some(one) = state.agents.get(uid) else { return false };
+        let raised = one.occurrences.get(&signal).and_then(VecDeque::back);
+        let mut decided = [one.answered.get(&signal), one.dealt_with.get(&signal)].into_iter().flatten();
+        raised.is_some_and(|at| at.elapsed() < DECIDED_WITHIN) || decided.any(|at| at.elapsed() < SEEN_WITHIN)
+    }
+
+    /// What follows from a signal is stored: what was raised before counts no more, whether it was told or not.
+    pub fn dealt_with(&self, uid: &str, signal: Signal) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.occurrences.remove(&signal);
+            one.words.remove(&signal);
+            one.dealt_with.insert(signal, BootTime::now());
+        }
+    }
+
+    /// Whether people were not told yet, lately, that a gang in this namespace diverges: in words that are its own. It counts as
+    /// told from then on.
+    pub fn first_of_gang(&self, namespace: &str, words: &str) -> bool {
+        let gangs = &mut self.lock().gangs;
+        gangs.retain(|_, told| told.elapsed() < GANG_AGAIN);
+        gangs.insert((namespace.to_owned(), words.to_owned()), BootTime::now()).is_none()
+    }
+
+    /// Whether a signal stands without an answer: one that goes on standing is answered once.
+    pub fn unanswered(&self, uid: &str, signal: Signal) -> bool {
+        let state = self.lock();
+        // One that ended is told of once, by its own last write.
+        let Some(one) = state.agents.get(uid) else { return true };
+        // What happens again and again is answered again, but not each time.
+        let again = |answered: &BootTime| one.occurrences.contains_key(&signal) && answered.elapsed() >= ANSWER_AGAIN;
+        one.answered.get(&signal).is_none_or(again)
+    }
+
+    /// A signal was answered, and that is stored: its occurrences so far count no more.
+    pub fn answered(&self, uid: &str, signal: Signal) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            one.occurrences.remove(&signal);
+            one.words.remove(&signal);
+            one.answered.insert(signal, BootTime::now());
+        }
+    }
+
+    /// These signals stand now; one that stood and does not any more may be answered again.
+    pub fn standing(&self, uid: &str, signals: &BTreeSet<Signal>) {
+        if let Some(one) = self.lock().agents.get_mut(uid) {
+            // One that occurs, and does not stand, is remembered for as long as it is not answered again.
+            one.answered.retain(|signal, answered| signals.contains(signal) || answered.elapsed() < ANSWER_AGAIN);
+        }
+    }
+}
