@@ -470,7 +470,9 @@ async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_pr
 async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
     let (room, _operator, history) = opened("link").await;
     let counts = "trap 'exit 0' TERM; n=0; while :; do n=$((n+1)); echo step $n; sleep 1 & wait $!; done";
-    room.apply_pool("free", json!({"replicas": 1, "agent": program(counts), "supervision": closely("Enforce")})).await;
+    // The kubelet starts it again when it comes to it, which is later than five seconds where much else starts.
+    let supervision = json!({"mode": "Enforce", "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 120});
+    room.apply_pool("free", json!({"replicas": 1, "agent": program(counts), "supervision": supervision})).await;
     let agent = room.idle("free", 1).await.remove(0);
     let (name, uid) = (agent.name_any(), pod_uid(&agent));
     let (link, program) = (node::link(&uid).expect("a sidecar"), node::program(&uid).expect("a program"));
