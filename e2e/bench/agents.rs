@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use kube::api::PostParams;
+use serde_json::json;
+use spillway::api::Breaker;
 
 use crate::audit::{self, Write};
 use crate::operator::Operator;
@@ -46,6 +49,9 @@ struct Idle {
     api_server: f64,
 }
 
+/// Commands that hang, each of another agent: as many as open the breaker of all.
+const HANGS: usize = 50;
+
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let room = Room::open("agents").await?;
@@ -62,8 +68,9 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let rest = stage.rest().await?;
     let again = stage.another_gateway().await?;
     tokio::time::sleep(SETTLE).await;
+    let open = stage.open().await?;
     let goodbye = stage.goodbye().await?;
-    Ok(vec![registered, rest, again, goodbye])
+    Ok(vec![registered, rest, again, open, goodbye])
 }
 
 impl Stage {
@@ -199,6 +206,34 @@ impl Stage {
                       again within a second or two, but a long poll that tells nothing new is answered after 25 s: the answer that is waited \
                       for is that to the next report, one each 20 s";
         Ok(Report::new(format!("a gateway of {agents} agents is replaced"), method, rows))
+    }
+
+    /// Commands of many hang, and nobody may run any more.
+    async fn open(&mut self) -> anyhow::Result<Report> {
+        let Size { agents } = self.size;
+        let hangs = HANGS.min(agents);
+        let guard = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "bench"},
+            "spec": {"commands": {"failureThreshold": hangs}}});
+        let breaker: Breaker = serde_json::from_value(guard).context("a Breaker")?;
+        self.room.api().create(&PostParams::default(), &breaker).await?;
+        tokio::time::sleep(SETTLE).await;
+        drop(self.fleet.samples());
+        let began = self.fleet.hang(hangs);
+        let all = self.fleet.know_it_is_open(agents, self.size.limit(LIMIT)).await?.duration_since(began);
+        let half = self.fleet.know_it_is_open(agents.div_ceil(2), LIMIT).await?.duration_since(began);
+        let first = self.fleet.know_it_is_open(1, LIMIT).await?.duration_since(began);
+        let mut rows = vec![
+            Row::one("counted in the pods -> the first agent knows that it is open", first.as_secs_f64(), "s"),
+            Row::one("counted in the pods -> half of the agents know", half.as_secs_f64(), "s"),
+            Row::one("counted in the pods -> every agent knows", all.as_secs_f64(), "s").goal("<= 2 s"),
+        ];
+        rows.extend(troubles(&self.fleet.samples()));
+        let method = format!(
+            "one command each of {hangs} of {agents} agents, under one Breaker, is counted as hanging at the same time: the sidecars report \
+             that within a second, the opening is stored in the Breaker, and everybody is told in the answer to the long poll. Command and \
+             program are not there"
+        );
+        Ok(Report::new("the breaker of all agents' commands opens", method, rows))
     }
 
     /// Some say goodbye, one after the other.

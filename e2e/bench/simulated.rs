@@ -31,6 +31,7 @@ use spillway_pod::link::state::{Action, Link, Remembered};
 use spillway_pod::link::{Input, Worked, calls, work};
 use spillway_pod::random;
 use spillway_wire::agent::{Goodbye, Program, Report, Run, Settings, Wanted};
+use spillway_wire::command::CommandCounts;
 use spillway_wire::link::{Control, Order};
 use spillway_wire::work::{Assignment, Held, Outcome};
 use spillway_wire::{CA_FILE, GATEWAY_AUDIENCE};
@@ -80,6 +81,7 @@ struct Shared {
 struct One {
     leave: watch::Sender<bool>,
     goodbye: watch::Sender<Option<Goodbye>>,
+    hung: watch::Sender<u64>,
     task: AbortHandle,
     seen: Seen,
 }
@@ -93,6 +95,8 @@ struct Seen {
     /// When it was first answered since [`Fleet::forget_answers`].
     answered: Option<Instant>,
     said_goodbye: Option<Instant>,
+    /// When it was told that the breaker of its namespace's commands is open.
+    open: Option<Instant>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -171,6 +175,19 @@ impl Fleet {
         Ok(now)
     }
 
+    /// One command of each of so many agents hangs.
+    pub fn hang(&self, count: usize) -> Instant {
+        let names = self.names();
+        let known = lock(&self.shared.known);
+        names.iter().take(count).filter_map(|name| known.get(name)).for_each(|one| one.hung.send_modify(|hung| *hung += 1));
+        Instant::now()
+    }
+
+    /// Waits until so many know that the breaker of their namespace's commands is open; when the last of them was told.
+    pub async fn know_it_is_open(&self, wanted: usize, limit: Duration) -> anyhow::Result<Instant> {
+        self.until(wanted, limit, "told that it is open", |seen| seen.open).await
+    }
+
     /// What they do with items of work.
     pub fn hands(&self) -> Arc<Hands> {
         self.shared.hands.clone()
@@ -218,7 +235,9 @@ fn begin(shared: &Arc<Shared>, pod: &Pod) {
     }
     let (leave, left) = watch::channel(false);
     let goodbye = watch::Sender::new(None);
-    let living = live(shared.clone(), name.clone(), pod.uid().unwrap_or_default(), goodbye.clone(), left);
+    let hung = watch::Sender::new(0);
+    let says = Says { goodbye: goodbye.clone(), hung: hung.subscribe(), left };
+    let living = live(shared.clone(), name.clone(), pod.uid().unwrap_or_default(), says);
     let task = tokio::spawn({
         let (shared, name) = (shared.clone(), name.clone());
         async move {
@@ -228,7 +247,7 @@ fn begin(shared: &Arc<Shared>, pod: &Pod) {
             lock(&shared.known).remove(&name);
         }
     });
-    known.insert(name, One { leave, goodbye, task: task.abort_handle(), seen: Seen::default() });
+    known.insert(name, One { leave, goodbye, hung, task: task.abort_handle(), seen: Seen::default() });
 }
 
 fn leave(shared: &Shared, name: &str) {
@@ -237,14 +256,17 @@ fn leave(shared: &Shared, name: &str) {
     }
 }
 
-/// The life of one sidecar.
-async fn live(
-    shared: Arc<Shared>,
-    name: String,
-    uid: String,
+/// What a sidecar's surroundings say to it.
+struct Says {
     goodbye: watch::Sender<Option<Goodbye>>,
-    mut left: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
+    /// How many of its commands hung.
+    hung: watch::Receiver<u64>,
+    left: watch::Receiver<bool>,
+}
+
+/// The life of one sidecar.
+async fn live(shared: Arc<Shared>, name: String, uid: String, says: Says) -> anyhow::Result<()> {
+    let Says { goodbye, mut hung, mut left } = says;
     let ca = shared.ca.get_or_try_init(|| certificates(&shared.room)).await?.clone();
     let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid});
     let spec = json!({"audiences": [GATEWAY_AUDIENCE], "expirationSeconds": TOKEN_SECONDS, "boundObjectRef": bound});
@@ -270,6 +292,7 @@ async fn live(
         tokio::select! {
             Some(input) = received.recv() => sidecar.take(input),
             () = tokio::time::sleep(wake) => {}
+            Ok(()) = hung.changed() => sidecar.state.commands(CommandCounts { failed: *hung.borrow_and_update(), opened: 0 }),
             _ = left.wait_for(|left| *left) => break,
         }
     }
@@ -494,6 +517,9 @@ impl Sidecar {
 
     fn take_wanted(&mut self, result: &Result<Answer, Silence>) {
         if let Some(wanted) = body::<Wanted>(result) {
+            if wanted.commands.as_ref().is_some_and(|commands| commands.open_globally.is_some()) {
+                self.shared.see(&self.name, |seen| seen.open = seen.open.or_else(|| Some(Instant::now())));
+            }
             self.state.wanted(wanted);
         }
     }

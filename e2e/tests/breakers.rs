@@ -1,5 +1,7 @@
 //! Breakers on a real cluster: a pool whose attempts come to nothing is given no work until a person, or time, lets it try again.
 
+use std::collections::HashSet;
+
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use rustix::process::Signal;
@@ -8,6 +10,7 @@ use spillway::api::breaker::CircuitState;
 use spillway::api::work_item::WorkItemPhase::{Ready, Succeeded};
 use spillway::api::{Agent, Breaker};
 
+use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::work::attempts;
 use crate::support::{Operator, Room, eventually, seen};
 
@@ -46,9 +49,10 @@ fn plugin(room: &Room, words: &[&str]) -> String {
 }
 
 /// A room with a pool that works on what hangs, and with items that do.
-async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator) {
+async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator, Calls) {
     let room = Room::open(name).await;
-    let operator = room.operator("one");
+    let (url, calls) = receiver(&room).await;
+    let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
     breaker(&room, "strict", spec).await;
     let policy =
@@ -59,13 +63,24 @@ async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator) {
     for at in 0..items {
         room.submit("bugs", &format!("bad-{at}"), json!({"payload": "bad"})).await;
     }
-    (room, operator)
+    (room, operator, calls)
+}
+
+/// Waits until the webhook was told this of the Breaker; how many notices of it came, tries again of one counted once.
+async fn told(calls: &Calls, reason: &str) -> usize {
+    eventually(&format!("the webhook is told {reason}"), async || {
+        let calls = calls.lock().expect("whole").clone();
+        let of = calls.iter().filter(|(_, body)| body["reason"] == reason && body["objects"][0]["kind"] == "Breaker");
+        let numbers: HashSet<&String> = of.map(|(number, _)| number).collect();
+        seen(!numbers.is_empty(), || format!("{calls:?}")).map(|()| numbers.len())
+    })
+    .await
 }
 
 #[tokio::test]
 async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and_a_leader_that_dies_changes_nothing() {
     let spec = json!({"pools": ["fixers"], "work": {"failureThreshold": 2, "openSeconds": 1, "review": "Required"}});
-    let (room, operator) = hanging("review", spec, 2).await;
+    let (room, operator, _) = hanging("review", spec, 2).await;
     let words = says(&room, "strict", "Tripped", "True", "ReviewRequired").await;
     assert!(words.contains("work/fixers") && words.contains("breaker approve strict") && words.contains("ItemPastTime"), "{words}");
     let (reason, message) = room.pool_says("fixers", "Blocked", "True").await;
@@ -122,7 +137,7 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
 #[tokio::test]
 async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
     let spec = json!({"work": {"failureThreshold": 1, "openSeconds": 5, "maxOpenSeconds": 5}});
-    let (room, _operator) = hanging("auto", spec, 1).await;
+    let (room, _operator, calls) = hanging("auto", spec, 1).await;
     let words = says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/fixers is open until"), "{words}");
     // Its probe hangs too.
@@ -131,6 +146,7 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
         seen(matches!(now, Some((_, 3..))), || format!("{now:?}"))
     })
     .await;
+    assert_eq!(told(&calls, "CircuitOpened").await, 1, "that it stopped; not each probe that failed");
     let held = plugin(&room, &["breaker", "close", "strict"]);
     assert!(held.contains("breaker auto strict"), "{held}");
     says(&room, "strict", "Tripped", "False", "ForcedClosed").await;
@@ -144,6 +160,7 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
     room.item_is("good-2", Ready).await;
     plugin(&room, &["breaker", "auto", "strict"]);
     room.item_is("good-2", Succeeded).await;
+    told(&calls, "CircuitClosed").await;
     let agents: Vec<String> = room.list::<Agent>().await.iter().map(|agent| agent.name_any()).collect();
     assert!(!agents.is_empty());
     room.close().await;

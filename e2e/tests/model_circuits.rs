@@ -27,7 +27,10 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Two agents at two gateways, under a Breaker whose guard of models is this; a turn of theirs may take so many seconds.
     async fn new(room: &'a Room, guard: Value, turn: i64) -> Self {
-        let provider = Scripted::serve(room).await;
+        Self::with(room, Scripted::serve(room).await, guard, turn).await
+    }
+
+    async fn with(room: &'a Room, provider: Scripted, guard: Value, turn: i64) -> Self {
         let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
             "spec": {"tokens": {"limits": [{"name": "all", "tokens": 1_000_000_000_i64, "window": "Lifetime"}]}}});
         let budget = serde_json::from_value(budget).expect("a Budget");
@@ -66,6 +69,10 @@ impl<'a> Scene<'a> {
             let answer = self.call(which, FAILS, false).await;
             assert_eq!(answer.status, 529, "what the provider says is passed on: {answer:?}");
         }
+        self.is_open().await
+    }
+
+    async fn is_open(&self) -> Circuit {
         eventually("the circuit is open", async || {
             let circuit = self.circuit().await?;
             seen(circuit.state == CircuitState::Open, || format!("{circuit:?}")).map(|()| circuit)
@@ -126,6 +133,43 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
             seen(answer.status == 200, || text(&answer))
         })
         .await;
+        agrees(&room, &scene.provider).await;
+    };
+    tokio::select! {
+        () = test => {}
+        () = controllers.are_kept(&room) => {}
+    }
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_restart() {
+    let room = Room::open("dead").await;
+    let controllers = Controllers::start(&room, 1);
+    let test = async {
+        // Long enough that what follows is refused by an open circuit, however slow the machine is.
+        let scene = Scene::with(&room, Scripted::absent(&room).await, json!({"openSeconds": 30}), 600).await;
+        for which in 0..FAILURES {
+            let answer = scene.call(which, "cache", which % 2 == 1).await;
+            let said = text(&answer);
+            assert!(answer.status == 503 && said.contains("cannot be reached") && !said.contains("breaker"), "{}: {said}", answer.status);
+        }
+        let open = scene.is_open().await;
+        assert!(open.last_failure.as_deref().is_some_and(|last| last.contains("reach")), "{open:?}");
+        for which in 0..2 {
+            is_refused(&scene.call(which, "cache", false).await, 503);
+        }
+        // It is not found before the circuit is tried.
+        scene.provider.serves().await;
+        is_refused(&scene.call(0, "cache", false).await, 503);
+        assert_eq!(scene.provider.calls(), 0);
+        for which in 0..2 {
+            eventually("it is found", async || {
+                let answer = scene.call(which, "cache", false).await;
+                seen(answer.status == 200, || text(&answer))
+            })
+            .await;
+        }
         agrees(&room, &scene.provider).await;
     };
     tokio::select! {

@@ -1,6 +1,7 @@
 //! A scripted provider of models beside the room, at the node's address, over TLS; and what the gateway needs to call it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tokio::net::TcpListener;
 
 use spillway::api::Budget;
 
+use super::operator::free_port;
 use super::{Room, eventually, seen};
 
 /// The team's credential. The provider takes no other.
@@ -34,18 +36,26 @@ pub struct Scripted {
     provider: Arc<Provider>,
     /// `https://address:port`.
     pub origin: String,
+    address: SocketAddr,
+    tls: ServerConfig,
 }
 
 impl Scripted {
     /// Serves, makes the Secret `provider`, and starts the room's gateway anew, which may call it from now on.
     pub async fn serve(room: &Room) -> Self {
-        let listener = TcpListener::bind((room.node, 0)).await.expect("a free port");
-        let origin = format!("https://{}", listener.local_addr().expect("an address"));
+        let provider = Self::absent(room).await;
+        provider.serves().await;
+        provider
+    }
+
+    /// As [`serve`](Self::serve), but nobody listens at its address until [`serves`](Self::serves).
+    pub async fn absent(room: &Room) -> Self {
+        let address = SocketAddr::new(room.node, free_port(room.node));
+        let origin = format!("https://{address}");
         let issued = rcgen::generate_simple_self_signed([room.node.to_string()]).expect("a certificate");
         let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).expect("a key");
         let tls = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![issued.cert.der().clone()], key).expect("a pair");
         let provider = Provider::new(BTreeMap::from([("team".to_owned(), TOKEN.to_owned())]), vec!["scripted-large".to_owned()]);
-        tokio::spawn(serve(listener, Some(tls), provider.clone()));
         let origins = json!([{"origin": origin, "allowPrivate": true, "caBundle": issued.cert.pem()}]);
         std::fs::write(room.origins_file(), origins.to_string()).expect("a file");
         let secret: Secret = serde_json::from_value(json!({
@@ -55,7 +65,13 @@ impl Scripted {
         room.api::<Secret>().create(&PostParams::default(), &secret).await.expect("a new Secret");
         room.kill_gateway();
         room.start_gateway("gateway");
-        Self { provider, origin }
+        Self { provider, origin, address, tls }
+    }
+
+    /// From now on it is there.
+    pub async fn serves(&self) {
+        let listener = TcpListener::bind(self.address).await.expect("its port");
+        tokio::spawn(serve(listener, Some(self.tls.clone()), self.provider.clone()));
     }
 
     /// An entry of a pool's `models`.

@@ -117,8 +117,8 @@ impl Circuits {
     /// Seconds after which the first token of a stream is late, for agents of this pool.
     pub fn first_token(&self, pool: &Name) -> u32 {
         let state = self.lock();
-        let home = state.home_of(&pool.namespace, &pool.name).map(|name| Name { namespace: pool.namespace.clone(), name });
-        let guard = home.and_then(|home| state.homes.get(&home)?.breaker.spec.models.clone());
+        let home = state.home_of(&pool.namespace, &pool.name);
+        let guard = state.written(&pool.namespace, home.as_deref()).models;
         guard.and_then(|guard| guard.first_token_seconds).and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(FIRST_TOKEN)
     }
 

@@ -15,11 +15,9 @@ impl Circuits {
         }
         let mut state = self.lock();
         let home = state.home_of(&pool.namespace, &pool.name);
-        let name = home.as_ref().map(|home| Name { namespace: pool.namespace.clone(), name: home.clone() });
-        let breaker = name.and_then(|name| state.homes.get(&name)).map(|home| home.breaker.clone());
-        let spec = breaker.as_ref().map(|breaker| &breaker.spec);
-        let session = convert::settings(spec, Guard::Session, 0);
-        let codes = spec.and_then(|spec| spec.commands.as_ref()).and_then(|commands| commands.failure_exit_codes.clone());
+        let written = state.written(&pool.namespace, home.as_deref());
+        let session = convert::settings(&written, Guard::Session, 0);
+        let codes = written.commands.and_then(|commands| commands.failure_exit_codes);
         let at = state.at();
         let slot = Slot { key: Key::commands(&pool.namespace), home };
         let circuit = state.circuits.get_mut(&slot).map(|kept| &mut kept.circuit);

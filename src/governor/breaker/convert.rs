@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, WorkGuard};
+use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, SessionGuard, WorkGuard};
+use crate::api::cluster_budget::BreakerDefaults;
 use crate::api::shared;
 use crate::policy::breaker::{Force, Guard, Mode, Review, Saved, Settings, State};
 
@@ -62,11 +63,82 @@ macro_rules! numbers {
     };
 }
 
+/// A guard, field by field: as its owner wrote it, else as the defaults have it.
+macro_rules! over {
+    ($own:expr, $defaults:expr, $kind:ident { $($field:ident),* }) => {
+        match ($own, $defaults) {
+            (Some(own), Some(defaults)) => {
+                let $kind { $($field),* } = own;
+                Some($kind { $($field: $field.or(defaults.$field)),* })
+            }
+            (own, defaults) => own.or(defaults),
+        }
+    };
+}
+
+/// What a Breaker says, and, where it says nothing, what the ClusterBudget that binds its namespace says.
+pub fn written(spec: Option<&BreakerSpec>, defaults: Option<&BreakerDefaults>) -> BreakerSpec {
+    let mut spec = spec.cloned().unwrap_or_default();
+    let Some(BreakerDefaults { work, commands, models }) = defaults.cloned() else { return spec };
+    let session = over!(
+        spec.commands.as_mut().and_then(|commands| commands.session.take()),
+        commands.as_ref().and_then(|commands| commands.session.clone()),
+        SessionGuard { failure_threshold }
+    );
+    spec.work = over!(
+        spec.work,
+        work,
+        WorkGuard {
+            failure_threshold,
+            window_seconds,
+            open_seconds,
+            success_threshold,
+            review,
+            backoff_factor,
+            max_open_seconds,
+            half_open_probes,
+            probe_timeout_seconds
+        }
+    );
+    spec.commands = over!(
+        spec.commands,
+        commands,
+        CommandsGuard {
+            session,
+            failure_threshold,
+            window_seconds,
+            open_seconds,
+            success_threshold,
+            failure_exit_codes,
+            backoff_factor,
+            max_open_seconds,
+            half_open_probes,
+            probe_timeout_seconds
+        }
+    )
+    .map(|commands| CommandsGuard { session, ..commands });
+    spec.models = over!(
+        spec.models,
+        models,
+        ModelsGuard {
+            failure_threshold,
+            window_seconds,
+            open_seconds,
+            success_threshold,
+            first_token_seconds,
+            backoff_factor,
+            max_open_seconds,
+            half_open_probes,
+            probe_timeout_seconds
+        }
+    );
+    spec
+}
+
 /// How a circuit of this guard behaves. `operation`: the longest that one of the operations may take which come one after another,
 /// in milliseconds.
-pub fn settings(spec: Option<&BreakerSpec>, guard: Guard, operation: u64) -> Settings {
+pub fn settings(spec: &BreakerSpec, guard: Guard, operation: u64) -> Settings {
     let mut settings = Settings::of(guard);
-    let Some(spec) = spec else { return settings.with_effective_window(operation) };
     let BreakerSpec { mode: how, pools: _, work, commands, models, force, approved_epoch } = spec;
     let (work, commands, models): (&Option<WorkGuard>, &Option<CommandsGuard>, &Option<ModelsGuard>) = (work, commands, models);
     settings.mode = mode(*how);
@@ -146,8 +218,8 @@ mod tests {
     #[test]
     fn what_is_unset_is_as_the_guard_has_it() {
         for guard in [Guard::Work, Guard::Session, Guard::Commands, Guard::Models] {
-            assert_eq!(settings(Some(&spec(json!({}))), guard, 1), Settings::of(guard));
-            assert_eq!(settings(None, guard, 1), Settings::of(guard));
+            assert_eq!(settings(&spec(json!({})), guard, 1), Settings::of(guard));
+            assert_eq!(settings(&written(None, None), guard, 1), Settings::of(guard));
         }
     }
 
@@ -157,7 +229,7 @@ mod tests {
             "work": {"failureThreshold": 2, "windowSeconds": 10, "review": "Required", "probeTimeoutSeconds": 9},
             "commands": {"failureThreshold": 20, "session": {"failureThreshold": 4}, "openSeconds": 5},
             "models": {"backoffFactor": 2, "maxOpenSeconds": 60, "halfOpenProbes": 3, "successThreshold": 4}}));
-        let of = |guard| settings(Some(&spec), guard, 8000);
+        let of = |guard| settings(&spec, guard, 8000);
         let work = of(Guard::Work);
         assert_eq!((work.mode, work.force, work.approved, work.review), (Mode::Observe, Some(Force::Open), Some(7), Review::Required));
         assert_eq!((work.threshold, work.window, work.probe_within), (2, 16_000, Some(9000)), "two turns of eight seconds");
@@ -165,6 +237,29 @@ mod tests {
         assert_eq!((of(Guard::Commands).threshold, of(Guard::Commands).window), (20, 120_000));
         let models = of(Guard::Models);
         assert_eq!((models.factor, models.max_open, models.probes, models.successes, models.review), (2, 60_000, 3, 4, Review::Auto));
+    }
+
+    #[test]
+    fn what_a_breaker_leaves_unset_is_as_the_cluster_has_it() {
+        let defaults: BreakerDefaults = serde_json::from_value(json!({
+            "work": {"failureThreshold": 7, "review": "Required"},
+            "commands": {"session": {"failureThreshold": 4}, "openSeconds": 5, "failureExitCodes": [137]},
+            "models": {"firstTokenSeconds": 9, "openSeconds": 8},
+        }))
+        .expect("defaults");
+        let work = settings(&written(None, Some(&defaults)), Guard::Work, 1);
+        assert_eq!((work.threshold, work.review, work.open), (7, Review::Required, 60_000), "also where there is no Breaker");
+        let own = spec(json!({"mode": "Observe", "pools": ["p"], "work": {"openSeconds": 11, "review": "Auto"},
+            "commands": {"failureThreshold": 20}, "models": {"openSeconds": 12}}));
+        let both = written(Some(&own), Some(&defaults));
+        assert_eq!((both.mode, &both.pools), (own.mode, &own.pools));
+        let work = settings(&both, Guard::Work, 1);
+        assert_eq!((work.threshold, work.review, work.open), (7, Review::Auto, 11_000));
+        let (session, commands) = (settings(&both, Guard::Session, 0), settings(&both, Guard::Commands, 0));
+        assert_eq!((session.threshold, commands.threshold, commands.open), (4, 20, 5000));
+        assert_eq!(both.commands.and_then(|commands| commands.failure_exit_codes), Some(vec![137]));
+        assert_eq!(both.models.and_then(|models| models.first_token_seconds.zip(models.open_seconds)), Some((9, 12)));
+        assert_eq!(written(Some(&own), None), own);
     }
 
     #[test]

@@ -18,7 +18,8 @@ use super::convert;
 use super::key::Key;
 use super::status::{Facts, View, said};
 use crate::api::Breaker;
-use crate::api::breaker::BreakerStatus;
+use crate::api::breaker::{BreakerSpec, BreakerStatus};
+use crate::api::cluster_budget::BreakerDefaults;
 use crate::cluster::clock::BootTime;
 use crate::controller::Key as Name;
 use crate::policy::breaker::choice::{Candidate, choose};
@@ -80,6 +81,8 @@ pub(super) struct State {
     pub homes: BTreeMap<Name, Home>,
     /// Pools, with the longest that one operation of their work may take, in milliseconds.
     pub pools: HashMap<Name, u64>,
+    /// What Breakers of a namespace leave unset.
+    defaults: HashMap<String, BreakerDefaults>,
     pub circuits: BTreeMap<Slot, Kept>,
     /// Breakers whose status may say something else than it should.
     dirty: HashSet<Name>,
@@ -124,8 +127,15 @@ impl State {
         self.homes.get(&name_of(slot)?)
     }
 
+    /// What a Breaker says, and what holds where it, or where none, says something.
+    pub fn written(&self, namespace: &str, home: Option<&str>) -> BreakerSpec {
+        let name = home.map(|home| Name { namespace: namespace.to_owned(), name: home.to_owned() });
+        let own = name.and_then(|name| self.homes.get(&name)).map(|home| &home.breaker.spec);
+        convert::written(own, self.defaults.get(namespace))
+    }
+
     fn settings(&self, slot: &Slot, operation: u64) -> Settings {
-        convert::settings(self.home(slot).map(|home| &home.breaker.spec), slot.key.guard, operation)
+        convert::settings(&self.written(&slot.key.namespace, slot.home.as_deref()), slot.key.guard, operation)
     }
 
     fn operation(&self, key: &Key) -> u64 {
@@ -338,6 +348,7 @@ impl Circuits {
             skew: 0,
             homes: BTreeMap::new(),
             pools: HashMap::new(),
+            defaults: HashMap::new(),
             circuits: BTreeMap::new(),
             dirty: HashSet::new(),
             metrics,
@@ -372,6 +383,16 @@ impl Circuits {
     /// Waits until there may be something to write.
     pub async fn until_work(&self) {
         self.0.work.notified().await;
+    }
+
+    /// What Breakers of each namespace leave unset. For circuits that there are it counts from the next [`plant`](Self::plant) on.
+    pub fn set_defaults(&self, defaults: HashMap<String, BreakerDefaults>) {
+        let mut state = self.lock();
+        if state.defaults != defaults {
+            state.defaults = defaults;
+            drop(state);
+            self.moved();
+        }
     }
 
     /// All Breakers and pools as they are now: `pools` with the longest that one operation of their work may take, in milliseconds.

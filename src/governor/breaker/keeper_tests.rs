@@ -271,3 +271,27 @@ async fn what_is_left_where_a_circuit_was_before_is_taken_away() {
     let left = stored[0].status.as_ref().and_then(|status| status.circuits.clone());
     assert_eq!(left, None);
 }
+
+#[tokio::test]
+async fn what_the_cluster_says_holds_where_a_breaker_or_none_says_something() {
+    let said = breaker("b", 1, json!({"pools": ["p"], "work": {"failureThreshold": 2}}));
+    let circuits = leader(1, std::slice::from_ref(&said), &["p", "q"]);
+    let changes = circuits.changes();
+    let defaults = json!({"work": {"failureThreshold": 1}, "commands": {"failureExitCodes": [137]}});
+    let defaults = HashMap::from([("n".to_owned(), serde_json::from_value(defaults).expect("defaults"))]);
+    circuits.set_defaults(defaults.clone());
+    assert!(changes.has_changed().expect("it is there"), "agents are to be told");
+    circuits.plant(vec![Arc::new(said)], pools(&["p", "q"]));
+    assert_eq!(circuits.commands(&pool("q")).expect("it is known").failure_exit_codes, [137]);
+    for (of, failures) in [("p", 2), ("q", 1)] {
+        let key = Key::work("n", of);
+        for _ in 0..failures {
+            let permit = permit(&circuits, of, &key).await;
+            circuits.complete(&key, &permit, FAILURE, "hung");
+        }
+        assert_eq!(state(&circuits, of, &key), State::Open, "{of}");
+    }
+    let before = *circuits.changes().borrow();
+    circuits.set_defaults(defaults);
+    assert_eq!(*circuits.changes().borrow(), before, "the same is no news");
+}

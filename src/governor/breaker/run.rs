@@ -1,6 +1,6 @@
 //! The loops of the governor of circuits: reads what people wrote, lets time go by, writes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,10 @@ const LOOP: &str = "breaker";
 
 /// Runs until our leadership ends.
 pub async fn run(context: Arc<Context>) {
+    // What Breakers leave unset is known with the budgets.
+    while !context.meter.is_open() {
+        tokio::time::sleep(TOGETHER).await;
+    }
     plant(&context);
     futures::join!(look(&context), tick(&context), write(context.clone()));
 }
@@ -57,7 +61,11 @@ fn plant(context: &Context) {
         let turn = turn(stored.0.as_ref().ok(), &name.namespace, context);
         (name, turn)
     });
-    context.circuits.plant(breakers, pools.collect::<HashMap<_, _>>());
+    let pools: HashMap<Name, u64> = pools.collect();
+    let namespaces: HashSet<&String> = pools.keys().map(|pool| &pool.namespace).collect();
+    let defaults = namespaces.into_iter().filter_map(|namespace| Some((namespace.clone(), context.meter.defaults(namespace)?.breaker?)));
+    context.circuits.set_defaults(defaults.collect());
+    context.circuits.plant(breakers, pools);
 }
 
 async fn look(context: &Context) {
@@ -138,10 +146,12 @@ async fn store(context: Arc<Context>, name: Name, breaker: Arc<Breaker>, status:
             let news = news(breaker.status.as_ref().unwrap_or(&BreakerStatus::default()), &applied);
             context.circuits.stored(&name, stored);
             for news in news {
-                if news.warning {
-                    context.events.warning(breaker.as_ref(), news.reason, "Guard", news.note).await;
-                } else {
-                    context.events.normal(breaker.as_ref(), news.reason, "Guard", news.note).await;
+                let (events, about) = (&context.events, breaker.as_ref());
+                match (news.warning, news.told) {
+                    (true, true) => events.alert(about, news.reason, "Guard", news.note).await,
+                    (true, false) => events.warning(about, news.reason, "Guard", news.note).await,
+                    (false, true) => events.notify(about, news.reason, "Guard", news.note).await,
+                    (false, false) => events.normal(about, news.reason, "Guard", news.note).await,
                 }
             }
             return;

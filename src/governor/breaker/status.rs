@@ -206,6 +206,8 @@ pub fn only_counts_differ(stored: &BreakerStatus, next: &BreakerStatus) -> bool 
 pub struct News {
     /// Whether a person may have to look.
     pub warning: bool,
+    /// Whether webhooks are told too: that something stopped, and that it works again. Tries in between are not worth it.
+    pub told: bool,
     /// One word.
     pub reason: &'static str,
     /// And more.
@@ -222,14 +224,15 @@ pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<News> {
             ((state, epoch), CircuitState::Open) if state != CircuitState::Open || epoch != circuit.epoch => {
                 let until = circuit.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
                 let last = circuit.last_failure.as_deref().unwrap_or("too much failed");
-                Some(News { warning: true, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
+                let told = state == CircuitState::Closed;
+                Some(News { warning: true, told, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
             }
             ((CircuitState::Open, _), CircuitState::HalfOpen) => {
                 let note = format!("it is being tried whether {what} works again");
-                Some(News { warning: false, reason: "CircuitHalfOpen", note })
+                Some(News { warning: false, told: false, reason: "CircuitHalfOpen", note })
             }
             ((CircuitState::Open | CircuitState::HalfOpen, _), CircuitState::Closed) => {
-                Some(News { warning: false, reason: "CircuitClosed", note: format!("{what} is closed: it works again") })
+                Some(News { warning: false, told: true, reason: "CircuitClosed", note: format!("{what} is closed: it works again") })
             }
             (_, CircuitState::Open | CircuitState::HalfOpen | CircuitState::Closed) => None,
         }
@@ -340,13 +343,13 @@ mod tests {
         let status = |state, epoch| of(json!({}), &[], &["p"], &[view("work/p", state, epoch)]);
         let (closed, open, half) = (status(State::Closed, 0), status(State::Open, 1), status(State::HalfOpen, 2));
         let reasons = |before: &BreakerStatus, now: &BreakerStatus| {
-            news(before, now).into_iter().map(|news| (news.warning, news.reason)).collect::<Vec<_>>()
+            news(before, now).into_iter().map(|news| (news.warning, news.told, news.reason)).collect::<Vec<_>>()
         };
-        assert_eq!(reasons(&closed, &open), [(true, "CircuitOpened")]);
-        assert_eq!(reasons(&open, &half), [(false, "CircuitHalfOpen")]);
-        assert_eq!(reasons(&half, &status(State::Open, 3)), [(true, "CircuitOpened")]);
-        assert_eq!(reasons(&open, &status(State::Open, 3)), [(true, "CircuitOpened")], "between two writes it was tried");
-        assert_eq!(reasons(&half, &status(State::Closed, 2)), [(false, "CircuitClosed")]);
+        assert_eq!(reasons(&closed, &open), [(true, true, "CircuitOpened")]);
+        assert_eq!(reasons(&open, &half), [(false, false, "CircuitHalfOpen")]);
+        assert_eq!(reasons(&half, &status(State::Open, 3)), [(true, false, "CircuitOpened")]);
+        assert_eq!(reasons(&open, &status(State::Open, 3)), [(true, false, "CircuitOpened")], "between two writes it was tried");
+        assert_eq!(reasons(&half, &status(State::Closed, 2)), [(false, true, "CircuitClosed")]);
         assert_eq!(reasons(&open, &open), []);
     }
 }
