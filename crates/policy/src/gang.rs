@@ -68,6 +68,20 @@ pub fn look<'a>(
     (enough && failed.saturating_mul(100) >= of.saturating_mul(percent)).then_some(Divergence { failed, of, agents })
 }
 
+/// The agents of a restart that a leader before us began and did not end: they hold what they held when the first of the gang's
+/// items was given back.
+pub fn unfinished<'a>(group: impl IntoIterator<Item = &'a Record>, ours: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let records: Vec<&Record> = group.into_iter().collect();
+    let all = records.iter().flat_map(|record| &record.history).filter(|attempt| attempt.reason.as_deref() == Some(RESTARTED));
+    let mut given_back: Vec<(At, At)> = all.map(|attempt| (attempt.end, attempt.start)).collect();
+    given_back.sort_unstable();
+    // What was taken after a restart had begun, and is given back too, was given back by the next one.
+    let begun = given_back.into_iter().fold(None, |begun: Option<At>, (end, start)| begun.filter(|begun| start < *begun).or(Some(end)));
+    let holders = records.iter().filter_map(|record| record.holder.as_ref());
+    let left = holders.filter(|holder| begun.is_some_and(|begun| holder.since < begun) && ours(&holder.agent));
+    left.map(|holder| holder.agent.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +146,28 @@ mod tests {
         ]
         .concat();
         assert_eq!(found(&again).map(|got| got.failed), Some(3));
+    }
+
+    #[test]
+    fn a_restart_that_was_begun_is_ended_and_touches_nobody_who_came_later() {
+        let since = |seconds: i64| At(NOW.0 - seconds * 1_000);
+        let holds = |agent: &str, seconds: i64| {
+            let mut record = held(agent);
+            record.holder.as_mut().expect("a holder").since = since(seconds);
+            record
+        };
+        let given_back = |from: i64, to: i64| {
+            let mut record = ended("x", Verb::Release, RESTARTED, to);
+            record.history[0].start = since(from);
+            record
+        };
+        let left = |group: &[Record]| unfinished(group, |agent| agent != "other").into_iter().collect::<Vec<_>>();
+        assert_eq!(left(&[holds("a", 50)]), [""; 0], "nothing was restarted");
+        // One that was given back late held it before the first was.
+        let first = [given_back(60, 20), given_back(60, 10), holds("late", 15), holds("a", 50), holds("b", 21), holds("other", 50)];
+        assert_eq!(left(&first), ["a", "b"]);
+        let second = [&first[..], &[given_back(14, 5), holds("c", 4), holds("d", 6)]].concat();
+        assert_eq!(left(&second), ["a", "b", "d", "late"], "the next restart is of all who were there when it began");
     }
 
     proptest! {

@@ -276,6 +276,11 @@ impl Meter {
         Some((record.object.clone(), patch))
     }
 
+    /// The object that keeps a record, as it is known.
+    pub fn object(&self, key: &Key) -> Option<Object> {
+        self.lock().records.get(key).map(|record| record.object.clone())
+    }
+
     /// An object was read, before a write or beside it.
     pub fn saw(&self, key: &Key, object: &Object) {
         if let Some(record) = self.lock().records.get_mut(key).filter(|record| record.object.uid() == object.uid()) {

@@ -46,12 +46,22 @@ pub async fn run(context: Arc<Context>, home: String) {
     grant(&context, &home).await;
     context.meter.open();
     let (done, told) = mpsc::unbounded_channel();
+    let stores = context.stores.clone();
+    let watched = move |object: &Object| match object {
+        Object::Agent(agent) => {
+            let stored = stores.agent(&Name { namespace: agent.namespace.clone(), name: agent.name.clone() })?;
+            stored.0.as_ref().ok().map(Object::from)
+        }
+        // Those are written by few others.
+        Object::Budget(_) | Object::Cluster(_) | Object::Item(_) => None,
+    };
     let writer = Writer {
         client: context.client.clone(),
         leadership: context.leadership.clone(),
         meter: context.meter.clone(),
         desk: context.desk.clone(),
         done,
+        watched: Arc::new(watched),
     };
     futures::join!(writer.run(), tell::run(context.clone(), told), look(context.clone(), home), tick(context));
 }

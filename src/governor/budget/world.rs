@@ -40,6 +40,7 @@ struct Stored {
     version: u64,
     fate: Fate,
     writes: u64,
+    conflicts: u64,
 }
 
 /// The API server. Cheap to clone.
@@ -108,6 +109,10 @@ impl Server {
     pub fn writes(&self) -> u64 {
         self.0.lock().expect("not poisoned").writes
     }
+
+    pub fn conflicts(&self) -> u64 {
+        self.0.lock().expect("not poisoned").conflicts
+    }
 }
 
 impl Stored {
@@ -120,6 +125,7 @@ impl Stored {
         if patch["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]
             || patch["metadata"]["uid"] != object["metadata"]["uid"]
         {
+            self.conflicts += 1;
             return failure(409, "Conflict", "");
         }
         let mut next = object.clone();
@@ -209,7 +215,8 @@ impl Leader {
         let (sender, done) = mpsc::unbounded_channel();
         let (meter, leadership) = (Meter::new(epoch), Leadership::held());
         let (desk, _) = Desk::new();
-        let writer = Writer { client: server.client(), leadership: leadership.clone(), meter: meter.clone(), desk, done: sender };
+        let watched = Arc::new(|_: &Object| None);
+        let writer = Writer { client: server.client(), leadership: leadership.clone(), meter: meter.clone(), desk, done: sender, watched };
         let life = Lifetime { tokens: 500, top_up: 0, max: 0, taken: 0 };
         let leader = Self { server: server.clone(), meter, leadership, done, life, writer };
         let mut objects = vec![(budget(), Object::Budget(leader.budget()))];
@@ -228,6 +235,15 @@ impl Leader {
     fn agent(&self) -> Object {
         let agent: crate::api::Agent = serde_json::from_value(self.server.get(AGENT)).expect("an Agent");
         Object::from(&agent)
+    }
+
+    /// From now on a watch shows its writer the Agent as this server has it.
+    pub fn watches(&mut self, server: &Server) {
+        let server = server.clone();
+        self.writer.watched = Arc::new(move |object: &Object| {
+            let agent: crate::api::Agent = serde_json::from_value(server.get(AGENT)).expect("an Agent");
+            matches!(object, Object::Agent(_)).then(|| Object::from(&agent))
+        });
     }
 
     /// Sees what is there now.

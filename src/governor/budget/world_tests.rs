@@ -217,6 +217,24 @@ async fn what_others_write_into_the_same_status_stays() {
 }
 
 #[tokio::test]
+async fn what_a_watch_showed_costs_no_conflict_and_one_that_is_behind_is_believed_nothing() {
+    let shown = server(1000);
+    let mut leader = Leader::new(&shown, 7);
+    leader.begin("g");
+    leader.watches(&shown);
+    shown.touch(AGENT, &json!({"status": {"phase": "Active"}}));
+    assert!(given(&leader.hold("g", 1, 40).await));
+    assert_eq!((shown.conflicts(), &shown.get(AGENT)["status"]["phase"]), (0, &json!("Active")));
+    // Of another server, whose Agent has none of what was written: it is not what we know.
+    leader.watches(&server(1000));
+    leader.settle("g", 1, 1, 30);
+    leader.meter.pass(31_000);
+    leader.write().await;
+    assert_eq!(shown.get(AGENT)["status"]["tokens"]["used"], 30);
+    assert!(leader.leads());
+}
+
+#[tokio::test]
 async fn a_budget_that_is_made_again_begins_anew() {
     let server = server(1000);
     let mut leader = Leader::new(&server, 7);

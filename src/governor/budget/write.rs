@@ -1,13 +1,14 @@
 //! The one writer of records: each write by compare-and-swap, fenced by our leadership, at most so many a second over all
 //! records, those first that somebody waits for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::mpsc;
 
 use super::meter::Meter;
-use super::object;
+use super::object::{self, Object};
 use super::records::{Conflicted, Done, Job};
 use crate::cluster::clock::BootTime;
 use crate::cluster::lease::Leadership;
@@ -22,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Tries of one write that meets others.
 const TRIES: usize = 5;
 
+/// An object as a watch shows it, if one does.
+pub type Watched = Arc<dyn Fn(&Object) -> Option<Object> + Send + Sync>;
+
 /// What a writer works with. Cheap to clone.
 #[derive(Clone)]
 pub struct Writer {
@@ -35,6 +39,8 @@ pub struct Writer {
     pub desk: Desk,
     /// What follows from writes.
     pub done: mpsc::UnboundedSender<Done>,
+    /// What others wrote meanwhile.
+    pub watched: Watched,
 }
 
 impl Writer {
@@ -63,6 +69,10 @@ impl Writer {
 
     /// Makes one write, whatever comes of it.
     pub async fn write(self, job: Job) {
+        // Of an agent that works the status has been written by others since: what is known of that costs no conflict.
+        if let Some(now) = self.meter.object(&job.key).and_then(|known| (self.watched)(&known)) {
+            self.meter.saw(&job.key, &now);
+        }
         for _ in 0..TRIES {
             let Some((object, patch)) = self.meter.prepare(&job) else { return self.meter.skipped(&job) };
             if let Err(error) = self.leadership.check() {

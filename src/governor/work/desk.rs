@@ -73,6 +73,17 @@ pub struct Holding {
     pub worth: bool,
 }
 
+/// Where a write of an item waits for its turn: one in each, since what is needed must not wait for what is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Somebody waits for it.
+    Needed,
+    /// It only shows that the item waits.
+    Shown,
+    /// It is the item's deletion.
+    Collected,
+}
+
 /// One namespace.
 #[derive(Default)]
 pub struct Room {
@@ -81,7 +92,7 @@ pub struct Room {
     names: HashMap<String, String>,
     busy: HashSet<String>,
     again: HashSet<String>,
-    queued: HashSet<String>,
+    queued: HashSet<(String, Lane)>,
     queue_versions: HashMap<String, String>,
     waiting: BTreeMap<String, Waiting>,
     /// Pools whose agents are not called for work: there are no tokens for it.
@@ -186,13 +197,18 @@ impl Room {
     }
 
     /// A write of an item waits for its turn. No: one does already.
-    pub fn enqueue(&mut self, name: &str) -> bool {
-        self.queued.insert(name.to_owned())
+    pub fn enqueue(&mut self, name: &str, lane: Lane) -> bool {
+        self.queued.insert((name.to_owned(), lane))
     }
 
     /// Its turn has come.
-    pub fn dequeue(&mut self, name: &str) {
-        self.queued.remove(name);
+    pub fn dequeue(&mut self, name: &str, lane: Lane) {
+        self.queued.remove(&(name.to_owned(), lane));
+    }
+
+    /// Whether a write of it waits there.
+    pub fn is_queued(&self, name: &str, lane: Lane) -> bool {
+        self.queued.contains(&(name.to_owned(), lane))
     }
 
     /// Who is next for this agent, of those that can be given out at this moment; not one that is being written, if `but_written`.

@@ -1,7 +1,7 @@
 //! Gangs: sees of which groups too many members fail together, and raises that for the agents that work on them. Whether it is
 //! so is `policy::gang`'s to say, and what is done about it each agent's supervisor's: its pool may have a rule for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::desk::now;
@@ -12,9 +12,17 @@ use crate::policy::gang::{self, Divergence, Limits};
 use crate::policy::hub::Signal;
 use crate::policy::work::item::At;
 
-/// When which gang was last found to diverge, by namespace, pool and group: until that is recorded with its items it must not
-/// be found again.
-pub type Known = HashMap<(String, String, String), At>;
+/// What was found of which gang last, by namespace, pool and group: until it is recorded with the gang's items it must not be found
+/// again.
+pub type Known = HashMap<(String, String, String), Restart>;
+
+/// A gang that is to be restarted.
+pub struct Restart {
+    at: At,
+    words: String,
+    /// Agents, and their pods, to be told as soon as we have heard of them: a leader that is new has not heard of all.
+    left: Vec<(String, String)>,
+}
 
 fn limits(gang: &Gang) -> Limits {
     let number = |value: i32| u32::try_from(value).unwrap_or(u32::MAX);
@@ -33,21 +41,35 @@ pub fn look(known: &mut Known, context: &Context) {
         let ours: HashMap<String, Option<String>> =
             agents.iter().filter_map(|agent| Some((Key::of(agent.as_ref()).name, living(agent)?))).collect();
         let limits = limits(gang);
-        let found: Vec<(String, Divergence)> = context.desk.with(namespace, |room| {
-            let groups = room.book.groups();
-            let of = |group: &str| known.get(&(namespace.clone(), name.clone(), group.to_owned())).copied();
-            let look = |(group, records)| {
-                Some((String::clone(group), gang::look(records, |agent| ours.contains_key(agent), limits, of(group), now())?))
-            };
-            groups.filter_map(look).collect()
+        let at = |group: &String| (namespace.clone(), name.clone(), group.clone());
+        let is_ours = |agent: &str| ours.contains_key(agent);
+        let found: Vec<(String, String, BTreeSet<String>)> = context.desk.with(namespace, |room| {
+            let groups = room.book.groups().filter_map(|(group, records)| {
+                let known = known.get(&at(group)).map(|restart| restart.at);
+                if let Some(Divergence { failed, of, agents }) = gang::look(records.iter().copied(), is_ours, limits, known, now()) {
+                    let window = gang.window_seconds;
+                    tracing::info!(%namespace, group, failed, of, "a gang diverges");
+                    let words = format!("{failed} of the {of} that work on group {group} failed within {window} s (supervision.gang)");
+                    return Some((group.clone(), words, agents));
+                }
+                let left = known.is_none().then(|| gang::unfinished(records, is_ours)).filter(|left| !left.is_empty())?;
+                tracing::info!(%namespace, group, left = left.len(), "the restart of a gang goes on");
+                Some((group.clone(), format!("group {group} is being restarted (supervision.gang)"), left))
+            });
+            groups.collect()
         });
-        for (group, divergence) in found {
-            known.insert((namespace.clone(), name.clone(), group.clone()), now());
-            raise(namespace, &group, gang, &divergence, &ours, context);
+        for (group, words, agents) in found {
+            let pod = |agent: String| ours.get(&agent)?.clone().map(|pod| (agent, pod));
+            known.insert(at(&group), Restart { at: now(), words, left: agents.into_iter().filter_map(pod).collect() });
+        }
+        for ((_, _, group), restart) in known.iter_mut().filter(|((of, pool, _), _)| (of, pool) == (namespace, name)) {
+            let Restart { words, left, .. } = restart;
+            left.retain(|(agent, pod)| ours.get(agent).is_some_and(|now| now.as_ref() == Some(pod)));
+            left.retain(|(agent, pod)| !raise(&Key { namespace: namespace.clone(), name: agent.clone() }, pod, group, words, context));
         }
     }
     // What was found longer ago than any window may be forgotten.
-    known.retain(|_, at| now().since(*at) < Duration::from_secs(86_400));
+    known.retain(|_, restart| now().since(restart.at) < Duration::from_secs(86_400));
 }
 
 /// The pod of an agent, if it lives; of one that ended, none. Nothing of one that does not fit its type.
@@ -59,20 +81,20 @@ fn living(agent: &AgentObject) -> Option<Option<String>> {
     Some(status.filter(|_| !ended).and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone()))
 }
 
-fn raise(namespace: &str, group: &str, gang: &Gang, found: &Divergence, ours: &HashMap<String, Option<String>>, context: &Context) {
-    let Divergence { failed, of, agents } = found;
-    let words = format!("{failed} of the {of} that work on group {group} failed within {} s (supervision.gang)", gang.window_seconds);
-    tracing::info!(namespace, group, failed, of, "a gang diverges");
-    for agent in agents {
-        let Some(pod) = ours.get(agent).and_then(Option::as_ref) else { continue };
-        // One that failed and works on something else by now is not of the gang any more.
-        let elsewhere = context.desk.with(namespace, |room| {
-            let held = room.book.held_by(pod).map(|(_, entry)| entry.spec.group.clone());
-            held.is_some_and(|of| of.as_deref() != Some(group))
-        });
-        if !elsewhere && context.live.view(pod).is_some() {
-            context.live.raised(pod, Signal::GangDivergence, Some(words.clone()));
-            context.wake.agent(&Key { namespace: namespace.to_owned(), name: agent.clone() });
-        }
+/// Tells the supervisor of an agent. Whether that is done: not as long as we have not heard of its pod.
+fn raise(agent: &Key, pod: &str, group: &str, words: &str, context: &Context) -> bool {
+    // One that works on something else by now is not of the gang any more.
+    let elsewhere = context.desk.with(&agent.namespace, |room| {
+        let held = room.book.held_by(pod).map(|(_, entry)| entry.spec.group.clone());
+        held.is_some_and(|of| of.as_deref() != Some(group))
+    });
+    if elsewhere {
+        return true;
     }
+    if context.live.view(pod).is_none() {
+        return false;
+    }
+    context.live.raised(pod, Signal::GangDivergence, Some(words.to_owned()));
+    context.wake.agent(agent);
+    true
 }

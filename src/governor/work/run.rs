@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use tokio::sync::mpsc;
 
 use super::convert::{self, Beside};
-use super::desk::{Room, now};
+use super::desk::{Lane, Room, now};
 use super::follow::tell_failure;
 use super::gangs;
 use super::queues::Queues;
@@ -46,6 +46,10 @@ const UNSAVED: i64 = 2_000;
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Writes at once. Each item waits once at most.
 const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
+/// Writes at once that only show that an item waits, on which nobody relies, and what each of them takes at least. Ten thousand
+/// items that come together shall not take the API server from those who wait for it.
+const SHOWN: Bounds = Bounds { all: 4, of_one: 1, waiting: usize::MAX };
+const SHOWN_EACH: Duration = Duration::from_millis(25);
 /// Deletions of finished items at once, beside those: nobody waits for them, and none of them is waited for.
 const COLLECTED: Bounds = Bounds { all: 16, of_one: 12, waiting: usize::MAX };
 /// Items that are looked at before others have their turn.
@@ -55,7 +59,8 @@ const LOOP: &str = "workitem";
 
 /// Runs until our leadership ends.
 pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<Key>, queues: Queues) {
-    let writer = Writer { context: context.clone(), writes: Turns::new(WRITES), collected: Turns::new(COLLECTED) };
+    let (writes, shown, collected) = (Turns::new(WRITES), Turns::new(SHOWN), Turns::new(COLLECTED));
+    let writer = Writer { context: context.clone(), writes, shown, collected };
     futures::join!(dispatch(writer.clone(), looks), tick(writer), queues.publish(context));
 }
 
@@ -126,6 +131,8 @@ enum Do {
     Nothing,
     Remember(Record),
     Store(Record, Beside),
+    /// As `Store`, of what is only to be seen: that it waits.
+    Show(Record, Beside),
     Collect,
 }
 
@@ -133,6 +140,7 @@ enum Do {
 struct Writer {
     context: Arc<Context>,
     writes: Turns,
+    shown: Turns,
     collected: Turns,
 }
 
@@ -141,8 +149,9 @@ impl Writer {
     fn round(&self, namespace: &str) {
         let now = now();
         let names: HashSet<String> = self.context.desk.with(namespace, |room| {
-            let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED) || entry.record.phase.held();
-            let late = room.book.iter().filter(|(_, entry)| late(entry)).map(|(name, _)| name.clone());
+            let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
+            let due = |name: &str, entry: &Entry| entry.record.phase.held() || (late(entry) && !room.is_queued(name, Lane::Shown));
+            let late = room.book.iter().filter(|(name, entry)| due(name, entry)).map(|(name, _)| name.clone());
             let surplus = room.book.queues().flat_map(|queue| room.book.surplus(queue));
             late.chain(surplus).chain(room.unsaved_progress(PROGRESS)).collect()
         });
@@ -194,35 +203,46 @@ impl Writer {
         match desk.with(&key.namespace, |room| decide(room, &key.name, &entry, holder, now(), rand::random())) {
             Do::Nothing => {}
             Do::Remember(record) => desk.remember(&key.namespace, &key.name, &entry, record),
-            what @ (Do::Store(..) | Do::Collect) => {
-                if desk.with(&key.namespace, |room| room.enqueue(&key.name)) {
-                    let turns = if matches!(what, Do::Collect) { &self.collected } else { &self.writes };
-                    tokio::spawn(self.clone().act(key, turns.clone()));
-                }
-            }
+            Do::Store(..) => self.enqueue(key, Lane::Needed),
+            Do::Show(..) => self.enqueue(key, Lane::Shown),
+            Do::Collect => self.enqueue(key, Lane::Collected),
+        }
+    }
+
+    fn enqueue(&self, key: Key, lane: Lane) {
+        if self.context.desk.with(&key.namespace, |room| room.enqueue(&key.name, lane)) {
+            tokio::spawn(self.clone().act(key, lane));
         }
     }
 
     /// Writes what is to be written, when its turn has come: what that is, is decided then.
-    async fn act(self, key: Key, turns: Turns) {
+    async fn act(self, key: Key, lane: Lane) {
+        let turns = match lane {
+            Lane::Needed => &self.writes,
+            Lane::Shown => &self.shown,
+            Lane::Collected => &self.collected,
+        };
         let place = turns.take(&key.namespace).await;
+        if lane == Lane::Shown {
+            tokio::time::sleep(SHOWN_EACH).await;
+        }
         let desk = &self.context.desk;
         let Some(entry) = desk.with(&key.namespace, |room| {
-            room.dequeue(&key.name);
+            room.dequeue(&key.name, lane);
             room.book.get(&key.name).cloned()
         }) else {
             return self.context.succeeded(LOOP, &key); // it is gone: nothing is remembered of it
         };
         let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
         let what = desk.with(&key.namespace, |room| match decide(room, &key.name, &entry, holder, now(), rand::random()) {
-            what @ (Do::Store(..) | Do::Collect) if room.begin(&key.name) => what,
+            what @ (Do::Store(..) | Do::Show(..) | Do::Collect) if room.begin(&key.name) => what,
             Do::Remember(record) => Do::Remember(record),
-            Do::Nothing | Do::Store(..) | Do::Collect => Do::Nothing,
+            Do::Nothing | Do::Store(..) | Do::Show(..) | Do::Collect => Do::Nothing,
         });
         let result = match what {
             Do::Nothing => return,
             Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
-            Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
+            Do::Store(record, beside) | Do::Show(record, beside) => self.store(&key, &entry, &record, &beside).await,
             Do::Collect => self.collect(&key, &entry).await,
         };
         drop(place); // others have their turn while this one waits after a failure
@@ -355,10 +375,11 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
         None => {
             let late = entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
             let progress = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
-            if !late && progress.is_none() {
-                return Do::Nothing;
+            match progress.map(super::calls::progress) {
+                Some(progress) => Do::Store(entry.record.clone(), Beside { progress: Some(progress), ..Beside::default() }),
+                None if late => Do::Show(entry.record.clone(), Beside::default()),
+                None => Do::Nothing,
             }
-            Do::Store(entry.record.clone(), Beside { progress: progress.map(super::calls::progress), ..Beside::default() })
         }
     }
 }
