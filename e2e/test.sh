@@ -62,9 +62,12 @@ steady() {
 
 # What a failed test left stays for reading, and no operator runs that would let it go.
 clear_away() {
-    local namespace
-    for namespace in $("${cluster[@]}" run kubectl get agents -A -o jsonpath='{.items[*].metadata.namespace}' | tr ' ' '\n' | sort -u); do
-        "${cluster[@]}" run kubectl -n "$namespace" patch agents --all --type=merge -p '{"metadata": {"finalizers": null}}' > /dev/null
+    local namespace name
+    "${cluster[@]}" run kubectl get agents -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' > target/e2e-left
+    while read -r namespace name; do
+        "${cluster[@]}" run kubectl -n "$namespace" patch "agent/$name" --type=merge -p '{"metadata": {"finalizers": null}}' < /dev/null
+    done < target/e2e-left
+    for namespace in $(cut -d ' ' -f 1 target/e2e-left | sort -u); do
         "${cluster[@]}" run kubectl delete namespace "$namespace" --timeout=3m
     done
 }
