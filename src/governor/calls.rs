@@ -9,10 +9,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::budget::asks;
+use super::budget::facts::bulkhead;
 use super::caller::{Caller, identify};
 use super::{commands, work};
 use crate::api::agent::AgentPhase;
-use crate::api::agent_pool::{InputMode, RunMode};
+use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::names;
 use crate::api::{Agent, AgentPool};
 use crate::cluster::{Class, Error, calls};
@@ -111,15 +112,14 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         checkpoint_hook: hooks.checkpoint.unwrap_or_default(),
         preflight_command: spec.agent.preflight_command.clone().unwrap_or_default(),
         work: work_of(&pool),
-        commands: commands_of(&pool),
+        commands: commands_of(&bulkhead(pool.spec.bulkhead.as_ref(), context.meter.defaults(&caller.key.namespace).as_ref())),
         wanted: context.live.wanted(&caller.uid),
     })
 }
 
 /// How long commands of a pool's agents may take.
-fn commands_of(pool: &AgentPool) -> CommandLimits {
+fn commands_of(bulkhead: &Bulkhead) -> CommandLimits {
     let default = CommandLimits::default();
-    let Some(bulkhead) = &pool.spec.bulkhead else { return default };
     let seconds = |set: Option<i32>, default: u32| set.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(default);
     let max_timeout_seconds = seconds(bulkhead.max_command_timeout_seconds, default.max_timeout_seconds);
     let timeout_seconds = seconds(bulkhead.command_timeout_seconds, default.timeout_seconds).min(max_timeout_seconds);
@@ -228,7 +228,8 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
         return if same { Ok(Spawned { agent: name }) } else { Err(other()) };
     }
     let living = children.iter().filter(|child| !ended(child)).count();
-    let most = own.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.max_child_agents).unwrap_or(0);
+    let allowed = bulkhead(own.spec.bulkhead.as_ref(), context.meter.defaults(&caller.key.namespace).as_ref());
+    let most = allowed.max_child_agents.unwrap_or(0);
     if i64::try_from(living).unwrap_or(i64::MAX) >= i64::from(most) {
         context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
         context.wake.agent(&caller.key);

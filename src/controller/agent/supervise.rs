@@ -13,6 +13,7 @@ use crate::api::shared::Mode as ApiMode;
 use crate::api::{Agent, AgentStatus, names};
 use crate::controller::conditions::find;
 use crate::controller::context::Context;
+use crate::governor::budget::facts::bulkhead;
 use crate::governor::live::View;
 use crate::governor::preflight;
 use crate::governor::work::desk::Holding;
@@ -32,7 +33,9 @@ pub fn decide(
 ) -> Option<Decision> {
     let mut raised = raised(view, failure);
     let timeouts = counted(agent).saturating_add(view.map_or(0, |view| view.timeouts));
-    let most = spec.and_then(|spec| spec.bulkhead.as_ref()?.max_timeouts).and_then(|most| u32::try_from(most).ok());
+    let defaults = agent.namespace().and_then(|namespace| context.meter.defaults(&namespace));
+    let allowed = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref());
+    let most = allowed.max_timeouts.and_then(|most| u32::try_from(most).ok());
     if chronic(timeouts, most) {
         let message = format!("{timeouts} of its model calls, attempts and commands took too long (spec.bulkhead.maxTimeouts of its pool)");
         raised.push(Raised { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
