@@ -118,8 +118,8 @@ impl Circuits {
     pub fn first_token(&self, pool: &Name) -> u32 {
         let state = self.lock();
         let home = state.home_of(&pool.namespace, &pool.name);
-        let guard = state.written(&pool.namespace, home.as_deref()).models;
-        guard.and_then(|guard| guard.first_token_seconds).and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(FIRST_TOKEN)
+        let seconds = state.written(&pool.namespace, home.as_deref()).first_token();
+        seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(FIRST_TOKEN)
     }
 
     fn give_back(&self, out: &mut Out, outcome: Outcome, why: &str) {

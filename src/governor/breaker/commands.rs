@@ -1,6 +1,5 @@
 //! What agents are told of the breakers of their commands: how their own behaves, and whether that of the namespace is open.
 
-use super::convert;
 use super::keeper::{Circuits, Slot};
 use super::key::Key;
 use crate::controller::Key as Name;
@@ -16,8 +15,7 @@ impl Circuits {
         let mut state = self.lock();
         let home = state.home_of(&pool.namespace, &pool.name);
         let written = state.written(&pool.namespace, home.as_deref());
-        let session = convert::settings(&written, Guard::Session, 0);
-        let codes = written.commands.and_then(|commands| commands.failure_exit_codes);
+        let (session, codes) = (written.settings(Guard::Session, 0), written.failure_exit_codes());
         let at = state.at();
         let slot = Slot { key: Key::commands(&pool.namespace), home };
         let circuit = state.circuits.get_mut(&slot).map(|kept| &mut kept.circuit);
@@ -33,7 +31,7 @@ impl Circuits {
                 }
             }),
         };
-        Some(said(&session, codes.unwrap_or_default(), open_globally))
+        Some(said(&session, codes, open_globally))
     }
 }
 

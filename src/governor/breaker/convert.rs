@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, SessionGuard, WorkGuard};
+use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, WorkGuard};
 use crate::api::cluster_budget::BreakerDefaults;
 use crate::api::shared;
 use crate::policy::breaker::{Force, Guard, Mode, Review, Saved, Settings, State};
@@ -19,7 +19,7 @@ fn mode(mode: shared::Mode) -> Mode {
     }
 }
 
-/// What the three guards have in common, as people wrote it.
+/// What people wrote of one guard.
 #[derive(Clone, Copy, Default)]
 struct Numbers {
     threshold: Option<i32>,
@@ -30,13 +30,14 @@ struct Numbers {
     max_open: Option<i32>,
     probes: Option<i32>,
     probe_within: Option<i32>,
+    review: Option<api::Review>,
 }
 
 impl Numbers {
     fn over(self, settings: &mut Settings) {
         let milliseconds = |seconds: Option<i32>| seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(|seconds| seconds * 1000);
         let number = |number: Option<i32>| number.and_then(|number| u32::try_from(number).ok());
-        let Self { threshold, window, open, successes, factor, max_open, probes, probe_within } = self;
+        let Self { threshold, window, open, successes, factor, max_open, probes, probe_within, review } = self;
         settings.threshold = number(threshold).unwrap_or(settings.threshold);
         settings.window = milliseconds(window).unwrap_or(settings.window);
         settings.open = milliseconds(open).unwrap_or(settings.open);
@@ -45,12 +46,17 @@ impl Numbers {
         settings.max_open = milliseconds(max_open).unwrap_or(settings.max_open);
         settings.probes = number(probes).unwrap_or(settings.probes);
         settings.probe_within = milliseconds(probe_within).or(settings.probe_within);
+        settings.review = match review {
+            Some(api::Review::Required) => Review::Required,
+            Some(api::Review::Auto) => Review::Auto,
+            None => settings.review,
+        };
     }
 }
 
 macro_rules! numbers {
     ($guard:expr) => {
-        $guard.as_ref().map_or_else(Numbers::default, |guard| Numbers {
+        $guard.map_or_else(Numbers::default, |guard| Numbers {
             threshold: guard.failure_threshold,
             window: guard.window_seconds,
             open: guard.open_seconds,
@@ -59,111 +65,80 @@ macro_rules! numbers {
             max_open: guard.max_open_seconds,
             probes: guard.half_open_probes,
             probe_within: guard.probe_timeout_seconds,
+            review: None,
         })
     };
 }
 
-/// A guard, field by field: as its owner wrote it, else as the defaults have it.
-macro_rules! over {
-    ($own:expr, $defaults:expr, $kind:ident { $($field:ident),* }) => {
-        match ($own, $defaults) {
-            (Some(own), Some(defaults)) => {
-                let $kind { $($field),* } = own;
-                Some($kind { $($field: $field.or(defaults.$field)),* })
+/// What somebody wrote of the guards.
+#[derive(Clone, Copy)]
+struct Guards<'a> {
+    work: Option<&'a WorkGuard>,
+    commands: Option<&'a CommandsGuard>,
+    models: Option<&'a ModelsGuard>,
+}
+
+impl Guards<'_> {
+    fn numbers(self, guard: Guard) -> Numbers {
+        let Self { work, commands, models } = self;
+        match guard {
+            Guard::Work => Numbers { review: work.and_then(|work| work.review), ..numbers!(work) },
+            Guard::Commands => numbers!(commands),
+            Guard::Session => {
+                let session = commands.and_then(|commands| commands.session.as_ref());
+                Numbers { threshold: session.and_then(|session| session.failure_threshold), ..numbers!(commands) }
             }
-            (own, defaults) => own.or(defaults),
+            Guard::Models => numbers!(models),
         }
-    };
-}
-
-/// What a Breaker says, and, where it says nothing, what the ClusterBudget that binds its namespace says.
-pub fn written(spec: Option<&BreakerSpec>, defaults: Option<&BreakerDefaults>) -> BreakerSpec {
-    let mut spec = spec.cloned().unwrap_or_default();
-    let Some(BreakerDefaults { work, commands, models }) = defaults.cloned() else { return spec };
-    let session = over!(
-        spec.commands.as_mut().and_then(|commands| commands.session.take()),
-        commands.as_ref().and_then(|commands| commands.session.clone()),
-        SessionGuard { failure_threshold }
-    );
-    spec.work = over!(
-        spec.work,
-        work,
-        WorkGuard {
-            failure_threshold,
-            window_seconds,
-            open_seconds,
-            success_threshold,
-            review,
-            backoff_factor,
-            max_open_seconds,
-            half_open_probes,
-            probe_timeout_seconds
-        }
-    );
-    spec.commands = over!(
-        spec.commands,
-        commands,
-        CommandsGuard {
-            session,
-            failure_threshold,
-            window_seconds,
-            open_seconds,
-            success_threshold,
-            failure_exit_codes,
-            backoff_factor,
-            max_open_seconds,
-            half_open_probes,
-            probe_timeout_seconds
-        }
-    )
-    .map(|commands| CommandsGuard { session, ..commands });
-    spec.models = over!(
-        spec.models,
-        models,
-        ModelsGuard {
-            failure_threshold,
-            window_seconds,
-            open_seconds,
-            success_threshold,
-            first_token_seconds,
-            backoff_factor,
-            max_open_seconds,
-            half_open_probes,
-            probe_timeout_seconds
-        }
-    );
-    spec
-}
-
-/// How a circuit of this guard behaves. `operation`: the longest that one of the operations may take which come one after another,
-/// in milliseconds.
-pub fn settings(spec: &BreakerSpec, guard: Guard, operation: u64) -> Settings {
-    let mut settings = Settings::of(guard);
-    let BreakerSpec { mode: how, pools: _, work, commands, models, force, approved_epoch } = spec;
-    let (work, commands, models): (&Option<WorkGuard>, &Option<CommandsGuard>, &Option<ModelsGuard>) = (work, commands, models);
-    settings.mode = mode(*how);
-    settings.force = force.map(|force| match force {
-        api::Force::Open => Force::Open,
-        api::Force::Closed => Force::Closed,
-    });
-    settings.approved = approved_epoch.and_then(|epoch| u64::try_from(epoch).ok());
-    match guard {
-        Guard::Work => {
-            numbers!(work).over(&mut settings);
-            settings.review = match work.as_ref().and_then(|work| work.review) {
-                Some(api::Review::Required) => Review::Required,
-                Some(api::Review::Auto) | None => Review::Auto,
-            };
-        }
-        Guard::Commands => numbers!(commands).over(&mut settings),
-        Guard::Session => {
-            let session = commands.as_ref().and_then(|commands| commands.session.as_ref());
-            let threshold = session.and_then(|session| session.failure_threshold);
-            Numbers { threshold, ..numbers!(commands) }.over(&mut settings);
-        }
-        Guard::Models => numbers!(models).over(&mut settings),
     }
-    settings.with_effective_window(operation)
+}
+
+/// What holds for a circuit, as people wrote it: its Breaker, if one holds, and what the ClusterBudget says where that says nothing.
+#[derive(Clone, Copy, Default)]
+pub struct Written<'a> {
+    /// The Breaker.
+    pub own: Option<&'a BreakerSpec>,
+    /// What it leaves unset.
+    pub defaults: Option<&'a BreakerDefaults>,
+}
+
+impl Written<'_> {
+    /// From the one that counts less to the one that counts more.
+    fn guards(&self) -> impl DoubleEndedIterator<Item = Guards<'_>> {
+        let defaults = self.defaults.map(|BreakerDefaults { work, commands, models }| Guards {
+            work: work.as_ref(),
+            commands: commands.as_ref(),
+            models: models.as_ref(),
+        });
+        let own = self.own.map(|own| Guards { work: own.work.as_ref(), commands: own.commands.as_ref(), models: own.models.as_ref() });
+        defaults.into_iter().chain(own)
+    }
+
+    /// Seconds after which the first token of a stream is late.
+    pub fn first_token(&self) -> Option<i32> {
+        self.guards().rev().find_map(|guards| guards.models?.first_token_seconds)
+    }
+
+    /// Exit codes of commands that are failures.
+    pub fn failure_exit_codes(&self) -> Vec<i32> {
+        self.guards().rev().find_map(|guards| guards.commands?.failure_exit_codes.clone()).unwrap_or_default()
+    }
+
+    /// How a circuit of this guard behaves. `operation`: the longest that one of the operations may take which come one after
+    /// another, in milliseconds.
+    pub fn settings(&self, guard: Guard, operation: u64) -> Settings {
+        let mut settings = Settings::of(guard);
+        self.guards().for_each(|guards| guards.numbers(guard).over(&mut settings));
+        if let Some(BreakerSpec { mode: how, force, approved_epoch, pools: _, work: _, commands: _, models: _ }) = self.own {
+            settings.mode = mode(*how);
+            settings.force = force.map(|force| match force {
+                api::Force::Open => Force::Open,
+                api::Force::Closed => Force::Closed,
+            });
+            settings.approved = approved_epoch.and_then(|epoch| u64::try_from(epoch).ok());
+        }
+        settings.with_effective_window(operation)
+    }
 }
 
 /// A state, as the custom resource names it.
@@ -218,8 +193,8 @@ mod tests {
     #[test]
     fn what_is_unset_is_as_the_guard_has_it() {
         for guard in [Guard::Work, Guard::Session, Guard::Commands, Guard::Models] {
-            assert_eq!(settings(&spec(json!({})), guard, 1), Settings::of(guard));
-            assert_eq!(settings(&written(None, None), guard, 1), Settings::of(guard));
+            assert_eq!(Written { own: Some(&spec(json!({}))), defaults: None }.settings(guard, 1), Settings::of(guard));
+            assert_eq!(Written::default().settings(guard, 1), Settings::of(guard));
         }
     }
 
@@ -229,7 +204,7 @@ mod tests {
             "work": {"failureThreshold": 2, "windowSeconds": 10, "review": "Required", "probeTimeoutSeconds": 9},
             "commands": {"failureThreshold": 20, "session": {"failureThreshold": 4}, "openSeconds": 5},
             "models": {"backoffFactor": 2, "maxOpenSeconds": 60, "halfOpenProbes": 3, "successThreshold": 4}}));
-        let of = |guard| settings(&spec, guard, 8000);
+        let of = |guard| Written { own: Some(&spec), defaults: None }.settings(guard, 8000);
         let work = of(Guard::Work);
         assert_eq!((work.mode, work.force, work.approved, work.review), (Mode::Observe, Some(Force::Open), Some(7), Review::Required));
         assert_eq!((work.threshold, work.window, work.probe_within), (2, 16_000, Some(9000)), "two turns of eight seconds");
@@ -247,19 +222,20 @@ mod tests {
             "models": {"firstTokenSeconds": 9, "openSeconds": 8},
         }))
         .expect("defaults");
-        let work = settings(&written(None, Some(&defaults)), Guard::Work, 1);
+        let none = Written { own: None, defaults: Some(&defaults) };
+        let work = none.settings(Guard::Work, 1);
         assert_eq!((work.threshold, work.review, work.open), (7, Review::Required, 60_000), "also where there is no Breaker");
         let own = spec(json!({"mode": "Observe", "pools": ["p"], "work": {"openSeconds": 11, "review": "Auto"},
             "commands": {"failureThreshold": 20}, "models": {"openSeconds": 12}}));
-        let both = written(Some(&own), Some(&defaults));
-        assert_eq!((both.mode, &both.pools), (own.mode, &own.pools));
-        let work = settings(&both, Guard::Work, 1);
-        assert_eq!((work.threshold, work.review, work.open), (7, Review::Auto, 11_000));
-        let (session, commands) = (settings(&both, Guard::Session, 0), settings(&both, Guard::Commands, 0));
-        assert_eq!((session.threshold, commands.threshold, commands.open), (4, 20, 5000));
-        assert_eq!(both.commands.and_then(|commands| commands.failure_exit_codes), Some(vec![137]));
-        assert_eq!(both.models.and_then(|models| models.first_token_seconds.zip(models.open_seconds)), Some((9, 12)));
-        assert_eq!(written(Some(&own), None), own);
+        let both = Written { own: Some(&own), ..none };
+        let work = both.settings(Guard::Work, 1);
+        assert_eq!((work.mode, work.threshold, work.review, work.open), (Mode::Observe, 7, Review::Auto, 11_000));
+        let (session, commands) = (both.settings(Guard::Session, 0), both.settings(Guard::Commands, 0));
+        assert_eq!((session.threshold, commands.threshold, session.open, commands.open), (4, 20, 5000, 5000));
+        assert_eq!((both.failure_exit_codes(), both.first_token(), both.settings(Guard::Models, 0).open), (vec![137], Some(9), 12_000));
+        let codes = spec(json!({"commands": {"failureExitCodes": []}, "models": {"firstTokenSeconds": 1}}));
+        let other = Written { own: Some(&codes), ..none };
+        assert_eq!((other.failure_exit_codes(), other.first_token()), (vec![], Some(1)), "none is a word, too");
     }
 
     #[test]

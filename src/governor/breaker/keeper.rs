@@ -14,11 +14,11 @@ use kube::ResourceExt;
 use tokio::sync::{Notify, watch};
 
 use super::calls::Calls;
-use super::convert;
+use super::convert::{self, Written};
 use super::key::Key;
 use super::status::{Facts, View, said};
 use crate::api::Breaker;
-use crate::api::breaker::{BreakerSpec, BreakerStatus};
+use crate::api::breaker::BreakerStatus;
 use crate::api::cluster_budget::BreakerDefaults;
 use crate::cluster::clock::BootTime;
 use crate::controller::Key as Name;
@@ -127,15 +127,15 @@ impl State {
         self.homes.get(&name_of(slot)?)
     }
 
-    /// What a Breaker says, and what holds where it, or where none, says something.
-    pub fn written(&self, namespace: &str, home: Option<&str>) -> BreakerSpec {
+    /// What people wrote for the circuits of this Breaker; or, if none holds, of the namespace.
+    pub fn written(&self, namespace: &str, home: Option<&str>) -> Written<'_> {
         let name = home.map(|home| Name { namespace: namespace.to_owned(), name: home.to_owned() });
         let own = name.and_then(|name| self.homes.get(&name)).map(|home| &home.breaker.spec);
-        convert::written(own, self.defaults.get(namespace))
+        Written { own, defaults: self.defaults.get(namespace) }
     }
 
     fn settings(&self, slot: &Slot, operation: u64) -> Settings {
-        convert::settings(&self.written(&slot.key.namespace, slot.home.as_deref()), slot.key.guard, operation)
+        self.written(&slot.key.namespace, slot.home.as_deref()).settings(slot.key.guard, operation)
     }
 
     fn operation(&self, key: &Key) -> u64 {
