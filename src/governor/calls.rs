@@ -14,6 +14,7 @@ use super::caller::{Caller, identify};
 use super::{commands, work};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
+use crate::api::cluster_budget::Defaults;
 use crate::api::names;
 use crate::api::{Agent, AgentPool};
 use crate::cluster::{Class, Error, calls};
@@ -112,17 +113,19 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         checkpoint_hook: hooks.checkpoint.unwrap_or_default(),
         preflight_command: spec.agent.preflight_command.clone().unwrap_or_default(),
         work: work_of(&pool),
-        commands: commands_of(&bulkhead(pool.spec.bulkhead.as_ref(), context.meter.defaults(&caller.key.namespace).as_ref())),
+        commands: commands_of(&pool, context.meter.defaults(&caller.key.namespace).as_ref()),
         wanted: context.live.wanted(&caller.uid),
     })
 }
 
 /// How long commands of a pool's agents may take.
-fn commands_of(bulkhead: &Bulkhead) -> CommandLimits {
-    let default = CommandLimits::default();
-    let seconds = |set: Option<i32>, default: u32| set.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(default);
-    let max_timeout_seconds = seconds(bulkhead.max_command_timeout_seconds, default.max_timeout_seconds);
-    let timeout_seconds = seconds(bulkhead.command_timeout_seconds, default.timeout_seconds).min(max_timeout_seconds);
+fn commands_of(pool: &AgentPool, defaults: Option<&Defaults>) -> CommandLimits {
+    let built_in = CommandLimits::default();
+    let said = |field: fn(&Bulkhead) -> Option<i32>| {
+        bulkhead(pool.spec.bulkhead.as_ref(), defaults, field).and_then(|seconds| u32::try_from(seconds).ok())
+    };
+    let max_timeout_seconds = said(|bulkhead| bulkhead.max_command_timeout_seconds).unwrap_or(built_in.max_timeout_seconds);
+    let timeout_seconds = said(|bulkhead| bulkhead.command_timeout_seconds).unwrap_or(built_in.timeout_seconds).min(max_timeout_seconds);
     CommandLimits { timeout_seconds, max_timeout_seconds }
 }
 
@@ -228,8 +231,8 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
         return if same { Ok(Spawned { agent: name }) } else { Err(other()) };
     }
     let living = children.iter().filter(|child| !ended(child)).count();
-    let allowed = bulkhead(own.spec.bulkhead.as_ref(), context.meter.defaults(&caller.key.namespace).as_ref());
-    let most = allowed.max_child_agents.unwrap_or(0);
+    let defaults = context.meter.defaults(&caller.key.namespace);
+    let most = bulkhead(own.spec.bulkhead.as_ref(), defaults.as_ref(), |bulkhead| bulkhead.max_child_agents).unwrap_or(0);
     if i64::try_from(living).unwrap_or(i64::MAX) >= i64::from(most) {
         context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
         context.wake.agent(&caller.key);

@@ -34,8 +34,8 @@ pub fn decide(
     let mut raised = raised(view, failure);
     let timeouts = counted(agent).saturating_add(view.map_or(0, |view| view.timeouts));
     let defaults = agent.namespace().and_then(|namespace| context.meter.defaults(&namespace));
-    let allowed = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref());
-    let most = allowed.max_timeouts.and_then(|most| u32::try_from(most).ok());
+    let most = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref(), |bulkhead| bulkhead.max_timeouts);
+    let most = most.and_then(|most| u32::try_from(most).ok());
     if chronic(timeouts, most) {
         let message = format!("{timeouts} of its model calls, attempts and commands took too long (spec.bulkhead.maxTimeouts of its pool)");
         raised.push(Raised { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });

@@ -110,40 +110,23 @@ pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
         })
 }
 
-/// What a pool says of each of its agents, and, where it says nothing, what the ClusterBudget that binds its namespace says.
-pub fn bulkhead(own: Option<&Bulkhead>, defaults: Option<&Defaults>) -> Bulkhead {
-    let own = own.cloned().unwrap_or_default();
-    let Some(default) = defaults.and_then(|defaults| defaults.bulkhead.as_ref()) else { return own };
-    let Bulkhead {
-        lifetime_tokens,
-        top_up,
-        command_timeout_seconds,
-        max_command_timeout_seconds,
-        model_turn_timeout_seconds,
-        max_timeouts,
-        max_child_agents,
-    } = own;
-    Bulkhead {
-        lifetime_tokens: lifetime_tokens.or(default.lifetime_tokens),
-        top_up: top_up.or_else(|| default.top_up.clone()),
-        command_timeout_seconds: command_timeout_seconds.or(default.command_timeout_seconds),
-        max_command_timeout_seconds: max_command_timeout_seconds.or(default.max_command_timeout_seconds),
-        model_turn_timeout_seconds: model_turn_timeout_seconds.or(default.model_turn_timeout_seconds),
-        max_timeouts: max_timeouts.or(default.max_timeouts),
-        max_child_agents: max_child_agents.or(default.max_child_agents),
-    }
+/// What a pool says of its agents in one field, or, where it says nothing, the ClusterBudget that binds its namespace.
+pub fn bulkhead<T>(own: Option<&Bulkhead>, defaults: Option<&Defaults>, field: fn(&Bulkhead) -> Option<T>) -> Option<T> {
+    let default = defaults.and_then(|defaults| defaults.bulkhead.as_ref());
+    [own, default].into_iter().flatten().find_map(field)
 }
 
 /// Tokens of an agent's life, with so many top-ups taken.
 pub fn lifetime(own: Option<&Bulkhead>, defaults: Option<&Defaults>, taken: u32) -> Lifetime {
-    let Bulkhead { lifetime_tokens, top_up, .. } = bulkhead(own, defaults);
-    let (top_up, max) = top_up.map_or((0, 0), |top_up| (top_up.tokens, u32::try_from(top_up.max).unwrap_or(0)));
-    Lifetime { tokens: lifetime_tokens.unwrap_or(LIFETIME), top_up, max, taken }
+    let tokens = bulkhead(own, defaults, |bulkhead| bulkhead.lifetime_tokens).unwrap_or(LIFETIME);
+    let top_up = bulkhead(own, defaults, |bulkhead| bulkhead.top_up.as_ref().map(|top_up| (top_up.tokens, top_up.max)));
+    let (top_up, max) = top_up.unwrap_or((0, 0));
+    Lifetime { tokens, top_up, max: u32::try_from(max).unwrap_or(0), taken }
 }
 
 /// Seconds that a model turn of a pool may take.
 pub fn turn_seconds(own: Option<&Bulkhead>, defaults: Option<&Defaults>) -> u32 {
-    let seconds = bulkhead(own, defaults).model_turn_timeout_seconds;
+    let seconds = bulkhead(own, defaults, |bulkhead| bulkhead.model_turn_timeout_seconds);
     seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(TURN)
 }
 

@@ -77,13 +77,10 @@ fn a_budgets_word_is_before_the_clusters_and_field_by_field() {
     assert_eq!((life.limit(), life.max), (500_005, 2));
     let own = Bulkhead { lifetime_tokens: Some(70), ..Bulkhead::default() };
     assert_eq!(lifetime(Some(&own), defaults.as_ref(), 0).limit(), 70);
-    let rest = json!({"commandTimeoutSeconds": 1, "maxCommandTimeoutSeconds": 2, "maxTimeouts": 3, "maxChildAgents": 4});
-    let rest: Bulkhead = serde_json::from_value(rest).expect("a bulkhead");
-    let above = Defaults { bulkhead: Some(rest.clone()), ..Defaults::default() };
-    assert_eq!(bulkhead(None, Some(&above)), rest);
-    let both = bulkhead(Some(&Bulkhead { max_child_agents: Some(0), ..own.clone() }), Some(&above));
-    assert_eq!(both, Bulkhead { max_child_agents: Some(0), lifetime_tokens: Some(70), ..rest });
-    assert_eq!(bulkhead(Some(&own), None), own);
+    let children = |most| Bulkhead { max_child_agents: Some(most), ..Bulkhead::default() };
+    let above = Defaults { bulkhead: Some(children(4)), ..Defaults::default() };
+    let most = |own| bulkhead(own, Some(&above), |bulkhead| bulkhead.max_child_agents);
+    assert_eq!([most(None), most(Some(&own)), most(Some(&children(0)))], [Some(4), Some(4), Some(0)]);
     let turn = |seconds| Bulkhead { model_turn_timeout_seconds: Some(seconds), ..Bulkhead::default() };
     let above = Defaults { bulkhead: Some(turn(40)), ..Defaults::default() };
     assert_eq!(
