@@ -72,7 +72,9 @@ pub fn look<'a>(
 /// items was given back.
 pub fn unfinished<'a>(group: impl IntoIterator<Item = &'a Record>, ours: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let records: Vec<&Record> = group.into_iter().collect();
-    let all = records.iter().flat_map(|record| &record.history).filter(|attempt| attempt.reason.as_deref() == Some(RESTARTED));
+    // Another pool's agents may work on the same group: their restart is none of ours.
+    let restarted = |attempt: &&Attempt| attempt.reason.as_deref() == Some(RESTARTED) && ours(&attempt.agent);
+    let all = records.iter().flat_map(|record| &record.history).filter(restarted);
     let mut given_back: Vec<(At, At)> = all.map(|attempt| (attempt.end, attempt.start)).collect();
     given_back.sort_unstable();
     // What was taken after a restart had begun, and is given back too, was given back by the next one.
@@ -166,6 +168,8 @@ mod tests {
         // One that was given back late held it before the first was.
         let first = [given_back(60, 20), given_back(60, 10), holds("late", 15), holds("a", 50), holds("b", 21), holds("other", 50)];
         assert_eq!(left(&first), ["a", "b"]);
+        let theirs = Record { history: vec![Attempt { agent: "other".into(), ..first[0].history[0].clone() }], ..given_back(60, 20) };
+        assert_eq!(left(&[theirs, holds("a", 50)]), [""; 0], "those of another pool were restarted");
         let second = [&first[..], &[given_back(14, 5), holds("c", 4), holds("d", 6)]].concat();
         assert_eq!(left(&second), ["a", "b", "d", "late"], "the next restart is of all who were there when it began");
     }

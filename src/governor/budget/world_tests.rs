@@ -172,6 +172,21 @@ async fn a_leader_that_was_replaced_writes_nothing_more_and_knows_it() {
 }
 
 #[tokio::test]
+async fn a_leader_that_a_watch_shows_to_be_replaced_ends_at_its_next_write() {
+    let server = server(1000);
+    let mut old = Leader::new(&server, 7);
+    old.begin("g");
+    assert!(given(&old.hold("g", 1, 40).await));
+    // The next one's reconciler has written the Agent, and nothing of its record.
+    server.touch(AGENT, &json!({"status": {"phase": "Active", "governorEpoch": 8}}));
+    old.watches(&server);
+    old.settle("g", 1, 1, 30);
+    old.meter.pass(31_000);
+    old.write().await;
+    assert!(!old.leads());
+}
+
+#[tokio::test]
 async fn a_leader_that_read_too_early_begins_anew() {
     let server = server(1000);
     let old = Leader::new(&server, 7);

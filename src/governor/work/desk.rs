@@ -92,7 +92,7 @@ pub struct Room {
     names: HashMap<String, String>,
     busy: HashSet<String>,
     again: HashSet<String>,
-    queued: HashSet<(String, Lane)>,
+    queued: HashMap<Lane, HashSet<String>>,
     queue_versions: HashMap<String, String>,
     waiting: BTreeMap<String, Waiting>,
     /// Pools whose agents are not called for work: there are no tokens for it.
@@ -125,7 +125,7 @@ impl Room {
             && self.listening.is_empty()
             && self.retired.is_empty()
             && self.busy.is_empty()
-            && self.queued.is_empty();
+            && self.queued.values().all(HashSet::is_empty);
         idle && self.book.iter().next().is_none() && self.book.queues().next().is_none()
     }
 
@@ -198,17 +198,17 @@ impl Room {
 
     /// A write of an item waits for its turn. No: one does already.
     pub fn enqueue(&mut self, name: &str, lane: Lane) -> bool {
-        self.queued.insert((name.to_owned(), lane))
+        self.queued.entry(lane).or_default().insert(name.to_owned())
     }
 
     /// Its turn has come.
     pub fn dequeue(&mut self, name: &str, lane: Lane) {
-        self.queued.remove(&(name.to_owned(), lane));
+        self.queued.entry(lane).or_default().remove(name);
     }
 
     /// Whether a write of it waits there.
     pub fn is_queued(&self, name: &str, lane: Lane) -> bool {
-        self.queued.contains(&(name.to_owned(), lane))
+        self.queued.get(&lane).is_some_and(|names| names.contains(name))
     }
 
     /// Who is next for this agent, of those that can be given out at this moment; not one that is being written, if `but_written`.

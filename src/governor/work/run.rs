@@ -44,7 +44,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const UNSAVED: i64 = 2_000;
 /// Between two writes of how far an item is.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Writes at once. Each item waits once at most.
+/// Writes at once. Each item waits once at most, here and in each of the other lanes.
 const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
 /// Writes at once that only show that an item waits, on which nobody relies, and what each of them takes at least. Ten thousand
 /// items that come together shall not take the API server from those who wait for it.
