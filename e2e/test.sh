@@ -60,10 +60,11 @@ steady() {
     e2e "$@" 2>&1 | tee "$log" || again "$log"
 }
 
-# What a failed test left stays for reading, and no operator runs that would let it go.
+# What a failed test left stays for reading, and no operator runs that would let it go. Tests' namespaces begin with t-.
 clear_away() {
     local namespace name
-    "${cluster[@]}" run kubectl get agents -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' > target/e2e-left
+    "${cluster[@]}" run kubectl get agents -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' |
+        { grep '^t-' || true; } > target/e2e-left
     while read -r namespace name; do
         "${cluster[@]}" run kubectl -n "$namespace" patch "agent/$name" --type=merge -p '{"metadata": {"finalizers": null}}' < /dev/null
     done < target/e2e-left

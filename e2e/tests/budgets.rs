@@ -163,10 +163,7 @@ fn passed(all: &[(usize, Answer)]) -> usize {
 async fn of_512_calls_at_once_no_more_pass_than_the_budget_bears() {
     let room = Room::open("flood").await;
     let controllers = Controllers::start(&room, 1);
-    tokio::select! {
-        () = under_a_flood(&room) => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, under_a_flood(&room)).await;
     room.close().await;
 }
 
@@ -436,10 +433,7 @@ async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
     let room = Room::open("budgetfaults").await;
     let mut dice = Dice::seeded();
     let controllers = Controllers::start(&room, 3);
-    tokio::select! {
-        () = under_faults(&room, &controllers, &mut dice) => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, under_faults(&room, &controllers, &mut dice)).await;
     room.close().await;
 }
 

@@ -135,10 +135,7 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
         .await;
         agrees(&room, &scene.provider).await;
     };
-    tokio::select! {
-        () = test => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, test).await;
     room.close().await;
 }
 
@@ -172,10 +169,7 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
         }
         agrees(&room, &scene.provider).await;
     };
-    tokio::select! {
-        () = test => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, test).await;
     room.close().await;
 }
 
@@ -218,10 +212,7 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
         is_open().await;
         assert_eq!(scene.provider.calls(), calls, "nobody tried it");
     };
-    tokio::select! {
-        () = test => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, test).await;
     room.close().await;
 }
 
@@ -256,10 +247,7 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
             () = hangs => {}
         }
     };
-    tokio::select! {
-        () = test => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, test).await;
     room.close().await;
 }
 
@@ -281,9 +269,6 @@ async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() 
         let said = text(&answer);
         assert!(answer.status == 200 && !said.contains("[DONE]") && said.contains("turn_timed_out"), "{said}");
     };
-    tokio::select! {
-        () = test => {}
-        () = controllers.are_kept(&room) => {}
-    }
+    controllers.are_kept_for(&room, test).await;
     room.close().await;
 }

@@ -33,8 +33,15 @@ impl Controllers {
         Self(Mutex::new(state))
     }
 
-    /// Goes on for ever: to be beside all that needs them.
-    pub async fn are_kept(&self, room: &Room) {
+    /// Keeps them until the test is over.
+    pub async fn are_kept_for(&self, room: &Room, test: impl Future<Output = ()>) {
+        tokio::select! {
+            () = test => {}
+            () = self.are_kept(room) => {}
+        }
+    }
+
+    async fn are_kept(&self, room: &Room) {
         loop {
             self.restart(room);
             tokio::time::sleep(Duration::from_millis(250)).await;
