@@ -6,6 +6,7 @@ use kube::client::ClientBuilder;
 use kube::{Client, Config};
 use tower::timeout::TimeoutLayer;
 
+use super::pace::PaceLayer;
 use crate::telemetry::Metrics;
 
 /// How long the beginning of an answer may take before the request counts as unanswered. What streams after it, as a watch
@@ -21,7 +22,9 @@ pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Clien
     config.default_retry = false; // retries are ours: backed off by object, counted, and ended by a stop
     config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
     let builder = ClientBuilder::try_from(config)?;
-    Ok(builder.with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics)).build())
+    // The last is the first that a request meets: what waits for its turn is not counted as asked yet.
+    let builder = builder.with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics));
+    Ok(builder.with_layer(&PaceLayer::default()).build())
 }
 
 /// A layer that counts requests.

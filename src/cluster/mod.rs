@@ -9,6 +9,7 @@ pub mod error;
 pub mod events;
 pub mod gate;
 pub mod lease;
+pub mod pace;
 pub mod served;
 pub mod together;
 pub mod token;

@@ -27,19 +27,15 @@ pub struct Bounds {
 pub struct Full;
 
 struct State {
+    bounds: Bounds,
     taken: usize,
     of: HashMap<String, usize>,
     line: Line<String, oneshot::Sender<Turn>>,
 }
 
-struct Shared {
-    bounds: Bounds,
-    state: Mutex<State>,
-}
-
 /// Places. Cheap to clone.
 #[derive(Clone)]
-pub struct Turns(Arc<Shared>);
+pub struct Turns(Arc<Mutex<State>>);
 
 /// One place, until it is dropped.
 pub struct Turn {
@@ -48,8 +44,8 @@ pub struct Turn {
 }
 
 impl State {
-    fn may(&self, namespace: &str, bounds: Bounds) -> bool {
-        self.taken < bounds.all && self.of.get(namespace).is_none_or(|own| *own < bounds.of_one)
+    fn may(&self, namespace: &str) -> bool {
+        self.taken < self.bounds.all && self.of.get(namespace).is_none_or(|own| *own < self.bounds.of_one)
     }
 
     fn begin(&mut self, namespace: &str) {
@@ -71,12 +67,12 @@ impl State {
 impl Turns {
     /// So many, all free.
     pub fn new(bounds: Bounds) -> Self {
-        let state = State { taken: 0, of: HashMap::new(), line: Line::new(bounds.waiting) };
-        Self(Arc::new(Shared { bounds, state: Mutex::new(state) }))
+        let line = Line::new(bounds.waiting);
+        Self(Arc::new(Mutex::new(State { bounds, taken: 0, of: HashMap::new(), line })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn turn(&self, namespace: &str) -> Turn {
@@ -88,7 +84,7 @@ impl Turns {
         let (number, called) = {
             let mut state = self.lock();
             // Whoever waits may not have what is free, or would not wait.
-            if state.may(namespace, self.0.bounds) {
+            if state.may(namespace) {
                 state.begin(namespace);
                 return Ok(self.turn(namespace));
             }
@@ -100,14 +96,29 @@ impl Turns {
         called.await.map_err(|_| Full)
     }
 
+    /// There are so many from now on. Who has a place keeps it; as many may wait as before.
+    pub fn resize(&self, all: usize, of_one: usize) {
+        self.call(|state| state.bounds = Bounds { all, of_one, ..state.bounds });
+    }
+
+    /// Whether somebody waits.
+    pub fn are_wanted(&self) -> bool {
+        !self.lock().line.is_empty()
+    }
+
     fn end(&self, namespace: &str) {
+        self.call(|state| state.end(namespace));
+    }
+
+    /// Calls those who may have a place after this.
+    fn call(&self, change: impl FnOnce(&mut State)) {
         let mut called = Vec::new();
         {
             let mut state = self.lock();
-            state.end(namespace);
-            while state.taken < self.0.bounds.all {
-                let State { of, line, .. } = &mut *state;
-                let may = |one: &String| of.get(one).is_none_or(|own| *own < self.0.bounds.of_one);
+            change(&mut state);
+            while state.taken < state.bounds.all {
+                let State { of, line, bounds, .. } = &mut *state;
+                let may = |one: &String| of.get(one).is_none_or(|own| *own < bounds.of_one);
                 let Some((next, call)) = line.next(may) else { break };
                 state.begin(&next);
                 called.push((call, self.turn(&next)));
@@ -204,6 +215,23 @@ mod tests {
         // It was called and has not looked: what it was given goes on.
         drop(called);
         drop(last.now_or_never().expect("its turn").expect("its turn"));
+        assert!(is_empty(&turns));
+    }
+
+    #[tokio::test]
+    async fn more_places_are_there_at_once_and_fewer_when_those_are_given_back() {
+        let turns = turns(1, 1);
+        let first = turns.take("a").await.expect("free");
+        let mut second = Box::pin(turns.take("a"));
+        assert!((&mut second).now_or_never().is_none() && turns.are_wanted());
+        turns.resize(4, 2);
+        let second = second.now_or_never().expect("at once").expect("a place");
+        turns.resize(1, 1);
+        let mut third = Box::pin(turns.take("a"));
+        drop(first);
+        assert!((&mut third).now_or_never().is_none(), "one is still taken");
+        drop(second);
+        drop(third.now_or_never().expect("its turn").expect("its turn"));
         assert!(is_empty(&turns));
     }
 

@@ -15,6 +15,7 @@ pub mod health;
 pub mod hub;
 pub mod lease;
 pub mod outbox;
+pub mod pace;
 pub mod places;
 pub mod pool;
 pub mod preflight;

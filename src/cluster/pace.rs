@@ -1,0 +1,194 @@
+//! The turn of a write: so many of one namespace are on their way to the API server at once, and others' go beside them.
+//!
+//! The API server itself knows no namespaces: what one user sends it works on at the same time, and each write that it takes
+//! makes all others slower. How many it takes without that is found out by how long they take ([`crate::policy::pace`]).
+//!
+//! Not in turn: reads, watches, leases (leadership must not wait for anything), reviews of tokens.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, Uri};
+
+use super::clock::BootTime;
+use crate::policy::pace::{LEAST, Pace};
+use crate::serve::turns::{Bounds, Turns};
+
+/// So many namespaces have all their writes on their way at once.
+const NAMESPACES: usize = 4;
+
+/// A place is kept at most so long. A write that takes longer waits for something else than the API server's cores, as for a
+/// webhook: its namespace's other writes shall not wait for that, too.
+const KEPT: Duration = Duration::from_millis(500);
+
+/// A layer that lets writes wait for their turn.
+#[derive(Clone)]
+pub struct PaceLayer {
+    turns: Turns,
+    pace: Arc<Mutex<Pace>>,
+    began: BootTime,
+}
+
+impl Default for PaceLayer {
+    fn default() -> Self {
+        let turns = Turns::new(Bounds { all: NAMESPACES * LEAST, of_one: LEAST, waiting: usize::MAX });
+        Self { turns, pace: Arc::default(), began: BootTime::now() }
+    }
+}
+
+impl PaceLayer {
+    /// A write was made that began then.
+    fn took(&self, began: BootTime) {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = pace.at_once();
+        pace.took(self.began.elapsed(), began.elapsed(), self.turns.are_wanted());
+        let now = pace.at_once();
+        if now != before {
+            self.turns.resize(NAMESPACES * now, now);
+        }
+    }
+}
+
+impl<S> tower::Layer<S> for PaceLayer {
+    type Service = Paced<S>;
+    fn layer(&self, inner: S) -> Paced<S> {
+        Paced { inner: Arc::new(tokio::sync::Mutex::new(inner)), pace: self.clone() }
+    }
+}
+
+/// The service that waits.
+pub struct Paced<S> {
+    inner: Arc<tokio::sync::Mutex<S>>,
+    pace: PaceLayer,
+}
+
+impl<S> Paced<S> {
+    async fn send<B>(inner: Arc<tokio::sync::Mutex<S>>, request: Request<B>) -> Result<S::Response, S::Error>
+    where
+        S: tower::Service<Request<B>>,
+    {
+        let sending = {
+            let mut inner = inner.lock().await;
+            poll_fn(|cx| inner.poll_ready(cx)).await?;
+            inner.call(request)
+        };
+        sending.await
+    }
+}
+
+impl<S, B, R> tower::Service<Request<B>> for Paced<S>
+where
+    S: tower::Service<Request<B>, Response = Response<R>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Send + 'static,
+    R: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        // Whether it may be sent is asked when its turn has come.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (inner, pace) = (self.inner.clone(), self.pace.clone());
+        Box::pin(async move {
+            let Some(namespace) = whose(request.method(), request.uri()) else { return Self::send(inner, request).await };
+            // As many may wait as want to.
+            let turn = pace.turns.take(&namespace).await.ok();
+            let began = BootTime::now();
+            let mut sending = Box::pin(Self::send(inner, request));
+            let answered = tokio::time::timeout(KEPT, &mut sending).await.ok();
+            drop(turn);
+            let answer = match answered {
+                Some(answer) => answer,
+                None => sending.await,
+            };
+            // What is refused is refused at once, and says nothing of how long the others take.
+            if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
+                pace.took(began);
+            }
+            answer
+        })
+    }
+}
+
+/// The namespace whose turn a request takes; none: it takes none.
+fn whose(method: &Method, uri: &Uri) -> Option<String> {
+    let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    let (namespace, resource) = match parts[..] {
+        ["api", _, "namespaces", namespace, resource, ..] | ["apis", _, _, "namespaces", namespace, resource, ..] => (namespace, resource),
+        _ => return None,
+    };
+    (*method != Method::GET && resource != "leases").then(|| namespace.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tower::{Layer as _, Service as _};
+
+    use super::*;
+
+    /// Answers at once, but never what is written to pods.
+    struct Webhook;
+
+    impl tower::Service<Request<()>> for Webhook {
+        type Response = Response<()>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<'static, Result<Response<()>, Self::Error>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: Request<()>) -> Self::Future {
+            if request.uri().path().ends_with("/pods") {
+                return futures::future::pending().boxed();
+            }
+            async { Ok(Response::new(())) }.boxed()
+        }
+    }
+
+    fn post(path: &str) -> Request<()> {
+        Request::post(path).body(()).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn what_hangs_keeps_its_namespace_from_nothing_for_long_and_others_not_at_all() {
+        let mut paced = PaceLayer::default().layer(Webhook);
+        let mut hanging: Vec<_> = (0..LEAST).map(|_| paced.call(post("/api/v1/namespaces/a/pods"))).collect();
+        assert!(hanging.iter_mut().all(|call| call.now_or_never().is_none()));
+        let mut own = paced.call(post("/api/v1/namespaces/a/events"));
+        assert!((&mut own).now_or_never().is_none(), "it waits for its turn");
+        assert!(paced.call(post("/api/v1/namespaces/b/events")).now_or_never().is_some(), "another one's does not");
+        assert!(paced.call(Request::get("/api/v1/namespaces/a/events").body(()).expect("a request")).now_or_never().is_some());
+        let hanging = tokio::spawn(futures::future::join_all(hanging));
+        own.await.expect("its turn comes");
+        hanging.abort();
+    }
+
+    #[test]
+    fn writes_of_namespaces_take_turns_but_leases() {
+        let cases = [
+            ("PATCH", "/apis/spillway.dev/v1alpha1/namespaces/a/agents/b/status", Some("a")),
+            ("POST", "/api/v1/namespaces/a/pods?fieldManager=m", Some("a")),
+            ("DELETE", "/api/v1/namespaces/a/pods/b", Some("a")),
+            ("GET", "/api/v1/namespaces/a/pods?watch=true", None),
+            ("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l", None),
+            ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", None),
+            ("PATCH", "/apis/spillway.dev/v1alpha1/clusterbudgets/b/status", None),
+            ("PATCH", "/api/v1/namespaces/a", None),
+        ];
+        for (method, uri, expected) in cases {
+            let found = whose(&method.parse().expect("a method"), &uri.parse().expect("a path"));
+            assert_eq!(found.as_deref(), expected, "{method} {uri}");
+        }
+    }
+}
