@@ -133,8 +133,15 @@ pub struct Context {
     pub descent: Descent,
     trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, Key)>,
-    counts_written: Mutex<HashMap<(&'static str, Key), BootTime>>,
+    published: Mutex<HashMap<(&'static str, Key), Published>>,
     invalid_told: Mutex<HashMap<(&'static str, Key), String>>,
+}
+
+/// When a status was written for the last time, and since when it differs from what holds.
+#[derive(Debug, Default)]
+struct Published {
+    written: Option<BootTime>,
+    differs: Option<BootTime>,
 }
 
 impl Context {
@@ -168,7 +175,7 @@ impl Context {
             supervised,
             trust,
             backoff: Backoff::new(RETRY.0, RETRY.1),
-            counts_written: Mutex::default(),
+            published: Mutex::default(),
             invalid_told: Mutex::default(),
         }
     }
@@ -252,11 +259,17 @@ impl Context {
 
     /// Decides whether a changed status is written now, and remembers it.
     pub fn publish_now(&self, controller: &'static str, key: &Key, change: publish::Change) -> publish::When {
-        let mut written = self.counts_written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (controller, key.clone());
-        let when = publish::decide(change, written.get(&slot).map(|last| last.elapsed()));
+        if change == publish::Change::None {
+            published.entry(slot).and_modify(|known| known.differs = None);
+            return publish::When::Never;
+        }
+        let known = published.entry(slot).or_default();
+        let differs = known.differs.get_or_insert_with(BootTime::now).elapsed();
+        let when = publish::decide(change, known.written.map(|last| last.elapsed()), differs);
         if when == publish::When::Now {
-            written.insert(slot, BootTime::now());
+            *known = Published { written: Some(BootTime::now()), differs: None };
         }
         when
     }
@@ -279,7 +292,7 @@ impl Context {
         } else {
             self.live.forget(key);
         }
-        self.counts_written.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
     }
 }

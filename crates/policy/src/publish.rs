@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Counts are written at most this often for one object.
 pub const COUNTS_PERIOD: Duration = Duration::from_secs(5);
+/// Counts are written when they have differed for so long: what an agent does between two pieces of work is over at once.
+pub const COUNTS_STAND: Duration = Duration::from_secs(1);
 
 /// What changed between the status that is stored and the one that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +29,15 @@ pub enum When {
     After(Duration),
 }
 
-/// Decide about a write of an object whose last write by us was `since_last` ago (`None`: not known).
-pub fn decide(change: Change, since_last: Option<Duration>) -> When {
-    match (change, since_last) {
-        (Change::None, _) => When::Never,
-        (Change::State, _) | (Change::Counts, None) => When::Now,
-        (Change::Counts, Some(since)) if since >= COUNTS_PERIOD => When::Now,
-        (Change::Counts, Some(since)) => When::After(COUNTS_PERIOD - since),
+/// Decide about a write of an object whose last write by us was `since_last` ago (`None`: not known), and which has differed
+/// for `differs`.
+pub fn decide(change: Change, since_last: Option<Duration>, differs: Duration) -> When {
+    let left = COUNTS_STAND.saturating_sub(differs).max(since_last.map_or(Duration::ZERO, |since| COUNTS_PERIOD.saturating_sub(since)));
+    match change {
+        Change::None => When::Never,
+        Change::State => When::Now,
+        Change::Counts if left.is_zero() => When::Now,
+        Change::Counts => When::After(left),
     }
 }
 
@@ -42,12 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_at_once_counts_at_most_each_five_seconds_nothing_for_nothing() {
+    fn state_at_once_counts_when_they_stand_at_most_each_five_seconds_nothing_for_nothing() {
         let second = Duration::from_secs(1);
-        assert_eq!(decide(Change::None, None), When::Never);
-        assert_eq!(decide(Change::State, Some(Duration::ZERO)), When::Now);
-        assert_eq!(decide(Change::Counts, None), When::Now);
-        assert_eq!(decide(Change::Counts, Some(second)), When::After(4 * second));
-        assert_eq!(decide(Change::Counts, Some(5 * second)), When::Now);
+        assert_eq!(decide(Change::None, None, second), When::Never);
+        assert_eq!(decide(Change::State, Some(Duration::ZERO), Duration::ZERO), When::Now);
+        assert_eq!(decide(Change::Counts, None, second), When::Now);
+        assert_eq!(decide(Change::Counts, None, second / 4), When::After(second * 3 / 4));
+        assert_eq!(decide(Change::Counts, Some(second), second), When::After(4 * second));
+        assert_eq!(decide(Change::Counts, Some(9 * second / 2), Duration::ZERO), When::After(second));
+        assert_eq!(decide(Change::Counts, Some(5 * second), second), When::Now);
     }
 }

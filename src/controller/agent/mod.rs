@@ -31,7 +31,7 @@ use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
 use crate::policy::hub::Signal;
 use crate::policy::places::Amounts;
 use crate::policy::presence::Verdict;
-use crate::policy::publish::When;
+use crate::policy::publish::{Change, When};
 
 pub use build::{claim as claim_of, owner};
 pub use disappear::Disappearances;
@@ -305,7 +305,10 @@ async fn tell(
         epoch: context.epoch,
         now: jiff::Timestamp::now(),
     };
-    let Some((next, change)) = status::next(agent, &told) else { return Ok(None) };
+    let Some((next, change)) = status::next(agent, &told) else {
+        context.publish_now(CONTROLLER, key, Change::None);
+        return Ok(None);
+    };
     match context.publish_now(CONTROLLER, key, change) {
         When::Never => return Ok(None),
         When::After(wait) => return Ok(Some(wait)),
