@@ -14,6 +14,8 @@ use crate::wire::meter::{Begin, End, MAX_SETTLES, Open, Quality, Settle, Settles
 const STEP: u64 = 1024;
 /// A sign of life comes at least so often; the governor gives a session up that is silent for 60 s.
 pub const ALIVE: Duration = Duration::from_secs(5);
+/// What ends within so long is told together: where hundreds of calls end in a second, a call each would cost more than they do.
+const TOGETHER: Duration = Duration::from_millis(10);
 /// While settles are not acknowledged the governor is asked how far it is.
 const POLL: Duration = Duration::from_millis(100);
 /// Settles that were told and not acknowledged for so long are told again.
@@ -291,7 +293,8 @@ impl Session {
             return if written { Plan::Begin(self.begin()) } else { Plan::Wait(Some(now + POLL)) };
         }
         if written && self.told < self.last() {
-            return Plan::Tell(self.tell(self.told));
+            let next = self.spoke + TOGETHER;
+            return if now >= next { Plan::Tell(self.tell(self.told)) } else { Plan::Wait(Some(next)) };
         }
         let owed = !self.settles.is_empty();
         if written && owed && now >= self.progress + AGAIN {
@@ -313,7 +316,9 @@ impl Session {
     }
 
     fn tell(&self, after: u64) -> Settles {
-        let untold = self.settles.iter().filter(|ended| ended.seq > after).take(MAX_SETTLES);
+        // Their numbers have no gaps.
+        let told = usize::try_from(after.saturating_sub(self.acked)).unwrap_or(usize::MAX);
+        let untold = self.settles.iter().skip(told).take(MAX_SETTLES);
         let settles = untold.map(|Ended { seq, told: Told { open, usage, quality, end }, model, bytes }| Settle {
             seq: *seq,
             hold: open.id,

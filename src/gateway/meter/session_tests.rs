@@ -76,6 +76,19 @@ fn settles_go_in_order_once_and_again_if_nobody_takes_them() {
 }
 
 #[test]
+fn what_ends_soon_after_something_was_told_is_told_together() {
+    let mut session = begun();
+    let ids: Vec<u64> = (0..3).map(|_| held(&mut session)).collect();
+    exact(&mut session, ids[0], 1);
+    let first = telling(&session, at(50));
+    session.told(at(51), &first, 0);
+    exact(&mut session, ids[1], 1);
+    exact(&mut session, ids[2], 1);
+    assert_eq!(session.plan(at(52), true), Plan::Wait(Some(at(51) + TOGETHER)));
+    assert_eq!(telling(&session, at(51) + TOGETHER).settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
 fn a_sign_of_life_comes_in_time() {
     let mut session = begun();
     assert_eq!(session.plan(at(1), true), Plan::Wait(Some(ALIVE)));
@@ -90,14 +103,14 @@ fn nothing_is_told_that_is_not_written_and_nothing_acknowledged_that_was_not_tol
     let mut session = begun();
     let id = held(&mut session);
     exact(&mut session, id, 1);
-    assert!(matches!(session.plan(at(1), false), Plan::Wait(_)));
-    let told = telling(&session, at(1));
-    assert_eq!(session.told(at(1), &told, 900), Some(Line::Acked(1)));
+    assert!(matches!(session.plan(at(10), false), Plan::Wait(_)));
+    let told = telling(&session, at(10));
+    assert_eq!(session.told(at(10), &told, 900), Some(Line::Acked(1)));
     let next = held(&mut session);
     assert!(matches!(exact(&mut session, next, 1), Some(Line::Ended(Ended { seq: 2, .. }))));
     session.detached();
-    assert!(matches!(session.plan(at(1), false), Plan::Wait(_)));
-    assert!(matches!(session.plan(at(1), true), Plan::Begin(_)));
+    assert!(matches!(session.plan(at(11), false), Plan::Wait(_)));
+    assert!(matches!(session.plan(at(11), true), Plan::Begin(_)));
 }
 
 #[test]
@@ -105,7 +118,7 @@ fn a_call_that_failed_is_made_again_later_and_later_with_all_in_it() {
     let mut session = begun();
     let id = held(&mut session);
     exact(&mut session, id, 1);
-    let told = telling(&session, at(0));
+    let told = telling(&session, TOGETHER);
     session.told(at(0), &told, 0);
     session.failed(at(0));
     assert_eq!(session.plan(at(0), true), Plan::Wait(Some(RETRY[0])));
@@ -166,8 +179,8 @@ fn an_acknowledged_settle_is_gone_for_good() {
     lines.extend(line);
     lines.push(session.given(id, &open(id)));
     lines.extend(exact(&mut session, id, 1));
-    let told = telling(&session, at(0));
-    lines.extend(session.told(at(0), &told, 1));
+    let told = telling(&session, TOGETHER);
+    lines.extend(session.told(TOGETHER, &told, 1));
     let again = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
     assert_eq!((again.acked, again.owed(), again.last()), (1, 0, 1));
 }
@@ -199,7 +212,7 @@ fn a_number_that_nobody_answered_is_settled_with_nothing() {
     let Some(Line::Ended(ended)) = session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0) else { panic!("settled") };
     assert_eq!((ended.told.open.id, ended.told.open.path.len()), (id, 0));
     assert_eq!(session.end(never, Usage::default(), Quality::Exact, End::default(), "", 0), None);
-    assert_eq!(telling(&session, at(0)).floor, id);
+    assert_eq!(telling(&session, TOGETHER).floor, id);
 }
 
 /// A leader that gives, counts and closes, as far as a session can tell; and the gateway around it, both of which may end.
