@@ -58,6 +58,16 @@ impl Leadership {
         self.check()
     }
 
+    /// The same, for what nobody waits for: by a renewal that somebody else causes within `wait`, else by one of its own.
+    pub async fn confirm_within(&self, wait: Duration) -> Result<(), Error> {
+        let (asked, mut renewals) = (BootTime::now(), self.last_renewal.clone());
+        let renewed = async { renewals.wait_for(|began| *began > asked).await.map(drop) };
+        match tokio::time::timeout(wait, renewed).await {
+            Ok(renewed) => renewed.map_err(|_| Error::NotLeading).and_then(|()| self.check()),
+            Err(_) => self.confirm().await,
+        }
+    }
+
     /// Of a test: held for the first ten seconds.
     #[cfg(test)]
     pub fn held() -> Self {

@@ -23,7 +23,7 @@ use crate::policy::budget::{Event, Key, Saved};
 /// Amounts alone are written at most this often.
 const AMOUNTS: Duration = Duration::from_secs(10);
 /// After an item's end its agent's record is written at most this often: it may do many short ones.
-const BETWEEN_ITEMS: Duration = Duration::from_secs(5);
+const BETWEEN_ITEMS: Duration = AMOUNTS;
 /// For so long after the end of an item, or of an agent, what its calls used may still come, in milliseconds.
 const COMES_LATE: i64 = 10_000;
 /// First and longest bound of the delay between tries of one record.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::convert::{self, Beside};
 use super::desk::{Lane, Room, now};
@@ -46,12 +47,17 @@ const UNSAVED: i64 = 2_000;
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Writes at once. Each item waits once at most, here and in each of the other lanes.
 const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
-/// Writes at once that only show that an item waits, on which nobody relies, and what each of them takes at least. Ten thousand
-/// items that come together shall not take the API server from those who wait for it.
+/// Writes at once that only show that an item waits, on which nobody relies. Ten thousand items that come together shall not
+/// take the API server from those who wait for it: after each the next one of its namespace waits nine times as long as that
+/// took, and so the longer the more the API server has to do.
 const SHOWN: Bounds = Bounds { all: 4, of_one: 1, waiting: usize::MAX };
-const SHOWN_EACH: Duration = Duration::from_millis(25);
+const SHOWN_REST: u32 = 9;
+/// At least and at most so long.
+const SHOWN_EACH: [Duration; 2] = [Duration::from_millis(25), Duration::from_secs(2)];
 /// Deletions of finished items at once, beside those: nobody waits for them, and none of them is waited for.
-const COLLECTED: Bounds = Bounds { all: 16, of_one: 12, waiting: usize::MAX };
+const COLLECTED: Bounds = Bounds { all: 80, of_one: 64, waiting: usize::MAX };
+/// Deletions wait so long for each other: one renewal of our lease proves for all of them that we lead.
+const COLLECTED_WITHIN: Duration = Duration::from_millis(500);
 /// Items that are looked at before others have their turn.
 const LOOKS: usize = 64;
 /// Name of this loop in logs and back-offs.
@@ -223,9 +229,6 @@ impl Writer {
             Lane::Collected => &self.collected,
         };
         let place = turns.take(&key.namespace).await;
-        if lane == Lane::Shown {
-            tokio::time::sleep(SHOWN_EACH).await;
-        }
         let desk = &self.context.desk;
         let Some(entry) = desk.with(&key.namespace, |room| {
             room.dequeue(&key.name, lane);
@@ -239,13 +242,24 @@ impl Writer {
             Do::Remember(record) => Do::Remember(record),
             Do::Nothing | Do::Store(..) | Do::Show(..) | Do::Collect => Do::Nothing,
         });
+        let began = Instant::now();
         let result = match what {
             Do::Nothing => return,
             Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(record, beside) | Do::Show(record, beside) => self.store(&key, &entry, &record, &beside).await,
             Do::Collect => self.collect(&key, &entry).await,
         };
-        drop(place); // others have their turn while this one waits after a failure
+        // Others have their turn while this one waits after a failure.
+        if lane == Lane::Shown {
+            let [least, most] = SHOWN_EACH;
+            let rest = (began.elapsed() * SHOWN_REST).clamp(least, most);
+            tokio::spawn(async move {
+                tokio::time::sleep(rest).await;
+                drop(place);
+            });
+        } else {
+            drop(place);
+        }
         self.over(&key, result).await;
     }
 
@@ -326,7 +340,7 @@ impl Writer {
 
     /// Only the very version that was decided on: a redrive that came meanwhile is not removed.
     async fn collect(&self, key: &Key, entry: &Entry) -> Result<(), Error> {
-        self.context.leadership.confirm().await?;
+        self.context.leadership.confirm_within(COLLECTED_WITHIN).await?;
         let api = self.context.api::<WorkItem>(&key.namespace);
         if calls::delete_version(&api, &key.name, &entry.uid, &entry.version).await? {
             self.context.desk.forget(&key.namespace, &key.name, &entry.uid);
