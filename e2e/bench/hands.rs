@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rand::RngExt as _;
 use spillway_pod::link::calls;
 use spillway_pod::link::gateway::{Answer, Silence};
 use spillway_pod::link::work::Taken;
@@ -42,7 +43,7 @@ pub struct Log {
 
 /// The hands of one fleet.
 pub struct Hands {
-    think_ms: AtomicU64,
+    think_ms: [AtomicU64; 2],
     log: Mutex<Log>,
     waiting: AtomicUsize,
     /// One more for each end: what a supplier takes before it makes another item.
@@ -51,7 +52,7 @@ pub struct Hands {
 
 impl Default for Hands {
     fn default() -> Self {
-        Self { think_ms: AtomicU64::new(0), log: Mutex::default(), waiting: AtomicUsize::new(0), places: Semaphore::new(0) }
+        Self { think_ms: Default::default(), log: Mutex::default(), waiting: AtomicUsize::new(0), places: Semaphore::new(0) }
     }
 }
 
@@ -62,12 +63,20 @@ impl Hands {
 
     /// From now on each item takes its agent so long.
     pub fn set_think(&self, think: Duration) {
-        self.think_ms.store(u64::try_from(think.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.set_thinks(think, think);
     }
 
-    /// How long an item takes its agent.
+    /// From now on each item takes its agent some time between these, each as likely.
+    pub fn set_thinks(&self, least: Duration, most: Duration) {
+        for (known, time) in self.think_ms.iter().zip([least, most]) {
+            known.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// How long the next item takes its agent.
     pub fn think(&self) -> Duration {
-        Duration::from_millis(self.think_ms.load(Ordering::Relaxed))
+        let [least, most] = [0, 1].map(|at| self.think_ms[at].load(Ordering::Relaxed));
+        Duration::from_millis(rand::rng().random_range(least..=most.max(least)))
     }
 
     /// Agents that wait for work at this moment.

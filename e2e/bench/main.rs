@@ -56,12 +56,15 @@ fn main() -> ExitCode {
 /// Whether everything could be measured.
 fn run() -> anyhow::Result<bool> {
     let asked: Vec<String> = std::env::args().skip(1).collect();
+    // One TLS provider for the process; a second installation could only be a bug, and is harmless.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    if let [models::loud::ARGUMENT, node] = asked.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        return models::loud::main(node).map(|()| true);
+    }
     let cluster = asked != [ALONE] || std::env::var_os("KUBECONFIG").is_some();
     for name in ["SPILLWAY_AUDIT_LOG", "SPILLWAY_BINARY", "KUBECONFIG"].into_iter().filter(|_| cluster) {
         std::env::var_os(name).with_context(|| format!("{name} is not set: run this by `make bench`"))?;
     }
-    // One TLS provider for the process; a second installation could only be a bug, and is harmless.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     if let Some(unknown) = asked.iter().find(|name| !ALL.contains(&name.as_str())) {
         anyhow::bail!("there is no benchmark {unknown:?}; there are {}", ALL.join(", "));
     }
@@ -70,7 +73,7 @@ fn run() -> anyhow::Result<bool> {
     if size.small() {
         println!("fleets of {} agents: a trial of the benchmarks, whose numbers say little", size.agents);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = runtime()?;
     let mut taken = Vec::new();
     for name in ALL.into_iter().filter(|name| asked.is_empty() || asked.iter().any(|asked| asked == name)) {
         println!("\n{name} ...");
@@ -78,6 +81,10 @@ fn run() -> anyhow::Result<bool> {
     }
     write(&machine, size, &taken)?;
     Ok(taken.iter().all(|taken| taken.error.is_none()))
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
 }
 
 /// Takes one benchmark, prints what it saw, and keeps what went wrong.

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -14,8 +13,10 @@ use serde_json::json;
 use spillway::api::WorkItem;
 
 use super::load::{self, Answers, Load, Target};
-use super::{Arm, Callers, LIMIT, Stage, Streams, failures, provider, rate_or};
+use super::loud::{BYTES, Flooded, LEFT_AFTER, Loud, Much, STREAMS};
+use super::{Arm, Callers, LIMIT, Serves, Stage, Used, failures, provider, rate_or};
 use crate::arrivals::arrivals;
+use crate::processes;
 use crate::report::{Report, Row, float, percentile};
 use crate::room::{Room, within};
 use crate::size::Size;
@@ -29,22 +30,18 @@ const QUIET: usize = 10;
 /// Calls of models a second: of the flood (of so many agents; of fewer in proportion), and of the others.
 const LOUD_CALLS: f64 = 500.0;
 const QUIET_CALLS: f64 = 20.0;
-/// Streams of the flood that break, a second: every other one is left by its caller, the others are cut by the provider.
+/// Streams of the flood that break, a second.
 const BROKEN: f64 = 20.0;
-/// Events of a stream after which its caller leaves.
-const LEFT_AFTER: usize = 3;
 /// Items a second of those who are quiet.
 const QUIET_ITEMS: f64 = 5.0;
 /// Of the times at which those come.
 const SEED: u64 = 20;
-/// What an item takes an agent: of those who are quiet, and of the flood, whose items are to wait.
+/// What an item takes an agent: of those who are quiet, and of the flood, whose items are to wait and do not end all at once.
 const QUIET_THINK: Duration = Duration::from_millis(50);
-const LOUD_THINK: Duration = Duration::from_secs(10);
+const LOUD_THINK: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(15)];
 /// For so long each time; before that, the flood alone.
 const TIME: Duration = Duration::from_secs(60);
 const BEGINNING: Duration = Duration::from_secs(5);
-/// Bytes of a body.
-const BYTES: usize = 1024;
 
 /// How much of it.
 #[derive(Clone, Copy, Debug)]
@@ -77,41 +74,92 @@ struct Seen {
     claims: Vec<f64>,
     unclaimed: usize,
     calls: Answers,
+    cost: Cost,
 }
 
-/// What came of the flood's calls.
-struct Flooded {
-    calls: Answers,
-    streams: usize,
+/// Processor time: in seconds so far, or in percent of a core meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    used: Used,
+    measuring: f64,
+    loud: f64,
+}
+
+impl Cost {
+    fn since(self, before: Self, time: Duration) -> Self {
+        let percent = |seconds: f64| seconds / time.as_secs_f64() * 100.0;
+        let Used { proxy, controller, api_server } = self.used.since(before.used);
+        let used = Used { proxy: percent(proxy), controller: percent(controller), api_server: percent(api_server) };
+        Self { used, measuring: percent(self.measuring - before.measuring), loud: percent(self.loud - before.loud) }
+    }
+
+    fn rows(&self, when: &str) -> Vec<Row> {
+        let Self { used: Used { proxy, controller, api_server }, measuring, loud } = *self;
+        let ours = [("gateway", proxy), ("controller", controller)];
+        let others = [("API server", api_server), ("who measures", measuring), ("the flood's callers", loud)];
+        let all = ours.into_iter().chain(others);
+        all.map(|(who, percent)| Row::one(format!("processor, {when}: {who}"), percent, "% of a core")).collect()
+    }
 }
 
 /// Both namespaces.
 struct Both<'a> {
+    /// Who serves the quiet one, and the flood: the same, or operators of its own.
     stage: &'a Stage,
+    loud_stage: Option<&'a Stage>,
     quiet: Room,
     loud: Room,
     quiet_callers: Callers,
     loud_callers: Callers,
     quiet_target: Arc<Target>,
-    loud_target: Arc<Target>,
+    flooding: &'a Loud,
     scale: Scale,
+}
+
+/// What was seen of both.
+struct Taken {
+    alone: Seen,
+    beside: Seen,
+    again: Seen,
+    /// Seconds in which the flood's items were made.
+    filled: f64,
+    flooded: Flooded,
 }
 
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of_environment(size)?;
-    let stage = Stage::open("flood-quiet", Streams { events: 200, pace: Duration::from_millis(20) }).await?;
-    let mut loud = Room::open("flood-loud").await?;
-    loud.gateway = stage.room.gateway;
-    let quiet = stage.room.clone();
-    let taken = compare(&stage, quiet.clone(), loud.clone(), scale).await;
-    let closed = stage.close(&[&quiet, &loud]).await;
-    let report = taken?;
-    closed.map(|()| vec![report])
+    let mut quiet = Room::open("flood-quiet").await?;
+    let flooding = Loud::start(quiet.node).await?;
+    let shared = {
+        let stage = Stage::open(quiet.clone(), Serves::All, STREAMS, &[&flooding.served]).await?;
+        let mut loud = Room::open("flood-loud").await?;
+        loud.gateway = stage.room.gateway;
+        let taken = take((&stage, None), &flooding, &quiet, &loud, scale).await;
+        stage.close(&[&quiet, &loud]).await?;
+        taken?
+    };
+    quiet = Room::open("flood-apart-quiet").await?;
+    let apart = {
+        let loud = Room::open("flood-apart-loud").await?;
+        let stage = Stage::open(quiet.clone(), Serves::Own, STREAMS, &[]).await?;
+        let own = Stage::open(loud.clone(), Serves::Own, STREAMS, &[&flooding.served]).await?;
+        let taken = take((&stage, Some(&own)), &flooding, &quiet, &loud, scale).await;
+        own.close(&[&loud]).await?;
+        stage.close(&[&quiet]).await?;
+        taken?
+    };
+    let against = against(&shared.beside, &apart.beside);
+    let mut reports = vec![
+        Report::new("a flood beside a quiet namespace", method(scale), shared.rows()),
+        Report::new("a flood beside a quiet namespace, each with operators of its own", APART.to_owned(), apart.rows()),
+    ];
+    reports.push(Report::new("what sharing the operators with a flood changes for a quiet namespace", AGAINST.to_owned(), against));
+    Ok(reports)
 }
 
-async fn compare(stage: &Stage, quiet: Room, loud: Room, scale: Scale) -> anyhow::Result<Report> {
-    let both = Both::open(stage, quiet, loud, scale).await?;
+async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &Room, loud: &Room, scale: Scale) -> anyhow::Result<Taken> {
+    let both = Both::open(stage, own, flooding, quiet.clone(), loud.clone(), scale).await?;
     let alone = both.quietly("alone").await?;
     let began = Instant::now();
     items::make(&both.loud, scale.items, |number| items::item("flood", &format!("flood-{number:05}"))).await?;
@@ -119,18 +167,12 @@ async fn compare(stage: &Stage, quiet: Room, loud: Room, scale: Scale) -> anyhow
     let (beside, flooded) = both.beside().await?;
     both.clear().await?;
     let again = both.quietly("again").await?;
-    let mut rows = rows(&alone, &beside, &again);
-    let Flooded { calls, streams } = flooded;
-    rows.extend([
-        Row::one("the flood: its items were made in", filled, "s"),
-        Row::one("the flood: calls that were answered", float(calls.took.len()), ""),
-        Row::one("the flood: calls, p99", percentile(&calls.took, 99.0), "ms"),
-        Row::one("the flood: calls began late, p99", percentile(&calls.late, 99.0), "ms"),
-        Row::one("the flood: streams that broke", float(streams), ""),
-    ]);
-    rows.extend(failures("the flood", &calls.failed));
-    Ok(Report::new("a flood beside a quiet namespace", method(scale), rows))
+    Ok(Taken { alone, beside, again, filled, flooded })
 }
+
+const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: what \
+                     the two still share is the machine, the API server and its disk";
+const AGAINST: &str = "both beside the same flood, one after the other; what is left of the change is Spillway's, and not the machine's";
 
 fn method(scale: Scale) -> String {
     let Scale { quiet, loud, items, loud_calls, broken, time } = scale;
@@ -139,34 +181,45 @@ fn method(scale: Scale) -> String {
          {QUIET_ITEMS} items a second made by a bare client (from when an item was due until a worker has it; each takes {} ms) and \
          {QUIET_CALLS} calls of models a second of {BYTES} bytes over kept connections (each from its own beginning to the last byte), at \
          times of Poisson processes that are the same each time, {:.1} s: alone, beside the flood, and alone again when the flood's items \
-         were deleted. The flood: {items} items that wait, made beforehand, and {loud} workers that each take one for {} s; \
+         were deleted. The flood: {items} items that wait, made beforehand, and {loud} workers that each take one for {} to {} s; \
          {loud_calls} calls of models a second; {broken} streams a second that break, every other one left by its caller after \
-         {LEFT_AFTER} events, the others cut by the provider; it begins {} s before the quiet one is measured. What \
+         {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a process of the lowest priority, since on a \
+         cluster they are other machines; it begins {} s before the quiet one is measured. What \
          failed is counted and not timed. Change: of the time beside the flood to the mean of both alone",
         QUIET_THINK.as_millis(),
         time.as_secs_f64(),
-        LOUD_THINK.as_secs(),
+        LOUD_THINK[0].as_secs(),
+        LOUD_THINK[1].as_secs(),
         BEGINNING.as_secs(),
     )
 }
 
 impl<'a> Both<'a> {
     /// With workers that all wait.
-    async fn open(stage: &'a Stage, quiet: Room, loud: Room, scale: Scale) -> anyhow::Result<Self> {
-        stage.cluster_budget(&[&quiet.namespace, &loud.namespace]).await?;
+    async fn open(
+        stage: &'a Stage,
+        loud_stage: Option<&'a Stage>,
+        flooding: &'a Loud,
+        quiet: Room,
+        loud: Room,
+        scale: Scale,
+    ) -> anyhow::Result<Self> {
+        if loud_stage.is_none() {
+            stage.cluster_budget(&[&quiet.namespace, &loud.namespace]).await?;
+        }
         items::apply_queue(&quiet, 0).await?;
         items::apply_queue(&loud, 0).await?;
         let workers = |agents: usize| {
             let scaling = json!({"min": agents, "max": 10000, "workAware": false});
             json!({"type": "worker", "scaling": scaling, "queues": [{"name": items::QUEUE}]})
         };
-        let quiet_callers = Callers::gather(stage, &quiet, scale.quiet, workers(scale.quiet)).await?;
-        let loud_callers = Callers::gather(stage, &loud, scale.loud, workers(scale.loud)).await?;
+        let quiet_callers = Callers::gather(stage, &quiet, &stage.provider.served, scale.quiet, workers(scale.quiet)).await?;
+        let loud_callers = Callers::gather(loud_stage.unwrap_or(stage), &loud, &flooding.served, scale.loud, workers(scale.loud)).await?;
         quiet_callers.fleet.hands().set_think(QUIET_THINK);
-        loud_callers.fleet.hands().set_think(LOUD_THINK);
+        let [least, most] = LOUD_THINK;
+        loud_callers.fleet.hands().set_thinks(least, most);
         let quiet_target = stage.target(Arm::Gateway, None, &quiet_callers)?;
-        let loud_target = stage.target(Arm::Gateway, None, &loud_callers)?;
-        Ok(Self { stage, quiet, loud, quiet_callers, loud_callers, quiet_target, loud_target, scale })
+        Ok(Self { stage, loud_stage, quiet, loud, quiet_callers, loud_callers, quiet_target, flooding, scale })
     }
 
     /// The quiet namespace does what it always does.
@@ -179,9 +232,10 @@ impl<'a> Both<'a> {
         })
         .await?;
         drop(hands.take());
+        let (began, before) = (Instant::now(), self.cost()?);
         let calls = Load { rate: QUIET_CALLS, time: self.scale.time, keep: true, body: provider::body(provider::WHOLE, BYTES) };
         let (calls, due) = tokio::join!(load::open(&self.quiet_target, &calls), self.submit(part));
-        let due = due?;
+        let (due, cost) = (due?, self.cost()?.since(before, began.elapsed()));
         // What is not claimed by then is told.
         let late = within(self.scale.time, "all are claimed", async || {
             let ends = hands.ends();
@@ -191,6 +245,7 @@ impl<'a> Both<'a> {
         .await;
         late.unwrap_or_else(|error| println!("  {error:#}"));
         self.stage.runs()?;
+        self.loud_stage.map_or(Ok(()), Stage::runs)?;
         let log = hands.take();
         let at: HashMap<&str, Instant> = log.claims.iter().rev().map(|claim| (claim.item.as_str(), claim.at)).collect();
         let claims: Vec<f64> = due
@@ -198,7 +253,16 @@ impl<'a> Both<'a> {
             .filter_map(|(name, due)| Some(at.get(name.as_str())?.saturating_duration_since(*due).as_secs_f64() * 1000.0))
             .collect();
         drop(self.quiet_callers.fleet.samples());
-        Ok(Seen { unclaimed: due.len() - claims.len(), claims, calls })
+        Ok(Seen { unclaimed: due.len() - claims.len(), claims, calls, cost })
+    }
+
+    /// Seconds of processor time so far.
+    fn cost(&self) -> anyhow::Result<Cost> {
+        let mut used = self.stage.used(Arm::Gateway, None)?;
+        if let Some(own) = self.loud_stage {
+            used = used.with(own.used(Arm::Gateway, None)?);
+        }
+        Ok(Cost { used, measuring: processes::processor_seconds(std::process::id())?, loud: self.flooding.processor_seconds()? })
     }
 
     /// Makes its items; when each was due.
@@ -218,31 +282,16 @@ impl<'a> Both<'a> {
 
     /// The quiet namespace beside the flood.
     async fn beside(&self) -> anyhow::Result<(Seen, Flooded)> {
-        let time = BEGINNING + self.scale.time;
-        let calls = Load { rate: self.scale.loud_calls, time, keep: true, body: provider::body(provider::WHOLE, BYTES) };
+        let Scale { loud_calls: calls, broken, time, .. } = self.scale;
+        let much = Much { calls, broken, time: BEGINNING + time };
+        let flooding = self.flooding.flood(self.loud_stage.unwrap_or(self.stage), &self.loud_callers, much);
         let quiet = async {
             tokio::time::sleep(BEGINNING).await;
             self.quietly("beside").await
         };
-        let (seen, calls, streams) = tokio::join!(quiet, load::open(&self.loud_target, &calls), self.broken(time));
+        let (seen, flooded) = tokio::join!(quiet, flooding);
         drop((self.loud_callers.fleet.hands().take(), self.loud_callers.fleet.samples()));
-        Ok((seen?, Flooded { calls, streams }))
-    }
-
-    /// Streams that break; how many.
-    async fn broken(&self, time: Duration) -> usize {
-        let begin = Instant::now();
-        let (left, cut) = (provider::body(provider::STREAM, BYTES), provider::body(provider::CUT, BYTES));
-        let streams = arrivals(SEED + 1, self.scale.broken, time).into_iter().enumerate().map(|(number, due)| {
-            let (target, due) = (self.loud_target.clone(), begin + due);
-            let (body, most) = if number % 2 == 0 { (left.clone(), LEFT_AFTER) } else { (cut.clone(), usize::MAX) };
-            tokio::spawn(async move {
-                tokio::time::sleep_until(due.into()).await;
-                // That it breaks is what it is for; what counts is that it was there.
-                let _ = target.stream(number, &body, most, &AtomicUsize::new(0)).await;
-            })
-        });
-        join_all(streams.collect::<Vec<_>>()).await.len()
+        Ok((seen?, flooded?))
     }
 
     /// The flood's items are deleted.
@@ -259,27 +308,70 @@ impl<'a> Both<'a> {
     }
 }
 
-fn rows(alone: &Seen, beside: &Seen, again: &Seen) -> Vec<Row> {
+type Times = fn(&Seen) -> &[f64];
+
+/// What is compared, by the percentiles that the goal may mean: it names the p99 of claims, and no percentile of calls.
+const COMPARED: [(&str, Times, f64, Option<&str>); 4] = [
+    ("due -> claimed, p50", |seen| &seen.claims, 50.0, None),
+    ("due -> claimed, p99", |seen| &seen.claims, 99.0, GOAL),
+    ("call of a model, p50", |seen| &seen.calls.took, 50.0, GOAL),
+    ("call of a model, p99", |seen| &seen.calls.took, 99.0, GOAL),
+];
+const GOAL: Option<&str> = Some("<= 20 %");
+
+fn changed(what: &str, percent: f64, goal: Option<&'static str>) -> Row {
+    let row = Row::one(format!("{what}: change"), percent, "%");
+    match goal {
+        Some(goal) => row.goal(goal),
+        None => row,
+    }
+}
+
+/// What the quiet namespace saw beside a flood that had the same operators, against one that had others.
+fn against(shared: &Seen, apart: &Seen) -> Vec<Row> {
+    let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
+        let [shared, apart] = [shared, apart].map(|seen| percentile(of(seen), percent));
+        [
+            Row::one(format!("{what}: the same operators"), shared, "ms"),
+            Row::one(format!("{what}: operators of its own"), apart, "ms"),
+            changed(what, change(apart, shared, apart), goal),
+        ]
+    });
+    rows.collect()
+}
+
+impl Taken {
+    fn rows(&self) -> Vec<Row> {
+        let Self { alone, beside, again, filled, flooded: Flooded { calls, streams } } = self;
+        let mut rows = seen(alone, beside, again);
+        rows.extend([
+            Row::one("the flood: its items were made in", *filled, "s"),
+            Row::one("the flood: calls that were answered", float(calls.took.len()), ""),
+            Row::one("the flood: calls, p99", percentile(&calls.took, 99.0), "ms"),
+            Row::one("the flood: calls began late, p99", percentile(&calls.late, 99.0), "ms"),
+            Row::one("the flood: streams that broke", float(*streams), ""),
+        ]);
+        rows.extend(failures("the flood", &calls.failed));
+        rows
+    }
+}
+
+fn seen(alone: &Seen, beside: &Seen, again: &Seen) -> Vec<Row> {
     let mut rows = Vec::new();
-    type Times = fn(&Seen) -> &[f64];
-    let both: [(&str, Times); 2] = [("due -> claimed", |seen| &seen.claims), ("call of a model", |seen| &seen.calls.took)];
-    for (what, of) in both {
-        for (name, percent) in [("p50", 50.0), ("p99", 99.0)] {
-            let at = |seen: &Seen| percentile(of(seen), percent);
-            let (before, during, after) = (at(alone), at(beside), at(again));
-            rows.push(Row::one(format!("{what}, {name}: alone"), before, "ms"));
-            rows.push(Row::one(format!("{what}, {name}: beside the flood"), during, "ms"));
-            rows.push(Row::one(format!("{what}, {name}: alone again"), after, "ms"));
-            let change = Row::one(format!("{what}, {name}: change"), change(before, during, after), "%");
-            // The goal names the p99 of claims, and no percentile of calls.
-            rows.push(if (what, name) == ("due -> claimed", "p50") { change } else { change.goal("<= 20 %") });
-        }
+    for (what, of, percent, goal) in COMPARED {
+        let at = |seen: &Seen| percentile(of(seen), percent);
+        let (before, during, after) = (at(alone), at(beside), at(again));
+        rows.push(Row::one(format!("{what}: alone"), before, "ms"));
+        rows.push(Row::one(format!("{what}: beside the flood"), during, "ms"));
+        rows.push(Row::one(format!("{what}: alone again"), after, "ms"));
+        rows.push(changed(what, change(before, during, after), goal));
     }
     for (when, seen) in [("alone", alone), ("beside the flood", beside), ("alone again", again)] {
         rows.push(Row::one(format!("items that were not claimed, {when}"), float(seen.unclaimed), "").goal("0"));
         rows.push(Row::one(format!("calls that failed, {when}"), float(seen.calls.failed.len()), "").goal("0"));
         rows.push(Row::one(format!("calls began late, p99, {when}"), percentile(&seen.calls.late, 99.0), "ms"));
         rows.extend(failures(&format!("the quiet namespace, {when}"), &seen.calls.failed));
+        rows.extend(seen.cost.rows(when));
     }
     rows
 }

@@ -21,6 +21,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -65,7 +66,7 @@ pub struct Load {
 }
 
 /// What came of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Answers {
     /// Milliseconds from its beginning to the last byte of its answer, of each call that was answered with 200.
     pub took: Vec<f64>,

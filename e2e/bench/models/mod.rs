@@ -8,6 +8,7 @@
 mod added;
 pub mod flood;
 mod load;
+pub mod loud;
 mod nginx;
 mod provider;
 mod streams;
@@ -36,7 +37,7 @@ use crate::simulated::Fleet;
 use crate::size::Size;
 use load::Target;
 use nginx::Nginx;
-use provider::{Provider, Streams};
+use provider::{Provider, Served, Streams};
 
 /// Agents that call, where the fleet is not smaller. One may make 20 calls a second, and 16 at once.
 const AGENTS: usize = 50;
@@ -96,6 +97,11 @@ impl Used {
             api_server: self.api_server - before.api_server,
         }
     }
+
+    /// With what another gateway and another controller used at the same API server.
+    fn with(self, other: Self) -> Self {
+        Self { proxy: self.proxy + other.proxy, controller: self.controller + other.controller, ..self }
+    }
 }
 
 /// A namespace's agents that call.
@@ -105,7 +111,7 @@ struct Callers {
     bundle: String,
 }
 
-/// A gateway, a controller that serves all namespaces, and a provider.
+/// A gateway, a controller, and a provider.
 struct Stage {
     room: Room,
     controller: Operator,
@@ -116,19 +122,30 @@ struct Stage {
     journal: PathBuf,
 }
 
+/// Which namespaces a controller serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    All,
+    Own,
+}
+
 impl Stage {
-    async fn open(name: &str, streams: Streams) -> anyhow::Result<Self> {
-        let room = Room::open(name).await?;
+    /// `others` are providers besides its own that the gateway may call.
+    async fn open(room: Room, serves: Serves, streams: Streams, others: &[&Served]) -> anyhow::Result<Self> {
         let provider = Provider::serve(room.node, streams).await?;
-        let entry = |origin: &str| json!({"origin": origin, "allowPrivate": true, "caBundle": provider.certificate});
-        let origins: Vec<Value> = provider.origins().iter().map(|origin| entry(origin)).collect();
+        let entry = |served: &Served, origin: &str| json!({"origin": origin, "allowPrivate": true, "caBundle": served.certificate});
+        let all = std::iter::once(&provider.served).chain(others.iter().copied());
+        let origins: Vec<Value> = all.flat_map(|served| served.origins().map(|origin| entry(served, &origin))).collect();
         let file = room.folder().join("origins.json");
         std::fs::write(&file, json!(origins).to_string())?;
         let memory = PathBuf::from("/dev/shm");
         let journal = if memory.is_dir() { memory.join(&room.namespace) } else { room.folder().join("journal") };
         std::fs::create_dir_all(&journal)?;
         let more = ["--model-origins-file".to_owned(), path(&file), "--journal".to_owned(), path(&journal)];
-        let controller = Operator::everywhere(&room, "one")?;
+        let controller = match serves {
+            Serves::All => Operator::everywhere(&room, "one")?,
+            Serves::Own => Operator::start(&room, "one")?,
+        };
         let gateway = Operator::gateway_with(&room, "gateway", &more)?;
         controller.leads(&room).await?;
         gateway.ready().await?;
@@ -151,10 +168,10 @@ impl Stage {
     /// The port of a plain target, and the name in its certificate.
     fn target(&self, arm: Arm, nginx: Option<&Nginx>, callers: &Callers) -> anyhow::Result<Arc<Target>> {
         let nobody: Vec<Option<String>> = callers.tokens.iter().map(|_| None).collect();
-        let plain = |port: u16| Target::new(port, provider::NAME, &self.provider.certificate, PATH, &nobody);
+        let plain = |port: u16| Target::new(port, provider::NAME, &self.provider.served.certificate, PATH, &nobody);
         let ours = |path| Target::new(self.room.gateway.port(), GATEWAY_TLS_NAME, &callers.bundle, path, &callers.tokens);
         match arm {
-            Arm::Straight => plain(self.provider.first.port()),
+            Arm::Straight => plain(self.provider.served.first.port()),
             Arm::Nginx => plain(nginx.context("nginx runs")?.port),
             Arm::Gateway => ours(GATEWAY_PATH),
             Arm::GatewayH2 => ours(GATEWAY_PATH_2),
@@ -182,7 +199,10 @@ impl Stage {
         let Self { room, controller, gateway, provider, api_server: _, journal } = self;
         drop((controller, gateway, provider));
         let _ = std::fs::remove_dir_all(journal);
-        Api::<ClusterBudget>::all(room.client.clone()).delete(&room.namespace, &DeleteParams::default()).await?;
+        match Api::<ClusterBudget>::all(room.client.clone()).delete(&room.namespace, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            deleted => drop(deleted?),
+        }
         within(LIMIT, "nothing is left", async || {
             let mut left = 0;
             for room in rooms {
@@ -218,20 +238,13 @@ where
     Ok(names.len())
 }
 
-impl Provider {
-    /// Its origins, HTTP/1.1 first.
-    fn origins(&self) -> [String; 2] {
-        [self.first, self.second].map(|address| format!("https://{address}"))
-    }
-}
-
 impl Callers {
     /// A pool with these fields besides its models, Ready and registered, whose agents have all called once: their tokens are
     /// reviewed, and their records know the gateway.
-    async fn gather(stage: &Stage, room: &Room, agents: usize, mut spec: Value) -> anyhow::Result<Self> {
+    async fn gather(stage: &Stage, room: &Room, provider: &Served, agents: usize, mut spec: Value) -> anyhow::Result<Self> {
         budget(room).await?;
         let mut models = Vec::new();
-        for (name, origin) in ["first", "second"].into_iter().zip(stage.provider.origins()) {
+        for (name, origin) in ["first", "second"].into_iter().zip(provider.origins()) {
             let object: Secret = serde_json::from_value(json!({"metadata": {"name": name}, "type": "spillway.dev/model-credential",
                 "stringData": {"origin": origin, "token": CREDENTIAL}}))?;
             room.api::<Secret>().create(&PostParams::default(), &object).await?;
@@ -297,8 +310,8 @@ impl Scale {
 /// Takes what the gateway adds.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of(size);
-    let stage = Stage::open("gateway", Streams { events: scale.events, pace: scale.pace }).await?;
-    let room = stage.room.clone();
+    let room = Room::open("gateway").await?;
+    let stage = Stage::open(room.clone(), Serves::All, Streams { events: scale.events, pace: scale.pace }, &[]).await?;
     let taken = compare(&stage, size, scale).await;
     let closed = stage.close(&[&room]).await;
     let reports = taken?;
@@ -307,9 +320,9 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
 
 async fn compare(stage: &Stage, size: Size, scale: Scale) -> anyhow::Result<Vec<Report>> {
     stage.cluster_budget(&[&stage.room.namespace]).await?;
-    let nginx = Nginx::start(stage.room.folder(), stage.provider.first, &stage.provider).await?;
+    let nginx = Nginx::start(stage.room.folder(), &stage.provider).await?;
     let spec = json!({"type": "free", "scaling": {"min": scale.agents, "max": 10000}});
-    let callers = Callers::gather(stage, &stage.room, scale.agents, spec).await?;
+    let callers = Callers::gather(stage, &stage.room, &stage.provider.served, scale.agents, spec).await?;
     let mut targets = BTreeMap::new();
     for arm in Arm::ALL {
         targets.insert(arm, stage.target(arm, Some(&nginx), &callers)?);

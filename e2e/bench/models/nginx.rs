@@ -28,13 +28,14 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts the one that `SPILLWAY_NGINX` names before `upstream`; its files go to `folder`.
-    pub async fn start(folder: &Path, upstream: SocketAddr, provider: &Provider) -> anyhow::Result<Self> {
+    /// Starts the one that `SPILLWAY_NGINX` names before this provider; its files go to `folder`.
+    pub async fn start(folder: &Path, provider: &Provider) -> anyhow::Result<Self> {
+        let upstream = provider.served.first;
         let binary = std::env::var_os("SPILLWAY_NGINX").context("SPILLWAY_NGINX names no nginx: run this by e2e/bench/run.sh")?;
         let said = Command::new(&binary).arg("-v").output().with_context(|| format!("{} does not start", binary.display()))?;
         let version = String::from_utf8_lossy(&said.stderr).trim().trim_start_matches("nginx version: ").to_owned();
         let port = free_port(upstream.ip())?;
-        fs::write(folder.join("nginx.crt"), &provider.certificate)?;
+        fs::write(folder.join("nginx.crt"), &provider.served.certificate)?;
         fs::write(folder.join("nginx.key"), &provider.key)?;
         let file = folder.join("nginx.conf");
         fs::write(&file, settings(folder, port, upstream))?;

@@ -2,7 +2,7 @@
 //! name in its first bytes, and answers what it has ready. It counts nothing, checks no credential and knows one protocol
 //! (Chat). The scripted model server is not used here: it parses each body and keeps books.
 //!
-//! It runs in the measuring program, so that an event carries the time of the one clock at which it left.
+//! It runs in the process of its callers, so that an event carries the time of the one clock at which it left.
 
 use std::convert::Infallible;
 use std::io;
@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -67,15 +68,29 @@ pub struct Streams {
     pub pace: Duration,
 }
 
-/// A provider that serves. Ends with this value.
-pub struct Provider {
+/// Where a provider is found.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Served {
     /// Where it speaks HTTP/1.1 only.
     pub first: SocketAddr,
     /// Where it speaks HTTP/2 too.
     pub second: SocketAddr,
     /// Its certificate, which is its own authority.
     pub certificate: String,
-    /// The key of that.
+}
+
+impl Served {
+    /// Its origins, HTTP/1.1 first.
+    pub fn origins(&self) -> [String; 2] {
+        [self.first, self.second].map(|address| format!("https://{address}"))
+    }
+}
+
+/// A provider that serves. Ends with this value.
+pub struct Provider {
+    /// Where.
+    pub served: Served,
+    /// The key of its certificate.
     pub key: String,
     _tasks: JoinSet<()>,
 }
@@ -98,7 +113,8 @@ impl Provider {
             tasks.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), streams));
         }
         let [first, second] = addresses[..] else { anyhow::bail!("two addresses") };
-        Ok(Self { first, second, certificate: issued.cert.pem(), key: issued.signing_key.serialize_pem(), _tasks: tasks })
+        let served = Served { first, second, certificate: issued.cert.pem() };
+        Ok(Self { served, key: issued.signing_key.serialize_pem(), _tasks: tasks })
     }
 }
 
