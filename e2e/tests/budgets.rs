@@ -441,8 +441,9 @@ async fn under_faults(room: &Room, controllers: &Controllers, dice: &mut Dice) {
     let provider = Scripted::serve(room).await;
     // Half of what is held is used in the end: by those who stay, and by those who leave.
     let call = Call::extended("--events-8--pace-300", 64, 50);
-    // Some are charged in full: those whose gateway is killed. It is reached after the last fault, and then soon.
-    let limit = i64::try_from(BEFORE * 2).expect("a number") * call.estimate;
+    // Some are charged in full: those whose gateway is killed, of every agent twice if that comes early. It is reached after
+    // the last fault, and then soon.
+    let limit = i64::try_from(BEFORE * 3).expect("a number") * call.estimate;
     budget(room, limit).await;
     let agents = agents(room, &provider, FLEET).await;
     let gateways = Gateways::start(room, 2).await;
