@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, Uri};
+use tower::BoxError;
 
 use super::clock::BootTime;
 use crate::policy::pace::{LEAST, Pace};
@@ -23,6 +24,11 @@ const NAMESPACES: usize = 4;
 /// A place is kept at most so long. A write that takes longer waits for something else than the API server's cores, as for a
 /// webhook: its namespace's other writes shall not wait for that, too.
 const KEPT: Duration = Duration::from_millis(500);
+
+/// Who waited for longer is sent away, to decide again. That we lead was looked at before: a leader that stood still must not
+/// send, when it goes on, what it decided under a lease that is another one's now. No longer than what is left of a lease when
+/// its holder gives it up.
+const WAITS: Duration = Duration::from_secs(5);
 
 /// A layer that lets writes wait for their turn.
 #[derive(Clone)]
@@ -81,9 +87,8 @@ impl<S> Paced<S> {
 
 impl<S, B, R> tower::Service<Request<B>> for Paced<S>
 where
-    S: tower::Service<Request<B>, Response = Response<R>> + Send + 'static,
+    S: tower::Service<Request<B>, Response = Response<R>, Error = BoxError> + Send + 'static,
     S::Future: Send + 'static,
-    S::Error: Send + 'static,
     B: Send + 'static,
     R: Send + 'static,
 {
@@ -101,8 +106,12 @@ where
         Box::pin(async move {
             let Some(namespace) = whose(request.method(), request.uri()) else { return Self::send(inner, request).await };
             // As many may wait as want to.
+            let asked = BootTime::now();
             let turn = pace.turns.take(&namespace).await.ok();
             let began = BootTime::now();
+            if began.since(asked) > WAITS {
+                return Err("its turn at the API server came too late, after those of its namespace's other writes".into());
+            }
             let mut sending = Box::pin(Self::send(inner, request));
             let answered = tokio::time::timeout(KEPT, &mut sending).await.ok();
             drop(turn);
@@ -141,7 +150,7 @@ mod tests {
 
     impl tower::Service<Request<()>> for Webhook {
         type Response = Response<()>;
-        type Error = std::convert::Infallible;
+        type Error = BoxError;
         type Future = BoxFuture<'static, Result<Response<()>, Self::Error>>;
 
         fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -172,6 +181,12 @@ mod tests {
         let hanging = tokio::spawn(futures::future::join_all(hanging));
         own.await.expect("its turn comes");
         hanging.abort();
+    }
+
+    #[test]
+    fn what_is_sent_after_its_turn_came_is_sent_under_the_lease_that_it_was_decided_under() {
+        let timing = crate::policy::lease::Timing::DEFAULT;
+        assert!(timing.renew_deadline + WAITS <= timing.duration);
     }
 
     #[test]

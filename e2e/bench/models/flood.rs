@@ -150,12 +150,11 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         taken?
     };
     let against = against(&shared.beside, &apart.beside);
-    let mut reports = vec![
+    Ok(vec![
         Report::new("a flood beside a quiet namespace", method(scale), shared.rows()),
         Report::new("a flood beside a quiet namespace, each with operators of its own", APART.to_owned(), apart.rows()),
-    ];
-    reports.push(Report::new("what sharing the operators with a flood changes for a quiet namespace", AGAINST.to_owned(), against));
-    Ok(reports)
+        Report::new("what sharing the operators with a flood changes for a quiet namespace", AGAINST.to_owned(), against),
+    ])
 }
 
 async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &Room, loud: &Room, scale: Scale) -> anyhow::Result<Taken> {
