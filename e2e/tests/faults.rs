@@ -1,6 +1,5 @@
 //! Exactly as many agents as wanted, whatever breaks: a killed leader, a cache that is half a minute old, two leaders.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,6 +8,7 @@ use serde_json::json;
 use spillway::api::Agent;
 use tokio::sync::Mutex;
 
+use crate::support::history::History;
 use crate::support::proxy::Proxy;
 use crate::support::{Operator, Room, audit, eventually, seen, track, within};
 
@@ -16,29 +16,32 @@ const AGENTS: usize = 30;
 /// Thirty pods at once are what two cores carry: these tests go one after the other.
 static THIRTY: Mutex<()> = Mutex::const_new(());
 
-/// What was created in the room, from the API server's own log.
-struct Created {
-    agents: usize,
-    pods: usize,
-    /// Pods that a controller made and did not live to record: their create's answer was lost with it.
-    unrecorded: usize,
+/// What came to be in the room, seen by watches: of a create whose client died the API server's log says that it failed, also
+/// when it was made.
+struct Watched {
+    pods: track::Pods,
+    history: History,
 }
 
-fn created(room: &Room) -> Created {
-    let writes = audit::writes(&room.namespace, jiff::Timestamp::MIN);
-    let pods: Vec<_> = writes.iter().filter(|write| write.is("create", "pods")).collect();
-    let recorded = |pod: &audit::Write| {
-        writes.iter().any(|write| {
-            write.is("patch", "agents/status")
-                && write.object_ref.name == pod.object_ref.name
-                && write.holder() == pod.holder()
-                && write.stage_timestamp >= pod.stage_timestamp
-        })
-    };
-    Created {
-        agents: writes.iter().filter(|write| write.is("create", "agents")).count(),
-        unrecorded: pods.iter().filter(|pod| !recorded(pod)).count(),
-        pods: pods.len(),
+impl Watched {
+    fn start(room: &Room) -> Self {
+        Self { pods: track::Pods::start(room), history: History::start(room) }
+    }
+
+    /// All are there, none too many ever was, and it stays so.
+    async fn exactly(&self, room: &Room) {
+        room.pool_says("many", "Ready", "True").await;
+        room.pods_ready(AGENTS).await;
+        assert_eq!(self.history.agents_ever().await.len(), AGENTS, "Agents ever created");
+        assert_eq!(room.list::<Agent>().await.len(), AGENTS);
+        assert!(self.pods.most() <= AGENTS, "{} pods lived at once", self.pods.most());
+        let recorded = self.history.recorded_pods().await.len();
+        assert_eq!(recorded, AGENTS, "pods that Agents ever had: one each, and what else was made is what a lost answer told nobody of");
+    }
+
+    /// No answer was lost: no pod was made that nobody recorded.
+    fn no_pod_is_unrecorded(&self) {
+        assert_eq!(self.pods.ever(), AGENTS, "pods ever created");
     }
 }
 
@@ -51,19 +54,6 @@ async fn some_pods(room: &Room, least: usize) {
     .await;
 }
 
-/// All are there, none too many ever was, and it stays so.
-async fn exactly(room: &Room, pods: &track::Pods) {
-    room.pool_says("many", "Ready", "True").await;
-    room.pods_ready(AGENTS).await;
-    let made = created(room);
-    assert_eq!(made.agents, AGENTS, "Agents ever created");
-    let names: BTreeSet<_> = room.list::<Agent>().await.into_iter().filter_map(|agent| agent.metadata.name).collect();
-    assert_eq!(names.len(), AGENTS);
-    assert!(pods.most() <= AGENTS, "{} pods lived at once", pods.most());
-    assert!(made.pods <= AGENTS + made.unrecorded, "{} pods ever, {} of them by creates whose answer was lost", made.pods, made.unrecorded);
-    assert_eq!(pods.ever(), made.pods, "the watch saw every pod that the log shows");
-}
-
 #[tokio::test]
 async fn the_leader_is_killed_while_thirty_scale() {
     let _one = THIRTY.lock().await;
@@ -71,13 +61,13 @@ async fn the_leader_is_killed_while_thirty_scale() {
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    let pods = track::Pods::start(&room);
+    let watched = Watched::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::KILL);
     assert!(!first.ended().await.success());
     second.leads(&room).await;
-    exactly(&room, &pods).await;
+    watched.exactly(&room).await;
     room.close().await;
 }
 
@@ -88,7 +78,7 @@ async fn the_leader_stops_cleanly_while_thirty_scale() {
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    let pods = track::Pods::start(&room);
+    let watched = Watched::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::TERM);
@@ -97,9 +87,8 @@ async fn the_leader_stops_cleanly_while_thirty_scale() {
     let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
     assert!(!first.is_holder(&holder), "the lease was given back before the process ended: nobody waits for it to expire");
     second.leads(&room).await;
-    exactly(&room, &pods).await;
-    let made = created(&room);
-    assert_eq!((made.pods, made.unrecorded), (AGENTS, 0), "a clean stop loses no answer");
+    watched.exactly(&room).await;
+    watched.no_pod_is_unrecorded();
     room.close().await;
 }
 
@@ -110,7 +99,7 @@ async fn two_leaders_at_once_make_thirty() {
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    let pods = track::Pods::start(&room);
+    let watched = Watched::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::STOP);
@@ -118,7 +107,7 @@ async fn two_leaders_at_once_make_thirty() {
     some_pods(&room, 8).await; // and the second is at work
     first.signal(Signal::CONT);
     assert!(!first.ended().await.success(), "it finds that it does not lead, and ends");
-    exactly(&room, &pods).await;
+    watched.exactly(&room).await;
     let late: Vec<_> = audit::writes(&room.namespace, jiff::Timestamp::MIN)
         .into_iter()
         .filter(|write| write.is("delete", "pods") || write.is("delete", "agents"))
@@ -134,7 +123,7 @@ async fn watches_half_a_minute_late_make_thirty() {
     let proxy = Proxy::with_late_watches(room.client.clone(), &room.namespace, Duration::from_secs(30)).await;
     let operator = Operator::start(&room, "late", Some(&proxy.kubeconfig));
     operator.leads(&room).await;
-    let pods = track::Pods::start(&room);
+    let watched = Watched::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     // Each doubling takes two delays: one to see the Agents, one to see that they have their pods.
     within(Duration::from_secs(900), "thirty agents have pods", async || {
@@ -143,9 +132,8 @@ async fn watches_half_a_minute_late_make_thirty() {
         seen(with_pods == AGENTS, || format!("{with_pods}"))
     })
     .await;
-    exactly(&room, &pods).await;
-    let made = created(&room);
-    assert_eq!((made.pods, made.unrecorded), (AGENTS, 0));
+    watched.exactly(&room).await;
+    watched.no_pod_is_unrecorded();
     room.close().await;
 }
 

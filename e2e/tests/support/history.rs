@@ -63,10 +63,20 @@ impl History {
         phases
     }
 
-    /// The names of all Agents that ever were.
+    /// The uids of all Agents that ever were.
     pub async fn agents_ever(&self) -> BTreeSet<String> {
+        self.of_agents(ResourceExt::uid).await
+    }
+
+    /// The uids of all pods that Agents ever said were theirs.
+    pub async fn recorded_pods(&self) -> BTreeSet<String> {
+        self.of_agents(|agent| Some(agent.status.as_ref()?.pod_ref.as_ref()?.uid.clone())).await
+    }
+
+    /// What each state of each Agent until now says.
+    async fn of_agents(&self, says: impl Fn(&Agent) -> Option<String>) -> BTreeSet<String> {
         self.caught_up().await;
-        self.agents.lock().expect("not poisoned").iter().map(|(_, agent)| agent.name_any()).collect()
+        self.agents.lock().expect("not poisoned").iter().filter_map(|(_, agent)| says(agent)).collect()
     }
 
     /// Waits until the watch told all that a read of the API server shows now: a watch tells later than a read does.
