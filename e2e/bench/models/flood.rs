@@ -39,6 +39,8 @@ const SEED: u64 = 20;
 /// What an item takes an agent: of those who are quiet, and of the flood, whose items are to wait and do not end all at once.
 const QUIET_THINK: Duration = Duration::from_millis(50);
 const LOUD_THINK: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(15)];
+/// Both ways of serving, one after the other, so often.
+const TURNS: usize = 3;
 /// For so long each time; before that, the flood alone.
 const TIME: Duration = Duration::from_secs(60);
 const BEGINNING: Duration = Duration::from_secs(5);
@@ -92,15 +94,17 @@ impl Cost {
         let used = Used { proxy: percent(proxy), controller: percent(controller), api_server: percent(api_server) };
         Self { used, measuring: percent(self.measuring - before.measuring), loud: percent(self.loud - before.loud) }
     }
-
-    fn rows(&self, when: &str) -> Vec<Row> {
-        let Self { used: Used { proxy, controller, api_server }, measuring, loud } = *self;
-        let ours = [("gateway", proxy), ("controller", controller)];
-        let others = [("API server", api_server), ("who measures", measuring), ("the flood's callers", loud)];
-        let all = ours.into_iter().chain(others);
-        all.map(|(who, percent)| Row::one(format!("processor, {when}: {who}"), percent, "% of a core")).collect()
-    }
 }
+
+type Part = (&'static str, fn(&Cost) -> f64);
+
+const PROCESSORS: [Part; 5] = [
+    ("gateway", |cost| cost.used.proxy),
+    ("controller", |cost| cost.used.controller),
+    ("API server", |cost| cost.used.api_server),
+    ("who measures", |cost| cost.measuring),
+    ("the flood's callers", |cost| cost.loud),
+];
 
 /// Both namespaces.
 struct Both<'a> {
@@ -116,45 +120,56 @@ struct Both<'a> {
     scale: Scale,
 }
 
+/// When the quiet namespace was looked at.
+const WHEN: [&str; 3] = ["alone", "beside the flood", "alone again"];
+const BESIDE: usize = 1;
+
 /// What was seen of both.
 struct Taken {
-    alone: Seen,
-    beside: Seen,
-    again: Seen,
+    /// As [`WHEN`] says.
+    seen: [Seen; 3],
     /// Seconds in which the flood's items were made.
     filled: f64,
     flooded: Flooded,
 }
 
-/// Takes it.
+/// Takes it, by turns: with the same operators for both namespaces, and with operators of their own.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of_environment(size)?;
-    let mut quiet = Room::open("flood-quiet").await?;
-    let flooding = Loud::start(quiet.node).await?;
-    let shared = {
-        let stage = Stage::open(quiet.clone(), Serves::All, STREAMS, &[&flooding.served]).await?;
-        let mut loud = Room::open("flood-loud").await?;
-        loud.gateway = stage.room.gateway;
-        let taken = take((&stage, None), &flooding, &quiet, &loud, scale).await;
-        stage.close(&[&quiet, &loud]).await?;
-        taken?
-    };
-    quiet = Room::open("flood-apart-quiet").await?;
-    let apart = {
-        let loud = Room::open("flood-apart-loud").await?;
-        let stage = Stage::open(quiet.clone(), Serves::Own, STREAMS, &[]).await?;
-        let own = Stage::open(loud.clone(), Serves::Own, STREAMS, &[&flooding.served]).await?;
-        let taken = take((&stage, Some(&own)), &flooding, &quiet, &loud, scale).await;
-        own.close(&[&loud]).await?;
-        stage.close(&[&quiet]).await?;
-        taken?
-    };
-    let against = against(&shared.beside, &apart.beside);
+    let (mut shared, mut apart) = (Vec::new(), Vec::new());
+    for turn in 1..=size.runs(TURNS) {
+        println!("  turn {turn}");
+        shared.push(with_the_same(scale).await?);
+        apart.push(with_their_own(scale).await?);
+    }
+    let against = against(&shared, &apart);
     Ok(vec![
-        Report::new("a flood beside a quiet namespace", method(scale), shared.rows()),
-        Report::new("a flood beside a quiet namespace, each with operators of its own", APART.to_owned(), apart.rows()),
+        Report::new("a flood beside a quiet namespace", method(scale), rows(&shared)),
+        Report::new("a flood beside a quiet namespace, each with operators of its own", APART.to_owned(), rows(&apart)),
         Report::new("what sharing the operators with a flood changes for a quiet namespace", AGAINST.to_owned(), against),
     ])
+}
+
+async fn with_the_same(scale: Scale) -> anyhow::Result<Taken> {
+    let quiet = Room::open("flood-quiet").await?;
+    let flooding = Loud::start(quiet.node).await?;
+    let stage = Stage::open(quiet.clone(), Serves::All, STREAMS, &[&flooding.served]).await?;
+    let mut loud = Room::open("flood-loud").await?;
+    loud.gateway = stage.room.gateway;
+    let taken = take((&stage, None), &flooding, &quiet, &loud, scale).await;
+    stage.close(&[&quiet, &loud]).await?;
+    taken
+}
+
+async fn with_their_own(scale: Scale) -> anyhow::Result<Taken> {
+    let (quiet, loud) = (Room::open("flood-apart-quiet").await?, Room::open("flood-apart-loud").await?);
+    let flooding = Loud::start(quiet.node).await?;
+    let stage = Stage::open(quiet.clone(), Serves::Own, STREAMS, &[]).await?;
+    let own = Stage::open(loud.clone(), Serves::Own, STREAMS, &[&flooding.served]).await?;
+    let taken = take((&stage, Some(&own)), &flooding, &quiet, &loud, scale).await;
+    own.close(&[&loud]).await?;
+    stage.close(&[&quiet]).await?;
+    taken
 }
 
 async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &Room, loud: &Room, scale: Scale) -> anyhow::Result<Taken> {
@@ -166,12 +181,13 @@ async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &R
     let (beside, flooded) = both.beside().await?;
     both.clear().await?;
     let again = both.quietly("again").await?;
-    Ok(Taken { alone, beside, again, filled, flooded })
+    Ok(Taken { seen: [alone, beside, again], filled, flooded })
 }
 
 const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: what \
                      the two still share is the machine, the API server and its disk";
-const AGAINST: &str = "both beside the same flood, one after the other; what is left of the change is Spillway's, and not the machine's";
+const AGAINST: &str = "beside the same flood, by turns, so that what the machine, the API server and its disk do to one they do to the other; \
+                       change: of the median of the turns with the same operators to that of the turns with operators of its own";
 
 fn method(scale: Scale) -> String {
     let Scale { quiet, loud, items, loud_calls, broken, time } = scale;
@@ -184,7 +200,8 @@ fn method(scale: Scale) -> String {
          {loud_calls} calls of models a second; {broken} streams a second that break, every other one left by its caller after \
          {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a process of the lowest priority, since on a \
          cluster they are other machines; it begins {} s before the quiet one is measured. What \
-         failed is counted and not timed. Change: of the time beside the flood to the mean of both alone",
+         failed is counted and not timed. Change: of the time beside the flood to the mean of both alone. All of it by turns with the \
+         second way of serving; a percentile is of one turn",
         QUIET_THINK.as_millis(),
         time.as_secs_f64(),
         LOUD_THINK[0].as_secs(),
@@ -318,8 +335,8 @@ const COMPARED: [(&str, Times, f64, Option<&str>); 4] = [
 ];
 const GOAL: Option<&str> = Some("<= 20 %");
 
-fn changed(what: &str, percent: f64, goal: Option<&'static str>) -> Row {
-    let row = Row::one(format!("{what}: change"), percent, "%");
+fn changed(what: &str, percent: Vec<f64>, goal: Option<&'static str>) -> Row {
+    let row = Row::spread(format!("{what}: change"), percent, "%");
     match goal {
         Some(goal) => row.goal(goal),
         None => row,
@@ -327,51 +344,61 @@ fn changed(what: &str, percent: f64, goal: Option<&'static str>) -> Row {
 }
 
 /// What the quiet namespace saw beside a flood that had the same operators, against one that had others.
-fn against(shared: &Seen, apart: &Seen) -> Vec<Row> {
+fn against(shared: &[Taken], apart: &[Taken]) -> Vec<Row> {
     let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
-        let [shared, apart] = [shared, apart].map(|seen| percentile(of(seen), percent));
+        let [shared, apart] = [shared, apart].map(|turns| each(turns, |taken| percentile(of(&taken.seen[BESIDE]), percent)));
+        let [with, without] = [&shared, &apart].map(|turns| percentile(turns, 50.0));
         [
-            Row::one(format!("{what}: the same operators"), shared, "ms"),
-            Row::one(format!("{what}: operators of its own"), apart, "ms"),
-            changed(what, change(apart, shared, apart), goal),
+            changed(what, vec![change(without, with, without)], goal),
+            Row::spread(format!("{what}: the same operators"), shared, "ms"),
+            Row::spread(format!("{what}: operators of its own"), apart, "ms"),
         ]
     });
     rows.collect()
 }
 
-impl Taken {
-    fn rows(&self) -> Vec<Row> {
-        let Self { alone, beside, again, filled, flooded: Flooded { calls, streams } } = self;
-        let mut rows = seen(alone, beside, again);
-        rows.extend([
-            Row::one("the flood: its items were made in", *filled, "s"),
-            Row::one("the flood: calls that were answered", float(calls.took.len()), ""),
-            Row::one("the flood: calls, p99", percentile(&calls.took, 99.0), "ms"),
-            Row::one("the flood: calls began late, p99", percentile(&calls.late, 99.0), "ms"),
-            Row::one("the flood: streams that broke", float(*streams), ""),
-        ]);
-        rows.extend(failures("the flood", &calls.failed));
-        rows
-    }
+/// A number of each turn.
+fn each(turns: &[Taken], of: impl Fn(&Taken) -> f64) -> Vec<f64> {
+    turns.iter().map(of).collect()
 }
 
-fn seen(alone: &Seen, beside: &Seen, again: &Seen) -> Vec<Row> {
+fn rows(turns: &[Taken]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, of, percent, goal) in COMPARED {
-        let at = |seen: &Seen| percentile(of(seen), percent);
-        let (before, during, after) = (at(alone), at(beside), at(again));
-        rows.push(Row::one(format!("{what}: alone"), before, "ms"));
-        rows.push(Row::one(format!("{what}: beside the flood"), during, "ms"));
-        rows.push(Row::one(format!("{what}: alone again"), after, "ms"));
-        rows.push(changed(what, change(before, during, after), goal));
+        for (at, when) in WHEN.into_iter().enumerate() {
+            rows.push(Row::spread(format!("{what}: {when}"), each(turns, |taken| percentile(of(&taken.seen[at]), percent)), "ms"));
+        }
+        rows.push(changed(
+            what,
+            each(turns, |taken| {
+                let [alone, beside, again] = taken.seen.each_ref().map(|seen| percentile(of(seen), percent));
+                change(alone, beside, again)
+            }),
+            goal,
+        ));
     }
-    for (when, seen) in [("alone", alone), ("beside the flood", beside), ("alone again", again)] {
-        rows.push(Row::one(format!("items that were not claimed, {when}"), float(seen.unclaimed), "").goal("0"));
-        rows.push(Row::one(format!("calls that failed, {when}"), float(seen.calls.failed.len()), "").goal("0"));
-        rows.push(Row::one(format!("calls began late, p99, {when}"), percentile(&seen.calls.late, 99.0), "ms"));
-        rows.extend(failures(&format!("the quiet namespace, {when}"), &seen.calls.failed));
-        rows.extend(seen.cost.rows(when));
+    for (at, when) in WHEN.into_iter().enumerate() {
+        let spread = |what: &str, unit, number: fn(&Seen) -> f64| {
+            Row::spread(format!("{what}, {when}"), each(turns, |taken| number(&taken.seen[at])), unit)
+        };
+        rows.push(spread("items that were not claimed", "", |seen| float(seen.unclaimed)).goal("0"));
+        rows.push(spread("calls that failed", "", |seen| float(seen.calls.failed.len())).goal("0"));
+        rows.push(spread("calls began late, p99", "ms", |seen| percentile(&seen.calls.late, 99.0)));
+        rows.extend(turns.iter().flat_map(|taken| failures(&format!("the quiet namespace, {when}"), &taken.seen[at].calls.failed)));
+        rows.extend(PROCESSORS.map(|(who, of)| {
+            let percent = each(turns, |taken| of(&taken.seen[at].cost));
+            Row::spread(format!("processor, {when}: {who}"), percent, "% of a core")
+        }));
     }
+    let flood = |what: &str, unit, number: fn(&Taken) -> f64| Row::spread(format!("the flood: {what}"), each(turns, number), unit);
+    rows.extend([
+        flood("its items were made in", "s", |taken| taken.filled),
+        flood("calls that were answered", "", |taken| float(taken.flooded.calls.took.len())),
+        flood("calls, p99", "ms", |taken| percentile(&taken.flooded.calls.took, 99.0)),
+        flood("calls began late, p99", "ms", |taken| percentile(&taken.flooded.calls.late, 99.0)),
+        flood("streams that broke", "", |taken| float(taken.flooded.streams)),
+    ]);
+    rows.extend(turns.iter().flat_map(|taken| failures("the flood", &taken.flooded.calls.failed)));
     rows
 }
 

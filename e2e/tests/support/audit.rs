@@ -1,5 +1,6 @@
 //! What was written to the API server, by whom: read from its audit log.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -27,7 +28,6 @@ pub struct Object {
     #[serde(default)]
     pub namespace: String,
     #[serde(default)]
-    #[expect(dead_code, reason = "said where a test fails")]
     pub name: String,
 }
 
@@ -51,6 +51,14 @@ impl Write {
     /// The holder identity in a controller's User-Agent.
     pub fn holder(&self) -> Option<&str> {
         self.user_agent.strip_prefix("spillway-controller/")?.split_once('(')?.1.strip_suffix(')')
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, user_agent, object_ref: Object { resource, subresource, namespace, name }, response_status, stage_timestamp } =
+            self;
+        write!(f, "{stage_timestamp} {verb} {namespace}/{resource}/{name} {subresource} by {user_agent}: {}", response_status.code)
     }
 }
 
