@@ -23,8 +23,8 @@ pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Clien
     config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
     let builder = ClientBuilder::try_from(config)?;
     // The last is the first that a request meets: what waits for its turn is not counted as asked yet.
-    let builder = builder.with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics));
-    Ok(builder.with_layer(&PaceLayer::default()).build())
+    let builder = builder.with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics.clone()));
+    Ok(builder.with_layer(&PaceLayer::new(metrics)).build())
 }
 
 /// A layer that counts requests.

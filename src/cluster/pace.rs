@@ -17,6 +17,7 @@ use tower::BoxError;
 use super::clock::BootTime;
 use crate::policy::pace::{LEAST, Pace};
 use crate::serve::turns::{Bounds, Turns};
+use crate::telemetry::Metrics;
 
 /// So many namespaces have all their writes on their way at once.
 const NAMESPACES: usize = 4;
@@ -36,16 +37,17 @@ pub struct PaceLayer {
     turns: Turns,
     pace: Arc<Mutex<Pace>>,
     began: BootTime,
-}
-
-impl Default for PaceLayer {
-    fn default() -> Self {
-        let turns = Turns::new(Bounds { all: NAMESPACES * LEAST, of_one: LEAST, waiting: usize::MAX });
-        Self { turns, pace: Arc::default(), began: BootTime::now() }
-    }
+    metrics: Metrics,
 }
 
 impl PaceLayer {
+    /// Who waits is counted there.
+    pub fn new(metrics: Metrics) -> Self {
+        let turns = Turns::new(Bounds { all: NAMESPACES * LEAST, of_one: LEAST, waiting: usize::MAX });
+        metrics.writes_at_once(LEAST);
+        Self { turns, pace: Arc::default(), began: BootTime::now(), metrics }
+    }
+
     /// A write was made that began then.
     fn took(&self, began: BootTime) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,6 +56,7 @@ impl PaceLayer {
         let now = pace.at_once();
         if now != before {
             self.turns.resize(NAMESPACES * now, now);
+            self.metrics.writes_at_once(now);
         }
     }
 }
@@ -109,7 +112,9 @@ where
             let asked = BootTime::now();
             let turn = pace.turns.take(&namespace).await.ok();
             let began = BootTime::now();
-            if began.since(asked) > WAITS {
+            let waited = began.since(asked);
+            pace.metrics.write_waited(waited);
+            if waited > WAITS {
                 return Err("its turn at the API server came too late, after those of its namespace's other writes".into());
             }
             let mut sending = Box::pin(Self::send(inner, request));
@@ -171,7 +176,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_keeps_its_namespace_from_nothing_for_long_and_others_not_at_all() {
-        let mut paced = PaceLayer::default().layer(Webhook);
+        let mut paced = PaceLayer::new(Metrics::default()).layer(Webhook);
         let mut hanging: Vec<_> = (0..LEAST).map(|_| paced.call(post("/api/v1/namespaces/a/pods"))).collect();
         assert!(hanging.iter_mut().all(|call| call.now_or_never().is_none()));
         let mut own = paced.call(post("/api/v1/namespaces/a/events"));

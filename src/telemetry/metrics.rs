@@ -17,6 +17,8 @@ use crate::policy::breaker::State;
 
 /// Seconds an item was ready before it was claimed: from at once to a day.
 const WAIT_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0];
+/// Seconds that a write waited for its turn: from not at all to when it is not sent any more.
+const TURN_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
 /// Seconds of a reconcile: from a look into memory to a burst of calls.
 const RECONCILE_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
@@ -171,6 +173,8 @@ impl Budgets {
 struct Inner {
     registry: Registry,
     requests: Family<Request, Counter>,
+    turns: Histogram,
+    at_once: Gauge,
     reconciles: Family<Reconciled, Counter>,
     seconds: Family<Of, Histogram, fn() -> Histogram>,
     gated: Family<Of, Counter>,
@@ -199,6 +203,10 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("spillway");
         let requests = Family::default();
         registry.register("api_requests", "Requests to the API server by verb, resource and answer (0: none came)", requests.clone());
+        let turns = Histogram::new(TURN_BUCKETS);
+        registry.register("api_write_wait_seconds", "Time that a write waited for its namespace's others", turns.clone());
+        let at_once = Gauge::default();
+        registry.register("api_writes_at_once", "Writes of one namespace that may be on their way to the API server", at_once.clone());
         let reconciles = Family::default();
         registry.register("reconciles", "Reconciles by controller and outcome", reconciles.clone());
         let seconds: Family<Of, Histogram, fn() -> Histogram> = Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS));
@@ -241,6 +249,8 @@ impl Default for Metrics {
         Self(Arc::new(Inner {
             registry,
             requests,
+            turns,
+            at_once,
             reconciles,
             seconds,
             gated,
@@ -266,6 +276,16 @@ impl Metrics {
     /// One request to the API server was answered.
     pub fn api_request(&self, verb: &'static str, resource: &str, code: u16) {
         self.0.requests.get_or_create(&Request { verb, resource: resource.to_owned(), code }).inc();
+    }
+
+    /// A write waited for so long until it might be sent, or was not sent any more.
+    pub fn write_waited(&self, time: Duration) {
+        self.0.turns.observe(time.as_secs_f64());
+    }
+
+    /// So many writes of one namespace may be on their way.
+    pub fn writes_at_once(&self, many: usize) {
+        self.0.at_once.set(i64::try_from(many).unwrap_or(i64::MAX));
     }
 
     /// One reconcile ended.
