@@ -46,6 +46,7 @@ pub async fn answer(
         Call::Report => json(&report(caller, &agent, body::read(bytes)?, context)?),
         Call::Wanted => {
             recall_pause(caller, context)?;
+            commands::tell(caller, &agent, context);
             json(&context.live.wanted(&caller.uid))
         }
         Call::Goodbye => json(&goodbye(caller, body::read(bytes)?, context).await?),

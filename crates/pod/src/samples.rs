@@ -1,6 +1,7 @@
 //! What tests of more than one room are made of.
 
 use spillway_wire::agent::{Input, Run, Work};
+use spillway_wire::command::{BreakerMode, CommandBreakers};
 use spillway_wire::work::{Assignment, Held};
 
 /// The program is run for each item, once, with the task on its standard input.
@@ -19,5 +20,23 @@ pub fn assignment(epoch: i64) -> Assignment {
         attempt: 1,
         attempt_seconds: 60,
         checkpoint_ref: None,
+    }
+}
+
+/// Three commands that fail, or end with 42, are too many; that of the namespace is closed.
+pub fn breakers() -> CommandBreakers {
+    CommandBreakers {
+        mode: BreakerMode::Enforce,
+        force: None,
+        failure_threshold: 3,
+        window_milliseconds: 120_000,
+        open_milliseconds: 5_000,
+        backoff_factor: 1,
+        max_open_milliseconds: 900_000,
+        success_threshold: 1,
+        half_open_probes: 1,
+        probe_milliseconds: None,
+        failure_exit_codes: vec![42],
+        open_globally: None,
     }
 }

@@ -340,7 +340,7 @@ pub struct Wanted {
     /// What is wanted of the item that it holds, if that is anything but to go on.
     #[serde(default)]
     pub item: Option<ItemWanted>,
-    /// The breakers of its commands; none: as a pod has them of itself.
+    /// The breakers of its commands; none: nothing is known of them yet, and what was said before holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commands: Option<Box<CommandBreakers>>,
 }

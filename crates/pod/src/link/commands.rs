@@ -120,19 +120,20 @@ impl Commands {
         Self { circuit, limits, known, set, open, failure_exit_codes, globally, asking, tried, counts, kept }
     }
 
-    /// How the breakers behave, as the governor says it now; nothing: as they do of themselves.
+    /// How the breakers behave, as the governor says it now. Nothing: it does not know yet, and what was said before holds. A
+    /// leader that has just begun opens nothing by that.
     pub fn behave(&mut self, now: BootTime, breakers: Option<&CommandBreakers>) {
-        let guard = Settings::of(Guard::Session);
-        let said = breakers.map_or(guard, settings);
+        let Some(breakers) = breakers else { return };
+        let said = settings(breakers);
         let set = Settings { open: self.open.map_or(said.open, millis), ..said };
         if set != self.set {
             self.set = set.clone();
             self.circuit.set(set.with_effective_window(longest(&self.limits)), at(now, 0.5));
         }
-        self.failure_exit_codes = breakers.map(|breakers| breakers.failure_exit_codes.clone()).unwrap_or_default();
-        let open = breakers.and_then(|breakers| breakers.open_globally);
+        self.failure_exit_codes.clone_from(&breakers.failure_exit_codes);
         let until = |wait: u64| now.after(Duration::from_millis(wait));
-        self.globally = open.map(|OpenGlobally { forced, retry_after_milliseconds }| (forced, until(retry_after_milliseconds)));
+        self.globally =
+            breakers.open_globally.map(|OpenGlobally { forced, retry_after_milliseconds }| (forced, until(retry_after_milliseconds)));
     }
 
     /// What was counted since this pod began.
@@ -351,6 +352,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::samples::breakers;
 
     const LIMITS: CommandLimits = CommandLimits { timeout_seconds: 120, max_timeout_seconds: 600 };
 
@@ -427,23 +429,6 @@ mod tests {
         assert!(written.borrow().is_empty(), "nothing changed");
     }
 
-    fn breakers() -> CommandBreakers {
-        CommandBreakers {
-            mode: BreakerMode::Enforce,
-            force: None,
-            failure_threshold: 3,
-            window_milliseconds: 120_000,
-            open_milliseconds: 5_000,
-            backoff_factor: 1,
-            max_open_milliseconds: 900_000,
-            success_threshold: 1,
-            half_open_probes: 1,
-            probe_milliseconds: None,
-            failure_exit_codes: vec![42],
-            open_globally: None,
-        }
-    }
-
     #[test]
     fn it_behaves_as_people_said_and_again_as_of_itself() {
         let written = RefCell::default();
@@ -463,6 +448,11 @@ mod tests {
         commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Closed), ..breakers() }));
         assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
         commands.behave(time(seconds), None);
+        assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None, "what was said before holds");
+        // As a Breaker with nothing in it says it.
+        let (failure_threshold, open_milliseconds, success_threshold) = (10, 30_000, 2);
+        let defaults = CommandBreakers { failure_threshold, open_milliseconds, success_threshold, ..breakers() };
+        commands.behave(time(seconds), Some(&defaults));
         seconds += 30;
         for _ in 0..2 {
             assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written), None);
@@ -481,6 +471,12 @@ mod tests {
         let Begin::Answer(Reply::CommandRejected(rejected)) = begin(&mut commands, 10) else { panic!("it is open") };
         assert_eq!(rejected.retry_after_milliseconds, 20_000);
         assert_eq!(rejected.message, "bash circuit breaker open globally: too much failed; do not retry within 20 s");
+        // The next leader has not read yet how it stands.
+        commands.behave(time(11), None);
+        assert!(
+            matches!(begin(&mut commands, 11), Begin::Answer(Reply::CommandRejected(_))),
+            "it is open until somebody says that it is not"
+        );
         // Its time is over: the governor is asked, and says no.
         let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
         let Begin::Answer(Reply::CommandRejected(second)) = begin(&mut commands, 30) else { panic!("one question at a time") };

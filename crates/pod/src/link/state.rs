@@ -467,6 +467,9 @@ impl Link {
         if let Some(before) = self.settings.as_ref().filter(|_| self.let_start) {
             settings.preflight_command.clone_from(&before.preflight_command);
         }
+        if let Some(before) = &self.settings {
+            keep_breakers(&mut settings.wanted, &before.wanted);
+        }
         self.lane = Lane { busy: false, failures: 0, not_before: now };
         self.registered = true;
         // What was found before may have been a network that was not there.
@@ -483,9 +486,10 @@ impl Link {
     }
 
     /// What is wanted, as a gateway said it.
-    pub fn wanted(&mut self, wanted: Wanted) -> Option<Action> {
+    pub fn wanted(&mut self, mut wanted: Wanted) -> Option<Action> {
         self.note(&wanted);
         let settings = self.settings.as_mut()?;
+        keep_breakers(&mut wanted, &settings.wanted);
         if settings.wanted == wanted {
             return None;
         }
@@ -675,6 +679,13 @@ impl Link {
     pub fn all_reported(&self, now: BootTime) -> bool {
         let known = |shown: &Shown| Shown { held: None, ..shown.clone() };
         self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&Shown::of(&report))))
+    }
+}
+
+/// A leader that has just begun may not know how breakers stand. Nothing said is nothing changed.
+fn keep_breakers(wanted: &mut Wanted, before: &Wanted) {
+    if wanted.commands.is_none() {
+        wanted.commands.clone_from(&before.commands);
     }
 }
 

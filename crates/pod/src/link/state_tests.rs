@@ -1,5 +1,7 @@
 //! Tables and small histories of the sidecar's mind, without a clock, a socket or a gateway.
 
+use spillway_wire::command::{CommandBreakers, OpenGlobally};
+
 use super::*;
 use crate::samples;
 
@@ -359,6 +361,22 @@ fn what_is_wanted_is_told_when_it_changed_and_on_every_new_connection() {
     assert_eq!(orders(&plan(&mut link, 2_002)), []);
     link.connected();
     assert!(matches!(&orders(&plan(&mut link, 2_003))[..], [Order::Start(settings)] if settings.wanted.revision == "3"));
+}
+
+#[test]
+fn a_leader_that_says_nothing_of_breakers_changes_nothing_about_them() {
+    let open = Some(OpenGlobally { forced: false, retry_after_milliseconds: 30_000 });
+    let told = CommandBreakers { open_globally: open, ..samples::breakers() };
+    let mut link = started();
+    link.wanted(Wanted { commands: Some(Box::new(told.clone())), ..wanted("1.2", Directive::Run) });
+    let kept = |link: &Link| link.current().commands.map(|breakers| *breakers);
+    link.wanted(wanted("2.1", Directive::Run));
+    assert_eq!(kept(&link), Some(told.clone()));
+    link.registered(at(2_000), settings());
+    assert_eq!(kept(&link), Some(told.clone()));
+    let closed = CommandBreakers { open_globally: None, ..told };
+    link.wanted(Wanted { commands: Some(Box::new(closed.clone())), ..wanted("2.2", Directive::Run) });
+    assert_eq!(kept(&link), Some(closed));
 }
 
 #[test]
