@@ -202,7 +202,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     // Not one passes while another leader takes over, until little of the time is left.
     let asks = r#"left=120000; while [ "$left" -gt 30000 ]; do
         said=$(spillway exec --output json -- true) && exit 9
-        left=$(echo "$said" | sed 's/.*"retryAfterMilliseconds":\([0-9]*\).*/\1/'); sleep 0.5; done; echo "$said""#;
+        left=$(echo "$said" | sed 's/.*"retryAfterMilliseconds":\([0-9]*\).*/\1/'); sleep 0.1; done; echo "$said""#;
     let next = room.operator("two");
     let takes_over = async {
         operator.signal(Signal::KILL);
