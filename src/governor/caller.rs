@@ -1,11 +1,14 @@
 //! Whether a pod is the agent it says it is: its uid, vouched for by the API server, is the one in our own create response.
-//! Names, labels and owners prove nothing.
+//! Names, labels and owners prove nothing. And what is stored of what is wanted of it.
 
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
+use crate::api::conditions::types;
 use crate::cluster::Error;
 use crate::controller::agent::condemned;
+use crate::controller::conditions::find;
 use crate::controller::{Context, Key};
+use crate::wire::agent::Directive;
 use crate::wire::{Code, Refusal};
 
 /// A pod, as the API server vouched for it.
@@ -38,6 +41,24 @@ pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refus
         }
     }
     cached.cloned().ok_or_else(|| not_an_agent(&caller.uid))
+}
+
+/// Whether it is paused, or shall be, as far as that is stored.
+pub fn is_paused(agent: &Agent) -> bool {
+    let conditions = agent.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    agent.spec.paused == Some(true) || find(conditions, types::PAUSED).is_some_and(|paused| paused.status == "True")
+}
+
+/// What is wanted of it, as far as that is stored. A new leader's reconciler may not have looked at it yet, and meanwhile one that
+/// is paused or leaves must take no item.
+pub fn stored_directive(agent: &Agent) -> Directive {
+    if agent.metadata.deletion_timestamp.is_some() {
+        Directive::Drain
+    } else if is_paused(agent) {
+        Directive::Pause
+    } else {
+        Directive::Run
+    }
 }
 
 fn not_an_agent(uid: &str) -> Refusal {
@@ -89,5 +110,29 @@ mod tests {
         assert_eq!(code(Some(&condemned)), Some(Code::AgentEnded), "its end is decided");
         let unreachable = agent(json!({"podRef": pod("u"), "phase": "Stale"}));
         assert_eq!(code(Some(&unreachable)), None, "its node was not heard of, and it is: it lives");
+    }
+
+    #[test]
+    fn who_is_paused_or_leaves_is_known_before_anybody_looked() {
+        let paused = |status: &str| json!({"conditions": [{"type": "Paused", "status": status, "reason": "BudgetExhausted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        let asked = {
+            let mut agent = agent(json!({}));
+            agent.spec.paused = Some(true);
+            agent
+        };
+        let leaves = |mut agent: Agent| {
+            agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+            agent
+        };
+        let cases = [
+            (agent(json!({})), Directive::Run),
+            (agent(paused("False")), Directive::Run),
+            (agent(paused("True")), Directive::Pause),
+            (asked.clone(), Directive::Pause),
+            (leaves(asked), Directive::Drain),
+        ];
+        for (agent, expected) in cases {
+            assert_eq!(stored_directive(&agent), expected, "{agent:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::budget::asks;
 use super::budget::facts::bulkhead;
-use super::caller::{Caller, identify};
+use super::caller::{Caller, identify, stored_directive};
 use super::{commands, work};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
@@ -41,6 +41,7 @@ pub async fn answer(
     context: &Context,
 ) -> Result<Option<Value>, Refusal> {
     let agent = identify(caller, context).await?;
+    context.live.recall(&caller.uid, stored_directive(&agent));
     match call {
         Call::Register => json(&register(caller, &agent, body::read(bytes)?, context)?),
         Call::Report => json(&report(caller, &agent, body::read(bytes)?, context)?),

@@ -157,6 +157,8 @@ struct One {
     answered: BTreeMap<Signal, BootTime>,
     dealt_with: BTreeMap<Signal, BootTime>,
     directive: Directive,
+    /// Its reconciler said so.
+    directed: bool,
     notices: VecDeque<Notice>,
     notices_said: u64,
     revision: u64,
@@ -187,6 +189,7 @@ impl Default for One {
             answered: BTreeMap::new(),
             dealt_with: BTreeMap::new(),
             directive: Directive::Run,
+            directed: false,
             notices: VecDeque::new(),
             notices_said: 0,
             revision: 0,
@@ -407,10 +410,23 @@ impl Live {
         self.lock().agents.entry(uid.to_owned()).or_default().spawning.clone()
     }
 
-    /// What is wanted of an agent from now on.
+    /// What is wanted of an agent from now on, as its reconciler says.
     pub fn direct(&self, uid: &str, directive: Directive) {
+        self.wants(uid, directive, true);
+    }
+
+    /// What was wanted of it as it is stored. It counts until its reconciler has looked.
+    pub fn recall(&self, uid: &str, directive: Directive) {
+        self.wants(uid, directive, false);
+    }
+
+    fn wants(&self, uid: &str, directive: Directive, looked: bool) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
+        if one.directed && !looked {
+            return;
+        }
+        one.directed = looked;
         if one.directive != directive {
             one.directive = directive;
             self.changed(uid, one);

@@ -96,6 +96,18 @@ fn a_preflight_is_news_and_part_of_a_start_that_was_made() {
 }
 
 #[test]
+fn what_is_stored_counts_until_the_reconciler_looked() {
+    let live = Live::new(7);
+    live.recall("u", Directive::Pause);
+    assert_eq!(live.wanted("u").directive, Directive::Pause);
+    live.recall("u", Directive::Run);
+    assert_eq!(live.wanted("u").directive, Directive::Run, "it was stored since");
+    live.direct("u", Directive::Drain);
+    live.recall("u", Directive::Run);
+    assert_eq!(live.wanted("u").directive, Directive::Drain, "the reconciler knows better");
+}
+
+#[test]
 fn a_change_has_a_new_revision_and_is_told_until_it_is_acknowledged() {
     let live = Live::new(7);
     let mut changes = live.changes();

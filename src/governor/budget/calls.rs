@@ -15,12 +15,10 @@ use super::facts;
 use super::meter::{Held, Meter};
 use super::object::Object;
 use super::{standing, way};
-use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool};
-use crate::controller::conditions::find;
 use crate::controller::{Context, Key as Name, PoolObject};
 use crate::governor::breaker::calls::Out;
-use crate::governor::caller::{Caller, identify};
+use crate::governor::caller::{Caller, identify, is_paused};
 use crate::policy::budget::refusal::{Because, Standing, When};
 use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
 use crate::policy::hub::TimedOut;
@@ -219,9 +217,7 @@ fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option
 
 /// Whether an agent may call models now. Pure.
 fn working(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lease>) -> Result<(), Refusal> {
-    let conditions = agent.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    let held = find(conditions, types::PAUSED).is_some_and(|paused| paused.status == "True");
-    if paused || held || agent.spec.paused == Some(true) {
+    if paused || is_paused(agent) {
         return Err(Refusal::new(Code::NotWorking, "this agent is paused: it makes no model calls until somebody resumes it"));
     }
     match says {
