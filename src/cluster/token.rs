@@ -128,7 +128,7 @@ async fn ask(api: &Api<TokenReview>, audience: &str, token: &str) -> Answer {
         Ok(review) => judge(review, audience),
         Err(error) => {
             tracing::warn!(%error, "a token could not be reviewed");
-            Err(Refusal::new(Code::GovernorAway, "the API server did not answer; try again").retry_after(1))
+            Err(Refusal::away("the API server did not answer; try again"))
         }
     }
 }

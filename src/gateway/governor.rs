@@ -231,7 +231,7 @@ impl Governor {
         if (200..300).contains(&status) {
             return serde_json::from_slice(&answer).map_err(internal);
         }
-        let unread = |_| Refusal::new(Code::GovernorAway, format!("the governor answers {status} and does not say why")).retry_after(1);
+        let unread = |_| Refusal::away(format!("the governor answers {status} and does not say why"));
         Err(serde_json::from_slice(&answer).unwrap_or_else(unread))
     }
 
@@ -243,8 +243,7 @@ impl Governor {
         key: Option<&HeaderValue>,
         body: Bytes,
     ) -> Result<(u16, Bytes), Refusal> {
-        let away =
-            |why: String| Refusal::new(Code::GovernorAway, format!("the governor cannot be reached now ({why}); try again")).retry_after(1);
+        let away = |why: String| Refusal::away(format!("the governor cannot be reached now ({why}); try again"));
         let Connection { mut sender, end } = self.connection().ok_or_else(|| away("no connection".into()))?;
         let mut request = self.request(method, path, caller).map_err(|error| away(format!("{error:#}")))?;
         if let Some(key) = key {

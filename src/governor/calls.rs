@@ -8,8 +8,8 @@ use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::budget::asks;
 use super::budget::facts::bulkhead;
+use super::budget::{self, asks};
 use super::caller::{Caller, identify, stored_directive};
 use super::{commands, work};
 use crate::api::agent::AgentPhase;
@@ -90,11 +90,12 @@ fn pool_of(agent: &Agent, context: &Context) -> Result<AgentPool, Refusal> {
     let namespace = agent.namespace().unwrap_or_default();
     let stored = context.stores.pool(&namespace, &agent.spec.pool_ref.name);
     let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).cloned();
-    pool.ok_or_else(|| Refusal::new(Code::GovernorAway, "the agent's pool is not known here now; try again").retry_after(1))
+    pool.ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))
 }
 
 fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context) -> Result<Settings, Refusal> {
     let pool = pool_of(agent, context)?;
+    budget::calls::ready(&context.meter)?;
     recall_pause(caller, context)?;
     if context.live.registered(&caller.uid, &caller.gateway, request.sandbox) {
         context.wake.agent(&caller.key);
@@ -186,7 +187,7 @@ async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result
     context.live.say_goodbye(&caller.uid, request.reason, jiff::Timestamp::now());
     context.wake.agent(&caller.key);
     let stored = tokio::time::timeout(STORED_WITHIN, context.live.until_goodbye_is_stored(&caller.uid)).await;
-    stored.map_err(|_| Refusal::new(Code::GovernorAway, "the goodbye is not stored yet; try again").retry_after(1))?;
+    stored.map_err(|_| Refusal::away("the goodbye is not stored yet; try again"))?;
     Ok(Done {})
 }
 
@@ -221,7 +222,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
         match error.class() {
             Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
             Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-                Refusal::new(Code::GovernorAway, "the API server did not answer; try again").retry_after(1)
+                Refusal::away("the API server did not answer; try again")
             }
         }
     };

@@ -15,9 +15,9 @@ use crate::api::Agent;
 use crate::controller::{Context, Key};
 use crate::policy::breaker::Outcome;
 use crate::policy::hub::TimedOut;
+use crate::wire::Refusal;
 use crate::wire::agent::Done;
 use crate::wire::command::{CommandCounts, CommandPermit, CommandRejected, EndTry, Tried, TryCommand, TryOutcome};
-use crate::wire::{Code, Refusal};
 
 /// Changes that come together are told together.
 const TOGETHER: Duration = Duration::from_millis(200);
@@ -92,7 +92,7 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
         Err(Refused::Open { rejection, words }) => {
             Ok(Tried::Rejected(CommandRejected { message: words, retry_after_milliseconds: rejection.retry_after }))
         }
-        Err(Refused::Away(words)) => Err(Refusal::new(Code::GovernorAway, words).retry_after(1)),
+        Err(Refused::Away(words)) => Err(Refusal::away(words)),
     }
 }
 

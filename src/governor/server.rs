@@ -43,7 +43,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
     let result = one(&governor, request).await;
     // What was decided while the lease ran out may be another leader's to say.
     let leading = governor.context.leadership.check().is_ok();
-    let away = || Refusal::new(Code::GovernorAway, "this replica does not lead any more; another one does").retry_after(1);
+    let away = || Refusal::away("this replica does not lead any more; another one does");
     let mut response = match result {
         Ok(response) if leading => response,
         Err(refusal) if leading => refused(&refusal),
@@ -58,7 +58,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
 async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Refusal> {
     let context = &governor.context;
     if context.leadership.check().is_err() {
-        return Err(Refusal::new(Code::GovernorAway, "this replica does not lead").retry_after(1));
+        return Err(Refusal::away("this replica does not lead"));
     }
     let holder = governor.reviewer.review(request.headers(), || Ok(())).await?;
     if holder.user != governor.gateway {

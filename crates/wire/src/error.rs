@@ -239,6 +239,11 @@ impl Refusal {
         Self { code, message: message.into(), field: None, retry_after_seconds: None, limit: None, current: None, budget: None }
     }
 
+    /// Whoever could answer is away, or does not know yet: come again in a second.
+    pub fn away(message: impl Into<String>) -> Self {
+        Self::new(Code::GovernorAway, message).retry_after(1)
+    }
+
     /// Names the field that is wrong.
     pub fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());

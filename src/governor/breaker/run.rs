@@ -29,7 +29,7 @@ const LOOP: &str = "breaker";
 /// Runs until our leadership ends.
 pub async fn run(context: Arc<Context>) {
     // What Breakers leave unset is known with the budgets.
-    while !context.meter.is_open() {
+    while !context.meter.is_ready() {
         tokio::time::sleep(TOGETHER).await;
     }
     plant(&context);

@@ -14,10 +14,10 @@ use crate::controller::Context;
 use crate::governor::caller::Caller;
 use crate::governor::live::Asks;
 use crate::policy::budget::View;
+use crate::wire::Refusal;
 use crate::wire::agent::Done;
 use crate::wire::budget::{AskTokens, Left, Limit};
 use crate::wire::meter::Room;
-use crate::wire::{Code, Refusal};
 
 /// How long an answer waits until what was asked for is stored: words alone are written at most every five seconds. Whoever
 /// asked asks again.
@@ -51,7 +51,7 @@ pub async fn ask(caller: &Caller, agent: &Agent, request: &AskTokens, context: &
     context.live.ask(&caller.uid, wish(agent, request));
     context.wake.agent(&caller.key);
     let stored = tokio::time::timeout(STORED_WITHIN, context.live.until_asks_are_stored(&caller.uid)).await;
-    stored.map_err(|_| Refusal::new(Code::GovernorAway, "what was asked for is not stored yet; try again").retry_after(1))?;
+    stored.map_err(|_| Refusal::away("what was asked for is not stored yet; try again"))?;
     tracing::info!(namespace = %caller.key.namespace, agent = %caller.key.name, tokens = request.tokens, "an agent asks for tokens");
     Ok(Done {})
 }

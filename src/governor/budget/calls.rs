@@ -81,12 +81,9 @@ fn json(value: &impl Serialize) -> Result<Value, Refusal> {
     serde_json::to_value(value).map_err(|error| Refusal::new(Code::Internal, error.to_string()))
 }
 
-fn away(message: &str) -> Refusal {
-    Refusal::new(Code::GovernorAway, message).retry_after(1)
-}
-
-fn ready(meter: &Meter) -> Result<&Meter, Refusal> {
-    if meter.is_ready() { Ok(meter) } else { Err(away("the records of tokens are being read; try again")) }
+/// Everything that people wrote of budgets, and every record, is known.
+pub(in crate::governor) fn ready(meter: &Meter) -> Result<&Meter, Refusal> {
+    if meter.is_ready() { Ok(meter) } else { Err(Refusal::away("the records of tokens are being read; try again")) }
 }
 
 fn unknown() -> Refusal {
@@ -194,12 +191,12 @@ async fn until_written(meter: &Meter, mut ask: impl FnMut() -> Held) -> Option<H
 /// The caller's pool, and where its call goes: if it may call at all now.
 fn allowed(caller: &Caller, agent: &Agent, way: &Way, context: &Context) -> Result<(Arc<PoolObject>, Target), Refusal> {
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
-    let stored = stored.filter(|pool| pool.0.is_ok()).ok_or_else(|| away("the agent's pool is not known here now; try again"))?;
-    let Ok(pool) = &stored.0 else { return Err(away("the agent's pool is not known here now; try again")) };
+    let stored = stored.filter(|pool| pool.0.is_ok()).ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))?;
+    let Ok(pool) = &stored.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
     let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
     let desk = &context.desk;
     if !desk.is_ready() {
-        return Err(away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the items of work are being listed; try again"));
     }
     let holding = lease_of(caller, way.item.as_ref(), context);
     working(agent, paused, way.item.as_ref(), holding.as_ref())?;
@@ -243,7 +240,7 @@ struct Passage {
 async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::Given, Refusal> {
     let Hold { session, id, way, facts } = request;
     let (pool, target) = allowed(caller, agent, &way, context)?;
-    let Ok(pool) = &pool.0 else { return Err(away("the agent's pool is not known here now; try again")) };
+    let Ok(pool) = &pool.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
     let meter = &context.meter;
     let (mut passage, per_second) = passage(caller, agent, way.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
@@ -303,7 +300,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         }
         Some(Held::Closed) => Err(closed()),
         Some(Held::Unknown) => Err(unknown()),
-        Some(Held::Soon) | None => Err(away("what must be stored before this call could not be in time; try again")),
+        Some(Held::Soon) | None => Err(Refusal::away("what must be stored before this call could not be in time; try again")),
     }
 }
 
@@ -326,7 +323,7 @@ fn spent(because: &Because) -> bool {
 pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Vec<Key>, Refusal> {
     ready(&context.meter)?;
     if !context.desk.is_ready() {
-        return Err(away("the items of work are being listed; try again"));
+        return Err(Refusal::away("the items of work are being listed; try again"));
     }
     let (Passage { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
     Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())
@@ -339,7 +336,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
     let budget = context.stores.budget(namespace, named.unwrap_or("default"));
     let above = meter.above(namespace, named, budget.is_some());
-    let above = above.ok_or_else(|| away("the budgets of this namespace are not known yet; try again"))?;
+    let above = above.ok_or_else(|| Refusal::away("the budgets of this namespace are not known yet; try again"))?;
     let defaults = meter.defaults(namespace);
     let life = facts::lifetime(pool.spec.bulkhead.as_ref(), defaults.as_ref(), 0);
     meter.place_agent(&Object::from(agent), life);

@@ -277,11 +277,6 @@ impl Meter {
         self.lock().ready = true;
     }
 
-    /// Whether they are.
-    pub fn is_open(&self) -> bool {
-        self.lock().ready
-    }
-
     /// Waits until something changed in what people wrote.
     pub async fn until_stale(&self) {
         self.0.stale.notified().await;

@@ -64,10 +64,6 @@ pub fn queues_of(pool: &AgentPool) -> Queues {
     queues.map(|queue| (queue.name.clone(), queue.types.clone().unwrap_or_default())).collect()
 }
 
-pub(super) fn away(message: &str) -> Refusal {
-    Refusal::new(Code::GovernorAway, message).retry_after(1)
-}
-
 /// What an error of the API server means for whoever called.
 pub(super) fn unavailable(context: &Context, error: &Error) -> Refusal {
     if error.class() == Class::LostLeadership {
@@ -77,13 +73,13 @@ pub(super) fn unavailable(context: &Context, error: &Error) -> Refusal {
     match error.class() {
         Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::NotAllowed, error.message()),
         Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-            away("the API server did not take the change; try again")
+            Refusal::away("the API server did not take the change; try again")
         }
     }
 }
 
 pub(in crate::governor) fn ready(context: &Context) -> Result<(), Refusal> {
-    if context.desk.is_ready() { Ok(()) } else { Err(away("the items of work are being listed; try again")) }
+    if context.desk.is_ready() { Ok(()) } else { Err(Refusal::away("the items of work are being listed; try again")) }
 }
 
 /// The turn of a call of this namespace to write. Taken before the call is decided, and once: who has one waits for no other.
@@ -114,7 +110,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         let tokens = standing::of_pool(pool, context);
         // Nor while the pool's attempts come to nothing.
         let Some(circuit) = attempt::standing(context, &of_pool) else {
-            return Err(away("the circuit breakers are being read; try again"));
+            return Err(Refusal::away("the circuit breakers are being read; try again"));
         };
         let picked = context.desk.with(namespace, |room| {
             // Each time: an earlier claim of this agent may have been written after all.
@@ -164,7 +160,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 return again(caller, &name, context).await;
             }
             Picked::Nothing => return Ok(None),
-            Picked::Unknown => return Err(away("the budgets above this agent are being read; try again")),
+            Picked::Unknown => return Err(Refusal::away("the budgets above this agent are being read; try again")),
             // There may be some since: those who wait were called before it did.
             Picked::Short if standing::of_pool(pool, context) == Tokens::There => {
                 tries += 1;
@@ -191,7 +187,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 });
                 return Ok(None);
             }
-            Err(Refused::Away(words)) => return Err(away(words)),
+            Err(Refused::Away(words)) => return Err(Refusal::away(words)),
         }
         let result = store(context, &key, &entry, &next, &Beside::default()).await;
         match &result {
@@ -217,7 +213,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(away("others were faster each time; try again"))
+    Err(Refusal::away("others were faster each time; try again"))
 }
 
 /// What a claim finds.
@@ -273,12 +269,12 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
     let key = Key { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
-    let Some(live) = live else { return Err(away("the item that was held is gone; try again")) };
+    let Some(live) = live else { return Err(Refusal::away("the item that was held is gone; try again")) };
     context.desk.observe(&live);
     let record = convert::record(&live);
     // Its claim may be on its way: nothing is said of it before it is written.
     if !record.phase.held() || record.holder.as_ref().is_none_or(|holder| holder.pod != caller.uid) {
-        return Err(away("an earlier claim of this agent is being written; try again"));
+        return Err(Refusal::away("an earlier claim of this agent is being written; try again"));
     }
     if record.phase == Phase::Paused {
         return Ok(None);
@@ -337,7 +333,7 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
             if exit_code.is_some_and(|code| code != 0) {
                 let held = Held { uid: uid.to_owned(), epoch };
                 if waits_for_supervisor(caller, pool, context) {
-                    return Err(away("the tokens of this agent's life are over: what becomes of its item is being decided"));
+                    return Err(Refusal::away("the tokens of this agent's life are over: what becomes of its item is being decided"));
                 }
                 if context.live.was_refused(&caller.uid, &held) {
                     // Its own last words say which budget that is; of a long text the end is stored.
@@ -396,7 +392,7 @@ fn no(no: No, entry: &Entry) -> Refusal {
             Refusal::new(Code::StaleLease, message).field("epoch")
         }
         No::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
-        No::Paused => away("the item is paused; it can be finished when it goes on"),
+        No::Paused => Refusal::away("the item is paused; it can be finished when it goes on"),
         No::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
     }
 }
@@ -458,7 +454,7 @@ async fn finish(
             Err(error) => return Err(unavailable(context, &error)),
         }
     }
-    Err(away("others wrote the item each time; try again"))
+    Err(Refusal::away("others wrote the item each time; try again"))
 }
 
 async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
