@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use tokio::sync::mpsc;
 
@@ -43,7 +44,8 @@ pub async fn run(context: Arc<Context>, home: String) {
     read_all(&context);
     plant(&context);
     place_known(&context);
-    grant(&context, &home).await;
+    let untold = grant(&context, &home);
+    // Nobody's calls wait until Grants were told what they are: they may be many, and the API server slow.
     context.meter.open();
     let (done, told) = mpsc::unbounded_channel();
     let stores = context.stores.clone();
@@ -63,7 +65,7 @@ pub async fn run(context: Arc<Context>, home: String) {
         done,
         watched: Arc::new(watched),
     };
-    futures::join!(writer.run(), tell::run(context.clone(), told), look(context.clone(), home), tick(context));
+    futures::join!(writer.run(), tell::run(context.clone(), told), look(context.clone(), home, untold), tick(context));
 }
 
 /// Every record that is stored. The stores and the desk are full by now.
@@ -173,16 +175,19 @@ fn plant(context: &Context) {
     context.meter.set_tree(&clusters, &budgets, &projects);
 }
 
-async fn look(context: Arc<Context>, home: String) {
+async fn look(context: Arc<Context>, home: String, mut untold: Vec<Untold>) {
     loop {
+        for (grant, conditions) in untold {
+            publish(&context, &grant, &conditions).await;
+        }
+        tokio::time::sleep(TOGETHER).await;
         tokio::select! {
             () = context.stores.limits_changed.notified() => {}
             () = context.meter.until_stale() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
         plant(&context);
-        grant(&context, &home).await;
-        tokio::time::sleep(TOGETHER).await;
+        untold = grant(&context, &home);
     }
 }
 
@@ -220,9 +225,13 @@ fn target(context: &Context, grant: &Grant, home: &str) -> Target {
     }
 }
 
-/// Judges all Grants, stores what they are, and counts those that are stored.
-async fn grant(context: &Context, home: &str) {
+/// A Grant, and what it shall say.
+type Untold = (Grant, Vec<Condition>);
+
+/// Judges all Grants, and counts those that say in what is stored that they count. The others are to be told what they are.
+fn grant(context: &Context, home: &str) -> Vec<Untold> {
     let now = Timestamp::now();
+    let mut untold = Vec::new();
     let mut counts: BTreeMap<Key, Vec<budget::Grant>> = BTreeMap::new();
     for stored in context.stores.grants.state() {
         let Ok(grant) = &stored.0 else { continue };
@@ -234,13 +243,14 @@ async fn grant(context: &Context, home: &str) {
         }
         let conditions = grant.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
         if !same(&conditions, &judged.conditions) {
-            publish(context, grant, &judged.conditions).await;
+            untold.push((grant.clone(), judged.conditions));
         }
     }
     context.meter.set_grants(counts);
+    untold
 }
 
-async fn publish(context: &Context, grant: &Grant, conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) {
+async fn publish(context: &Context, grant: &Grant, conditions: &[Condition]) {
     let key = Name::of(grant);
     if context.leadership.check().is_err() {
         return;
