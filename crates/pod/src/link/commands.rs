@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn it_behaves_as_people_said_and_again_as_of_itself() {
+    fn it_behaves_as_people_said_last() {
         let written = RefCell::default();
         let mut seconds = 1000;
         let mut commands = Commands::new(time(seconds), Some(LIMITS), None, None);
