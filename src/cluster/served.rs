@@ -1,5 +1,6 @@
 //! Whether the API server serves our kinds: an operator without its CRDs is not ready, and says which are missing.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use kube::Client;
@@ -18,6 +19,6 @@ pub async fn missing_kinds(client: &Client) -> Result<Vec<String>, Error> {
             BTreeSet::new()
         }
     };
-    let wanted = crate::api::crds::all().into_iter().map(|crd| crd.spec.names.plural);
-    Ok(wanted.filter(|plural| !served.contains(plural)).collect())
+    let missing = crate::api::crds::plurals().into_iter().filter(|plural| !served.contains(plural.as_ref()));
+    Ok(missing.map(Cow::into_owned).collect())
 }

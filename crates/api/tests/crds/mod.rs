@@ -52,6 +52,12 @@ fn there_are_nine_kinds_under_the_names_people_type() {
 }
 
 #[test]
+fn the_names_alone_are_those_of_all() {
+    let names: Vec<_> = crds::all().into_iter().map(|crd| crd.spec.names.plural).collect();
+    assert_eq!(crds::plurals().as_slice(), names);
+}
+
+#[test]
 fn every_kind_keeps_the_conventions() {
     for crd in crds::all() {
         let kind = &crd.spec.names.kind;
