@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, WeakShared};
+use futures::future::{BoxFuture, Shared, WeakShared};
 
 type Asking<K, V> = HashMap<K, WeakShared<BoxFuture<'static, V>>>;
 
@@ -39,22 +39,35 @@ where
             let mut all = lock(&self.0);
             match all.get(&key).and_then(WeakShared::upgrade) {
                 Some(asking) => asking,
-                None => {
-                    let (answer, asked, own) = (ask()?, self.0.clone(), key.clone());
-                    let asking = async move {
-                        let answer = answer.await;
-                        // From here on it may be old.
-                        lock(&asked).remove(&own);
-                        answer
-                    };
-                    let asking = asking.boxed().shared();
-                    all.retain(|_, asking| asking.upgrade().is_some());
-                    all.extend(asking.downgrade().map(|asking| (key, asking)));
-                    asking
-                }
+                None => self.begin(&mut all, key, ask()?),
             }
         };
         Ok(asking.await)
+    }
+
+    /// Asks under this key if nobody does, beside whoever calls: who asks until it is answered has that answer.
+    pub fn renew<F>(&self, key: K, ask: impl FnOnce() -> F)
+    where
+        F: Future<Output = V> + Send + 'static,
+    {
+        let mut all = lock(&self.0);
+        if all.get(&key).and_then(WeakShared::upgrade).is_none() {
+            tokio::spawn(self.begin(&mut all, key, ask()));
+        }
+    }
+
+    fn begin(&self, all: &mut Asking<K, V>, key: K, answer: impl Future<Output = V> + Send + 'static) -> Shared<BoxFuture<'static, V>> {
+        let (asked, own) = (self.0.clone(), key.clone());
+        let asking = async move {
+            let answer = answer.await;
+            // From here on it may be old.
+            lock(&asked).remove(&own);
+            answer
+        };
+        let asking = asking.boxed().shared();
+        all.retain(|_, asking| asking.upgrade().is_some());
+        all.extend(asking.downgrade().map(|asking| (key, asking)));
+        asking
     }
 }
 
@@ -111,6 +124,18 @@ mod tests {
         drop(left);
         slow.0.1.add_permits(1);
         assert_eq!(ask().await, Ok(3));
+    }
+
+    #[tokio::test]
+    async fn what_is_renewed_is_asked_once_and_whoever_comes_meanwhile_has_that_answer() {
+        let (together, slow) = (Together::default(), Slow::new());
+        let renew = || together.renew("a", || slow.begin().unwrap_or_else(|never| match never {}));
+        renew();
+        renew();
+        let coming = Box::pin(together.ask("a", || slow.begin()));
+        slow.0.1.add_permits(1);
+        assert_eq!(coming.await, Ok(1));
+        assert_eq!(slow.0.0.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

@@ -18,6 +18,9 @@ use crate::wire::{Code, Refusal};
 
 /// How long a yes is remembered.
 const YES: Duration = Duration::from_secs(30);
+/// One that is needed again shortly before its end is renewed beside the call that needs it: no call of who calls often waits
+/// for the API server.
+const RENEWED: Duration = Duration::from_secs(25);
 /// How long a no is: a flood of bad tokens must not become a flood of reviews.
 const NO: Duration = Duration::from_secs(5);
 /// Answers remembered at once.
@@ -75,7 +78,10 @@ impl Reviewer {
             return Err(Refusal::new(Code::NoToken, "no bearer token came with the call (header Authorization: Bearer ...)"));
         };
         let hash: Hash = Sha256::digest(token.as_bytes()).into();
-        if let Some(answer) = self.known.remembered(&hash) {
+        if let Some((answer, age)) = self.known.remembered(&hash) {
+            if age >= RENEWED {
+                self.asking.renew(hash, || self.ask(hash, token));
+            }
             return answer;
         }
         let ask = || {
@@ -83,26 +89,31 @@ impl Reviewer {
             if !self.known.was_vouched_for(&hash) {
                 may_ask()?;
             }
-            let (api, audience, known, token) = (self.api.clone(), self.audience, self.known.clone(), token.to_owned());
-            Ok::<_, Refusal>(async move {
-                let answer = ask(&api, audience, &token).await;
-                // Only what the API server said is remembered, not that it said nothing.
-                if !answer.as_ref().is_err_and(|refusal| refusal.code.passes()) {
-                    known.remember(hash, answer.clone());
-                }
-                answer
-            })
+            Ok::<_, Refusal>(self.ask(hash, token))
         };
         self.asking.ask(hash, ask).await?
+    }
+
+    fn ask(&self, hash: Hash, token: &str) -> impl Future<Output = Answer> + Send + use<> {
+        let (api, audience, known, token) = (self.api.clone(), self.audience, self.known.clone(), token.to_owned());
+        async move {
+            let answer = ask(&api, audience, &token).await;
+            // Only what the API server said is remembered, not that it said nothing.
+            if !answer.as_ref().is_err_and(|refusal| refusal.code.passes()) {
+                known.remember(hash, answer.clone());
+            }
+            answer
+        }
     }
 }
 
 impl Known {
-    fn remembered(&self, hash: &Hash) -> Option<Answer> {
+    /// The answer, and its age.
+    fn remembered(&self, hash: &Hash) -> Option<(Answer, Duration)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, answer) = known.get(hash)?;
-        let keep = if answer.is_ok() { YES } else { NO };
-        (since.elapsed() < keep).then(|| answer.clone())
+        let (keep, age) = (if answer.is_ok() { YES } else { NO }, since.elapsed());
+        (age < keep).then(|| (answer.clone(), age))
     }
 
     fn was_vouched_for(&self, hash: &Hash) -> bool {
@@ -156,8 +167,12 @@ fn pod(user: &UserInfo) -> Option<PodIdentity> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use serde_json::json;
+    use tokio::sync::Semaphore;
+
+    use super::*;
 
     fn judged(status: serde_json::Value) -> Answer {
         judge(serde_json::from_value(json!({"spec": {"token": "t"}, "status": status})).expect("a review"), "spillway.dev/gateway")
@@ -178,5 +193,54 @@ mod tests {
         assert_eq!(code(json!({"error": "token has expired"})), Code::InvalidToken);
         assert_eq!(code(json!({"error": "token audiences [\"a\"] is invalid for the target audiences"})), Code::WrongAudience);
         assert_eq!(code(json!({"authenticated": true, "audiences": ["other"], "user": {}})), Code::WrongAudience);
+    }
+
+    /// A reviewer whose API server counts questions and vouches when it is let; and headers with a token that was vouched for
+    /// so long ago.
+    fn reviewer(age: Duration) -> (Reviewer, Arc<(AtomicUsize, Semaphore)>, http::HeaderMap) {
+        let server = Arc::new((AtomicUsize::new(0), Semaphore::new(0)));
+        let own = server.clone();
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            own.0.fetch_add(1, Ordering::SeqCst);
+            let own = own.clone();
+            async move {
+                own.1.acquire().await.expect("it is open").forget();
+                let review = json!({"spec": {}, "status": {"authenticated": true, "audiences": ["a"], "user": {"username": "u"}}});
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(review.to_string().into_bytes())))
+            }
+        });
+        let reviewer = Reviewer::new(Client::new(service, "default"), "a");
+        let since = BootTime::default().after(BootTime::now().since(BootTime::default()).saturating_sub(age));
+        let holder = Holder { user: "u".into(), pod: None };
+        reviewer.known.0.lock().expect("no panic").insert(Sha256::digest("t").into(), (since, Ok(holder)));
+        let headers = [(http::header::AUTHORIZATION, http::HeaderValue::from_static("Bearer t"))].into_iter().collect();
+        (reviewer, server, headers)
+    }
+
+    #[tokio::test]
+    async fn who_calls_often_waits_for_no_renewal() {
+        let (reviewer, server, headers) = reviewer(RENEWED);
+        for _ in 0..3 {
+            reviewer.review(&headers, || Ok(())).await.expect("it is remembered");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(server.0.load(Ordering::SeqCst), 1, "one renewal at a time");
+        server.1.add_permits(1);
+        let hash: Hash = Sha256::digest("t").into();
+        while reviewer.known.remembered(&hash).is_none_or(|(_, age)| age >= RENEWED) {
+            tokio::task::yield_now().await;
+        }
+        reviewer.review(&headers, || Ok(())).await.expect("it is fresh");
+        assert_eq!(server.0.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn nobody_is_believed_longer_than_that() {
+        let (reviewer, server, headers) = reviewer(YES);
+        let mut review = Box::pin(reviewer.review(&headers, || Ok(())));
+        assert!(futures::poll!(&mut review).is_pending());
+        server.1.add_permits(1);
+        review.await.expect("it is asked anew");
+        assert_eq!(server.0.load(Ordering::SeqCst), 1);
     }
 }

@@ -21,6 +21,8 @@ use crate::wire::{Code, Refusal};
 pub const TYPE: &str = "spillway.dev/model-credential";
 /// How long one is believed.
 const BELIEVED: Duration = Duration::from_secs(30);
+/// One that is needed again shortly before its end is read anew beside the call that needs it.
+const RENEWED: Duration = Duration::from_secs(25);
 /// How long one is that is none: a flood of calls must not become a flood of reads.
 const WRONG: Duration = Duration::from_secs(2);
 /// For reading one.
@@ -70,13 +72,18 @@ impl Credentials {
     /// The credential in the Secret `name` of `namespace`, for `origin`.
     pub async fn get(&self, namespace: &str, name: &str, origin: &Origin) -> Result<Token, Refusal> {
         let key = (namespace.to_owned(), name.to_owned());
-        let known = self.reader.remembered(&key);
-        let read = match known {
-            Some(read) => read,
-            None => {
-                let reader = self.reader.clone();
-                self.reading.ask(key.clone(), || Ok::<_, Refusal>(async move { reader.read_to_remember(key).await })).await??
+        let reading = || {
+            let (reader, key) = (self.reader.clone(), key.clone());
+            async move { reader.read_to_remember(key).await }
+        };
+        let read = match self.reader.remembered(&key) {
+            Some((read, age)) => {
+                if age >= RENEWED {
+                    self.reading.renew(key.clone(), reading);
+                }
+                read
             }
+            None => self.reading.ask(key.clone(), || Ok::<_, Refusal>(reading())).await??,
         };
         let (bound, token) = read.map_err(lasting)?;
         if bound != *origin {
@@ -114,11 +121,13 @@ impl Credentials {
 }
 
 impl Reader {
-    fn remembered(&self, key: &Key) -> Option<Read> {
+    /// What was read, and its age.
+    fn remembered(&self, key: &Key) -> Option<(Read, Duration)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, read) = known.get(key)?;
         // What is wrong is put right by people, who try again at once.
-        let fresh = |read: &Read| if read.is_ok() { BELIEVED } else { WRONG };
-        known.get(key).filter(|(since, read)| since.elapsed() < fresh(read)).map(|(_, read)| read.clone())
+        let (keep, age) = (if read.is_ok() { BELIEVED } else { WRONG }, since.elapsed());
+        (age < keep).then(|| (read.clone(), age))
     }
 
     fn remember(&self, key: Key, read: Read) {
