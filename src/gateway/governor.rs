@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{SendRequest, handshake};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use rustls::pki_types::ServerName;
@@ -38,6 +38,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// A stream of changes that shows nothing for so long is dead.
 const SILENT: Duration = Duration::from_secs(15);
+/// Our token's file is read again after so long.
+const READ_AGAIN: Duration = Duration::from_secs(10);
 /// Between two tries to find and reach the leader.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -75,6 +77,8 @@ struct Shared {
     /// Certificates to trust, as PEM.
     trusted: watch::Receiver<String>,
     park: Park,
+    /// Our token as a header, and when it was read.
+    bearer: Mutex<Option<(Instant, HeaderValue)>>,
     connection: Mutex<Option<Connection>>,
     /// The number of the connection there is: another one may be another leader's.
     numbers: watch::Sender<Option<u64>>,
@@ -86,8 +90,8 @@ impl Governor {
     pub fn new(settings: Settings, client: Client, trusted: watch::Receiver<String>, park: Park) -> Self {
         let leases = Api::namespaced(client, &settings.namespace);
         let numbers = watch::channel(None).0;
-        let shared = Shared { settings, leases, trusted, park, connection: Mutex::default(), numbers, epoch: AtomicI64::new(0) };
-        Self { shared: Arc::new(shared) }
+        let (bearer, connection, epoch) = (Mutex::default(), Mutex::default(), AtomicI64::new(0));
+        Self { shared: Arc::new(Shared { settings, leases, trusted, park, bearer, connection, numbers, epoch }) }
     }
 
     /// Whether there is a connection.
@@ -188,7 +192,7 @@ impl Governor {
         let name = ServerName::try_from(GOVERNOR_TLS_NAME)?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.with_context(|| format!("TLS with {address}"))?;
         let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-        let _ = TokioTimer::new(); // the connection's own silence is watched by the stream of changes
+        // Its silence is watched by the stream of changes.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to the governor ended");
@@ -198,17 +202,31 @@ impl Governor {
     }
 
     fn request(&self, method: &str, path: &str, caller: Option<&PodIdentity>) -> anyhow::Result<http::request::Builder> {
-        let Settings { token, identity, .. } = &self.shared.settings;
-        let token = std::fs::read_to_string(token).with_context(|| format!("reading {}", token.display()))?;
+        let identity = &self.shared.settings.identity;
         let mut request = Request::builder()
             .method(method)
             .uri(format!("https://{GOVERNOR_TLS_NAME}{path}"))
-            .header(http::header::AUTHORIZATION, format!("Bearer {}", token.trim()))
+            .header(http::header::AUTHORIZATION, self.bearer()?)
             .header(GATEWAY, identity);
         if let Some(PodIdentity { namespace, name, uid }) = caller {
             request = request.header(CALLER_NAMESPACE, namespace).header(CALLER_POD, name).header(CALLER_UID, uid);
         }
         Ok(request)
+    }
+
+    /// Our token, read anew after a while: it is exchanged long before it ends.
+    fn bearer(&self) -> anyhow::Result<HeaderValue> {
+        let mut bearer = self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read, known)) = bearer.as_ref()
+            && read.elapsed() < READ_AGAIN
+        {
+            return Ok(known.clone());
+        }
+        let file = &self.shared.settings.token;
+        let token = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        let value = HeaderValue::try_from(format!("Bearer {}", token.trim()))?;
+        *bearer = Some((Instant::now(), value.clone()));
+        Ok(value)
     }
 
     /// Makes one call for an agent: the status and the body of the answer.
