@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};
@@ -15,6 +15,7 @@ use super::session::Line;
 
 const FILE: &str = "session.jsonl";
 const BESIDE: &str = "session.new";
+const SHORTER: &str = "session.shorter";
 const LOCK: &str = "lock";
 /// Lines beyond what is needed, before the file is written anew.
 const SPARE: usize = 4096;
@@ -22,6 +23,28 @@ const SPARE: usize = 4096;
 /// The file, or nothing: then the session ends with the process.
 pub struct Journal {
     kept: Option<Kept>,
+    lines: usize,
+    /// Somebody writes a shorter one, beside.
+    shortening: bool,
+    /// What was added since that began. None: there is none, or it was overtaken.
+    since: Option<Since>,
+}
+
+#[derive(Default)]
+struct Since {
+    text: Vec<u8>,
+    lines: usize,
+}
+
+/// A shorter one, beside: begun under whatever lock the journal is under, written without it.
+pub struct Shorter {
+    path: PathBuf,
+}
+
+/// It is written, but for what was added since.
+pub struct Shortened {
+    path: PathBuf,
+    file: File,
     lines: usize,
 }
 
@@ -37,7 +60,7 @@ impl Journal {
     pub fn open(folder: Option<PathBuf>) -> anyhow::Result<(Self, Vec<Line>)> {
         let Some(folder) = folder else {
             tracing::warn!("there is no journal of holds (--journal): what is held when this process ends is charged");
-            return Ok((Self { kept: None, lines: 0 }, Vec::new()));
+            return Ok((Self { kept: None, lines: 0, shortening: false, since: None }, Vec::new()));
         };
         std::fs::create_dir_all(&folder).with_context(|| format!("making the folder of the journal, {}", folder.display()))?;
         let lock = File::create(folder.join(LOCK)).with_context(|| format!("locking the journal in {}", folder.display()))?;
@@ -49,7 +72,7 @@ impl Journal {
             Err(error) => return Err(error).context("reading the journal of holds"),
         };
         let lines = read(&text);
-        Ok((Self { kept: Some(Kept { folder, file: None, _lock: lock }), lines: 0 }, lines))
+        Ok((Self { kept: Some(Kept { folder, file: None, _lock: lock }), lines: 0, shortening: false, since: None }, lines))
     }
 
     /// Whether it outlives the process.
@@ -57,35 +80,80 @@ impl Journal {
         self.kept.is_some()
     }
 
-    /// Whether most of its lines are of no use any more; `size` are.
-    pub fn is_long(&self, size: usize) -> bool {
-        self.lines > SPARE + 4 * size
+    /// Begins a shorter one, if most of its lines are of no use any more (`size` are) and none is begun. It is to have what must
+    /// be known now; what is added from now on follows.
+    pub fn shorten(&mut self, size: usize) -> Option<Shorter> {
+        let kept = self.kept.as_ref().filter(|kept| kept.file.is_some())?;
+        let begins = !self.shortening && self.lines > SPARE + 4 * size;
+        begins.then(|| {
+            (self.shortening, self.since) = (true, Some(Since::default()));
+            Shorter { path: kept.folder.join(SHORTER) }
+        })
+    }
+
+    /// Puts it in place. One that was overtaken is left out. Err: there is none, and the journal goes on as it is.
+    pub fn shortened(&mut self, written: io::Result<Shortened>) -> io::Result<()> {
+        self.shortening = false;
+        let (Some(kept), Some(since)) = (&mut self.kept, self.since.take()) else { return Ok(()) };
+        // Whatever comes of it, the next try is a long way off.
+        self.lines = since.lines;
+        let Shortened { path, mut file, lines } = written?;
+        file.write_all(&since.text)?;
+        std::fs::rename(&path, kept.folder.join(FILE))?;
+        kept.file = Some(file);
+        self.lines += lines;
+        Ok(())
     }
 
     /// Adds a line. After an error the file may end with a part of it: then it is written anew before anything is added.
     pub fn append(&mut self, line: &Line) -> io::Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         let file = kept.file.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        let written = file.write_all(&text(line)?);
+        let text = text(line)?;
+        let written = file.write_all(&text);
         if written.is_err() {
-            kept.file = None;
+            (kept.file, self.since) = (None, None);
         }
         self.lines += 1;
+        if let Some(since) = &mut self.since {
+            since.text.extend_from_slice(&text);
+            since.lines += 1;
+        }
         written
     }
 
     /// Writes all of it anew, beside, and puts it in place.
-    pub fn rewrite(&mut self, lines: &[Line]) -> io::Result<()> {
+    pub fn rewrite(&mut self, lines: impl Iterator<Item = Line>) -> io::Result<()> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
-        let all = lines.iter().map(text).collect::<Result<Vec<_>, _>>()?.concat();
+        // A shorter one that is being written does not have this.
+        self.since = None;
         let beside = kept.folder.join(BESIDE);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
-        file.write_all(&all)?;
+        let (file, count) = whole(&beside, lines)?;
         std::fs::rename(&beside, kept.folder.join(FILE))?;
         kept.file = Some(file);
-        self.lines = lines.len();
+        self.lines = count;
         Ok(())
     }
+}
+
+impl Shorter {
+    /// Writes it. Takes as long as it takes.
+    pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<Shortened> {
+        let (file, lines) = whole(&self.path, lines)?;
+        Ok(Shortened { path: self.path, file, lines })
+    }
+}
+
+/// A file with these lines, and how many they are.
+fn whole(path: &Path, lines: impl Iterator<Item = Line>) -> io::Result<(File, usize)> {
+    let (mut all, mut count) = (Vec::new(), 0);
+    for line in lines {
+        all.extend(text(&line)?);
+        count += 1;
+    }
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.write_all(&all)?;
+    Ok((file, count))
 }
 
 fn text(line: &Line) -> io::Result<Vec<u8>> {
@@ -141,7 +209,7 @@ mod tests {
         let folder = folder("torn");
         let (mut journal, lines) = Journal::open(Some(folder.clone())).expect("opened");
         assert_eq!(lines, []);
-        journal.rewrite(&[first()]).expect("written");
+        journal.rewrite([first()].into_iter()).expect("written");
         let held = Line::Held(Open { id: 1, at: 5, path: vec!["a".into()], input: 1, output: 2 });
         journal.append(&held).expect("written");
         assert!(Journal::open(Some(folder.clone())).is_err(), "two processes do not share one");
@@ -150,11 +218,62 @@ mod tests {
         file.write_all(b"{\"sent\": 1").expect("half a line");
         let (mut journal, lines) = Journal::open(Some(folder.clone())).expect("opened");
         assert_eq!(lines, [first(), held]);
-        journal.rewrite(&lines).expect("written");
+        journal.rewrite(lines.into_iter()).expect("written");
         journal.append(&Line::Sent(1)).expect("written");
         drop(journal);
         assert_eq!(Journal::open(Some(folder.clone())).expect("opened").1.len(), 3);
         std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    /// Long enough to be shortened to its first line.
+    fn long(name: &str) -> (PathBuf, Journal) {
+        let folder = folder(name);
+        let mut journal = Journal::open(Some(folder.clone())).expect("opened").0;
+        journal.rewrite([first()].into_iter()).expect("written");
+        assert!(journal.shorten(1).is_none(), "it is short");
+        for _ in 0..=SPARE + 4 {
+            journal.append(&Line::Acked(0)).expect("written");
+        }
+        (folder, journal)
+    }
+
+    fn reopened(folder: &Path, journal: Journal) -> Vec<Line> {
+        drop(journal);
+        let lines = Journal::open(Some(folder.to_owned())).expect("opened").1;
+        std::fs::remove_dir_all(folder).expect("removed");
+        lines
+    }
+
+    #[test]
+    fn a_shorter_one_has_what_was_added_while_it_was_written() {
+        let (folder, mut journal) = long("shorter");
+        let shorter = journal.shorten(1).expect("it is long");
+        journal.append(&Line::Sent(1)).expect("written");
+        assert!(journal.shorten(1).is_none(), "one at a time");
+        let written = shorter.write([first()].into_iter());
+        journal.append(&Line::Sent(2)).expect("written");
+        journal.shortened(written).expect("in place");
+        journal.append(&Line::Sent(3)).expect("written");
+        assert_eq!(journal.lines, 4);
+        assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2), Line::Sent(3)]);
+    }
+
+    #[test]
+    fn a_shorter_one_that_was_overtaken_or_never_came_to_be_is_left_out() {
+        let (folder, mut journal) = long("overtaken");
+        let written = journal.shorten(1).expect("it is long").write([first()].into_iter());
+        journal.rewrite([first(), Line::Sent(1)].into_iter()).expect("written");
+        journal.shortened(written).expect("left out");
+        journal.append(&Line::Sent(2)).expect("written");
+        assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2)]);
+
+        let (folder, mut journal) = long("failed");
+        drop(journal.shorten(1).expect("it is long"));
+        journal.shortened(Err(io::ErrorKind::StorageFull.into())).expect_err("it is told");
+        assert!(journal.shorten(1).is_none(), "not at once again");
+        journal.append(&Line::Sent(1)).expect("written");
+        let lines = reopened(&folder, journal);
+        assert_eq!((lines.len(), lines.last()), (SPARE + 7, Some(&Line::Sent(1))));
     }
 
     #[test]

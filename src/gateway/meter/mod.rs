@@ -65,15 +65,12 @@ impl Inner {
             tracing::error!(%error, "the journal of holds cannot be written: no model call is made meanwhile");
             self.broken = true;
         }
-        if !self.broken && self.journal.is_long(self.session.size()) {
-            self.repair();
-        }
         !self.broken
     }
 
     /// Writes the whole journal anew.
     fn repair(&mut self) {
-        match self.journal.rewrite(&self.session.lines()) {
+        match self.journal.rewrite(self.session.snapshot().lines()) {
             Ok(()) if self.broken => {
                 tracing::info!("the journal of holds can be written again");
                 self.broken = false;
@@ -101,7 +98,7 @@ impl Meter {
                 Session::new(journal::name(uid, true))
             }
         };
-        journal.rewrite(&session.lines())?;
+        journal.rewrite(session.snapshot().lines())?;
         tracing::info!(session = session.name(), "the session with the ledger");
         let owed = session.owed();
         let inner = Mutex::new(Inner { session, journal, broken: false });
@@ -199,7 +196,22 @@ impl Meter {
             Line::Ended(ended) => Some(ended.told),
             _ => None,
         };
-        self.lock().session.lines().into_iter().filter_map(ended).collect()
+        self.lock().session.snapshot().lines().filter_map(ended).collect()
+    }
+
+    /// Writes a journal anew that has grown long, beside: many thousand lines take tens of milliseconds, which no call waits for.
+    fn shorten(&self) {
+        let mut inner = self.lock();
+        let Inner { session, journal, .. } = &mut *inner;
+        let Some(shorter) = journal.shorten(session.size()) else { return };
+        let (snapshot, meter) = (session.snapshot(), self.clone());
+        drop(inner);
+        tokio::task::spawn_blocking(move || {
+            let written = shorter.write(snapshot.lines());
+            if let Err(error) = meter.lock().journal.shortened(written) {
+                tracing::warn!(%error, "the journal of holds cannot be written anew; it goes on growing");
+            }
+        });
     }
 
     /// The governor does not know the session: it begins again.

@@ -4,6 +4,7 @@
 //! written down; what is told of as over never comes back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,25 @@ struct Entry {
     sent: bool,
 }
 
+/// All that must be known to go on, as it was in one moment: taken at once, and turned into lines when there is time.
+pub struct Snapshot {
+    first: Line,
+    settles: Vec<Arc<Ended>>,
+    open: Vec<Entry>,
+}
+
+impl Snapshot {
+    /// The journal that says it.
+    pub fn lines(self) -> impl Iterator<Item = Line> {
+        let settles = self.settles.into_iter().map(|ended| Line::Ended(ended.as_ref().clone()));
+        let open = self.open.into_iter().flat_map(|Entry { open, sent }| {
+            let sent = sent.then_some(Line::Sent(open.id));
+            std::iter::once(Line::Held(open)).chain(sent)
+        });
+        std::iter::once(self.first).chain(settles).chain(open)
+    }
+}
+
 /// What to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
@@ -99,7 +119,10 @@ pub struct Session {
     asking: BTreeSet<u64>,
     open: BTreeMap<u64, Entry>,
     acked: u64,
-    settles: VecDeque<Ended>,
+    /// What is not acknowledged: at hundreds of calls a second many thousands, since records are written seconds apart.
+    settles: VecDeque<Arc<Ended>>,
+    /// The holds that those end.
+    settling: BTreeSet<u64>,
     /// Which connection there is.
     connection: Option<u64>,
     /// On which one the session began.
@@ -124,6 +147,7 @@ impl Session {
             open: BTreeMap::new(),
             acked: 0,
             settles: VecDeque::new(),
+            settling: BTreeSet::new(),
             connection: None,
             attached: None,
             told: 0,
@@ -167,7 +191,7 @@ impl Session {
             Line::Ended(ended) if ended.seq != self.last() + 1 => return Err("a settle is missing"),
             Line::Ended(ended) => {
                 self.open.remove(&ended.told.open.id);
-                self.settles.push_back(ended.clone());
+                self.ended(ended.clone());
             }
             Line::Acked(acked) => self.drop_acked(*acked),
         }
@@ -175,14 +199,17 @@ impl Session {
     }
 
     /// All that must be known to go on.
-    pub fn lines(&self) -> Vec<Line> {
-        let mut lines = vec![Line::Session { name: self.name.clone(), reserved: self.reserved, acked: self.acked }];
-        lines.extend(self.settles.iter().cloned().map(Line::Ended));
-        for (id, Entry { open, sent }) in &self.open {
-            lines.push(Line::Held(open.clone()));
-            lines.extend(sent.then_some(Line::Sent(*id)));
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            first: Line::Session { name: self.name.clone(), reserved: self.reserved, acked: self.acked },
+            settles: self.settles.iter().cloned().collect(),
+            open: self.open.values().cloned().collect(),
         }
-        lines
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        self.settling.insert(ended.told.open.id);
+        self.settles.push_back(Arc::new(ended));
     }
 
     /// How many lines that are, about.
@@ -251,7 +278,7 @@ impl Session {
         let open = self.open.remove(&id).map(|entry| entry.open).or_else(|| asked.then(unanswered))?;
         let model = model.chars().take(MAX_MODEL).collect();
         let ended = Ended { seq: self.last() + 1, told: Told { open, usage, quality, end }, model, bytes };
-        self.settles.push_back(ended.clone());
+        self.ended(ended.clone());
         Some(Line::Ended(ended))
     }
 
@@ -277,8 +304,8 @@ impl Session {
     fn floor(&self) -> u64 {
         let open = self.open.keys().next().copied();
         let asking = self.asking.first().copied();
-        let settles = self.settles.iter().map(|ended| ended.told.open.id).min();
-        [open, asking, settles].into_iter().flatten().fold(self.next_hold, u64::min)
+        let settling = self.settling.first().copied();
+        [open, asking, settling].into_iter().flatten().fold(self.next_hold, u64::min)
     }
 
     /// What to do at `now`. `written`: the journal has everything; else nothing of it may be told.
@@ -319,16 +346,19 @@ impl Session {
         // Their numbers have no gaps.
         let told = usize::try_from(after.saturating_sub(self.acked)).unwrap_or(usize::MAX);
         let untold = self.settles.iter().skip(told).take(MAX_SETTLES);
-        let settles = untold.map(|Ended { seq, told: Told { open, usage, quality, end }, model, bytes }| Settle {
-            seq: *seq,
-            hold: open.id,
-            usage: *usage,
-            quality: *quality,
-            input: open.input,
-            output: open.output,
-            end: *end,
-            model: model.clone(),
-            bytes: *bytes,
+        let settles = untold.map(|ended| {
+            let Ended { seq, told: Told { open, usage, quality, end }, model, bytes } = ended.as_ref();
+            Settle {
+                seq: *seq,
+                hold: open.id,
+                usage: *usage,
+                quality: *quality,
+                input: open.input,
+                output: open.output,
+                end: *end,
+                model: model.clone(),
+                bytes: *bytes,
+            }
         });
         Settles { session: self.name.clone(), settles: settles.collect(), floor: self.floor(), confirmed: self.acked }
     }
@@ -365,8 +395,8 @@ impl Session {
     }
 
     fn drop_acked(&mut self, acked: u64) {
-        while self.settles.front().is_some_and(|ended| ended.seq <= acked) {
-            self.settles.pop_front();
+        while let Some(ended) = self.settles.pop_front_if(|ended| ended.seq <= acked) {
+            self.settling.remove(&ended.told.open.id);
         }
         self.acked = self.acked.max(acked);
     }

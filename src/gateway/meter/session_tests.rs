@@ -17,6 +17,10 @@ fn begun() -> Session {
     session
 }
 
+fn written(session: &Session) -> Vec<Line> {
+    session.snapshot().lines().collect()
+}
+
 fn held(session: &mut Session) -> u64 {
     let (id, _) = session.ask();
     session.given(id, &open(id));
@@ -132,7 +136,7 @@ fn a_call_that_failed_is_made_again_later_and_later_with_all_in_it() {
 #[test]
 fn a_number_is_used_once_whatever_process_uses_it() {
     let mut session = Session::new("s".into());
-    let mut lines = session.lines();
+    let mut lines = written(&session);
     let mut used = Vec::new();
     for _ in 0..3 {
         for _ in 0..1500 {
@@ -142,7 +146,7 @@ fn a_number_is_used_once_whatever_process_uses_it() {
             used.push(id);
         }
         session = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
-        lines = session.lines();
+        lines = written(&session);
     }
     assert!(used.is_sorted_by(|one, next| one < next));
 }
@@ -150,7 +154,7 @@ fn a_number_is_used_once_whatever_process_uses_it() {
 #[test]
 fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
     let mut session = Session::new("s".into());
-    let mut lines = session.lines();
+    let mut lines = written(&session);
     for _ in 0..3 {
         let (id, line) = session.ask();
         lines.extend(line);
@@ -167,14 +171,14 @@ fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
     assert_eq!((again.settles[0].told.usage.output, again.settles[2].told.usage), (4, Usage::default()));
     assert!(again.next_hold > asked);
     // And once more, before anything was told.
-    let once_more = Session::restore(&again.lines(), || unreachable!("it has a name")).expect("restored");
+    let once_more = Session::restore(&written(&again), || unreachable!("it has a name")).expect("restored");
     assert_eq!(once_more.settles, again.settles);
 }
 
 #[test]
 fn an_acknowledged_settle_is_gone_for_good() {
     let mut session = begun();
-    let mut lines = session.lines();
+    let mut lines = written(&session);
     let (id, line) = session.ask();
     lines.extend(line);
     lines.push(session.given(id, &open(id)));
@@ -187,7 +191,7 @@ fn an_acknowledged_settle_is_gone_for_good() {
 
 #[test]
 fn a_journal_that_makes_no_sense_is_refused() {
-    let first = Session::new("s".into()).lines();
+    let first = written(&Session::new("s".into()));
     let ended = |seq| {
         Line::Ended(Ended {
             seq,
@@ -321,7 +325,7 @@ mod world {
                 self.lines.pop(); // nobody was told of it
             }
             self.session = Session::restore(&self.lines, || unreachable!("it has a name")).expect("a journal");
-            self.lines = self.session.lines();
+            self.lines = written(&self.session);
             (self.asking, self.held) = (Vec::new(), Vec::new());
             self.connection += 1;
             self.session.connected(Some(self.connection));
@@ -387,7 +391,7 @@ mod world {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let mut leader = Leader::default();
         let session = Session::new("s".into());
-        let lines = session.lines();
+        let lines = written(&session);
         let mut gateway = Gateway { session, lines, asking: Vec::new(), held: Vec::new(), connection: 0 };
         gateway.restart(false);
         let (mut now, mut used, mut sent) = (Duration::ZERO, BTreeSet::new(), BTreeSet::new());

@@ -20,6 +20,7 @@ impl Meter {
         let mut connections = self.0.governor.connections();
         let mut said: Option<(Code, Duration)> = None;
         loop {
+            self.shorten();
             let connection = *connections.borrow_and_update();
             let plan = {
                 let mut inner = self.lock();
