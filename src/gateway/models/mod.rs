@@ -9,11 +9,13 @@
 //! | `mod` | one call, up to its forwarding |
 //! | `forward` | from there: a task of its own, which a client that goes does not end |
 //! | [`bodies`] | reading bodies within bounds |
+//! | [`answers`] | writing answers: whole where they are small, else as they come |
 //! | [`headers`] | which headers go out and come back |
 //! | [`origins`] | where calls may go: origins, addresses |
 //! | [`upstream`] | connections to providers |
 //! | [`credentials`] | the team's credential |
 
+mod answers;
 pub mod bodies;
 pub mod credentials;
 mod forward;
@@ -233,8 +235,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     gateway.models.tasks.spawn(async move { stopping.run_until_cancelled(forward::run(job, heading)).await });
     let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
-    let parts = futures::stream::unfold(parts, async |mut parts| Some((parts.recv().await?, parts)));
-    let mut response = Response::new(Body::from_stream(parts));
+    let mut response = Response::new(if tongue.stream { answers::as_it_comes(parts) } else { answers::whole(parts).await });
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)
 }
