@@ -45,10 +45,10 @@ impl Attempts {
     }
 
     /// Takes those off that are over, and of which nobody told in time how they ended.
-    fn forgotten(&self, goes_on: impl Fn(&str, i64) -> bool) -> Vec<(Name, Permit)> {
+    fn forgotten(&self, goes_on: impl Fn(&(String, i64)) -> bool) -> Vec<(Name, Permit)> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = |(item, epoch): &(String, i64), attempt: &mut Attempt| {
-            if goes_on(item, *epoch) {
+        let over = |lease: &(String, i64), attempt: &mut Attempt| {
+            if goes_on(lease) {
                 attempt.over = None;
                 return false;
             }
@@ -156,7 +156,8 @@ pub fn look(context: &Context, known: &mut Known) {
 
 /// Of an item that was deleted nobody will tell how its attempt ended.
 pub fn tidy(context: &Context) {
-    for (pool, permit) in context.attempts.forgotten(|item, epoch| context.desk.leased(item, epoch)) {
+    let leases = context.desk.leases();
+    for (pool, permit) in context.attempts.forgotten(|lease| leases.contains(lease)) {
         context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, Outcome::Neutral, "");
     }
 }

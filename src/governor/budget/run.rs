@@ -284,9 +284,10 @@ async fn tick(context: Arc<Context>) {
         context.metrics.estimated(context.meter.estimates());
         context.meter.restate();
         let agents: HashSet<String> = context.stores.agents.state().iter().filter_map(|agent| agent.uid()).collect();
+        let leases = context.desk.leases();
         context.meter.tidy(|key| match key {
             Key::Agent(uid) => agents.contains(uid),
-            Key::Task { item, epoch } => context.desk.leased(item, *epoch),
+            Key::Task { item, epoch } => leases.contains(&(item.clone(), *epoch)),
             Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } => true,
         });
         context.meter.keep_items(|uid| context.desk.lives(uid));

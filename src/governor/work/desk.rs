@@ -1,8 +1,9 @@
 //! The books of all namespaces, in memory, and what is known beside them: who waits for work, who is not to get any more,
 //! which items are being written.
 //!
-//! It must not do I/O, and no lock is held over anything that waits. What always holds: what is known of an item never goes
-//! back to an older version; nothing is given out before everything was listed once.
+//! It must not do I/O, and no lock is held over anything that waits. Each namespace has its own: whoever goes through ten
+//! thousand items of one keeps nobody of another waiting. What always holds: what is known of an item never goes back to an
+//! older version; nothing is given out before everything was listed once.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -157,12 +158,6 @@ impl Room {
             let entry = self.book.get(self.names.get(uid)?)?;
             entry.record.holder.as_ref().map(|_| (share, entry.record.epoch))
         })
-    }
-
-    /// Whether somebody holds the item with this uid under this lease.
-    pub fn is_leased(&self, uid: &str, epoch: i64) -> bool {
-        let entry = self.names.get(uid).and_then(|name| self.book.get(name)).filter(|entry| entry.uid == uid);
-        entry.is_some_and(|entry| entry.record.epoch == epoch && entry.record.holder.is_some())
     }
 
     /// Whether a pod holds this very lease, whatever else it holds.
@@ -407,9 +402,17 @@ impl Room {
     }
 }
 
+/// A room, and its lock.
+type Shelf = Arc<Mutex<Room>>;
+
+fn enter(shelf: &Shelf) -> MutexGuard<'_, Room> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held for a moment only, and never while a room's lock is waited for.
 #[derive(Default)]
 struct State {
-    rooms: HashMap<String, Room>,
+    rooms: HashMap<String, Shelf>,
     items_listed: bool,
     queues_listed: bool,
     highest_epoch: Option<i64>,
@@ -445,7 +448,18 @@ impl Desk {
 
     /// Works on one namespace. `work` must not wait for anything.
     pub fn with<T>(&self, namespace: &str, work: impl FnOnce(&mut Room) -> T) -> T {
-        work(self.lock().rooms.entry(namespace.to_owned()).or_default())
+        let shelf = self.lock().rooms.entry(namespace.to_owned()).or_default().clone();
+        work(&mut enter(&shelf))
+    }
+
+    /// Looks at one namespace, if it is known.
+    fn within<T>(&self, namespace: &str, look: impl FnOnce(&Room) -> T) -> Option<T> {
+        let shelf = self.lock().rooms.get(namespace).cloned()?;
+        Some(look(&enter(&shelf)))
+    }
+
+    fn shelves(&self) -> Vec<(String, Shelf)> {
+        self.lock().rooms.iter().map(|(namespace, shelf)| (namespace.clone(), shelf.clone())).collect()
     }
 
     /// Everything was listed once: what is not known does not exist.
@@ -581,9 +595,11 @@ impl Desk {
 
     /// Namespace, name and uid of every item that is known.
     pub fn known(&self) -> HashSet<(String, String, String)> {
-        let state = self.lock();
-        let all = state.rooms.iter().flat_map(|(namespace, room)| room.book.iter().map(move |(name, entry)| (namespace, name, entry)));
-        all.map(|(namespace, name, entry)| (namespace.clone(), name.clone(), entry.uid.clone())).collect()
+        let mut all = HashSet::new();
+        for (namespace, shelf) in self.shelves() {
+            all.extend(enter(&shelf).book.iter().map(|(name, entry)| (namespace.clone(), name.clone(), entry.uid.clone())));
+        }
+        all
     }
 
     /// All items were listed, and these are gone.
@@ -598,14 +614,9 @@ impl Desk {
             return;
         }
         self.0.listed.send_replace(true);
-        let all: Vec<Key> = {
-            let state = self.lock();
-            let keys = |(namespace, room): (&String, &Room)| {
-                room.book.iter().map(|(name, _)| Key { namespace: namespace.clone(), name: name.clone() }).collect::<Vec<_>>()
-            };
-            state.rooms.iter().flat_map(keys).collect()
-        };
-        all.into_iter().for_each(|key| drop(self.0.looks.send(key)));
+        for (namespace, shelf) in self.shelves() {
+            enter(&shelf).book.iter().for_each(|(name, _)| self.look(&namespace, name));
+        }
     }
 
     /// A write of an item is over, however it ended.
@@ -638,7 +649,8 @@ impl Desk {
 
     /// Forgets namespaces in which there is nothing, and nobody waits.
     pub fn tidy(&self) {
-        self.lock().rooms.retain(|_, room| !room.is_empty());
+        // Who works on one has it besides us; nobody begins to meanwhile.
+        self.lock().rooms.retain(|_, shelf| Arc::strong_count(shelf) > 1 || !enter(shelf).is_empty());
     }
 
     /// Namespaces that are known.
@@ -646,19 +658,20 @@ impl Desk {
         self.lock().rooms.keys().cloned().collect()
     }
 
-    /// Whether somebody holds the item with this uid, wherever it is, under this lease.
-    pub fn leased(&self, uid: &str, epoch: i64) -> bool {
-        self.lock().rooms.values().any(|room| room.is_leased(uid, epoch))
+    /// All leases, by item and epoch.
+    pub fn leases(&self) -> HashSet<(String, i64)> {
+        let of = |room: &Room| room.book.leased().map(|entry| (entry.uid.clone(), entry.record.epoch)).collect::<Vec<_>>();
+        self.shelves().iter().flat_map(|(_, shelf)| of(&enter(shelf))).collect()
     }
 
     /// Whether the item with this uid, wherever it is, has not ended.
     pub fn lives(&self, uid: &str) -> bool {
-        self.lock().rooms.values().any(|room| room.lives(uid))
+        self.shelves().iter().any(|(_, shelf)| enter(shelf).lives(uid))
     }
 
     /// Pods that hold an item.
     pub fn holders(&self) -> HashSet<String> {
-        self.lock().rooms.values().flat_map(|room| room.book.holders().cloned()).collect()
+        self.shelves().iter().flat_map(|(_, shelf)| enter(shelf).book.holders().cloned().collect::<Vec<_>>()).collect()
     }
 
     /// Pods that wait for work and could get some.
@@ -668,7 +681,7 @@ impl Desk {
 
     /// What a pod holds.
     pub fn holding(&self, namespace: &str, pod: &str) -> Option<Holding> {
-        self.lock().rooms.get(namespace)?.holding(pod)
+        self.within(namespace, |room| room.holding(pod))?
     }
 
     /// What a pod is told of the item that it says it holds, if that is anything but to go on.
@@ -698,22 +711,22 @@ impl Desk {
         if !self.is_ready() {
             return None;
         }
-        let state = self.lock();
-        let Some(room) = state.rooms.get(namespace) else { return Some((0, 0)) };
-        let ready = queues.iter().map(|(queue, types)| room.book.claimable(queue, types)).sum();
-        let held = room.book.holders().filter(|pod| pods.contains(pod.as_str())).count();
-        Some((ready, u64::try_from(held).unwrap_or(u64::MAX)))
+        let work = self.within(namespace, |room| {
+            let ready = queues.iter().map(|(queue, types)| room.book.claimable(queue, types)).sum();
+            let held = room.book.holders().filter(|pod| pods.contains(pod.as_str())).count();
+            (ready, u64::try_from(held).unwrap_or(u64::MAX))
+        });
+        Some(work.unwrap_or_default())
     }
 
     /// How many items of a queue do what, and since when the oldest ready one has been ready.
     pub fn counts(&self, namespace: &str, queue: &str) -> (Counts, Option<At>) {
-        let state = self.lock();
-        state.rooms.get(namespace).map_or((Counts::default(), None), |room| (room.book.counts(queue), room.book.oldest_ready(queue)))
+        self.within(namespace, |room| (room.book.counts(queue), room.book.oldest_ready(queue))).unwrap_or_default()
     }
 
     /// A queue, as it is decided on.
     pub fn queue(&self, namespace: &str, queue: &str) -> Option<Queue> {
-        self.lock().rooms.get(namespace)?.book.queue(queue).cloned()
+        self.within(namespace, |room| room.book.queue(queue).cloned())?
     }
 }
 

@@ -159,6 +159,11 @@ impl Book {
         self.held.keys()
     }
 
+    /// Items that somebody holds.
+    pub fn leased(&self) -> impl Iterator<Item = &Entry> {
+        self.held.values().flatten().filter_map(|name| self.items.get(name))
+    }
+
     /// Adds an item, or replaces what is known of it.
     pub fn put(&mut self, name: &str, entry: Entry, now: At) {
         self.remove(name);
