@@ -10,8 +10,8 @@ pub mod events;
 pub mod gate;
 pub mod lease;
 pub mod pace;
+pub mod remembered;
 pub mod served;
-pub mod together;
 pub mod token;
 pub mod watch;
 

@@ -3,8 +3,6 @@
 //! A remembered answer may be older than the end of a token's pod; what revokes an agent at once is the governor's own
 //! table, not this.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
@@ -12,17 +10,15 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use sha2::{Digest, Sha256};
 
-use super::clock::BootTime;
-use super::together::Together;
+use super::remembered::Remembered;
 use crate::wire::{Code, Refusal};
 
 /// How long a yes is remembered.
 const YES: Duration = Duration::from_secs(30);
-/// One that is needed again shortly before its end is renewed beside the call that needs it: no call of who calls often waits
-/// for the API server.
-const RENEWED: Duration = Duration::from_secs(25);
 /// How long a no is: a flood of bad tokens must not become a flood of reviews.
 const NO: Duration = Duration::from_secs(5);
+/// For asking.
+const ASKED_WITHIN: Duration = Duration::from_secs(10);
 /// Answers remembered at once.
 const REMEMBERED: usize = 20_000;
 
@@ -56,18 +52,19 @@ type Hash = [u8; 32];
 pub struct Reviewer {
     api: Api<TokenReview>,
     audience: &'static str,
-    known: Arc<Known>,
-    asking: Together<Hash, Answer>,
+    known: Remembered<Hash, Answer>,
 }
-
-/// Answers, and since when they are known.
-#[derive(Default)]
-struct Known(Mutex<HashMap<Hash, (BootTime, Answer)>>);
 
 impl Reviewer {
     /// A reviewer of tokens for `audience`.
     pub fn new(client: Client, audience: &'static str) -> Self {
-        Self { api: Api::all(client), audience, known: Arc::default(), asking: Together::default() }
+        // Only what the API server said is remembered, not that it said nothing.
+        let keep = |answer: &Answer| match answer {
+            Ok(_) => YES,
+            Err(refusal) if refusal.code.passes() => Duration::ZERO,
+            Err(_) => NO,
+        };
+        Self { api: Api::all(client), audience, known: Remembered::new(keep, REMEMBERED) }
     }
 
     /// Who shows the bearer token in these headers. `may_ask` is asked before the API server is: who shows token after token
@@ -77,71 +74,28 @@ impl Reviewer {
         let Some(token) = header.strip_prefix("Bearer ").map(str::trim).filter(|token| !token.is_empty()) else {
             return Err(Refusal::new(Code::NoToken, "no bearer token came with the call (header Authorization: Bearer ...)"));
         };
-        let hash: Hash = Sha256::digest(token.as_bytes()).into();
-        if let Some((answer, age)) = self.known.remembered(&hash) {
-            if age >= RENEWED {
-                self.asking.renew(hash, || self.ask(hash, token));
-            }
-            return answer;
-        }
-        let ask = || {
+        let ask = |before: Option<&Answer>| {
             // Who was vouched for lately is no stranger: its renewal must not wait behind somebody's flood from the same address.
-            if !self.known.was_vouched_for(&hash) {
+            if !matches!(before, Some(Ok(_))) {
                 may_ask()?;
             }
-            Ok::<_, Refusal>(self.ask(hash, token))
+            let (api, audience, token) = (self.api.clone(), self.audience, token.to_owned());
+            Ok::<_, Refusal>(async move { ask(&api, audience, &token).await })
         };
-        self.asking.ask(hash, ask).await?
-    }
-
-    fn ask(&self, hash: Hash, token: &str) -> impl Future<Output = Answer> + Send + use<> {
-        let (api, audience, known, token) = (self.api.clone(), self.audience, self.known.clone(), token.to_owned());
-        async move {
-            let answer = ask(&api, audience, &token).await;
-            // Only what the API server said is remembered, not that it said nothing.
-            if !answer.as_ref().is_err_and(|refusal| refusal.code.passes()) {
-                known.remember(hash, answer.clone());
-            }
-            answer
-        }
-    }
-}
-
-impl Known {
-    /// The answer, and its age.
-    fn remembered(&self, hash: &Hash) -> Option<(Answer, Duration)> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, answer) = known.get(hash)?;
-        let (keep, age) = (if answer.is_ok() { YES } else { NO }, since.elapsed());
-        (age < keep).then(|| (answer.clone(), age))
-    }
-
-    fn was_vouched_for(&self, hash: &Hash) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(hash).is_some_and(|(_, answer)| answer.is_ok())
-    }
-
-    fn remember(&self, hash: Hash, answer: Answer) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
-            known.retain(|_, (since, answer)| since.elapsed() < if answer.is_ok() { 4 * YES } else { NO });
-        }
-        if known.len() < REMEMBERED {
-            known.insert(hash, (BootTime::now(), answer));
-        }
+        self.known.get(Sha256::digest(token.as_bytes()).into(), ask).await?
     }
 }
 
 async fn ask(api: &Api<TokenReview>, audience: &str, token: &str) -> Answer {
     let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience.to_owned()]) };
     let review = TokenReview { spec, ..TokenReview::default() };
-    match api.create(&PostParams::default(), &review).await {
-        Ok(review) => judge(review, audience),
-        Err(error) => {
-            tracing::warn!(%error, "a token could not be reviewed");
-            Err(Refusal::away("the API server did not answer; try again"))
-        }
-    }
+    let why = match tokio::time::timeout(ASKED_WITHIN, api.create(&PostParams::default(), &review)).await {
+        Ok(Ok(review)) => return judge(review, audience),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    tracing::warn!(why, "a token could not be reviewed");
+    Err(Refusal::away("the API server did not answer; try again"))
 }
 
 fn judge(review: TokenReview, audience: &str) -> Answer {
@@ -167,12 +121,8 @@ fn pod(user: &UserInfo) -> Option<PodIdentity> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use serde_json::json;
-    use tokio::sync::Semaphore;
-
     use super::*;
+    use serde_json::json;
 
     fn judged(status: serde_json::Value) -> Answer {
         judge(serde_json::from_value(json!({"spec": {"token": "t"}, "status": status})).expect("a review"), "spillway.dev/gateway")
@@ -193,54 +143,5 @@ mod tests {
         assert_eq!(code(json!({"error": "token has expired"})), Code::InvalidToken);
         assert_eq!(code(json!({"error": "token audiences [\"a\"] is invalid for the target audiences"})), Code::WrongAudience);
         assert_eq!(code(json!({"authenticated": true, "audiences": ["other"], "user": {}})), Code::WrongAudience);
-    }
-
-    /// A reviewer whose API server counts questions and vouches when it is let; and headers with a token that was vouched for
-    /// so long ago.
-    fn reviewer(age: Duration) -> (Reviewer, Arc<(AtomicUsize, Semaphore)>, http::HeaderMap) {
-        let server = Arc::new((AtomicUsize::new(0), Semaphore::new(0)));
-        let own = server.clone();
-        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-            own.0.fetch_add(1, Ordering::SeqCst);
-            let own = own.clone();
-            async move {
-                own.1.acquire().await.expect("it is open").forget();
-                let review = json!({"spec": {}, "status": {"authenticated": true, "audiences": ["a"], "user": {"username": "u"}}});
-                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(review.to_string().into_bytes())))
-            }
-        });
-        let reviewer = Reviewer::new(Client::new(service, "default"), "a");
-        let since = BootTime::default().after(BootTime::now().since(BootTime::default()).saturating_sub(age));
-        let holder = Holder { user: "u".into(), pod: None };
-        reviewer.known.0.lock().expect("no panic").insert(Sha256::digest("t").into(), (since, Ok(holder)));
-        let headers = [(http::header::AUTHORIZATION, http::HeaderValue::from_static("Bearer t"))].into_iter().collect();
-        (reviewer, server, headers)
-    }
-
-    #[tokio::test]
-    async fn who_calls_often_waits_for_no_renewal() {
-        let (reviewer, server, headers) = reviewer(RENEWED);
-        for _ in 0..3 {
-            reviewer.review(&headers, || Ok(())).await.expect("it is remembered");
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(server.0.load(Ordering::SeqCst), 1, "one renewal at a time");
-        server.1.add_permits(1);
-        let hash: Hash = Sha256::digest("t").into();
-        while reviewer.known.remembered(&hash).is_none_or(|(_, age)| age >= RENEWED) {
-            tokio::task::yield_now().await;
-        }
-        reviewer.review(&headers, || Ok(())).await.expect("it is fresh");
-        assert_eq!(server.0.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test]
-    async fn nobody_is_believed_longer_than_that() {
-        let (reviewer, server, headers) = reviewer(YES);
-        let mut review = Box::pin(reviewer.review(&headers, || Ok(())));
-        assert!(futures::poll!(&mut review).is_pending());
-        server.1.add_permits(1);
-        review.await.expect("it is asked anew");
-        assert_eq!(server.0.load(Ordering::SeqCst), 1);
     }
 }

@@ -273,6 +273,9 @@ impl Governor {
             // It ends the connection that it came by, which may not be the one of now: a newer leader's goes on.
             self.accept_epoch(&answer).inspect_err(|_| end.cancel())?;
             let status = answer.status().as_u16();
+            if status == 401 {
+                *self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner) = None; // it is read again
+            }
             anyhow::Ok((status, answer.into_body().collect().await?.to_bytes()))
         };
         let answered = tokio::time::timeout(ANSWER_WITHIN, calling).await;

@@ -26,6 +26,8 @@ pub struct Journal {
     lines: usize,
     /// Somebody writes a shorter one, beside.
     shortening: bool,
+    /// None is begun with fewer lines: the last came to nothing.
+    patience: usize,
     /// What was added since that began. None: there is none, or it was overtaken.
     since: Option<Since>,
 }
@@ -43,7 +45,6 @@ pub struct Shorter {
 
 /// It is written, but for what was added since.
 pub struct Shortened {
-    path: PathBuf,
     file: File,
     lines: usize,
 }
@@ -60,19 +61,20 @@ impl Journal {
     pub fn open(folder: Option<PathBuf>) -> anyhow::Result<(Self, Vec<Line>)> {
         let Some(folder) = folder else {
             tracing::warn!("there is no journal of holds (--journal): what is held when this process ends is charged");
-            return Ok((Self { kept: None, lines: 0, shortening: false, since: None }, Vec::new()));
+            return Ok((Self { kept: None, lines: 0, shortening: false, patience: 0, since: None }, Vec::new()));
         };
         std::fs::create_dir_all(&folder).with_context(|| format!("making the folder of the journal, {}", folder.display()))?;
         let lock = File::create(folder.join(LOCK)).with_context(|| format!("locking the journal in {}", folder.display()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .with_context(|| format!("another process has the journal in {}", folder.display()))?;
+        remove(&folder.join(SHORTER)).context("removing what a process before us did not finish")?;
         let text = match std::fs::read(folder.join(FILE)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error).context("reading the journal of holds"),
         };
         let lines = read(&text);
-        Ok((Self { kept: Some(Kept { folder, file: None, _lock: lock }), lines: 0, shortening: false, since: None }, lines))
+        Ok((Self { kept: Some(Kept { folder, file: None, _lock: lock }), lines: 0, shortening: false, patience: 0, since: None }, lines))
     }
 
     /// Whether it outlives the process.
@@ -84,25 +86,33 @@ impl Journal {
     /// be known now; what is added from now on follows.
     pub fn shorten(&mut self, size: usize) -> Option<Shorter> {
         let kept = self.kept.as_ref().filter(|kept| kept.file.is_some())?;
-        let begins = !self.shortening && self.lines > SPARE + 4 * size;
+        let begins = !self.shortening && self.lines > (SPARE + 2 * size).max(self.patience);
         begins.then(|| {
             (self.shortening, self.since) = (true, Some(Since::default()));
             Shorter { path: kept.folder.join(SHORTER) }
         })
     }
 
-    /// Puts it in place. One that was overtaken is left out. Err: there is none, and the journal goes on as it is.
-    pub fn shortened(&mut self, written: io::Result<Shortened>) -> io::Result<()> {
-        self.shortening = false;
-        let (Some(kept), Some(since)) = (&mut self.kept, self.since.take()) else { return Ok(()) };
-        // Whatever comes of it, the next try is a long way off.
-        self.lines = since.lines;
-        let Shortened { path, mut file, lines } = written?;
-        file.write_all(&since.text)?;
-        std::fs::rename(&path, kept.folder.join(FILE))?;
-        kept.file = Some(file);
-        self.lines += lines;
-        Ok(())
+    /// Puts it in place, and gives the file that it replaces: to close that takes a while. One that was overtaken is left out.
+    /// Err: there is none, and the journal goes on as it is.
+    pub fn shortened(&mut self, written: io::Result<Shortened>) -> io::Result<Option<File>> {
+        let Some(kept) = &mut self.kept else { return Ok(None) };
+        let since = self.since.take();
+        (self.shortening, self.patience) = (false, self.lines + SPARE);
+        let put = |Shortened { mut file, lines }: Shortened| {
+            let Some(since) = since else { return Ok(None) };
+            file.write_all(&since.text)?;
+            std::fs::rename(kept.folder.join(SHORTER), kept.folder.join(FILE))?;
+            Ok(Some((file, lines + since.lines)))
+        };
+        match written.and_then(put) {
+            Ok(Some((file, lines))) => {
+                (self.lines, self.patience) = (lines, 0);
+                Ok(kept.file.replace(file))
+            }
+            // It must not take the room of the other.
+            left => remove(&kept.folder.join(SHORTER)).and(left.map(|_| None)),
+        }
     }
 
     /// Adds a line. After an error the file may end with a part of it: then it is written anew before anything is added.
@@ -140,7 +150,15 @@ impl Shorter {
     /// Writes it. Takes as long as it takes.
     pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<Shortened> {
         let (file, lines) = whole(&self.path, lines)?;
-        Ok(Shortened { path: self.path, file, lines })
+        Ok(Shortened { file, lines })
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -264,6 +282,7 @@ mod tests {
         let written = journal.shorten(1).expect("it is long").write([first()].into_iter());
         journal.rewrite([first(), Line::Sent(1)].into_iter()).expect("written");
         journal.shortened(written).expect("left out");
+        assert!(!folder.join(SHORTER).exists(), "it takes no room");
         journal.append(&Line::Sent(2)).expect("written");
         assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2)]);
 

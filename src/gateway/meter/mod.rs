@@ -208,7 +208,8 @@ impl Meter {
         drop(inner);
         tokio::task::spawn_blocking(move || {
             let written = shorter.write(snapshot.lines());
-            if let Err(error) = meter.lock().journal.shortened(written) {
+            let replaced = meter.lock().journal.shortened(written);
+            if let Err(error) = replaced {
                 tracing::warn!(%error, "the journal of holds cannot be written anew; it goes on growing");
             }
         });

@@ -17,11 +17,27 @@ const SMALL: usize = 64 * 1024;
 /// ... and is there so long after its head. What takes longer is sent as it comes: its client may watch for signs of life.
 const SOON: Duration = Duration::from_millis(50);
 
-/// Parts of an answer. An error among them: it was cut, and must not look whole.
-type Parts = mpsc::Receiver<io::Result<Bytes>>;
+/// A part of an answer.
+#[derive(Debug)]
+pub enum Part {
+    /// Some of it.
+    Data(Bytes),
+    /// That was all. What ends without this was cut, whatever cut it, and must not look whole.
+    Whole,
+}
+
+/// The parts of an answer, as they come.
+pub type Parts = mpsc::Receiver<Part>;
 
 fn stream(parts: Parts) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    futures::stream::unfold(parts, async |mut parts| Some((parts.recv().await?, parts)))
+    futures::stream::unfold(Some(parts), async |parts| {
+        let mut parts = parts?;
+        match parts.recv().await {
+            Some(Part::Data(data)) => Some((Ok(data), Some(parts))),
+            Some(Part::Whole) => None,
+            None => Some((Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the answer was cut")), None)),
+        }
+    })
 }
 
 /// Each part when it is there.
@@ -29,19 +45,23 @@ pub fn as_it_comes(parts: Parts) -> Body {
     Body::from_stream(stream(parts))
 }
 
-/// All of it, with its length; if it is not small, or not there soon, what is there and then each part as it comes.
-pub async fn whole(mut parts: Parts) -> Body {
+/// All of it, with its length; if it is not small, or not there soon, what is there and then each part as it comes. None: it was
+/// cut, and its client has not seen anything of it.
+pub async fn whole(mut parts: Parts) -> Option<Body> {
     let (mut all, until) = (Vec::new(), Instant::now() + SOON);
     let next = loop {
         match timeout_at(until, parts.recv()).await {
-            Ok(None) => return Body::from(all),
-            Ok(Some(Ok(part))) if all.len() + part.len() <= SMALL => all.extend_from_slice(&part),
-            Ok(next) => break next,
+            // A length of nothing is more than some heads may have.
+            Ok(Some(Part::Whole)) if all.is_empty() => return Some(Body::from_stream(futures::stream::empty::<io::Result<Bytes>>())),
+            Ok(Some(Part::Whole)) => return Some(Body::from(all)),
+            Ok(Some(Part::Data(part))) if all.len() + part.len() <= SMALL => all.extend_from_slice(&part),
+            Ok(Some(Part::Data(part))) => break Some(part),
+            Ok(None) => return None,
             Err(_) => break None,
         }
     };
-    let first = (!all.is_empty()).then(|| Ok(Bytes::from(all)));
-    Body::from_stream(futures::stream::iter(first.into_iter().chain(next)).chain(stream(parts)))
+    let first = (!all.is_empty()).then(|| Bytes::from(all));
+    Some(Body::from_stream(futures::stream::iter(first.into_iter().chain(next).map(Ok)).chain(stream(parts))))
 }
 
 #[cfg(test)]
@@ -51,44 +71,49 @@ mod tests {
 
     use super::*;
 
-    /// A sender, and the body, which is awaited while parts are sent.
-    async fn sent(given: Vec<io::Result<Bytes>>, open: Duration) -> Body {
+    /// The body of an answer of parts of so many bytes, the last of which is followed by its end after `open`; or by none.
+    async fn sent(bytes: &[usize], open: Duration, ends: bool) -> Option<Body> {
         let (giving, taking) = mpsc::channel(4);
+        let parts: Vec<Part> = bytes.iter().map(|bytes| Part::Data(vec![b'a'; *bytes].into())).collect();
         tokio::spawn(async move {
-            for part in given {
+            for part in parts {
                 giving.send(part).await.expect("somebody takes it");
             }
             tokio::time::sleep(open).await;
+            if ends {
+                giving.send(Part::Whole).await.expect("somebody takes it");
+            }
         });
         whole(taking).await
     }
 
-    fn part(bytes: usize) -> io::Result<Bytes> {
-        Ok(Bytes::from(vec![b'a'; bytes]))
-    }
-
     #[tokio::test(start_paused = true)]
     async fn what_is_small_goes_out_in_one_piece() {
-        let body = sent(vec![part(1), part(SMALL - 1)], Duration::ZERO).await;
+        let body = sent(&[1, SMALL - 1], Duration::ZERO, true).await.expect("it is whole");
         assert_eq!(body.size_hint().exact(), u64::try_from(SMALL).ok());
-        assert_eq!(sent(Vec::new(), Duration::ZERO).await.size_hint().exact(), Some(0));
+        let empty = sent(&[], Duration::ZERO, true).await.expect("it is whole");
+        assert_eq!((empty.size_hint().exact(), empty.collect().await.expect("all").to_bytes().len()), (None, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_large_or_late_loses_nothing() {
-        for (parts, open) in [(vec![part(1), part(SMALL), part(5)], Duration::ZERO), (vec![part(7), part(3)], 2 * SOON)] {
-            let bytes: usize = parts.iter().flatten().map(Bytes::len).sum();
-            let body = sent(parts, open).await;
+        for (parts, open) in [(&[1, SMALL, 5][..], Duration::ZERO), (&[7, 3], 2 * SOON)] {
+            let body = sent(parts, open, true).await.expect("it began");
             assert_eq!(body.size_hint().exact(), None);
-            assert_eq!(body.collect().await.expect("all of it").to_bytes().len(), bytes);
+            assert_eq!(body.collect().await.expect("all of it").to_bytes().len(), parts.iter().sum::<usize>());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_cut_does_not_look_whole() {
-        let cut = Err(io::ErrorKind::ConnectionAborted.into());
-        let body = sent(vec![part(3), cut], Duration::ZERO).await;
-        assert_eq!(body.size_hint().exact(), None);
-        body.collect().await.expect_err("it was cut");
+        assert!(sent(&[3], Duration::ZERO, false).await.is_none(), "its client is told in words");
+        for (parts, open) in [(&[1, SMALL][..], Duration::ZERO), (&[7], 2 * SOON)] {
+            let body = sent(parts, open, false).await.expect("it began");
+            body.collect().await.expect_err("it was cut");
+        }
+        let (giving, taking) = mpsc::channel(4);
+        giving.send(Part::Data(Bytes::from_static(b"a"))).await.expect("somebody takes it");
+        drop(giving);
+        as_it_comes(taking).collect().await.expect_err("it was cut");
     }
 }

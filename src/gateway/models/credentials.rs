@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::time::Instant;
 
 use super::origins::Origin;
-use crate::cluster::together::Together;
+use crate::cluster::remembered::Remembered;
 use crate::wire::meter::Dialect;
 use crate::wire::{Code, Refusal};
 
@@ -21,8 +21,6 @@ use crate::wire::{Code, Refusal};
 pub const TYPE: &str = "spillway.dev/model-credential";
 /// How long one is believed.
 const BELIEVED: Duration = Duration::from_secs(30);
-/// One that is needed again shortly before its end is read anew beside the call that needs it.
-const RENEWED: Duration = Duration::from_secs(25);
 /// How long one is that is none: a flood of calls must not become a flood of reads.
 const WRONG: Duration = Duration::from_secs(2);
 /// For reading one.
@@ -49,42 +47,35 @@ type Read = Result<(Origin, Token), String>;
 /// Reads credentials: once for all calls that need the same one at the same time.
 pub struct Credentials {
     reader: Arc<Reader>,
-    reading: Together<Key, Result<Read, Refusal>>,
+    known: Remembered<Key, Result<Read, Refusal>>,
+    /// Until when a provider wants no calls with it.
+    paused: Mutex<HashMap<Key, Instant>>,
 }
 
 struct Reader {
     client: Client,
     /// Who we are, for the manifest that is missing: ServiceAccount and namespace.
     account: (String, String),
-    known: Mutex<HashMap<Key, (Instant, Read)>>,
-    /// Until when a provider wants no calls with it.
-    paused: Mutex<HashMap<Key, Instant>>,
 }
 
 impl Credentials {
     /// By our own client, as the ServiceAccount `account` in `namespace`.
     pub fn new(client: Client, account: &str, namespace: &str) -> Self {
-        let reader =
-            Reader { client, account: (account.to_owned(), namespace.to_owned()), known: Mutex::default(), paused: Mutex::default() };
-        Self { reader: Arc::new(reader), reading: Together::default() }
+        // What is wrong is put right by people, who try again at once.
+        let keep = |read: &Result<Read, Refusal>| match read {
+            Ok(Ok(_)) => BELIEVED,
+            Ok(Err(_)) => WRONG,
+            Err(_) => Duration::ZERO,
+        };
+        let reader = Reader { client, account: (account.to_owned(), namespace.to_owned()) };
+        Self { reader: Arc::new(reader), known: Remembered::new(keep, REMEMBERED), paused: Mutex::default() }
     }
 
     /// The credential in the Secret `name` of `namespace`, for `origin`.
     pub async fn get(&self, namespace: &str, name: &str, origin: &Origin) -> Result<Token, Refusal> {
         let key = (namespace.to_owned(), name.to_owned());
-        let reading = || {
-            let (reader, key) = (self.reader.clone(), key.clone());
-            async move { reader.read_to_remember(key).await }
-        };
-        let read = match self.reader.remembered(&key) {
-            Some((read, age)) => {
-                if age >= RENEWED {
-                    self.reading.renew(key.clone(), reading);
-                }
-                read
-            }
-            None => self.reading.ask(key.clone(), || Ok::<_, Refusal>(reading())).await??,
-        };
+        let (reader, own) = (self.reader.clone(), key.clone());
+        let read = self.known.get(key, |_| Ok::<_, Refusal>(async move { reader.read(&own.0, &own.1).await })).await??;
         let (bound, token) = read.map_err(lasting)?;
         if bound != *origin {
             return Err(lasting(format!(
@@ -98,7 +89,7 @@ impl Credentials {
 
     /// The provider wants no calls with it for so long, which is believed up to [`PAUSED`].
     pub fn pause(&self, namespace: &str, name: &str, within: Duration) {
-        let mut paused = self.reader.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         paused.retain(|_, until| *until > Instant::now());
         if paused.len() < REMEMBERED {
             let until = Instant::now() + within.min(PAUSED);
@@ -109,43 +100,18 @@ impl Credentials {
 
     /// How long a provider wants no calls with it still.
     pub fn paused(&self, namespace: &str, name: &str) -> Option<Duration> {
-        let paused = self.reader.paused.lock().unwrap_or_else(PoisonError::into_inner);
+        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         let until = paused.get(&(namespace.to_owned(), name.to_owned()))?;
         Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     /// The provider refused it: the next call reads it anew.
     pub fn forget(&self, namespace: &str, name: &str) {
-        self.reader.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&(namespace.to_owned(), name.to_owned()));
+        self.known.forget(&(namespace.to_owned(), name.to_owned()));
     }
 }
 
 impl Reader {
-    /// What was read, and its age.
-    fn remembered(&self, key: &Key) -> Option<(Read, Duration)> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, read) = known.get(key)?;
-        // What is wrong is put right by people, who try again at once.
-        let (keep, age) = (if read.is_ok() { BELIEVED } else { WRONG }, since.elapsed());
-        (age < keep).then(|| (read.clone(), age))
-    }
-
-    fn remember(&self, key: Key, read: Read) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
-            known.retain(|_, (since, _)| since.elapsed() < BELIEVED);
-        }
-        if known.len() < REMEMBERED {
-            known.insert(key, (Instant::now(), read));
-        }
-    }
-
-    async fn read_to_remember(&self, key: Key) -> Result<Read, Refusal> {
-        let read = self.read(&key.0, &key.1).await?;
-        self.remember(key, read.clone());
-        Ok(read)
-    }
-
     /// Err: nobody knows. The inner one: what is wrong with it, in words.
     async fn read(&self, namespace: &str, name: &str) -> Result<Read, Refusal> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);

@@ -1,7 +1,6 @@
 //! From the forwarding of a call to its settling: a task of its own. The client gets the answer as it comes, no faster than it
 //! takes it; when it goes, the answer is read on for a while, for what it used.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use spillway_dialect::Ended;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::answers::{Part, Parts};
 use super::upstream::{Call, Trouble};
 use super::{Gateway, PodIdentity, Seat, Times, bodies, credentials, headers};
 use crate::gateway::meter::{Held, dialect_label};
@@ -22,7 +22,7 @@ use crate::wire::meter::{Outcome, Quality, Target, Usage, Way, Why};
 use crate::wire::{Code, Refusal};
 
 /// Parts of an answer that wait for the client.
-const PARTS: usize = 4;
+const WAITING: usize = 4;
 
 /// A call to forward.
 pub struct Job {
@@ -46,8 +46,8 @@ pub struct Counted {
     pub call: spillway_dialect::Call,
 }
 
-/// The head of an answer, and its parts as they come. An error among them: it was cut, and must not look whole.
-pub type Headed = Result<(StatusCode, HeaderMap, mpsc::Receiver<Result<Bytes, io::Error>>), Refusal>;
+/// The head of an answer, and its parts as they come.
+pub type Headed = Result<(StatusCode, HeaderMap, Parts), Refusal>;
 
 /// Forwards a call. Who waits for the head gets it, or why there is none.
 pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
@@ -96,7 +96,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
         }
     };
     let (parts, body) = response.into_parts();
-    let (giving, taking) = mpsc::channel(PARTS);
+    let (giving, taking) = mpsc::channel(WAITING);
     let room = counted.as_ref().and_then(|counted| counted.held.given.room.clone());
     let told = heading.send(Ok((parts.status, headers::inward(&parts.headers, room.as_ref()), taking))).is_ok();
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -333,7 +333,7 @@ fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure>
 /// The way of an answer to its client.
 struct Passing {
     /// None: it is gone.
-    giving: Option<mpsc::Sender<Result<Bytes, io::Error>>>,
+    giving: Option<mpsc::Sender<Part>>,
     times: Times,
     /// None: it was, or never is.
     turn_over: Option<Turning>,
@@ -404,7 +404,9 @@ impl Passing {
             }
             settle(held, status, usage, quality);
         }
-        if !complete {
+        if complete {
+            self.send(Part::Whole, ended).await;
+        } else {
             self.cut(None);
         }
         complete
@@ -412,12 +414,12 @@ impl Passing {
 
     /// The client sees that this is not the whole answer: it breaks off, or, with a `last` event, ends in words that say why.
     fn cut(&mut self, last: Option<Bytes>) {
-        if let Some(giving) = self.giving.take() {
+        if let (Some(giving), Some(last)) = (self.giving.take(), last) {
             // It comes after what waits for the client.
-            let cut = io::Error::new(io::ErrorKind::ConnectionAborted, "the answer was cut");
             tokio::spawn(async move {
-                let last = last.ok_or(cut);
-                drop(giving.send(last).await);
+                if giving.send(Part::Data(last)).await.is_ok() {
+                    drop(giving.send(Part::Whole).await);
+                }
             });
         }
         self.gone_at.get_or_insert_with(Instant::now);
@@ -427,10 +429,13 @@ impl Passing {
         if out.is_empty() {
             return;
         }
-        let part = Bytes::from(std::mem::take(out));
+        self.send(Part::Data(std::mem::take(out).into()), ended).await;
+    }
+
+    async fn send(&mut self, part: Part, ended: &mut (impl Future<Output = ()> + Unpin)) {
         let Some(giving) = &self.giving else { return };
         let given = tokio::select! {
-            given = timeout(self.times.slow, giving.send(Ok(part))) => matches!(given, Ok(Ok(()))),
+            given = timeout(self.times.slow, giving.send(part)) => matches!(given, Ok(Ok(()))),
             () = &mut *ended => false,
         };
         if !given {
@@ -439,7 +444,7 @@ impl Passing {
     }
 }
 
-async fn client_gone(giving: Option<&mpsc::Sender<Result<Bytes, io::Error>>>) {
+async fn client_gone(giving: Option<&mpsc::Sender<Part>>) {
     match giving {
         Some(giving) => giving.closed().await,
         None => std::future::pending().await,

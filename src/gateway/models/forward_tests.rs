@@ -94,7 +94,7 @@ impl Scene {
         let (status, _, mut parts) =
             self.begin(script, stream, turn).await.await.expect("somebody answers").map_err(|refusal| refusal.code)?;
         let mut text = Vec::new();
-        while let Some(Ok(part)) = parts.recv().await {
+        while let Some(Part::Data(part)) = parts.recv().await {
             text.extend_from_slice(&part);
         }
         Ok((status.as_u16(), String::from_utf8_lossy(&text).into_owned()))

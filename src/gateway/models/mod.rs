@@ -147,6 +147,8 @@ impl Drop for Seat {
 struct Tongue {
     dialect: Option<Dialect>,
     stream: bool,
+    /// What becomes of it is counted by whoever forwards it.
+    forwarded: bool,
 }
 
 impl Tongue {
@@ -165,12 +167,12 @@ impl Tongue {
 /// Answers a call below [`PREFIX`].
 pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
     let began = Instant::now();
-    let mut tongue = Tongue { dialect: None, stream: false };
+    let mut tongue = Tongue { dialect: None, stream: false, forwarded: false };
     match one(gateway, request, began, &mut tongue).await {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.call_refused("/models", refusal.code.label());
-            if let Some(dialect) = tongue.dialect {
+            if let Some(dialect) = tongue.dialect.filter(|_| !tongue.forwarded) {
                 gateway.metrics.model_call(super::meter::dialect_label(dialect), "refused", began.elapsed());
             }
             tongue.refuse(&refusal)
@@ -231,11 +233,14 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     drop(bytes);
     let (heading, headed) = oneshot::channel();
     // A task of its own: a client that goes must not leave a call unsettled.
+    tongue.forwarded = true;
     let stopping = gateway.models.stopping.clone();
     gateway.models.tasks.spawn(async move { stopping.run_until_cancelled(forward::run(job, heading)).await });
     let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
-    let mut response = Response::new(if tongue.stream { answers::as_it_comes(parts) } else { answers::whole(parts).await });
+    let cut = || Refusal::new(Code::GovernorAway, "the answer broke off before it was whole; try again").retry_after(5);
+    let body = if tongue.stream { answers::as_it_comes(parts) } else { answers::whole(parts).await.ok_or_else(cut)? };
+    let mut response = Response::new(body);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)
 }

@@ -170,13 +170,14 @@ impl Meter {
     }
 
     /// Of all other items nothing is told any more.
-    pub fn keep_items(&self, items: impl Fn(&str) -> bool) {
-        let known: Vec<String> = {
+    pub fn keep_items(&self, living: impl FnOnce(&HashSet<String>) -> HashSet<String>) {
+        let known: HashSet<String> = {
             let state = self.lock();
             state.items.items.keys().chain(state.items.holds.values()).cloned().collect()
         };
         // Not under our lock: whoever is asked has one of its own.
-        let gone: HashSet<String> = known.into_iter().filter(|uid| !items(uid)).collect();
+        let living = living(&known);
+        let gone: HashSet<String> = known.into_iter().filter(|uid| !living.contains(uid)).collect();
         if !gone.is_empty() {
             self.lock().items.keep(|uid| !gone.contains(uid));
         }
@@ -236,7 +237,7 @@ mod tests {
         meter.lock().items.held(session(), 1, "i");
         assert!(!meter.until_settled("i", Duration::ZERO).await && meter.until_settled("other", Duration::ZERO).await);
         meter.ended_early("i", key.clone());
-        meter.keep_items(|_| false);
+        meter.keep_items(|_| HashSet::new());
         assert_eq!(meter.known_late(), [], "its call is open");
         meter.lock().items.settled(session(), &settle(1, 9, Quality::Exact));
         assert_eq!(meter.known_late(), [("i".to_owned(), key)]);
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(meter.known_late().len(), 1, "that failed");
         assert_eq!(meter.used_by("i", 0).map(|told| told.total), Some(9));
         meter.told_late("i", false);
-        meter.keep_items(|_| false);
+        meter.keep_items(|_| HashSet::new());
         assert_eq!((meter.known_late().len(), meter.used_by("i", 0)), (0, None));
     }
 

@@ -290,7 +290,7 @@ async fn tick(context: Arc<Context>) {
             Key::Task { item, epoch } => leases.contains(&(item.clone(), *epoch)),
             Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } => true,
         });
-        context.meter.keep_items(|uid| context.desk.lives(uid));
+        context.meter.keep_items(|known| context.desk.living(known));
         let standings = context.meter.standings();
         context.metrics.budgets(standings.iter().flat_map(|(key, views)| views.iter().map(move |view| measured(key, view))));
     }

@@ -142,6 +142,16 @@ impl Room {
         entry.is_some_and(|entry| entry.uid == uid && !entry.record.phase.ended())
     }
 
+    /// Of the items with these uids, those that are here and have not ended.
+    fn living(&self, uids: &HashSet<String>) -> Vec<String> {
+        // Of two long lists the shorter one is gone through.
+        if uids.len() < self.names.len() {
+            uids.iter().filter(|uid| self.lives(uid)).cloned().collect()
+        } else {
+            self.names.keys().filter(|uid| uids.contains(*uid) && self.lives(uid)).cloned().collect()
+        }
+    }
+
     /// The tokens that each attempt at the item with this uid may spend, if they are limited, and the item.
     pub fn share(&self, uid: &str) -> Option<&(i64, Leaf<ItemTokens>)> {
         self.shares.get(uid)
@@ -664,9 +674,9 @@ impl Desk {
         self.shelves().iter().flat_map(|(_, shelf)| of(&enter(shelf))).collect()
     }
 
-    /// Whether the item with this uid, wherever it is, has not ended.
-    pub fn lives(&self, uid: &str) -> bool {
-        self.shelves().iter().any(|(_, shelf)| enter(shelf).lives(uid))
+    /// Of the items with these uids, wherever they are, those that have not ended.
+    pub fn living(&self, uids: &HashSet<String>) -> HashSet<String> {
+        self.shelves().iter().flat_map(|(_, shelf)| enter(shelf).living(uids)).collect()
     }
 
     /// Pods that hold an item.
