@@ -30,6 +30,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
 use spillway_dialect::{Kind, Route};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -48,6 +49,9 @@ use crate::serve::Peer;
 use crate::wire::meter::{Dialect, ITEM, Target, Way};
 use crate::wire::work::Held as Lease;
 use crate::wire::{Code, Refusal};
+
+/// To read and to write anew a body of so many bytes takes so long that others' calls would wait for it: it is done beside them.
+const LARGE: usize = 128 * 1024;
 
 /// Before the name of the entry.
 pub const PREFIX: &str = "/models/";
@@ -207,25 +211,27 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     let patience = gateway.models.times.patience;
     let job = match route.kind {
         Kind::Hello | Kind::ListModels => {
-            parse(&route, &head.headers, &bytes)?;
+            parse(&route, &head.headers, &bytes).await?;
             let way = way(route.model.clone());
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
             tongue.dialect = tongue.dialect.or(Some(target.dialect));
             forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
         }
         Kind::CountTokens => {
-            let call = parse(&route, &head.headers, &bytes)?;
+            let call = parse(&route, &head.headers, &bytes).await?;
             let way = way(Some(call.model().to_owned()));
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
             forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
         }
         Kind::Generate => {
-            let call = parse(&route, &head.headers, &bytes)?;
+            let call = parse(&route, &head.headers, &bytes).await?;
             tongue.stream = call.stream();
             let way = way(Some(call.model().to_owned()));
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
             let target: Target = held.given.target.clone();
-            let sent = upstream::Call { body: call.upstream(held.given.output).into(), ..sent };
+            let output = held.given.output;
+            let (body, call) = beside(bytes.len(), move || (call.upstream(output), call)).await?;
+            let sent = upstream::Call { body: body.into(), ..sent };
             let counted = Some(forward::Counted { held, call });
             forward::Job { gateway: gateway.clone(), pod, way, target, counted, sent, began, seat, place }
         }
@@ -245,9 +251,21 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     Ok(response)
 }
 
-fn parse(route: &Route, headers: &HeaderMap, body: &[u8]) -> Result<spillway_dialect::Call, Refusal> {
-    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    Ok(spillway_dialect::parse(route, text(header::CONTENT_TYPE), text(header::CONTENT_ENCODING), body)?)
+async fn parse(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<spillway_dialect::Call, Refusal> {
+    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
+    let (kind, encoding) = (text(header::CONTENT_TYPE), text(header::CONTENT_ENCODING));
+    let (route, body) = (route.clone(), body.clone());
+    let parsed = beside(body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), &body));
+    Ok(parsed.await??)
+}
+
+/// Works on a body of so many bytes: a large one on a thread of its own.
+async fn beside<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    if bytes < LARGE {
+        return Ok(work());
+    }
+    let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
+    tokio::task::spawn_blocking(work).await.map_err(lost)
 }
 
 /// The item that the sidecar says is worked on.
