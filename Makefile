@@ -61,7 +61,7 @@ fmt: ## fail if the code is not formatted
 	cargo fmt --all --check
 
 lint: ## clippy, warnings are errors
-	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	cargo clippy --workspace --all-targets --test e2e --all-features --locked -- -D warnings
 
 deny: $(TOOLS)/bin/cargo-deny ## licences, sources and duplicate dependencies
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --all-features check bans licenses sources

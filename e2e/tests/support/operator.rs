@@ -64,7 +64,9 @@ impl Operator {
         std::fs::create_dir_all(&logs).expect("a folder for logs");
         let log = File::create(logs.join(format!("{namespace}-{name}.log"))).expect("a log file");
         let port = free_port(Ipv4Addr::LOCALHOST.into());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
+        // Another one by name: of the same sources, as `make e2e` has it.
+        let binary = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
+        let mut command = Command::new(binary);
         command.args(arguments).args(["--identity", name, listen, &format!("127.0.0.1:{port}")]);
         if let Some(kubeconfig) = kubeconfig {
             command.env("KUBECONFIG", kubeconfig);
