@@ -1,10 +1,11 @@
-//! Processes and their memory as `/proc` and the control groups show them. It only looks.
+//! Processes and their memory as `/proc` and the control groups show them. It looks, and changes nothing but our own priority.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use rustix::process::{Pid, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -54,6 +55,15 @@ fn stat_seconds(pid: u32, number: usize) -> anyhow::Result<f64> {
 /// Seconds of processor time it has used so far, its own and the kernel's for it.
 pub fn processor_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok(stat_seconds(pid, 14)? + stat_seconds(pid, 15)?)
+}
+
+/// Gives all our threads this priority, as `nice(1)` counts. What is begun later has that of whoever begins it.
+pub fn renice(priority: i32) -> anyhow::Result<()> {
+    for thread in fs::read_dir("/proc/self/task")? {
+        let thread = thread?.file_name().to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
+        setpriority_process(thread, priority).context("another priority")?;
+    }
+    Ok(())
 }
 
 /// When it was begun, in steps of 10 ms.
