@@ -161,15 +161,24 @@ impl Plan {
     }
 }
 
+/// Numbers that were given out and of which no Agent was seen yet: it is being made, or will be.
+fn unseen(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> Vec<i64> {
+    let existing: BTreeSet<i64> = agents.iter().filter_map(|agent| agent.sequence).collect();
+    (collected_below..spawned).filter(|number| !existing.contains(number)).collect()
+}
+
+/// How many Agents count towards what is wanted, those that are being made among them.
+pub fn there(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> u32 {
+    let counted = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count();
+    u32::try_from(counted + unseen(spawned, collected_below, agents).len()).unwrap_or(u32::MAX)
+}
+
 /// Decide.
 pub fn plan(facts: &Facts) -> Plan {
     let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _, hibernate, with_hibernated } = facts;
-    let existing: BTreeSet<i64> = agents.iter().filter_map(|agent| agent.sequence).collect();
-    let unseen: Vec<i64> = (*collected_below..*spawned).filter(|number| !existing.contains(number)).collect();
+    let unseen = unseen(*spawned, *collected_below, agents);
     let seen_below = unseen.first().copied().unwrap_or(*spawned).max(*collected_below);
-
-    let counted = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count();
-    let counted = u32::try_from(counted + unseen.len()).unwrap_or(u32::MAX);
+    let counted = there(*spawned, *collected_below, agents);
 
     let mut plan = Plan { counters: Counters { spawned: *spawned, collected_below: seen_below }, ..Plan::default() };
     if !unseen.is_empty() {

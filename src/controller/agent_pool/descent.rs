@@ -21,12 +21,13 @@ struct Lower {
 pub struct Descent(Mutex<HashMap<Key, Lower>>);
 
 impl Descent {
-    /// The size of a pool now, on its way to `target`, and how long until it may be another one.
-    pub fn step(&self, pool: &AgentPool, target: Desired, empty: Duration) -> (Desired, Option<Duration>) {
+    /// The size of a pool now, on its way to `target`, and how long until it may be another one. `there`: so many there are. Who
+    /// left by itself is not made, or woken, again only to cool down: also a new leader keeps no more than it finds.
+    pub fn step(&self, pool: &AgentPool, target: Desired, there: u32, empty: Duration) -> (Desired, Option<Duration>) {
         let stored = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u32::try_from(desired).ok());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lower = all.entry(Key::of(pool)).or_insert(Lower { held: stored.unwrap_or(0), since: None });
-        lower.held = lower.held.min(pool.spec.max());
+        lower.held = lower.held.min(pool.spec.max()).min(there.max(target.count));
         let since = if target.count < lower.held { Some(lower.since.unwrap_or_else(BootTime::now)) } else { None };
         let facts = Facts {
             held: lower.held,
@@ -42,5 +43,29 @@ impl Descent {
     /// The pool is gone.
     pub fn forget(&self, key: &Key) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::scaling::Why;
+
+    /// The size of a pool whose status says that three are wanted, when so many are there and so many are needed.
+    fn step(descent: &Descent, there: u32, needed: u32) -> u32 {
+        let mut pool =
+            AgentPool::new("p", serde_json::from_value(serde_json::json!({"type": "worker", "scaling": {"max": 5}})).expect("a spec"));
+        pool.status = Some(crate::api::agent_pool::AgentPoolStatus { desired: Some(3), ..Default::default() });
+        let why = if needed == 0 { Why::NoWork } else { Why::AgentsWanted };
+        descent.step(&pool, Desired { count: needed, why }, there, Duration::from_secs(60)).0.count
+    }
+
+    #[test]
+    fn a_new_leader_keeps_those_that_are_there_and_brings_nobody_back() {
+        assert_eq!(step(&Descent::default(), 3, 1), 3, "they cool down");
+        assert_eq!(step(&Descent::default(), 0, 0), 0, "they sleep, or left");
+        assert_eq!(step(&Descent::default(), 0, 2), 2, "there is work for two");
+        let descent = Descent::default();
+        assert_eq!([3, 2, 3].map(|there| step(&descent, there, 1)), [3, 2, 2], "one left by itself");
     }
 }

@@ -23,7 +23,7 @@ use crate::controller::walls;
 use crate::governor::breaker::{Standing as Circuit, work as breaker};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::work::calls::queues_of;
-use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes};
+use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes, there};
 use crate::policy::scaling::{self, Desired, Work};
 
 /// How long a pool without work waits when neither it nor its queue says.
@@ -101,9 +101,13 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
         work: wanted_work(pool, work),
         room: None,
     });
+    let now = jiff::Timestamp::now();
+    let all: Vec<AgentFacts> = mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect();
+    let collected_below = status.and_then(|status| status.collected_below).unwrap_or(0);
+    let there = there(spawned, collected_below, &all);
     let follows = spec.work_aware() && spec.replicas.is_none();
     let (desired, settles) =
-        if follows { context.descent.step(pool, target, empty_after(pool, &namespace, context)) } else { (target, None) };
+        if follows { context.descent.step(pool, target, there, empty_after(pool, &namespace, context)) } else { (target, None) };
     if !follows {
         context.descent.forget(&Key { namespace: namespace.clone(), name: pool.name_any() });
     }
@@ -114,11 +118,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let short = without_tokens(pool, &standing::of_pool(pool, context));
     let circuit = breaker::standing(context, &Key { namespace: namespace.clone(), name: pool.name_any() });
     let stopped = stopped(pool, circuit.as_ref());
-    let now = jiff::Timestamp::now();
-    let all: Vec<AgentFacts> = mine.iter().map(|(agent, number)| agent_facts(agent, *number, now, spec.mode, context)).collect();
     // While it is being tried whether its work succeeds again no more agents are made than may try.
     let tries = circuit.as_ref().and_then(|circuit| circuit.probes);
-    let there = u32::try_from(all.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count()).unwrap_or(u32::MAX);
     let facts = Facts {
         desired: tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))),
         may_grow: missing.is_empty()
@@ -128,7 +129,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && stopped.is_none()
             && walls::stand(&namespace, context),
         spawned,
-        collected_below: status.and_then(|status| status.collected_below).unwrap_or(0),
+        collected_below,
         agents: all,
         stopped_ttl: Duration::from_secs(spec.stopped_ttl_seconds().into()),
         hibernate: follows && hibernates(pool, &namespace, context),
