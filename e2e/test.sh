@@ -24,7 +24,8 @@ finish() {
 trap finish EXIT
 
 step "building the tests"
-cargo test --locked --test e2e --no-run
+# Of the whole workspace, as the unit tests were built: of one package alone its dependencies would be others.
+cargo test --workspace --locked --test e2e --no-run
 
 step "starting the cluster $SPILLWAY_CLUSTER"
 # Two cores carry it all: without waiting for the disk at each write, what is slow is slow for a reason of ours.
@@ -41,7 +42,7 @@ SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log)
 # The operator as the image has it: what is not optimised at all takes the two cores from the cluster.
 SPILLWAY_BINARY=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick/spillway")
 export SPILLWAY_AUDIT_LOG SPILLWAY_BINARY
-e2e() { "${cluster[@]}" run cargo test --locked --test e2e -- "$@"; }
+e2e() { "${cluster[@]}" run cargo test --workspace --locked --test e2e -- "$@"; }
 
 # again LOG : what failed in it is run once more, by itself, if so much may.
 unsteady=()
@@ -79,7 +80,7 @@ clear_away() {
 waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
 e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
 beside=$!
-steady target/e2e-together.log --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}"
+steady target/e2e-together.log --test-threads 6 --skip ::alone_ "${waiting[@]/#/--skip=}"
 step "the tests that wait"
 if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; else cat target/e2e-waiting.log; again target/e2e-waiting.log; fi
 

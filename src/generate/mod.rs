@@ -95,6 +95,11 @@ mod tests {
     }
 
     #[test]
+    fn what_is_committed_is_what_the_code_says() {
+        check(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_or_else(|stale| panic!("{stale}"));
+    }
+
+    #[test]
     fn the_charts_crds_are_kept_on_uninstall() {
         let files = files().expect("files");
         let in_chart: Vec<_> = files.iter().filter(|(path, _)| path.starts_with("charts/")).collect();
