@@ -80,7 +80,7 @@ clear_away() {
 waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
 e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
 beside=$!
-steady target/e2e-together.log --test-threads 6 --skip ::alone_ "${waiting[@]/#/--skip=}"
+steady target/e2e-together.log --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}"
 step "the tests that wait"
 if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; else cat target/e2e-waiting.log; again target/e2e-waiting.log; fi
 

@@ -269,10 +269,12 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: Po
     if reason == Some(reasons::NODE_UNREACHABLE) {
         return Standing::Unreachable;
     }
-    if agent.metadata.deletion_timestamp.is_some() {
-        return Standing::Leaving;
-    }
     let to_sleep = agent.spec.hibernated == Some(true);
+    if agent.metadata.deletion_timestamp.is_some() {
+        // One that sleeps has no pod: its place is free at once, or another one that sleeps would be taken for too many.
+        let asleep = to_sleep && phase == Some(AgentPhase::Hibernated);
+        return if asleep { Standing::Hibernated { paused: true } } else { Standing::Leaving };
+    }
     match phase {
         Some(AgentPhase::Hibernated) if to_sleep => Standing::Hibernated { paused: is_paused(agent) },
         Some(AgentPhase::Hibernated) => Standing::Spawning, // it is being woken
@@ -491,6 +493,15 @@ mod tests {
         assert_eq!(sleepy(false, asleep), Standing::Spawning, "it is being woken");
         let paused = json!([{"type": "Paused", "status": "True", "reason": "PausedBySpec", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
         assert_eq!(sleepy(true, json!({"phase": "Hibernated", "conditions": paused})), Standing::Hibernated { paused: true });
+    }
+
+    #[test]
+    fn who_is_deleted_asleep_holds_no_place() {
+        let mut agent = agent(json!({"phase": "Hibernated"}));
+        agent.spec.hibernated = Some(true);
+        agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+        let standing = standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance);
+        assert!(!standing.counts() && standing == Standing::Hibernated { paused: true }, "nor is it woken, or deleted again");
     }
 
     #[test]
