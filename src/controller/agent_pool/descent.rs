@@ -53,8 +53,11 @@ mod tests {
 
     /// The size of a pool whose status says that three are wanted, when so many are there and so many are needed.
     fn step(descent: &Descent, there: u32, needed: u32) -> u32 {
-        let mut pool =
-            AgentPool::new("p", serde_json::from_value(serde_json::json!({"type": "worker", "scaling": {"max": 5}})).expect("a spec"));
+        let mut pool = AgentPool::new(
+            "p",
+            serde_json::from_value(serde_json::json!({"type": "worker", "agent": {"image": "i", "command": ["c"]}, "scaling": {"max": 5}}))
+                .expect("a spec"),
+        );
         pool.status = Some(crate::api::agent_pool::AgentPoolStatus { desired: Some(3), ..Default::default() });
         let why = if needed == 0 { Why::NoWork } else { Why::AgentsWanted };
         descent.step(&pool, Desired { count: needed, why }, there, Duration::from_secs(60)).0.count
