@@ -167,10 +167,14 @@ fn unseen(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> Vec<i64>
     (collected_below..spawned).filter(|number| !existing.contains(number)).collect()
 }
 
+fn count(unseen: &[i64], agents: &[AgentFacts]) -> u32 {
+    let seen = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count();
+    u32::try_from(seen + unseen.len()).unwrap_or(u32::MAX)
+}
+
 /// How many Agents count towards what is wanted, those that are being made among them.
 pub fn there(spawned: i64, collected_below: i64, agents: &[AgentFacts]) -> u32 {
-    let counted = agents.iter().filter(|agent| agent.sequence.is_some() && agent.standing.counts()).count();
-    u32::try_from(counted + unseen(spawned, collected_below, agents).len()).unwrap_or(u32::MAX)
+    count(&unseen(spawned, collected_below, agents), agents)
 }
 
 /// Decide.
@@ -178,7 +182,7 @@ pub fn plan(facts: &Facts) -> Plan {
     let Facts { desired, may_grow, spawned, collected_below, agents, stopped_ttl: _, hibernate, with_hibernated } = facts;
     let unseen = unseen(*spawned, *collected_below, agents);
     let seen_below = unseen.first().copied().unwrap_or(*spawned).max(*collected_below);
-    let counted = there(*spawned, *collected_below, agents);
+    let counted = count(&unseen, agents);
 
     let mut plan = Plan { counters: Counters { spawned: *spawned, collected_below: seen_below }, ..Plan::default() };
     if !unseen.is_empty() {
