@@ -203,8 +203,8 @@ fn method(scale: Scale) -> String {
          {loud_calls} calls of models a second; {broken} streams a second that break, every other one left by its caller after \
          {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a process of the lowest priority, who \
          measures (callers, workers and provider of the quiet one) of a high one, since on a cluster both are other machines; it begins \
-         {} s before the quiet one is measured. What failed is counted and not timed. Change: of the time beside the flood to the mean of both alone. All of it by turns with the \
-         second way of serving; a percentile is of one turn",
+         {} s before the quiet one is measured. What failed is counted and not timed. Change: of the time beside the flood to the mean \
+         of both alone. All of it by turns with the second way of serving; a percentile is of one turn",
         QUIET_THINK.as_millis(),
         time.as_secs_f64(),
         LOUD_THINK[0].as_secs(),
