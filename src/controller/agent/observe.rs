@@ -19,7 +19,7 @@ use crate::controller::stores::PoolObject;
 use crate::controller::walls;
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::live::View;
-use crate::governor::work::desk::Holding;
+use crate::governor::work::room::Holding;
 use crate::policy::agent::{Facts, Hindrance, HindranceKind, Observed as PodObserved, Pod as PodFact, Sleep, Spawn, Stage};
 use crate::policy::budget::{Key as TokenKey, Obstacle};
 use crate::policy::hub;

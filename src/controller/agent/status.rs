@@ -10,7 +10,7 @@ use crate::api::{Agent, AgentStatus};
 use crate::controller::conditions::{Builder, find, with_old_words};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::live::{Asks, View};
-use crate::governor::work::desk::Holding;
+use crate::governor::work::room::Holding;
 use crate::policy::agent::{Doing, End, GiveUp, HindranceKind, State};
 use crate::policy::health::Finding;
 use crate::policy::hub::Decision;

@@ -16,7 +16,7 @@ use crate::controller::context::Context;
 use crate::governor::budget::facts::bulkhead;
 use crate::governor::live::View;
 use crate::governor::preflight;
-use crate::governor::work::desk::Holding;
+use crate::governor::work::room::Holding;
 use crate::policy::agent::{GiveUp, Life};
 use crate::policy::health::Finding;
 use crate::policy::hub::{Action, Decision, Mode, Raised, Rule, Signal, Violation, Who, Worth, chronic, decide as decide_in_hub};

@@ -8,9 +8,9 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::convert::{self, Beside};
-use super::desk::{Queues, now};
 use super::follow::tell_failure;
 use super::queues;
+use super::room::{Queues, now};
 use super::run::store;
 use crate::api::agent_pool::PoolMode;
 use crate::api::names;

@@ -1,416 +1,28 @@
-//! The books of all namespaces, in memory, and what is known beside them: who waits for work, who is not to get any more,
-//! which items are being written.
+//! The [rooms](super::room) of all namespaces, each behind a lock of its own, and who has to be looked at.
 //!
-//! It must not do I/O, and no lock is held over anything that waits. Each namespace has its own: whoever goes through ten
-//! thousand items of one keeps nobody of another waiting. What always holds: what is known of an item never goes back to an
-//! older version; nothing is given out before everything was listed once.
+//! It must not do I/O, and no lock is held over anything that waits: whoever goes through ten thousand items of one namespace
+//! keeps nobody of another waiting. What always holds: nothing is given out before everything was listed once.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 
 use super::convert;
-use crate::api::work_item::ItemTokens;
-use crate::api::{WorkItem, WorkQueue, names};
-use crate::cluster::clock::BootTime;
+use super::room::{Holding, Queues, Room};
+use crate::api::{WorkItem, WorkQueue};
 use crate::controller::Key;
-use crate::governor::budget::object::Leaf;
 use crate::policy::work::admit::Queue;
-use crate::policy::work::book::{Book, Class, Counts, Entry, Taker};
-use crate::policy::work::item::{At, Phase, Policy, Record, Verb};
-use crate::policy::work::lease::{self, Fence, claimable};
+use crate::policy::work::book::{Counts, Entry};
+use crate::policy::work::item::{At, Phase, Record, Verb};
+use crate::policy::work::lease::{self, Fence};
 use crate::serve::turns::{Bounds, Turns};
-use crate::wire::follow::Message;
-use crate::wire::work::{Advance, Held, ItemOrder, ItemWanted};
-
-/// A pod that is about to be ended gets nothing for so long; by then it is, or its pool thought better of it.
-const RETIRES: Duration = Duration::from_secs(30);
-/// Who asked for work, and has not asked again for so long, is not waiting any more.
-const WAITS: Duration = Duration::from_secs(40);
-
-/// What pools are told that is no end of an item; in memory alone.
-const ESCALATED: usize = 100;
+use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
 /// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
 /// turns. As many of one namespace may wait as a gateway lets in.
 const CALLS: Bounds = Bounds { all: 32, of_one: 24, waiting: 8_000 };
-
-/// Now, as people write it.
-pub fn now() -> At {
-    At(Timestamp::now().as_millisecond())
-}
-
-/// The queues of a pool in order, with the types that it takes from each.
-pub type Queues = Vec<(String, Vec<String>)>;
-
-/// Who waits for work.
-#[derive(Clone, Debug)]
-struct Waiting {
-    labels: BTreeMap<String, String>,
-    queues: Queues,
-    since: BootTime,
-}
-
-/// What an agent holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
-    /// The item's name.
-    pub name: String,
-    /// The lease.
-    pub held: Held,
-    /// Where the item is in its life: one of the held phases.
-    pub phase: Phase,
-    /// Its policy.
-    pub policy: Policy,
-    /// Its pauses so far.
-    pub pauses: i64,
-    /// A person resumed the last of them.
-    pub resumed: bool,
-    /// This attempt got somewhere, or wrote down where to go on from.
-    pub worth: bool,
-}
-
-/// Where a write of an item waits for its turn: one in each, since what is needed must not wait for what is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lane {
-    /// Somebody waits for it.
-    Needed,
-    /// It only shows that the item waits.
-    Shown,
-    /// It is the item's deletion.
-    Collected,
-}
-
-/// One namespace.
-#[derive(Default)]
-pub struct Room {
-    /// Its items.
-    pub book: Book,
-    names: HashMap<String, String>,
-    busy: HashSet<String>,
-    again: HashSet<String>,
-    queued: HashMap<Lane, HashSet<String>>,
-    queue_versions: HashMap<String, String>,
-    waiting: BTreeMap<String, Waiting>,
-    /// Pools whose agents are not called for work: there are no tokens for it.
-    held_back: HashSet<String>,
-    /// Pools whose agents are not called for work: the circuit of their work refuses it.
-    stopped: HashSet<String>,
-    listening: BTreeMap<String, (String, BootTime)>,
-    /// Every change up to this version is known: the watch told of it. Answers to our own writes may be ahead.
-    watched: u64,
-    /// What ended and may not be told yet, by its version: the pool that submitted it.
-    news: BTreeMap<u64, String>,
-    /// What pools are to be told beside that, with its place among the ends.
-    escalated: VecDeque<(u64, String, Message)>,
-    /// Plans of which nobody told yet that they ended.
-    ended_plans: HashSet<String>,
-    retired: HashMap<String, BootTime>,
-    told: (u64, u64),
-    progress: HashMap<String, (Advance, Option<BootTime>)>,
-    /// The attempts, by item and epoch, that got somewhere.
-    worth: HashMap<String, i64>,
-    /// Items that may spend so many tokens, by uid: the item as it was when it was read last.
-    shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
-    /// What all others have used, as far as it is stored and is anything.
-    used: HashMap<String, i64>,
-}
-
-impl Room {
-    fn is_empty(&self) -> bool {
-        let idle = self.waiting.is_empty()
-            && self.listening.is_empty()
-            && self.retired.is_empty()
-            && self.busy.is_empty()
-            && self.queued.values().all(HashSet::is_empty);
-        idle && self.book.iter().next().is_none() && self.book.queues().next().is_none()
-    }
-
-    /// The item with this uid.
-    pub fn by_uid(&self, uid: &str) -> Option<(String, Entry)> {
-        let name = self.names.get(uid)?;
-        self.book.get(name).filter(|entry| entry.uid == uid).map(|entry| (name.clone(), entry.clone()))
-    }
-
-    /// Whether the item with this uid is there and has not ended.
-    pub fn lives(&self, uid: &str) -> bool {
-        let entry = self.names.get(uid).and_then(|name| self.book.get(name));
-        entry.is_some_and(|entry| entry.uid == uid && !entry.record.phase.ended())
-    }
-
-    /// Of the items with these uids, those that are here and have not ended.
-    fn living(&self, uids: &HashSet<String>) -> Vec<String> {
-        // Of two long lists the shorter one is gone through.
-        if uids.len() < self.names.len() {
-            uids.iter().filter(|uid| self.lives(uid)).cloned().collect()
-        } else {
-            self.names.keys().filter(|uid| uids.contains(*uid) && self.lives(uid)).cloned().collect()
-        }
-    }
-
-    /// The tokens that each attempt at the item with this uid may spend, if they are limited, and the item.
-    pub fn share(&self, uid: &str) -> Option<&(i64, Leaf<ItemTokens>)> {
-        self.shares.get(uid)
-    }
-
-    /// Tokens that the item with this uid has used, as it is stored; none: it has a share, and they are counted there.
-    pub fn used(&self, uid: &str) -> Option<i64> {
-        (!self.shares.contains_key(uid)).then(|| self.used.get(uid).copied().unwrap_or(0))
-    }
-
-    /// All such items, with the epoch of their lease if somebody holds them.
-    pub fn shares(&self) -> impl Iterator<Item = (&(i64, Leaf<ItemTokens>), i64)> {
-        self.shares.iter().filter_map(|(uid, share)| {
-            let entry = self.book.get(self.names.get(uid)?)?;
-            entry.record.holder.as_ref().map(|_| (share, entry.record.epoch))
-        })
-    }
-
-    /// Whether a pod holds this very lease, whatever else it holds.
-    pub fn holds(&self, pod: &str, held: &Held) -> bool {
-        let fence = Fence { epoch: held.epoch, pod, agent: "" };
-        self.by_uid(&held.uid).is_some_and(|(_, entry)| lease::holds(&entry.record, fence))
-    }
-
-    /// What a pod holds.
-    pub fn holding(&self, pod: &str) -> Option<Holding> {
-        let (name, entry) = self.book.held_by(pod)?;
-        let held = Held { uid: entry.uid.clone(), epoch: entry.record.epoch };
-        let pauses = entry.record.pauses;
-        Some(Holding {
-            name: name.to_owned(),
-            phase: entry.record.phase,
-            policy: self.book.policy(entry),
-            pauses,
-            resumed: entry.record.phase == Phase::Paused && entry.spec.resume_pause >= pauses,
-            worth: self.worth.get(&held.uid) == Some(&held.epoch),
-            held,
-        })
-    }
-
-    /// Begins to write an item. No: somebody does already, and it is looked at again afterwards.
-    pub fn begin(&mut self, name: &str) -> bool {
-        let free = self.busy.insert(name.to_owned());
-        if !free {
-            self.again.insert(name.to_owned());
-        }
-        free
-    }
-
-    /// A write of an item waits for its turn. No: one does already.
-    pub fn enqueue(&mut self, name: &str, lane: Lane) -> bool {
-        self.queued.entry(lane).or_default().insert(name.to_owned())
-    }
-
-    /// Its turn has come.
-    pub fn dequeue(&mut self, name: &str, lane: Lane) {
-        self.queued.entry(lane).or_default().remove(name);
-    }
-
-    /// Whether a write of it waits there.
-    pub fn is_queued(&self, name: &str, lane: Lane) -> bool {
-        self.queued.get(&lane).is_some_and(|names| names.contains(name))
-    }
-
-    /// Who is next for this agent, of those that can be given out at this moment; not one that is being written, if `but_written`.
-    pub fn next_for(&self, taker: &Taker, but_written: bool) -> Option<String> {
-        let free = |name: &str| {
-            let entry = self.book.get(name);
-            !(but_written && self.is_busy(name)) && entry.is_some_and(|entry| claimable(&entry.spec, &entry.record, taker.now))
-        };
-        self.book.next_for(taker, free).map(str::to_owned)
-    }
-
-    /// Whether it is being written.
-    pub fn is_busy(&self, name: &str) -> bool {
-        self.busy.contains(name)
-    }
-
-    /// This pod gets nothing any more; not if it holds something.
-    pub fn retire(&mut self, pod: &str) -> bool {
-        let free = self.book.held_by(pod).is_none();
-        if free {
-            self.retired.insert(pod.to_owned(), BootTime::now());
-            self.waiting.remove(pod);
-        }
-        free
-    }
-
-    /// Whether it gets nothing any more.
-    pub fn is_retired(&self, pod: &str) -> bool {
-        self.retired.get(pod).is_some_and(|since| since.elapsed() < RETIRES)
-    }
-
-    /// A pod asks for work and there is none.
-    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, queues: Queues) {
-        let waiting = Waiting { labels, queues, since: BootTime::now() };
-        self.waiting.insert(pod.to_owned(), waiting);
-    }
-
-    /// The agents of these pools, and of no others, are not called for work. Whether it is so for fewer than before.
-    pub fn hold_back(&mut self, pools: HashSet<String>) -> bool {
-        let before = std::mem::replace(&mut self.held_back, pools);
-        before.iter().any(|pool| !self.held_back.contains(pool))
-    }
-
-    /// As [`hold_back`](Self::hold_back), of pools whose circuit refuses them work.
-    pub fn stop(&mut self, pools: HashSet<String>) -> bool {
-        let before = std::mem::replace(&mut self.stopped, pools);
-        before.iter().any(|pool| !self.stopped.contains(pool))
-    }
-
-    /// The circuit of a pool has just refused it work: nobody of it is called until [`stop`](Self::stop) lets it go.
-    pub fn stopped(&mut self, pool: &str) {
-        self.stopped.insert(pool.to_owned());
-    }
-
-    /// A pod asks what became of what its pool's agents submitted, and nothing new did.
-    pub fn listens(&mut self, pod: &str, pool: &str) {
-        self.listening.insert(pod.to_owned(), (pool.to_owned(), BootTime::now()));
-    }
-
-    /// Those that listen and of whose pools' items some ended, as far as the watch told.
-    fn told(&mut self) -> Vec<String> {
-        self.listening.retain(|_, (_, since)| since.elapsed() < WAITS);
-        let later = self.news.split_off(&self.watched.saturating_add(1));
-        let pools: HashSet<String> = std::mem::replace(&mut self.news, later).into_values().collect();
-        self.listening.extract_if(.., |_, (pool, _)| pools.contains(pool)).map(|(pod, _)| pod).collect()
-    }
-
-    /// The agents of a pool are to be told this, after what ended before `place`.
-    pub fn escalate(&mut self, place: u64, pool: &str, message: Message) {
-        if self.escalated.len() == ESCALATED {
-            self.escalated.pop_front();
-        }
-        self.escalated.push_back((place, pool.to_owned(), message));
-        self.news.insert(place, pool.to_owned());
-    }
-
-    /// What a pool is to be told beside what ended, with its place.
-    pub fn escalated(&self, pool: &str) -> impl Iterator<Item = (u64, &Message)> {
-        self.escalated.iter().filter(move |(_, of, _)| of == pool).map(|(place, _, message)| (*place, message))
-    }
-
-    /// The watch told of every change up to this version. Yes: of some that end what was submitted.
-    pub fn watch(&mut self, version: u64) -> bool {
-        self.watched = self.watched.max(version);
-        self.news.first_key_value().is_some_and(|(first, _)| *first <= self.watched)
-    }
-
-    /// How far everything is known, as a version.
-    pub fn watched(&self) -> u64 {
-        self.watched
-    }
-
-    /// Whether a plan ended and that was not told yet. Once it is asked it counts as told.
-    pub fn tell_plan(&mut self, plan: &str) -> bool {
-        self.ended_plans.remove(plan)
-    }
-
-    /// A pod does not wait any more.
-    pub fn served(&mut self, pod: &str) {
-        self.waiting.remove(pod);
-    }
-
-    /// Those that wait and could get something now, each for another item as far as numbers tell; and those that listen.
-    fn called(&mut self) -> Vec<String> {
-        self.waiting.retain(|_, waiting| waiting.since.elapsed() < WAITS);
-        let mut alike: HashMap<(&Queues, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
-        for (pod, waiting) in &self.waiting {
-            alike.entry((&waiting.queues, &waiting.labels)).or_default().push(pod);
-        }
-        let mut room: HashMap<&str, u64> = HashMap::new();
-        let mut left: HashMap<(&str, &Class), u64> = HashMap::new();
-        let mut called = Vec::new();
-        // Those that are alike can take the same: one look does for all of them.
-        for ((queues, labels), pods) in alike {
-            // They wait on: whoever lets their pool go has all looked at again.
-            if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
-                continue;
-            }
-            let taker = Taker { agent: "", labels, queues, now: now() };
-            if self.next_for(&taker, false).is_none() {
-                continue;
-            }
-            let mut fits: Vec<(&str, &Class)> = Vec::new();
-            for (queue, types) in queues {
-                room.entry(queue).or_insert_with(|| self.book.claimable(queue, &[]));
-                for (class, count) in self.book.classes(queue, |class| class.of_types(types) && class.selects(labels)) {
-                    left.entry((queue, class)).or_insert(count);
-                    fits.push((queue, class));
-                }
-            }
-            for pod in pods {
-                let one = fits.iter().find(|(queue, class)| room.get(queue) > Some(&0) && left.get(&(*queue, *class)) > Some(&0));
-                let Some((queue, class)) = one else { break };
-                room.entry(queue).and_modify(|room| *room -= 1);
-                left.entry((queue, class)).and_modify(|left| *left -= 1);
-                called.push(pod.clone());
-            }
-        }
-        called.iter().for_each(|pod| drop(self.waiting.remove(pod)));
-        called.extend(self.told());
-        called
-    }
-
-    /// Whether there is more, or less, to do or being done than when this was asked last.
-    pub fn moved(&mut self) -> bool {
-        let ready = self.book.queues().map(|queue| self.book.claimable(queue, &[])).sum();
-        let held = u64::try_from(self.book.holders().count()).unwrap_or(u64::MAX);
-        self.retired.retain(|_, since| since.elapsed() < RETIRES);
-        std::mem::replace(&mut self.told, (ready, held)) != (ready, held)
-    }
-
-    /// How far an item is, as its holder says.
-    pub fn advanced(&mut self, uid: &str, advance: Advance) {
-        let slot = self.progress.entry(uid.to_owned()).or_default();
-        let Advance { epoch, percent, message, checkpoint_ref } = advance;
-        if percent.is_some_and(|percent| percent > 0) || checkpoint_ref.is_some() {
-            self.worth.insert(uid.to_owned(), epoch);
-        }
-        if slot.0.epoch != epoch {
-            slot.0 = Advance::default(); // of an attempt before
-        }
-        let known = &slot.0;
-        slot.0 = Advance {
-            epoch,
-            percent: percent.or(known.percent),
-            message: message.or_else(|| known.message.clone()),
-            checkpoint_ref: checkpoint_ref.or_else(|| known.checkpoint_ref.clone()),
-        };
-    }
-
-    /// What was said of how far an item is and is not stored.
-    pub fn progress(&self, uid: &str) -> Option<Advance> {
-        self.progress.get(uid).map(|(advance, _)| advance.clone()).filter(|said| *said != Advance::default())
-    }
-
-    /// This is stored now.
-    pub fn progress_stored(&mut self, uid: &str, stored: &Advance) {
-        if let Some((said, written)) = self.progress.get_mut(uid) {
-            *written = Some(BootTime::now());
-            if said == stored {
-                *said = Advance::default();
-            }
-        }
-    }
-
-    /// Whether it is to be stored now: the last time was at least `gap` ago.
-    pub fn progress_is_due(&self, uid: &str, gap: Duration) -> bool {
-        self.progress.get(uid).is_some_and(|(_, written)| written.is_none_or(|written| written.elapsed() >= gap))
-    }
-
-    /// Items with progress to store that was last stored at least `gap` ago.
-    pub fn unsaved_progress(&self, gap: Duration) -> Vec<String> {
-        let due = |written: &Option<BootTime>| written.is_none_or(|written| written.elapsed() >= gap);
-        let said = self.progress.iter().filter(|(_, (advance, written))| *advance != Advance::default() && due(written));
-        said.filter_map(|(uid, _)| self.names.get(uid).cloned()).collect()
-    }
-}
 
 /// A room, and its lock.
 type Shelf = Arc<Mutex<Room>>;
@@ -507,42 +119,7 @@ impl Desk {
             let mut state = self.lock();
             state.highest_epoch = epoch.max(state.highest_epoch);
         }
-        let touched = self.with(&namespace, |room| {
-            let known = room.book.get(&name).filter(|known| known.uid == entry.uid);
-            // The version that is known says nothing new, and what was decided on it may be on its way.
-            if known.is_some_and(|known| !newer(&entry.version, &known.version)) {
-                return None;
-            }
-            let ready_since = known.and_then(|known| known.ready_since);
-            // What we saw ourselves is finer than what is stored; of before a redrive nothing counts.
-            let first_ready = known.filter(|known| known.record.redrives == entry.record.redrives).and_then(|known| known.first_ready);
-            let first_ready = first_ready.or(entry.first_ready);
-            let before = known.map(|known| known.record.phase);
-            if entry.record.phase.ended() {
-                room.progress.remove(&entry.uid);
-                room.worth.remove(&entry.uid);
-            } else if convert::has_worth(item) {
-                room.worth.insert(entry.uid.clone(), entry.record.epoch);
-            }
-            let changed = before != Some(entry.record.phase);
-            if changed && entry.record.phase.ended() {
-                let version = entry.version.parse().unwrap_or(0);
-                room.news.extend(entry.spec.submitted_by.clone().map(|pool| (version, pool)));
-            }
-            let plan = entry.spec.plan.as_ref().map(|(plan, _)| plan.clone());
-            room.names.insert(entry.uid.clone(), name.clone());
-            if let Some(tokens) = item.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.tokens) {
-                room.shares.insert(entry.uid.clone(), (tokens, Leaf::from(item)));
-            } else if let Some(used) = item.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used) {
-                room.used.insert(entry.uid.clone(), used);
-            }
-            room.book.put(&name, Entry { ready_since, first_ready, ..entry }, now());
-            // What ended before we looked for the first time was told of by whoever led then.
-            if before.is_some_and(|before| !before.ended()) {
-                room.ended_plans.extend(plan.filter(|plan| room.book.ended_plan(plan).is_some()));
-            }
-            Some(if changed { room.book.touched_by(&name) } else { Vec::new() })
-        });
+        let touched = self.with(&namespace, |room| room.observe(&name, item, entry));
         let Some(touched) = touched else { return };
         self.look(&namespace, &name);
         self.look_at(&namespace, touched);
@@ -557,41 +134,14 @@ impl Desk {
 
     /// An item is gone.
     pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
-        let touched = self.with(namespace, |room| {
-            room.names.remove(uid);
-            room.progress.remove(uid);
-            room.worth.remove(uid);
-            room.shares.remove(uid);
-            room.used.remove(uid);
-            if room.book.get(name).is_none_or(|entry| entry.uid != uid) {
-                return Vec::new();
-            }
-            let touched = room.book.touched_by(name);
-            room.book.remove(name);
-            touched
-        });
+        let touched = self.with(namespace, |room| room.forget(name, uid));
         self.look_at(namespace, touched);
     }
 
     /// A queue, as it is now; none: it is gone.
     pub fn observe_queue(&self, namespace: &str, name: &str, queue: Option<&WorkQueue>) {
         let listed = self.lock().queues_listed;
-        let touched = self.with(namespace, |room| {
-            let version = queue.and_then(|queue| queue.metadata.resource_version.clone()).unwrap_or_default();
-            let known = room.queue_versions.get(name);
-            if queue.is_some() && known.is_some_and(|known| newer(known, &version)) {
-                return Vec::new();
-            }
-            if queue.is_some() {
-                room.queue_versions.insert(name.to_owned(), version);
-            }
-            let groups = queue.map(convert::cancelled_groups).unwrap_or_default();
-            let mut touched = room.book.set_cancelled(name, groups);
-            if room.book.set_queue(name, queue.map(convert::queue)) {
-                touched.extend(room.book.of_queue(name));
-            }
-            touched
-        });
+        let touched = self.with(namespace, |room| room.observe_queue(name, queue));
         if listed {
             self.look_at(namespace, touched);
         }
@@ -631,29 +181,14 @@ impl Desk {
 
     /// A write of an item is over, however it ended.
     pub fn written(&self, namespace: &str, name: &str) {
-        let again = self.with(namespace, |room| {
-            room.busy.remove(name);
-            room.again.remove(name)
-        });
-        if again {
+        if self.with(namespace, |room| room.written(name)) {
             self.look(namespace, name);
         }
     }
 
     /// What is true of an item from now on, though it is not stored: whoever depends on it is looked at.
     pub fn remember(&self, namespace: &str, name: &str, entry: &Entry, record: Record) {
-        let touched = self.with(namespace, |room| {
-            // Somebody may have claimed it since that was decided.
-            if room.book.get(name) != Some(entry) {
-                return Vec::new();
-            }
-            if room.is_busy(name) {
-                room.begin(name); // looked at again afterwards
-                return Vec::new();
-            }
-            room.book.record(name, record, true, now());
-            room.book.touched_by(name)
-        });
+        let touched = self.with(namespace, |room| room.remember(name, entry, record));
         self.look_at(namespace, touched);
     }
 
@@ -738,11 +273,6 @@ impl Desk {
     pub fn queue(&self, namespace: &str, queue: &str) -> Option<Queue> {
         self.within(namespace, |room| room.book.queue(queue).cloned())?
     }
-}
-
-/// Versions of one resource are numbers that rise. What is no number is taken for news.
-fn newer(version: &str, than: &str) -> bool {
-    !matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(version), Ok(than)) if version <= than)
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
 //! What the desk says of items, from objects as they are stored.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use super::*;
+use crate::api::names;
+use crate::wire::work::Advance;
 
 const NAMESPACE: &str = "team";
 

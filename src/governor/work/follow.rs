@@ -10,7 +10,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use kube::ResourceExt;
 
 use super::calls::{ready, unavailable};
-use super::desk::Room;
+use super::room::Room;
 use crate::api::WorkItem;
 use crate::cluster::Error;
 use crate::controller::Context;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::desk::now;
+use super::room::now;
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::Gang;
 use crate::controller::{AgentObject, Context, Key};

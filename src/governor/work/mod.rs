@@ -6,7 +6,8 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | [`desk`] | the books of all namespaces, and who has to be looked at |
+//! | [`desk`] | the rooms of all namespaces, and who has to be looked at |
+//! | [`room`] | one namespace: its book, who waits for work, what is being written |
 //! | [`convert`] | from custom resources to what is decided on, and back to a status |
 //! | [`watch`] | the watches of items and queues |
 //! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
@@ -25,6 +26,7 @@ pub mod follow;
 pub mod gangs;
 pub mod objectives;
 pub mod queues;
+pub mod room;
 pub mod run;
 pub mod spent;
 pub mod submit;

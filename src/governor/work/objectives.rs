@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Desk, now};
+use super::desk::Desk;
+use super::room::now;
 use crate::api::conditions::reasons;
 use crate::api::{WorkItem, WorkQueue};
 use crate::controller::{Context, Key};

@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::convert::{self, Beside};
-use super::desk::{Lane, Room, now};
 use super::follow::tell_failure;
 use super::gangs;
 use super::queues::Queues;
+use super::room::{Lane, Room, now};
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, WorkItem, WorkQueue, names};
