@@ -57,8 +57,30 @@ pub fn processor_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok(stat_seconds(pid, 14)? + stat_seconds(pid, 15)?)
 }
 
-/// Gives all our threads this priority, as `nice(1)` counts. What is begun later has that of whoever begins it.
+/// A priority of ours, as `nice(1)` counts, until it is dropped.
+pub struct Priority(());
+
+impl Priority {
+    /// Takes it.
+    pub fn take(priority: i32) -> anyhow::Result<Self> {
+        renice(priority).map(|()| Self(()))
+    }
+}
+
+impl Drop for Priority {
+    fn drop(&mut self) {
+        let _ = renice(0); // a shell that goes on before others does no harm
+    }
+}
+
+/// Gives all our threads this priority, as `nice(1)` counts. What is begun later has that of whoever begins it. Where the kernel
+/// shares the processor among sessions first (autogroup), a thread's counts within its session only: there the session, which
+/// is also that of whatever we begin, gets it as well.
 pub fn renice(priority: i32) -> anyhow::Result<()> {
+    let sessions_first = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.trim() == "1");
+    if sessions_first {
+        fs::write("/proc/self/autogroup", priority.to_string()).context("another priority for the session")?;
+    }
     for thread in fs::read_dir("/proc/self/task")? {
         let thread = thread?.file_name().to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw);
         setpriority_process(thread, priority).context("another priority")?;

@@ -16,7 +16,7 @@ use super::load::{self, Answers, Load, Target};
 use super::loud::{BYTES, Flooded, LEFT_AFTER, Loud, Much, STREAMS};
 use super::{Arm, Callers, LIMIT, Serves, Stage, Used, failures, provider, rate_or};
 use crate::arrivals::arrivals;
-use crate::processes;
+use crate::processes::{self, Priority};
 use crate::report::{Report, Row, float, percentile};
 use crate::room::{Room, within};
 use crate::size::Size;
@@ -44,8 +44,11 @@ const TURNS: usize = 3;
 /// For so long each time; before that, the flood alone.
 const TIME: Duration = Duration::from_secs(60);
 const BEGINNING: Duration = Duration::from_secs(5);
-/// Who measures, as `nice(1)` counts: the quiet namespace's callers, workers and provider are other machines on a cluster, too,
-/// and must not wait for this one's processor while they take the time.
+/// Of what is not the cluster's own, as `nice(1)` counts: on a cluster the control plane has machines of its own, and takes no
+/// processor time from the operators.
+const BEFORE_THE_CLUSTER: i32 = -5;
+/// Who measures: the quiet namespace's callers, workers and provider are other machines on a cluster, too, and must not wait for
+/// this one's processor while they take the time.
 const FIRST: i32 = -10;
 
 /// How much of it.
@@ -139,6 +142,7 @@ struct Taken {
 /// Takes it, by turns: with the same operators for both namespaces, and with operators of their own.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of_environment(size)?;
+    let _priority = Priority::take(BEFORE_THE_CLUSTER)?;
     let (mut shared, mut apart) = (Vec::new(), Vec::new());
     for turn in 1..=size.runs(TURNS) {
         println!("  turn {turn}");
@@ -202,9 +206,10 @@ fn method(scale: Scale) -> String {
          were deleted. The flood: {items} items that wait, made beforehand, and {loud} workers that each take one for {} to {} s; \
          {loud_calls} calls of models a second; {broken} streams a second that break, every other one left by its caller after \
          {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a process of the lowest priority, who \
-         measures (callers, workers and provider of the quiet one) of a high one, since on a cluster both are other machines; it begins \
-         {} s before the quiet one is measured. What failed is counted and not timed. Change: of the time beside the flood to the mean \
-         of both alone. All of it by turns with the second way of serving; a percentile is of one turn",
+         measures (callers, workers and provider of the quiet one) of the highest, and operators come before the cluster's own \
+         processes, since on a cluster all these are different machines; it begins {} s before the quiet one is measured. What failed \
+         is counted and not timed. Change: of the time beside the flood to the mean of both alone. All of it by turns with the second \
+         way of serving; a percentile is of one turn",
         QUIET_THINK.as_millis(),
         time.as_secs_f64(),
         LOUD_THINK[0].as_secs(),
@@ -255,7 +260,7 @@ impl<'a> Both<'a> {
         let (began, before) = (Instant::now(), self.cost()?);
         let calls = Load { rate: QUIET_CALLS, time: self.scale.time, keep: true, body: provider::body(provider::WHOLE, BYTES) };
         let (calls, due) = tokio::join!(load::open(&self.quiet_target, &calls), self.submit(part));
-        processes::renice(0)?;
+        processes::renice(BEFORE_THE_CLUSTER)?;
         let (due, cost) = (due?, self.cost()?.since(before, began.elapsed()));
         // What is not claimed by then is told.
         let late = within(self.scale.time, "all are claimed", async || {

@@ -139,7 +139,7 @@ fn say(mut to: impl std::io::Write, what: &impl Serialize) -> anyhow::Result<()>
 /// What the other process does, with a provider at `node`, until its input ends.
 pub fn main(node: &str) -> anyhow::Result<()> {
     // A thread has the priority of the one that begins it.
-    rustix::process::nice(LOWEST).context("a lower priority")?;
+    rustix::process::setpriority_process(None, LOWEST).context("a lower priority")?;
     crate::runtime()?.block_on(serve(node))
 }
 
