@@ -306,7 +306,8 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
-    room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(2, 6)})).await;
+    // Long beside what a busy machine holds up single heartbeats: who was late before all fell silent would be given up alone.
+    room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(2, 20)})).await;
     let pods = {
         Fleet::of(&room, 6).await;
         room.pods_ready(6).await
@@ -316,7 +317,7 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     let link = stopped::Link::of(&pods[0]);
     let lost = told.until(&alone, "given up", |state| state.phase == "Stale").await;
     assert_eq!(lost.ready, "HeartbeatLost");
-    assert!((6..12).contains(&served(&lost.words)), "{lost:?}");
+    assert!((20..40).contains(&served(&lost.words)), "{lost:?}");
     told.until(&alone, "ended by force", |state| state.phase == "ForceStopped").await;
     let many = told.of(&alone).into_iter().find(|state| state.heartbeating.contains("SilentWithMany"));
     assert_eq!(many, None, "nobody was silent with it");
@@ -331,7 +332,7 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
         told.until(&name, "silent with many", |state| state.heartbeating == "Unknown/SilentWithMany").await;
         let lost = told.until(&name, "given up in the end", |state| state.phase == "Stale").await;
         assert_eq!(lost.ready, "HeartbeatLost");
-        assert!(served(&lost.words) >= 12, "only after a second time-out: {lost:?}");
+        assert!(served(&lost.words) >= 40, "only after a second time-out: {lost:?}");
         let states = told.of(&name);
         let at = |holds: &dyn Fn(&crate::support::fleet::State) -> bool| states.iter().position(holds).expect("it was seen");
         assert!(at(&|state| state.heartbeating == "Unknown/SilentWithMany") < at(&|state| state.phase == "Stale"), "{states:#?}");
