@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use spillway::policy::breaker::{Answer, At, Circuit, Guard, Outcome, Settings, scopes};
 
-use crate::report::{Report, Row, float, folder};
+use crate::report::{Report, Row, float, folder, milliseconds};
 use crate::size::Size;
 
 /// For so long, each time.
@@ -106,7 +106,7 @@ fn taken(command: &mut Command) -> anyhow::Result<f64> {
     let began = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
     ensure!(status.success(), "{command:?} ended with {status}");
-    Ok(began.elapsed().as_secs_f64() * 1000.0)
+    Ok(milliseconds(began.elapsed()))
 }
 
 /// One question: whether there is news, whether a command may be run, and that it ended.

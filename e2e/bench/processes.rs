@@ -1,4 +1,4 @@
-//! Processes and their memory as `/proc` and the control groups show them. It looks, and changes nothing but our own priority.
+//! Processes and their memory as `/proc` and the control groups show them. It looks, and changes nothing but our priority and our session's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -146,6 +146,11 @@ pub fn folder(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.canonicalize()?)
 }
 
+/// A time as it is reported.
+pub fn milliseconds(time: std::time::Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
 /// A count as a number that can be divided.
 pub fn float(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::INFINITY, f64::from)

@@ -39,6 +39,7 @@ use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::hands::Hands;
+use crate::report::milliseconds;
 use crate::room::{Room, within};
 
 /// Between two looks at walls that stand, as in a pod.
@@ -340,7 +341,7 @@ impl Shared {
             Ok(Answer::Refused(refusal)) => Some(format!("refused: {}", refusal.code.label())),
             Err(silence) => Some(silence.to_string()),
         };
-        lock(&self.samples).push(Sample { call, took: took.map(|took| took.as_secs_f64() * 1000.0), trouble });
+        lock(&self.samples).push(Sample { call, took: took.map(milliseconds), trouble });
     }
 }
 

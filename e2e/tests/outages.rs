@@ -306,7 +306,8 @@ async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
-    // Long beside what a busy machine holds up single heartbeats: who was late before all fell silent would be given up alone.
+    // Those are silent together whose last words are at most a third of the time-out apart. That must be well over a period, or
+    // a busy machine that delays one heartbeat has one given up alone.
     room.apply_pool("free", json!({"replicas": 6, "supervision": heartbeat(2, 20)})).await;
     let pods = {
         Fleet::of(&room, 6).await;

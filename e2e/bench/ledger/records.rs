@@ -16,7 +16,7 @@ use spillway::governor::budget::records::Job;
 use spillway::policy::budget::{Body, Key, Log, Route};
 
 use super::world::budget;
-use crate::report::{Report, Row, float, percentile};
+use crate::report::{Report, Row, float, milliseconds, percentile};
 use crate::room::Room;
 use crate::size::Size;
 
@@ -93,7 +93,7 @@ async fn write(client: &Client, meter: &Meter, job: Job) -> anyhow::Result<(f64,
     let (object, patch) = meter.prepare(&job).context("something to write")?;
     let (bytes, began) = (patch.to_string().len(), Instant::now());
     let (stored, _) = object::write(client, &object, &patch).await?;
-    let took = began.elapsed().as_secs_f64() * 1000.0;
+    let took = milliseconds(began.elapsed());
     drop(meter.stored(&job, stored));
     Ok((took, bytes))
 }

@@ -17,7 +17,7 @@ use super::loud::{BYTES, Flooded, LEFT_AFTER, Loud, Much, STREAMS};
 use super::{Arm, Callers, LIMIT, Serves, Stage, Used, failures, provider, rate_or};
 use crate::arrivals::arrivals;
 use crate::processes::{self, Priority};
-use crate::report::{Report, Row, float, percentile};
+use crate::report::{Report, Row, float, milliseconds, percentile};
 use crate::room::{Room, within};
 use crate::size::Size;
 use crate::work::items;
@@ -60,9 +60,8 @@ struct Scale {
     items: usize,
     loud_calls: f64,
     broken: f64,
-    /// Beside the flood, and alone each time.
+    /// Beside the flood.
     time: Duration,
-    alone: Duration,
 }
 
 impl Scale {
@@ -75,8 +74,12 @@ impl Scale {
         };
         let part = float(loud) / float(LOUD);
         let (loud_calls, broken) = (rate_or(LOUD_CALLS * part)?, BROKEN * part);
-        let time = size.time(TIME);
-        Ok(Self { quiet: QUIET.min(size.agents), loud, items, loud_calls, broken, time, alone: time / PART_ALONE })
+        Ok(Self { quiet: QUIET.min(size.agents), loud, items, loud_calls, broken, time: size.time(TIME) })
+    }
+
+    /// Each time without the flood.
+    fn alone(self) -> Duration {
+        self.time / PART_ALONE
     }
 }
 
@@ -153,7 +156,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (mut shared, mut apart) = (Vec::new(), Vec::new());
     // A cluster that never had so many items takes its memory anew for the first who makes them.
     println!("  a flood that is not counted");
-    with_the_same(Scale { time: scale.alone, ..scale }).await?;
+    with_the_same(Scale { time: scale.alone(), ..scale }).await?;
     for turn in 1..=size.runs(TURNS) {
         println!("  turn {turn}");
         if turn % 2 == 1 {
@@ -196,37 +199,38 @@ async fn with_their_own(scale: Scale) -> anyhow::Result<Taken> {
 
 async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &Room, loud: &Room, scale: Scale) -> anyhow::Result<Taken> {
     let both = Both::open(stage, own, flooding, quiet.clone(), loud.clone(), scale).await?;
-    let alone = both.quietly("alone", scale.alone).await?;
+    let alone = both.quietly("alone", scale.alone()).await?;
     let began = Instant::now();
     items::make(&both.loud, scale.items, |number| items::item("flood", &format!("flood-{number:05}"))).await?;
     let filled = super::seconds(began);
     let (beside, flooded) = both.beside().await?;
     both.clear().await?;
-    let again = both.quietly("again", scale.alone).await?;
+    let again = both.quietly("again", scale.alone()).await?;
     Ok(Taken { seen: [alone, beside, again], filled, flooded })
 }
 
 const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: what \
                      the two still share is the machine, the API server and its disk";
-const AGAINST: &str = "beside the same flood, by turns, so that what the machine, the API server and its disk do to one they do to the other; \
-                       change: from all turns' times with operators of its own to all turns' with the same operators";
+const AGAINST: &str = "beside the same flood, by turns, so that what the machine, the API server and its disk do to one they do to the \
+                       other; change: from all turns' times with operators of its own to all turns' with the same operators";
 
 fn method(scale: Scale) -> String {
-    let Scale { quiet, loud, items, loud_calls, broken, time, alone } = scale;
+    let Scale { quiet, loud, items, loud_calls, broken, time } = scale;
     format!(
         "two namespaces, one gateway, one controller, one ClusterBudget above both. The quiet one: {quiet} simulated workers, \
          {QUIET_ITEMS} items a second made by a bare client (from when an item was due until the API server has stored it, and until a \
          worker has it; each takes {} ms) and {QUIET_CALLS} calls of models a second of {BYTES} bytes over kept connections (each from its \
-         own beginning to the last byte), at times of Poisson processes that are the same each time: \
-         {:.1} s alone, {:.1} s beside the flood, and alone again when the flood's items were deleted. The flood: {items} items that wait, made beforehand, and {loud} workers that each take one for {} to {} s; \
-         {loud_calls} calls of models a second; {broken} streams a second that break, every other one left by its caller after \
-         {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a process of the lowest priority, who \
-         measures (callers, workers and provider of the quiet one) of the highest, and operators come before the cluster's own \
-         processes, since on a cluster all these are different machines; it begins {} s before the quiet one is measured. What failed \
-         is counted and not timed. Change: from all turns' times alone to all turns' beside the flood; else a percentile is of one turn. \
-         All of it by turns with the second way of serving, which take turns in going first, after one flood that is not counted",
+         own beginning to the last byte), at times of Poisson processes that are the same each time: {:.1} s alone, {:.1} s beside the \
+         flood, and alone again when the flood's items were deleted. The flood: {items} items that wait, made beforehand, and {loud} \
+         workers that each take one for {} to {} s; {loud_calls} calls of models a second; {broken} streams a second that break, every \
+         other one left by its caller after {LEFT_AFTER} events, the others cut by the provider; its callers and its provider are a \
+         process of the lowest priority, who measures (callers, workers and provider of the quiet one) of the highest, and operators \
+         come before the cluster's own processes, since on a cluster all these are different machines; it begins {} s before the quiet \
+         one is measured. What failed is counted and not timed. Change: from all turns' times alone to all turns' beside the flood; \
+         else a percentile is of one turn. All of it by turns with the second way of serving, which take turns in going first, after \
+         one flood that is not counted",
         QUIET_THINK.as_millis(),
-        alone.as_secs_f64(),
+        scale.alone().as_secs_f64(),
         time.as_secs_f64(),
         LOUD_THINK[0].as_secs(),
         LOUD_THINK[1].as_secs(),
@@ -425,10 +429,6 @@ fn rows(turns: &[Taken]) -> Vec<Row> {
     ]);
     rows.extend(turns.iter().flat_map(|taken| failures("the flood", &taken.flooded.calls.failed)));
     rows
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
 }
 
 /// In percent.

@@ -27,6 +27,7 @@ use tokio_rustls::TlsConnector;
 
 use super::provider::{self, BEFORE_TIME};
 use crate::arrivals::arrivals;
+use crate::report::milliseconds;
 use crate::simulated::address;
 
 /// Of the times at which calls begin, which are the same for each target.
@@ -179,7 +180,7 @@ impl Target {
                 read += end + 2;
                 streamed.whole |= event.ends_with(b"[DONE]");
                 if let Some(left) = left_at(event).filter(|left| *left > 1) {
-                    streamed.delays.push(Duration::from_nanos(now.saturating_sub(left)).as_secs_f64() * 1000.0);
+                    streamed.delays.push(milliseconds(Duration::from_nanos(now.saturating_sub(left))));
                     events.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -222,9 +223,9 @@ pub async fn open(target: &Arc<Target>, load: &Load) -> Answers {
     for call in join_all(calls.collect::<Vec<_>>()).await {
         match call {
             Ok((late, took, result)) => {
-                answers.late.push(late.as_secs_f64() * 1000.0);
+                answers.late.push(milliseconds(late));
                 match result {
-                    Ok(()) => answers.took.push(took.as_secs_f64() * 1000.0),
+                    Ok(()) => answers.took.push(milliseconds(took)),
                     Err(error) => answers.failed.push(format!("{error:#}")),
                 }
             }

@@ -138,8 +138,9 @@ fn say(mut to: impl std::io::Write, what: &impl Serialize) -> anyhow::Result<()>
 
 /// What the other process does, with a provider at `node`, until its input ends.
 pub fn main(node: &str) -> anyhow::Result<()> {
-    // A thread has the priority of the one that begins it.
-    rustix::process::setpriority_process(None, LOWEST).context("a lower priority")?;
+    // A session of its own, or it would come before the cluster with those who measure. Threads have the priority of who begins them.
+    rustix::process::setsid().context("a session of its own")?;
+    processes::renice(LOWEST)?;
     crate::runtime()?.block_on(serve(node))
 }
 
