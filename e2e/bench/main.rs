@@ -14,6 +14,7 @@ mod arrivals;
 mod audit;
 mod breaker;
 mod burst;
+mod cgroup;
 mod failover;
 mod fleet;
 mod hands;
@@ -38,7 +39,8 @@ use report::{Machine, Report, Taken};
 use size::Size;
 
 /// In this order: what is timed comes before what fills the cluster; first those whose controller serves all namespaces.
-const ALL: [&str; 11] = ["ledger", "breaker", "gateway", "flood", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
+const ALL: [&str; 12] =
+    ["ledger", "breaker", "gateway", "flood", "hostile", "failover", "burst", "pod", "work", "agents", "fleet", "writes"];
 /// The one that can do without a cluster.
 const ALONE: &str = "ledger";
 
@@ -58,8 +60,10 @@ fn run() -> anyhow::Result<bool> {
     let asked: Vec<String> = std::env::args().skip(1).collect();
     // One TLS provider for the process; a second installation could only be a bug, and is harmless.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    if let [models::loud::ARGUMENT, node] = asked.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        return models::loud::main(node).map(|()| true);
+    match asked.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [models::loud::ARGUMENT, node] => return models::loud::main(node).map(|()| true),
+        [models::hostile::attacker::ARGUMENT, node] => return models::hostile::attacker::main(node).map(|()| true),
+        _ => {}
     }
     let cluster = asked != [ALONE] || std::env::var_os("KUBECONFIG").is_some();
     for name in ["SPILLWAY_AUDIT_LOG", "SPILLWAY_BINARY", "KUBECONFIG"].into_iter().filter(|_| cluster) {
@@ -97,6 +101,7 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
             "breaker" => breaker::run(size),
             "gateway" => models::run(size).await,
             "flood" => models::flood::run(size).await,
+            "hostile" => models::hostile::run(size, &mut reports).await.map(|()| Vec::new()),
             "failover" => failover::run(size).await,
             "burst" => burst::run(size).await,
             "pod" => pod::run(size).await,

@@ -167,6 +167,11 @@ impl Operator {
         Ok(())
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it still runs.
     pub fn runs(&self) -> bool {
         // One that has ended has no memory any more.

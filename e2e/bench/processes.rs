@@ -149,7 +149,7 @@ pub fn of_pod(uid: &str) -> anyhow::Result<Vec<InPod>> {
 }
 
 /// Where the memory cgroup of `/proc/PID/cgroup` is mounted: version 1 has a line of its own, version 2 the line `0::`.
-fn memory_cgroup(groups: &str) -> Option<PathBuf> {
+pub fn memory_cgroup(groups: &str) -> Option<PathBuf> {
     let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let first = lines.clone().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));
     let (root, path) = match first {

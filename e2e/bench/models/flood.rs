@@ -2,22 +2,17 @@
 //! and the same controller. Measured alone, beside the flood, and alone again: what differs between the two alone is the
 //! machine's, not the flood's.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
-use serde_json::json;
+use kube::api::{DeleteParams, ListParams};
 use spillway::api::WorkItem;
 
-use super::load::{self, Answers, Load, Target};
 use super::loud::{BYTES, Flooded, LEFT_AFTER, Loud, Much, STREAMS};
-use super::{Arm, Callers, LIMIT, Serves, Stage, Used, failures, provider, rate_or};
-use crate::arrivals::arrivals;
+use super::steady::{self, Measured, Steady};
+use super::{Arm, BEFORE_THE_CLUSTER, Callers, FIRST, LIMIT, Serves, Stage, Used, failures, rate_or};
 use crate::processes::{self, Priority};
-use crate::report::{Report, Row, float, milliseconds, percentile};
+use crate::report::{Report, Row, float, percentile};
 use crate::room::{Room, within};
 use crate::size::Size;
 use crate::work::items;
@@ -27,17 +22,11 @@ const ITEMS: usize = 10_000;
 /// Its agents, and theirs who are quiet, where the fleet is not smaller.
 const LOUD: usize = 50;
 const QUIET: usize = 10;
-/// Calls of models a second: of the flood (of so many agents; of fewer in proportion), and of the others.
+/// Calls of models a second of the flood, of so many agents; of fewer in proportion.
 const LOUD_CALLS: f64 = 500.0;
-const QUIET_CALLS: f64 = 20.0;
 /// Streams of the flood that break, a second.
 const BROKEN: f64 = 20.0;
-/// Items a second of those who are quiet.
-const QUIET_ITEMS: f64 = 5.0;
-/// Of the times at which those come.
-const SEED: u64 = 20;
-/// What an item takes an agent: of those who are quiet, and of the flood, whose items are to wait and do not end all at once.
-const QUIET_THINK: Duration = Duration::from_millis(50);
+/// What an item takes an agent of the flood: its items are to wait, and do not end all at once.
 const LOUD_THINK: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(15)];
 /// Both ways of serving, one after the other, so often: an even number, since they take turns in going first.
 const TURNS: usize = 4;
@@ -45,13 +34,6 @@ const TURNS: usize = 4;
 const TIME: Duration = Duration::from_secs(120);
 const PART_ALONE: u32 = 4;
 const BEGINNING: Duration = Duration::from_secs(5);
-/// Of what is not the cluster's own, as `nice(1)` counts: on a cluster the control plane has machines of its own, and takes no
-/// processor time from the operators.
-const BEFORE_THE_CLUSTER: i32 = -5;
-/// Who measures: the quiet namespace's callers, workers and provider are other machines on a cluster, too, and must not wait for
-/// this one's processor while they take the time.
-const FIRST: i32 = -10;
-
 /// How much of it.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
@@ -85,12 +67,7 @@ impl Scale {
 
 /// What the quiet namespace saw.
 struct Seen {
-    /// Milliseconds from when an item was due until its maker was told that it is stored: nothing of Spillway is in that.
-    made: Vec<f64>,
-    /// Until a worker had it.
-    claims: Vec<f64>,
-    unclaimed: usize,
-    calls: Answers,
+    measured: Measured,
     cost: Cost,
 }
 
@@ -126,11 +103,9 @@ struct Both<'a> {
     /// Who serves the quiet one, and the flood: the same, or operators of its own.
     stage: &'a Stage,
     loud_stage: Option<&'a Stage>,
-    quiet: Room,
+    quiet: Steady,
     loud: Room,
-    quiet_callers: Callers,
     loud_callers: Callers,
-    quiet_target: Arc<Target>,
     flooding: &'a Loud,
     scale: Scale,
 }
@@ -217,9 +192,9 @@ const AGAINST: &str = "beside the same flood, by turns, so that what the machine
 fn method(scale: Scale) -> String {
     let Scale { quiet, loud, items, loud_calls, broken, time } = scale;
     format!(
-        "two namespaces, one gateway, one controller, one ClusterBudget above both. The quiet one: {quiet} simulated workers, \
-         {QUIET_ITEMS} items a second made by a bare client (from when an item was due until the API server has stored it, and until a \
-         worker has it; each takes {} ms) and {QUIET_CALLS} calls of models a second of {BYTES} bytes over kept connections (each from its \
+        "two namespaces, one gateway, one controller, one ClusterBudget above both. The quiet one: {quiet} simulated workers, {} items a \
+         second made by a bare client (from when an item was due until the API server has stored it, and until a worker has it; each \
+         takes {} ms) and {} calls of models a second of {BYTES} bytes over kept connections (each from its \
          own beginning to the last byte), at times of Poisson processes that are the same each time: {:.1} s alone, {:.1} s beside the \
          flood, and alone again when the flood's items were deleted. The flood: {items} items that wait, made beforehand, and {loud} \
          workers that each take one for {} to {} s; {loud_calls} calls of models a second; {broken} streams a second that break, every \
@@ -229,7 +204,9 @@ fn method(scale: Scale) -> String {
          one is measured. What failed is counted and not timed. Change: from all turns' times alone to all turns' beside the flood; \
          else a percentile is of one turn. All of it by turns with the second way of serving, which take turns in going first, after \
          one flood that is not counted",
-        QUIET_THINK.as_millis(),
+        steady::ITEMS,
+        steady::ITEM_TIME.as_millis(),
+        steady::CALLS,
         scale.alone().as_secs_f64(),
         time.as_secs_f64(),
         LOUD_THINK[0].as_secs(),
@@ -251,54 +228,27 @@ impl<'a> Both<'a> {
         if loud_stage.is_none() {
             stage.cluster_budget(&[&quiet.namespace, &loud.namespace]).await?;
         }
-        items::apply_queue(&quiet, 0).await?;
+        let quiet = Steady::open(stage, quiet, scale.quiet).await?;
         items::apply_queue(&loud, 0).await?;
-        let workers = |agents: usize| {
-            let scaling = json!({"min": agents, "max": 10000, "workAware": false});
-            json!({"type": "worker", "scaling": scaling, "queues": [{"name": items::QUEUE}]})
-        };
-        let quiet_callers = Callers::gather(stage, &quiet, &stage.provider.served, scale.quiet, workers(scale.quiet)).await?;
-        let loud_callers = Callers::gather(loud_stage.unwrap_or(stage), &loud, &flooding.served, scale.loud, workers(scale.loud)).await?;
-        quiet_callers.fleet.hands().set_think(QUIET_THINK);
+        let pool = steady::pool(scale.loud);
+        let loud_callers = Callers::gather(loud_stage.unwrap_or(stage), &loud, &flooding.served, scale.loud, pool).await?;
         let [least, most] = LOUD_THINK;
         loud_callers.fleet.hands().set_thinks(least, most);
-        let quiet_target = stage.target(Arm::Gateway, None, &quiet_callers)?;
-        Ok(Self { stage, loud_stage, quiet, loud, quiet_callers, loud_callers, quiet_target, flooding, scale })
+        Ok(Self { stage, loud_stage, quiet, loud, loud_callers, flooding, scale })
     }
 
     /// The quiet namespace does what it always does.
     async fn quietly(&self, part: &str, time: Duration) -> anyhow::Result<Seen> {
-        let hands = self.quiet_callers.fleet.hands();
-        within(LIMIT, "the quiet workers wait", async || {
-            let waiting = hands.waiting();
-            anyhow::ensure!(waiting == self.scale.quiet, "{waiting} of {} do", self.scale.quiet);
-            Ok(())
-        })
-        .await?;
-        drop(hands.take());
+        self.quiet.ready().await?;
         processes::renice(FIRST)?;
         let (began, before) = (Instant::now(), self.cost()?);
-        let calls = Load { rate: QUIET_CALLS, time, keep: true, body: provider::body(provider::WHOLE, BYTES) };
-        let (calls, due) = tokio::join!(load::open(&self.quiet_target, &calls), self.submit(part, time));
+        let submitted = self.quiet.submit(part, time).await;
         processes::renice(BEFORE_THE_CLUSTER)?;
-        let (due, cost) = (due?, self.cost()?.since(before, began.elapsed()));
-        // What is not claimed by then is told.
-        let late = within(time, "all are claimed", async || {
-            let ends = hands.ends();
-            anyhow::ensure!(ends >= due.len(), "{ends} of {} were finished", due.len());
-            Ok(())
-        })
-        .await;
-        late.unwrap_or_else(|error| println!("  {error:#}"));
+        let (submitted, cost) = (submitted?, self.cost()?.since(before, began.elapsed()));
+        let measured = self.quiet.measured(submitted, time).await;
         self.stage.runs()?;
         self.loud_stage.map_or(Ok(()), Stage::runs)?;
-        let log = hands.take();
-        let at: HashMap<&str, Instant> = log.claims.iter().rev().map(|claim| (claim.item.as_str(), claim.at)).collect();
-        let claims: Vec<f64> =
-            due.iter().filter_map(|(name, due, _)| Some(milliseconds(at.get(name.as_str())?.saturating_duration_since(*due)))).collect();
-        let made = due.iter().map(|&(_, _, made)| made).collect();
-        drop(self.quiet_callers.fleet.samples());
-        Ok(Seen { unclaimed: due.len() - claims.len(), made, claims, calls, cost })
+        Ok(Seen { measured, cost })
     }
 
     /// Seconds of processor time so far.
@@ -308,21 +258,6 @@ impl<'a> Both<'a> {
             used = used.with(own.used(Arm::Gateway, None)?);
         }
         Ok(Cost { used, measuring: processes::processor_seconds(std::process::id())?, loud: self.flooding.processor_seconds()? })
-    }
-
-    /// Makes its items; when each was due, and the milliseconds until it was stored.
-    async fn submit(&self, part: &str, time: Duration) -> anyhow::Result<Vec<(String, Instant, f64)>> {
-        let begin = Instant::now();
-        let making = arrivals(SEED, QUIET_ITEMS, time).into_iter().enumerate().map(|(number, due)| {
-            let (api, name) = (self.quiet.api::<WorkItem>(), format!("{part}-{number:05}"));
-            let due = begin + due;
-            async move {
-                tokio::time::sleep_until(due.into()).await;
-                api.create(&PostParams::default(), &items::item("quiet", &name)).await?;
-                anyhow::Ok((name, due, milliseconds(due.elapsed())))
-            }
-        });
-        join_all(making.collect::<Vec<_>>()).await.into_iter().collect()
     }
 
     /// The quiet namespace beside the flood.
@@ -353,12 +288,12 @@ impl<'a> Both<'a> {
     }
 }
 
-type Times = fn(&Seen) -> &[f64];
+type Times = fn(&Measured) -> &[f64];
 
 /// What is compared, by the percentiles that the goal may mean: it names the p99 of claims, and no percentile of calls.
 const COMPARED: [(&str, Times, f64, Option<&str>); 6] = [
-    ("due -> stored, p50", |seen| &seen.made, 50.0, None),
-    ("due -> stored, p99", |seen| &seen.made, 99.0, None),
+    ("due -> stored, p50", |seen| &seen.stored, 50.0, None),
+    ("due -> stored, p99", |seen| &seen.stored, 99.0, None),
     ("due -> claimed, p50", |seen| &seen.claims, 50.0, None),
     ("due -> claimed, p99", |seen| &seen.claims, 99.0, GOAL),
     ("call of a model, p50", |seen| &seen.calls.took, 50.0, GOAL),
@@ -368,7 +303,7 @@ const GOAL: Option<&str> = Some("<= 20 %");
 
 /// A percentile of all turns' times: a turn's p99 is the few slowest of its items, and that is chance.
 fn of_all(turns: &[Taken], when: &[usize], of: Times, percent: f64) -> f64 {
-    let times = turns.iter().flat_map(|taken| when.iter().flat_map(move |&at| of(&taken.seen[at])));
+    let times = turns.iter().flat_map(|taken| when.iter().flat_map(move |&at| of(&taken.seen[at].measured)));
     percentile(&times.copied().collect::<Vec<_>>(), percent)
 }
 
@@ -383,7 +318,7 @@ fn changed(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
 /// What the quiet namespace saw beside a flood that had the same operators, against one that had others.
 fn against(shared: &[Taken], apart: &[Taken]) -> Vec<Row> {
     let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
-        let beside = |turns| each(turns, |taken| percentile(of(&taken.seen[BESIDE]), percent));
+        let beside = |turns| each(turns, |taken| percentile(of(&taken.seen[BESIDE].measured), percent));
         [
             changed(what, of_all(apart, &[BESIDE], of, percent), of_all(shared, &[BESIDE], of, percent), goal),
             Row::spread(format!("{what}: the same operators"), beside(shared), "ms"),
@@ -402,18 +337,20 @@ fn rows(turns: &[Taken]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, of, percent, goal) in COMPARED {
         for (at, when) in WHEN.into_iter().enumerate() {
-            rows.push(Row::spread(format!("{what}: {when}"), each(turns, |taken| percentile(of(&taken.seen[at]), percent)), "ms"));
+            rows.push(Row::spread(format!("{what}: {when}"), each(turns, |taken| percentile(of(&taken.seen[at].measured), percent)), "ms"));
         }
         rows.push(changed(what, of_all(turns, &ALONE, of, percent), of_all(turns, &[BESIDE], of, percent), goal));
     }
     for (at, when) in WHEN.into_iter().enumerate() {
-        let spread = |what: &str, unit, number: fn(&Seen) -> f64| {
-            Row::spread(format!("{what}, {when}"), each(turns, |taken| number(&taken.seen[at])), unit)
+        let spread = |what: &str, unit, number: fn(&Measured) -> f64| {
+            Row::spread(format!("{what}, {when}"), each(turns, |taken| number(&taken.seen[at].measured)), unit)
         };
         rows.push(spread("items that were not claimed", "", |seen| float(seen.unclaimed)).goal("0"));
         rows.push(spread("calls that failed", "", |seen| float(seen.calls.failed.len())).goal("0"));
         rows.push(spread("calls began late, p99", "ms", |seen| percentile(&seen.calls.late, 99.0)));
-        rows.extend(turns.iter().flat_map(|taken| failures(&format!("the quiet namespace, {when}"), &taken.seen[at].calls.failed)));
+        rows.extend(
+            turns.iter().flat_map(|taken| failures(&format!("the quiet namespace, {when}"), &taken.seen[at].measured.calls.failed)),
+        );
         rows.extend(PROCESSORS.map(|(who, of)| {
             let percent = each(turns, |taken| of(&taken.seen[at].cost));
             Row::spread(format!("processor, {when}: {who}"), percent, "% of a core")

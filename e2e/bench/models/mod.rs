@@ -6,11 +6,14 @@
 //! for each call, and a real provider.
 
 mod added;
+mod child;
 pub mod flood;
+pub mod hostile;
 mod load;
 pub mod loud;
 mod nginx;
 mod provider;
+mod steady;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -29,6 +32,7 @@ use spillway::api::names::CA_CONFIG_MAP;
 use spillway::api::{Agent, AgentPool, Budget, ClusterBudget, WorkItem};
 use spillway_wire::{CA_FILE, GATEWAY_TLS_NAME};
 
+use crate::cgroup::MemoryGroup;
 use crate::operator::Operator;
 use crate::processes;
 use crate::report::{Report, Row, float};
@@ -51,6 +55,12 @@ const LIFE: i64 = 1_000_000_000_000;
 const PATH: &str = "/v1/chat/completions";
 const GATEWAY_PATH: &str = "/models/first/v1/chat/completions";
 const GATEWAY_PATH_2: &str = "/models/second/v1/chat/completions";
+/// Priority, as `nice(1)` counts, of what is not the cluster's own: on a cluster the control plane has machines of its own, and
+/// takes no processor time from the operators.
+const BEFORE_THE_CLUSTER: i32 = -5;
+/// Priority of who measures: the steady namespace's callers, workers and provider are other machines on a cluster, too, and must
+/// not wait for this one's processor while they take the time.
+const FIRST: i32 = -10;
 /// The token that the gateway shows to the provider, which does not look at it.
 const CREDENTIAL: &str = "nobody-checks-it";
 
@@ -120,6 +130,25 @@ struct Stage {
     api_server: u32,
     /// Of the gateway; in memory where there is such a folder, as in its pod.
     journal: PathBuf,
+    serves: Serves,
+    /// What the gateway was started with.
+    arguments: Vec<String>,
+    limits: Option<Limits>,
+    /// How often operators were started anew.
+    revived: usize,
+}
+
+/// Memory that gateway and controller may have.
+struct Limits {
+    gateway: MemoryGroup,
+    controller: MemoryGroup,
+}
+
+impl Limits {
+    /// In MiB.
+    fn new(gateway: u32, controller: u32) -> anyhow::Result<Self> {
+        Ok(Self { gateway: MemoryGroup::new("gateway", gateway)?, controller: MemoryGroup::new("controller", controller)? })
+    }
 }
 
 /// Which namespaces a controller serves.
@@ -132,6 +161,11 @@ enum Serves {
 impl Stage {
     /// `others` are providers besides its own that the gateway may call.
     async fn open(room: Room, serves: Serves, streams: Streams, others: &[&Served]) -> anyhow::Result<Self> {
+        Self::limited(room, serves, streams, others, None).await
+    }
+
+    /// The same, with limits for their memory.
+    async fn limited(room: Room, serves: Serves, streams: Streams, others: &[&Served], limits: Option<Limits>) -> anyhow::Result<Self> {
         let provider = Provider::serve(room.node, streams).await?;
         let entry = |served: &Served, origin: &str| json!({"origin": origin, "allowPrivate": true, "caBundle": served.certificate});
         let all = std::iter::once(&provider.served).chain(others.iter().copied());
@@ -141,16 +175,62 @@ impl Stage {
         let memory = PathBuf::from("/dev/shm");
         let journal = if memory.is_dir() { memory.join(&room.namespace) } else { room.folder().join("journal") };
         std::fs::create_dir_all(&journal)?;
-        let more = ["--model-origins-file".to_owned(), path(&file), "--journal".to_owned(), path(&journal)];
-        let controller = match serves {
-            Serves::All => Operator::everywhere(&room, "one")?,
-            Serves::Own => Operator::start(&room, "one")?,
-        };
-        let gateway = Operator::gateway_with(&room, "gateway", &more)?;
+        let arguments = ["--model-origins-file".to_owned(), path(&file), "--journal".to_owned(), path(&journal)].to_vec();
+        let controller = Self::controller(&room, serves, "one", limits.as_ref())?;
+        let gateway = Self::gateway(&room, "gateway", &arguments, limits.as_ref())?;
         controller.leads(&room).await?;
         gateway.ready().await?;
         let api_server = processes::api_server(&std::env::var("SPILLWAY_AUDIT_LOG")?)?;
-        Ok(Self { room, controller, gateway, provider, api_server, journal })
+        Ok(Self { room, controller, gateway, provider, api_server, journal, serves, arguments, limits, revived: 0 })
+    }
+
+    fn controller(room: &Room, serves: Serves, name: &str, limits: Option<&Limits>) -> anyhow::Result<Operator> {
+        let controller = match serves {
+            Serves::All => Operator::everywhere(room, name)?,
+            Serves::Own => Operator::start(room, name)?,
+        };
+        limits.map_or(Ok(()), |limits| limits.controller.add(controller.process()))?;
+        Ok(controller)
+    }
+
+    fn gateway(room: &Room, name: &str, arguments: &[String], limits: Option<&Limits>) -> anyhow::Result<Operator> {
+        let gateway = Operator::gateway_with(room, name, arguments)?;
+        limits.map_or(Ok(()), |limits| limits.gateway.add(gateway.process()))?;
+        Ok(gateway)
+    }
+
+    /// Starts those anew that have ended, as a kubelet would, and waits for them; which they were.
+    async fn revive(&mut self) -> anyhow::Result<Vec<&'static str>> {
+        let mut ended = Vec::new();
+        let (room, limits) = (&self.room, self.limits.as_ref());
+        if !self.controller.runs() {
+            self.revived += 1;
+            self.controller = Self::controller(room, self.serves, &format!("one-{}", self.revived), limits)?;
+            ended.push("controller");
+        }
+        if !self.gateway.runs() {
+            self.revived += 1;
+            self.gateway = Self::gateway(room, &format!("gateway-{}", self.revived), &self.arguments, limits)?;
+            ended.push("gateway");
+        }
+        if !ended.is_empty() {
+            self.controller.leads(room).await?;
+            self.gateway.ready().await?;
+        }
+        Ok(ended)
+    }
+
+    /// The most memory of gateway and controller is from now on that of what comes.
+    fn forget_peaks(&self) -> anyhow::Result<()> {
+        let limits = self.limits.as_ref().context("memory groups")?;
+        limits.gateway.forget_peak()?;
+        limits.controller.forget_peak()
+    }
+
+    /// The most memory of gateway and controller since, in MiB.
+    fn peaks(&self) -> anyhow::Result<[f64; 2]> {
+        let limits = self.limits.as_ref().context("memory groups")?;
+        Ok([limits.gateway.peak()?, limits.controller.peak()?])
     }
 
     /// The budget of four levels: the cluster's and the namespaces' share of it here, [`budget`] and the agent's life below.
@@ -196,8 +276,8 @@ impl Stage {
 
     /// Takes away what the next controller that serves all namespaces would find and go on with.
     async fn close(self, rooms: &[&Room]) -> anyhow::Result<()> {
-        let Self { room, controller, gateway, provider, api_server: _, journal } = self;
-        drop((controller, gateway, provider));
+        let Self { room, controller, gateway, provider, api_server: _, journal, serves: _, arguments: _, limits, revived: _ } = self;
+        drop((controller, gateway, provider, limits));
         let _ = std::fs::remove_dir_all(journal);
         match Api::<ClusterBudget>::all(room.client.clone()).delete(&room.namespace, &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => {}

@@ -7,18 +7,19 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use futures::stream;
+use futures::stream::{self, StreamExt as _};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
@@ -36,13 +37,34 @@ pub const WHOLE: &str = "bench-whole";
 pub const STREAM: &str = "bench-stream";
 /// The one whose stream the provider cuts after [`BEFORE_CUT`] events.
 pub const CUT: &str = "bench-cut";
+/// The one whose answer in one piece goes on for [`ENDLESS_BYTES`] and never ends.
+pub const ENDLESS: &str = "bench-endless";
+/// The one that is out of order: 503. Any name that begins so is.
+pub const DOWN: &str = "bench-down";
+/// The one whose calls are refused: 400.
+pub const REFUSED: &str = "bench-refused";
 /// See [`CUT`].
 const BEFORE_CUT: usize = 5;
+/// Bytes of an answer that never ends: below what a gateway that keeps whole answers may keep of one.
+const ENDLESS_BYTES: usize = 15 * 1024 * 1024;
+/// Headers that ask a provider, or a proxy before it, for another answer or another place. None may come here.
+pub const STEERING: [&str; 8] = [
+    "x-goog-fieldmask",
+    "x-http-method-override",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-portkey-custom-host",
+    "helicone-target-url",
+    "x-litellm-api-key",
+    "range",
+];
 /// Bytes of a body in which the model's name must stand.
 const LOOK: usize = 64;
 
 /// The answer in one piece.
 pub const ANSWER: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"That is done, and it was tried: nothing is left to be mended here."},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":16,"total_tokens":216}}"#;
+/// Its tokens, as it says.
+const ANSWER_TOKENS: u64 = 216;
 /// What stands before the time of an event.
 pub const BEFORE_TIME: &[u8] = b"\"created\":";
 const REST_OF_EVENT: &str = r#","model":"bench","choices":[{"index":0,"delta":{"content":" one more word"},"finish_reason":null}]}"#;
@@ -86,12 +108,23 @@ impl Served {
     }
 }
 
+/// What a provider did.
+#[derive(Debug, Default)]
+pub struct Books {
+    /// Tokens that its whole answers said.
+    pub tokens: AtomicU64,
+    /// Headers of [`STEERING`] that came.
+    pub steering: AtomicU64,
+}
+
 /// A provider that serves. Ends with this value.
 pub struct Provider {
     /// Where.
     pub served: Served,
     /// The key of its certificate.
     pub key: String,
+    /// What it did so far.
+    pub books: Arc<Books>,
     _tasks: JoinSet<()>,
 }
 
@@ -104,32 +137,33 @@ impl Provider {
         let chain = vec![CertificateDer::from(issued.cert.der().to_vec())];
         let mut tasks = JoinSet::new();
         let mut addresses = Vec::new();
+        let books = Arc::<Books>::default();
         for protocols in [&["http/1.1"][..], &["h2", "http/1.1"]] {
             let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).map_err(|error| anyhow::anyhow!("a key: {error}"))?;
             let mut config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain.clone(), key)?;
             config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
             let listener = TcpListener::bind(("0.0.0.0", 0)).await?;
             addresses.push(SocketAddr::new(node, listener.local_addr()?.port()));
-            tasks.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), streams));
+            tasks.spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), streams, books.clone()));
         }
         let [first, second] = addresses[..] else { anyhow::bail!("two addresses") };
         let served = Served { first, second, certificate: issued.cert.pem() };
-        Ok(Self { served, key: issued.signing_key.serialize_pem(), _tasks: tasks })
+        Ok(Self { served, key: issued.signing_key.serialize_pem(), books, _tasks: tasks })
     }
 }
 
-async fn accept(listener: TcpListener, tls: TlsAcceptor, streams: Streams) {
+async fn accept(listener: TcpListener, tls: TlsAcceptor, streams: Streams, books: Arc<Books>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else { continue };
-                let tls = tls.clone();
+                let (tls, books) = (tls.clone(), books.clone());
                 connections.spawn(async move {
                     // Without it the last part of an answer waits for the client's acknowledgement of the one before.
                     let _ = stream.set_nodelay(true);
                     let Ok(stream) = tls.accept(stream).await else { return };
-                    let service = service_fn(move |request| answer(request, streams));
+                    let service = service_fn(move |request| answer(request, streams, books.clone()));
                     // How it ended is the client's affair.
                     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
                 });
@@ -139,21 +173,43 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, streams: Streams) {
     }
 }
 
-async fn answer(request: Request<Incoming>, streams: Streams) -> Result<Response<Sent>, Infallible> {
+async fn answer(request: Request<Incoming>, streams: Streams, books: Arc<Books>) -> Result<Response<Sent>, Infallible> {
+    let steering = STEERING.iter().filter(|name| request.headers().contains_key(**name)).count();
+    books.steering.fetch_add(u64::try_from(steering).unwrap_or(u64::MAX), Ordering::Relaxed);
     // Who goes while it sends needs no answer.
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let head = body.get(..LOOK.min(body.len())).unwrap_or_default();
     let says = |model: &str| head.windows(model.len()).any(|part| part == model.as_bytes());
-    let (kind, body) = if says(STREAM) {
+    let mut status = StatusCode::OK;
+    let (kind, body) = if says(ENDLESS) {
+        ("application/json", endless())
+    } else if says(DOWN) || says(REFUSED) {
+        status = if says(DOWN) { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
+        (
+            "application/json",
+            Full::from(r#"{"error":{"message":"no","type":"invalid_request_error"}}"#).map_err(|never| match never {}).boxed(),
+        )
+    } else if says(STREAM) {
         ("text/event-stream", events(streams, None))
     } else if says(CUT) {
         ("text/event-stream", events(streams, Some(BEFORE_CUT)))
     } else {
+        books.tokens.fetch_add(ANSWER_TOKENS, Ordering::Relaxed);
         ("application/json", Full::from(ANSWER).map_err(|never| match never {}).boxed())
     };
     let mut response = Response::new(body);
+    *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     Ok(response)
+}
+
+/// The beginning of an answer with the probabilities of its tokens, and nothing after it.
+fn endless() -> Sent {
+    const PART: &[u8] = br#"{"token":"a","logprob":-0.1,"bytes":[97],"top_logprobs":[]},"#;
+    static FRAME: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(PART.repeat(1024)));
+    let head = Bytes::from_static(br#"{"id":"c","object":"chat.completion","choices":[{"index":0,"logprobs":{"content":["#);
+    let parts = stream::iter(std::iter::once(head).chain((0..ENDLESS_BYTES / FRAME.len()).map(|_| FRAME.clone())));
+    BoxBody::new(StreamBody::new(parts.map(|part| Ok(Frame::data(part))).chain(stream::pending())))
 }
 
 /// A stream of events, each with the time at which it left.
@@ -174,7 +230,7 @@ fn events(streams: Streams, cut: Option<usize>) -> Sent {
         let event = format!("data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":{}{REST_OF_EVENT}\n\n", clock());
         Some((Ok(Frame::data(Bytes::from(event))), number + 1))
     });
-    StreamBody::new(parts).boxed()
+    BoxBody::new(StreamBody::new(parts))
 }
 
 /// The body of a call for this model, of so many bytes. What the gateway could have to change in it stands there already.

@@ -1,0 +1,57 @@
+//! A memory control group with a limit, as a container has one: what is charged to it at most, and that whoever exceeds it is
+//! killed. It is a child of this program's own group; nothing else is changed.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::processes::memory_cgroup;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// The group, until it is dropped.
+pub struct MemoryGroup {
+    folder: PathBuf,
+}
+
+impl MemoryGroup {
+    /// A new one of this name, with a limit in MiB. Needs root, and a kernel that lets a group have processes and children.
+    pub fn new(name: &str, limit_mib: u32) -> anyhow::Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(memory_cgroup).context("this program's memory group")?;
+        let folder = own.join(format!("spillway-bench-{}-{name}", std::process::id()));
+        fs::create_dir(&folder).with_context(|| format!("a memory group, {}", folder.display()))?;
+        let group = Self { folder };
+        let limit = (u64::from(limit_mib) << 20).to_string();
+        fs::write(group.file(["memory.limit_in_bytes", "memory.max"]), limit).context("its limit")?;
+        Ok(group)
+    }
+
+    /// The file of this name: of version 1, or of version 2.
+    fn file(&self, [first, second]: [&str; 2]) -> PathBuf {
+        let file = self.folder.join(first);
+        if file.exists() { file } else { self.folder.join(second) }
+    }
+
+    /// Takes a process in. What it had before stays charged where it was.
+    pub fn add(&self, process: u32) -> anyhow::Result<()> {
+        fs::write(self.folder.join("cgroup.procs"), process.to_string()).with_context(|| format!("process {process} into its memory group"))
+    }
+
+    /// From now on the peak is of what comes.
+    pub fn forget_peak(&self) -> anyhow::Result<()> {
+        fs::write(self.file(["memory.max_usage_in_bytes", "memory.peak"]), "0").context("forgetting the peak of a memory group")
+    }
+
+    /// The most that was charged since, in MiB.
+    pub fn peak(&self) -> anyhow::Result<f64> {
+        let text = fs::read_to_string(self.file(["memory.max_usage_in_bytes", "memory.peak"])).context("the peak of a memory group")?;
+        Ok(text.trim().parse::<f64>()? / MIB)
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder); // one that still has a process goes with the machine
+    }
+}
