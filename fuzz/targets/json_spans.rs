@@ -1,0 +1,35 @@
+//! Any text as the value of a member that no dialect reads: what is passed on is JSON for serde_json too, with the same value,
+//! and what serde_json takes is passed on, but for what is refused on purpose.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+
+/// Why a body may be refused that serde_json reads.
+const ON_PURPOSE: [&str; 6] = [
+    "stands twice",
+    "half a character",
+    "nested deeper",
+    "more than",
+    "some servers read it as",
+    "something stands after the end",
+];
+
+fuzz_target!(|data: &[u8]| {
+    let Some(route) = spillway_dialect::route("POST", "/v1/chat/completions", None) else { return };
+    let mut body = br#"{"model":"m","messages":[],"unread":"#.to_vec();
+    body.extend_from_slice(data);
+    body.push(b'}');
+    let theirs: Result<Value, _> = serde_json::from_slice(&body);
+    match (spillway_dialect::parse(&route, Some("application/json"), None, &body), theirs) {
+        (Ok(_), Ok(value)) => assert!(value.is_object()),
+        (Ok(_), Err(error)) => panic!("taken, and serde_json says {error}"),
+        (Err(_), Err(_)) => {}
+        (Err(fault), Ok(value)) => {
+            // Text that closes the object adds members that dialects read: they may be refused for what they say.
+            let known = value.as_object().is_some_and(|members| members.len() == 3 && members.contains_key("unread"));
+            // serde_json reads numbers beyond f64 only as errors, and a number of any length as a number.
+            assert!(!known || ON_PURPOSE.iter().any(|why| fault.message.contains(why)), "refused: {fault}: {value}");
+        }
+    }
+});

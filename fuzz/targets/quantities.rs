@@ -1,0 +1,18 @@
+//! Quantities of Kubernetes: no text makes a wrong number or an overflow, and what is the same number is the same.
+#![no_main]
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use libfuzzer_sys::fuzz_target;
+use spillway_api::quantity::{nanos, same, units};
+
+fuzz_target!(|text: &str| {
+    let quantity = Quantity(text.to_owned());
+    let number = nanos(&quantity);
+    assert!(same(&quantity, &quantity));
+    let Some(number) = number else { return };
+    assert!(number <= 0 || i128::from(units(&quantity)) >= number / 1_000_000_000, "{text}: {number}");
+    // A plain number is what everybody reads.
+    if let Ok(plain) = text.trim().parse::<u32>() {
+        assert_eq!(number, i128::from(plain) * 1_000_000_000);
+    }
+});
