@@ -131,6 +131,9 @@ struct GatewayArguments {
     /// JSON list of {origin, allowPrivate, caBundle}: where model calls may go [default: the public origins of the providers]
     #[arg(long, value_name = "FILE")]
     model_origins_file: Option<PathBuf>,
+    /// A header of model calls that goes to providers besides the usual ones. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    allowed_header: Vec<String>,
     /// How log lines look. RUST_LOG chooses which are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -273,6 +276,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         pod_uid,
         service_account,
         model_origins_file,
+        allowed_header,
         log_format,
     } = arguments;
     let governor =
@@ -286,6 +290,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         pod_uid,
         account: service_account,
         model_origins: model_origins_file,
+        allowed_headers: allowed_header,
     };
     run(log_format, |stop| gateway::run(settings, stop))
 }

@@ -16,6 +16,7 @@ use super::governor::{self, Governor};
 use super::limits::Limits;
 use super::meter::Meter;
 use super::models::credentials::Credentials;
+use super::models::headers::Allowed;
 use super::models::origins::Origins;
 use super::models::upstream::Upstream;
 use super::models::{Models, Times};
@@ -59,6 +60,8 @@ pub struct Settings {
     pub account: String,
     /// File with the origins that model calls may go to; unset: the public ones.
     pub model_origins: Option<PathBuf>,
+    /// Names of headers that go to providers besides the usual ones.
+    pub allowed_headers: Vec<String>,
 }
 
 /// Runs until `stop`.
@@ -133,7 +136,9 @@ fn models(settings: &Settings, client: Client, governor: Governor) -> anyhow::Re
     };
     let meter = Meter::open(governor, settings.journal.clone(), settings.pod_uid.as_deref())?;
     let credentials = Credentials::new(client, &settings.account, &settings.governor.namespace);
-    Ok(Models::new(meter, Upstream::new(origins), credentials, Times::default()))
+    let mut models = Models::new(meter, Upstream::new(origins), credentials, Times::default());
+    models.allowed = Allowed::new(&settings.allowed_headers).map_err(|why| anyhow::anyhow!("--allowed-header: {why}"))?;
+    Ok(models)
 }
 
 /// Keeps the certificate that we show, and those that we trust, up to date. For ever.

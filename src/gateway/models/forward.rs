@@ -223,6 +223,8 @@ enum Failure {
     Slow,
     Redirect,
     Encoded,
+    /// The provider does not take the team's credential. Its own words may repeat it.
+    Credential(StatusCode),
 }
 
 impl Failure {
@@ -234,15 +236,17 @@ impl Failure {
             Self::Trouble(Trouble::Broken { .. }) => failed(Why::Broken),
             Self::Slow => failed(Why::Late),
             // Of our own making, or of people's.
-            Self::Refused(_) | Self::Trouble(Trouble::NotListed(_) | Trouble::Address { .. }) | Self::Redirect | Self::Encoded => {
-                Outcome::Nothing
-            }
+            Self::Refused(_)
+            | Self::Trouble(Trouble::NotListed(_) | Trouble::Address { .. })
+            | Self::Redirect
+            | Self::Encoded
+            | Self::Credential(_) => Outcome::Nothing,
         }
     }
 
     fn may_have_cost(&self) -> bool {
         match self {
-            Self::Refused(_) | Self::Redirect => false,
+            Self::Refused(_) | Self::Redirect | Self::Credential(_) => false,
             Self::Trouble(trouble) => trouble.may_have_cost(),
             Self::Slow | Self::Encoded => true,
         }
@@ -253,6 +257,7 @@ impl Failure {
             Self::Refused(_) => "refused",
             Self::Trouble(_) | Self::Redirect | Self::Encoded => "unreachable",
             Self::Slow => "slow",
+            Self::Credential(_) => "provider_error",
         }
     }
 
@@ -266,6 +271,11 @@ impl Failure {
             Self::Trouble(trouble) => lasting(trouble.to_string()),
             Self::Slow => passing(format!("{origin} did not begin to answer in time")),
             Self::Redirect => lasting(format!("{origin} answers with a redirect, which is not followed: correct spec.models[].origin")),
+            Self::Credential(status) => lasting(format!(
+                "{origin} refuses the team's credential for this call ({}): correct the Secret that spec.models[].credentialsRef names, or \
+                 what its account may use. The provider's words are left out, since they may repeat the credential",
+                status.as_u16(),
+            )),
             Self::Encoded => lasting(format!("{origin} answers in an encoding that was not asked for, which cannot be metered")),
         }
     }
@@ -320,6 +330,9 @@ async fn send(
 
 /// An answer that can be passed on and metered.
 fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+    if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return Err(Failure::Credential(response.status()));
+    }
     if response.status().is_redirection() || response.status().is_informational() {
         return Err(Failure::Redirect);
     }
@@ -451,13 +464,20 @@ async fn client_gone(giving: Option<&mpsc::Sender<Part>>) {
     }
 }
 
-/// What a provider refuses it does not charge. Only a proxy of its own that lost the answer may have had it work.
+/// What a provider refuses it does not charge. Of an answer that was lost on its way nobody knows what it cost: the estimate is
+/// charged.
 fn settle(held: Held, status: StatusCode, usage: Usage, quality: Quality) {
-    if matches!(status.as_u16(), 502 | 504) {
+    if may_have_worked(status) {
         held.settle(Usage::default(), Quality::Estimated);
     } else {
         held.settle(usage, quality);
     }
+}
+
+/// Whether an answer of this status was lost on its way from a provider that may have worked. 429, 503 and 529 are said before:
+/// there is no room. 500 is the provider's own failure, which none charges.
+fn may_have_worked(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 499 | 502 | 504 | 520..=527)
 }
 
 #[cfg(test)]

@@ -1,26 +1,103 @@
 //! What of a call's headers goes to a provider, and what of its answer's comes back. Pure.
 
+use std::collections::HashSet;
+
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::wire::headers::{HOPS, stays};
 use crate::wire::meter::Room;
 
+/// What published clients send and providers use, whatever the team's credential is. Everything else stays behind: a header may
+/// ask a provider, or a proxy before it, for another answer, another path, another host or another bill.
+const ALLOWED: [&str; 14] = [
+    "accept",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
+    "idempotency-key",
+    "openai-beta",
+    "originator",
+    "session-id",
+    "session_id",
+    "thread-id",
+    "user-agent",
+    "x-client-request-id",
+    "x-goog-api-client",
+    "x-request-id",
+];
+/// The same, by how they begin.
+const ALLOWED_PREFIXES: [&str; 2] = ["x-codex-", "x-stainless-"];
 /// About a body that is written anew, or about whom it came by.
-const OWN: [&str; 7] = ["content-length", "content-encoding", "accept-encoding", "expect", "forwarded", "via", "x-real-ip"];
-/// Of an answer: what is about the provider's connection or host.
-const FOREIGN: [&str; 6] = ["content-length", "content-encoding", "set-cookie", "alt-svc", "strict-transport-security", "server"];
+const OWN: [&str; 9] = [
+    "content-length",
+    "content-type",
+    "content-encoding",
+    "accept-encoding",
+    "expect",
+    "forwarded",
+    "via",
+    "x-real-ip",
+    // Chooses what of an answer is sent, its usage among it.
+    "x-goog-fieldmask",
+];
+/// Bytes of a value that goes out. Longer ones stay behind.
+const VALUE_BYTES: usize = 4 * 1024;
+/// Names that an administrator may add.
+const MORE: usize = 32;
+/// Of an answer: what is about the provider's connection or host, or about the account that the credential is of.
+const FOREIGN: [&str; 9] = [
+    "content-length",
+    "content-encoding",
+    "set-cookie",
+    "alt-svc",
+    "strict-transport-security",
+    "server",
+    "openai-organization",
+    "openai-project",
+    "anthropic-organization-id",
+];
 
-/// The headers of a call, as the provider gets them but for the credential.
-pub fn outward(client: &HeaderMap) -> HeaderMap {
+/// Names of headers that go out besides those that always do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowed(HashSet<HeaderName>);
+
+impl Allowed {
+    /// Of these names. Err: one that is no name, or that never goes out.
+    pub fn new(names: &[String]) -> Result<Self, String> {
+        if names.len() > MORE {
+            return Err(format!("{} headers are allowed besides the usual ones; at most {MORE} may be", names.len()));
+        }
+        let read = |name: &String| {
+            let name = HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is no name of a header"))?;
+            let ours = stays(name.as_str()) || OWN.contains(&name.as_str()) || about_the_way(name.as_str());
+            if ours { Err(format!("{name} never goes to a provider: Spillway says it, or it changes what is counted")) } else { Ok(name) }
+        };
+        names.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn has(&self, name: &HeaderName) -> bool {
+        let text = name.as_str();
+        ALLOWED.contains(&text) || ALLOWED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) || self.0.contains(name)
+    }
+}
+
+/// Who carried the call on, and for whom.
+fn about_the_way(name: &str) -> bool {
+    ["x-forwarded-", "proxy-"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The headers of a call, as the provider gets them but for the credential. `has_body`: what is sent is JSON in UTF-8.
+pub fn outward(client: &HeaderMap, allowed: &Allowed, has_body: bool) -> HeaderMap {
     let named = connection_names(client);
     let mut sent = HeaderMap::with_capacity(client.len());
     for (name, value) in client {
-        let text = name.as_str();
-        let on_the_way = ["x-forwarded-", "proxy-"].iter().any(|prefix| text.starts_with(prefix));
-        let dropped = stays(text) || OWN.contains(&text) || named.contains(name);
-        if !on_the_way && !dropped {
+        if allowed.has(name) && value.len() <= VALUE_BYTES && !named.contains(name) {
             sent.append(name.clone(), value.clone());
         }
+    }
+    if has_body {
+        // What the client says might be read as another body than the one that was counted.
+        sent.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
     // What is metered must be read.
     sent.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -61,18 +138,71 @@ mod tests {
         all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     }
 
+    /// Headers that ask a provider, or a proxy before it, for something that nobody counts.
+    const STEERING: [&str; 25] = [
+        "x-goog-fieldmask",
+        "x-http-method-override",
+        "x-method-override",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-portkey-custom-host",
+        "x-portkey-config",
+        "x-portkey-api-key",
+        "helicone-target-url",
+        "helicone-auth",
+        "x-litellm-api-key",
+        "ocp-apim-subscription-key",
+        "x-auth-token",
+        "x-session-token",
+        "x-functions-key",
+        "x-amz-security-token",
+        "x-goog-encode-response-if-executable",
+        "x-goog-request-params",
+        "x-client-ip",
+        "true-client-ip",
+        "cf-connecting-ip",
+        "range",
+        "if-none-match",
+        "x-forwarded-for",
+        "x-invented-by-an-agent",
+    ];
+
     #[test]
-    fn no_credential_and_nothing_of_a_connection_goes_out() {
-        let kept =
-            [("anthropic-version", "2023-06-01"), ("anthropic-beta", "x"), ("content-type", "application/json"), ("user-agent", "u")];
+    fn only_what_is_allowed_goes_out() {
+        let kept = [
+            ("anthropic-version", "2023-06-01"),
+            ("anthropic-beta", "x"),
+            ("user-agent", "u"),
+            ("x-stainless-lang", "python"),
+            ("x-codex-turn-state", "t"),
+            ("session-id", "s"),
+        ];
         let mut client = map(&kept);
-        for name in HOPS.iter().chain(&CREDENTIALS).chain(&OWN).chain(&["host", "spillway-item", "x-forwarded-for", "x-of-hop"]) {
+        let dropped = HOPS.iter().chain(&CREDENTIALS).chain(&OWN).chain(&STEERING).chain(&["host", "spillway-item", "x-of-hop"]);
+        for name in dropped {
             client.insert(HeaderName::from_static(name), HeaderValue::from_static("secret"));
         }
-        client.insert(header::CONNECTION, HeaderValue::from_static("close, X-Of-Hop"));
+        client.insert(header::CONNECTION, HeaderValue::from_static("close, X-Of-Hop, X-Codex-Named"));
+        client.insert(HeaderName::from_static("x-codex-named"), HeaderValue::from_static("of the connection"));
+        client.insert(HeaderName::from_static("x-codex-long"), HeaderValue::try_from("x".repeat(VALUE_BYTES + 1)).expect("a value"));
         let mut expected = map(&kept);
         expected.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        assert_eq!(outward(&client), expected);
+        assert_eq!(outward(&client, &Allowed::default(), false), expected);
+        client.append(header::CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-7"));
+        expected.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        assert_eq!(outward(&client, &Allowed::default(), true), expected);
+    }
+
+    #[test]
+    fn an_administrator_may_allow_more_but_nothing_that_spillway_says() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let allowed = Allowed::new(&names(&["X-Team"])).expect("names");
+        let client = map(&[("x-team", "blue"), ("x-other", "red")]);
+        let sent = outward(&client, &allowed, false);
+        assert!(sent.contains_key("x-team") && !sent.contains_key("x-other"));
+        for name in ["authorization", "Host", "x-goog-fieldmask", "content-type", "x-forwarded-for", "spillway-item", "a b"] {
+            Allowed::new(&names(&[name])).expect_err(name);
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ use tokio_util::task::TaskTracker;
 
 use self::bodies::Bodies;
 use self::credentials::Credentials;
+use self::headers::Allowed;
 use self::upstream::Upstream;
 use super::limits::Limits;
 use super::meter::Meter;
@@ -99,6 +100,8 @@ pub struct Models {
     pub limits: Mutex<Limits>,
     /// Bodies in memory.
     pub bodies: Bodies,
+    /// Headers of calls that go out besides the usual ones.
+    pub allowed: Allowed,
     /// How long what may take.
     pub times: Times,
     /// Calls that are forwarded.
@@ -111,7 +114,7 @@ impl Models {
     /// With nothing in flight.
     pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
         let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::default(), TaskTracker::new(), CancellationToken::new());
-        Self { meter, upstream, credentials, limits, bodies, times, tasks, stopping }
+        Self { meter, upstream, credentials, limits, bodies, allowed: Allowed::default(), times, tasks, stopping }
     }
 
     /// Ends what is forwarded still, and tells the ledger of it, for at most `within`.
@@ -207,7 +210,12 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     let (bytes, place) = gateway.models.bodies.read(&pod.namespace, body).await?;
     let way = |model: Option<String>| Way { entry: entry.to_owned(), dialect: route.dialect, model, item: item.clone() };
     let path = route.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-    let sent = upstream::Call { method: head.method.clone(), path, headers: headers::outward(&head.headers), body: bytes.clone() };
+    let sent = upstream::Call {
+        method: head.method.clone(),
+        path,
+        headers: headers::outward(&head.headers, &gateway.models.allowed, !bytes.is_empty()),
+        body: bytes.clone(),
+    };
     let patience = gateway.models.times.patience;
     let job = match route.kind {
         Kind::Hello | Kind::ListModels => {
@@ -252,8 +260,17 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
 }
 
 async fn parse(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<spillway_dialect::Call, Refusal> {
-    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
-    let (kind, encoding) = (text(header::CONTENT_TYPE), text(header::CONTENT_ENCODING));
+    let text = |name: header::HeaderName| {
+        let mut values = headers.get_all(&name).iter();
+        let (first, second) = (values.next(), values.next());
+        if second.is_some() {
+            return Err(
+                Refusal::new(Code::InvalidBody, format!("{name} is said twice: readers differ in which one counts")).field(name.as_str())
+            );
+        }
+        Ok(first.map(|value| value.to_str().unwrap_or("?").to_owned()))
+    };
+    let (kind, encoding) = (text(header::CONTENT_TYPE)?, text(header::CONTENT_ENCODING)?);
     let (route, body) = (route.clone(), body.clone());
     let parsed = beside(body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), &body));
     Ok(parsed.await??)
