@@ -5,7 +5,9 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::call::{Asked, Limit, model, none_of};
 use crate::media::{Found, image};
-use crate::seen::{Seen, Standing, spoken};
+use crate::outcome::{ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
+use crate::scan::{Kind, Notes, Place, object, output, value};
+use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
 
 /// Tools that Anthropic describes and the client runs.
@@ -120,27 +122,52 @@ fn source(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(
     }
 }
 
+const MESSAGE: usize = OWN_NOTES;
+const USAGE: usize = OWN_NOTES + 1;
+const INPUT: usize = OWN_NOTES + 2;
+const READ: usize = OWN_NOTES + 3;
+const WRITTEN: usize = OWN_NOTES + 4;
+const OUTPUT: usize = OWN_NOTES + 5;
+const DELTA: usize = OWN_NOTES + 6;
+const STOP: usize = OWN_NOTES + 7;
+const BLOCK: usize = OWN_NOTES + 8;
+const CONTENT: usize = OWN_NOTES + 9;
+
+/// Where the values of an answer stand that matter.
+pub(crate) const PLACES: &[Place] = &{
+    const SAID: &[Place] = &[
+        value("input_tokens", INPUT),
+        value("cache_read_input_tokens", READ),
+        value("cache_creation_input_tokens", WRITTEN),
+        value("output_tokens", OUTPUT),
+    ];
+    [
+        KIND_PLACE,
+        ERROR_PLACE,
+        object("message", MESSAGE, &[object("usage", USAGE, SAID)]),
+        object("usage", USAGE, SAID),
+        Place { within: &[value("stop_reason", STOP)], ..output("delta", DELTA) },
+        output("content_block", BLOCK),
+        output("content", CONTENT),
+    ]
+};
+
 /// An event of a stream, or a whole answer.
-pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
-    match node.get("type").and_then(Node::text).unwrap_or_default().as_ref() {
+pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
+    match notes[KIND].word() {
         "message_start" => {
-            if let Some(usage) = node.get("message").and_then(|message| message.get("usage")) {
-                said(usage, seen);
-            }
+            said(notes, seen);
         }
         "message_delta" => {
-            let Some(usage) = node.get("usage") else { return };
-            if said(usage, seen) {
-                let last = node.get("delta").is_some_and(|delta| delta.get("stop_reason").is_some());
-                seen.stands(if last { Standing::Final } else { Standing::AtEnd });
+            if said(notes, seen) {
+                seen.stands(if notes[STOP].kind == Kind::None { Standing::AtEnd } else { Standing::Final });
             }
         }
-        "content_block_start" => seen.wrote(node.get("content_block").map_or(0, spoken)),
-        "content_block_delta" => seen.wrote(node.get("delta").map_or(0, spoken)),
+        "content_block_start" => seen.wrote(notes[BLOCK].written),
+        "content_block_delta" => seen.wrote(notes[DELTA].written),
         "message" => {
-            if let Some(usage) = node.get("usage")
-                && said(usage, seen)
-            {
+            seen.wrote(notes[CONTENT].written);
+            if said(notes, seen) {
                 seen.stands(Standing::Final);
             }
         }
@@ -148,12 +175,9 @@ pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
     }
 }
 
-/// Whether output is said. It is cumulative: per field the last one counts, and nothing is added up.
-fn said(usage: &Node<'_>, seen: &mut Seen) -> bool {
-    let input = seen.number(usage.get("input_tokens"));
-    let read = seen.number(usage.get("cache_read_input_tokens"));
-    let written = seen.number(usage.get("cache_creation_input_tokens"));
-    let output = seen.number(usage.get("output_tokens"));
+/// Whether output is said. It is cumulative: nothing is added up.
+fn said(notes: &Notes, seen: &mut Seen) -> bool {
+    let [input, read, written, output] = [INPUT, READ, WRITTEN, OUTPUT].map(|at| seen.number(&notes[at]));
     seen.say(input, read, written, output);
     output.is_some()
 }

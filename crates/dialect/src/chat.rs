@@ -5,7 +5,9 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::call::{Asked, Edit, Limit, first_of, model, none_of};
 use crate::media::{Found, image};
-use crate::seen::{Seen, Standing, spoken};
+use crate::outcome::{ERROR_PLACE, FLAT_PLACES, KIND_PLACE, OWN_NOTES, has_error};
+use crate::scan::{Notes, Place, object, output, value};
+use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
 
 const SEARCH: &str = "the provider would search and read what it finds as input that nobody here can count";
@@ -162,29 +164,57 @@ fn usage(body: &Node<'_>) -> Result<(Vec<Edit>, bool), Fault> {
     Ok((vec![edit], true))
 }
 
+const CHOICES: usize = OWN_NOTES;
+const DELTA: usize = OWN_NOTES + 1;
+const MESSAGE: usize = OWN_NOTES + 2;
+const USAGE: usize = OWN_NOTES + 3;
+const PROMPT: usize = OWN_NOTES + 4;
+const COMPLETION: usize = OWN_NOTES + 5;
+const TOTAL: usize = OWN_NOTES + 6;
+const DETAILS: usize = OWN_NOTES + 7;
+const CACHED: usize = OWN_NOTES + 8;
+const WRITTEN: usize = OWN_NOTES + 9;
+const CACHE_HIT: usize = OWN_NOTES + 10;
+
+/// Where the values of an answer stand that matter.
+pub(crate) const PLACES: &[Place] = &{
+    const SAID: &[Place] = &[
+        value("prompt_tokens", PROMPT),
+        value("completion_tokens", COMPLETION),
+        value("total_tokens", TOTAL),
+        object("prompt_tokens_details", DETAILS, &[value("cached_tokens", CACHED), value("cache_write_tokens", WRITTEN)]),
+        value("prompt_cache_hit_tokens", CACHE_HIT),
+    ];
+    let [code, status] = FLAT_PLACES;
+    [
+        KIND_PLACE,
+        ERROR_PLACE,
+        code,
+        status,
+        object("choices", CHOICES, &[output("delta", DELTA), output("message", MESSAGE)]),
+        object("usage", USAGE, SAID),
+    ]
+};
+
 /// A chunk of a stream, or a whole answer.
-pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
-    let choices = node.get("choices").map(Node::items).unwrap_or_default();
-    for choice in choices {
-        seen.wrote(choice.get("delta").map_or(0, spoken));
+pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
+    seen.wrote(notes[DELTA].written);
+    seen.wrote(notes[MESSAGE].written);
+    if notes[USAGE].members == 0 {
+        return;
     }
-    let Some(usage) = node.get("usage").filter(|usage| !usage.members().is_empty()) else { return };
-    let prompt = seen.number(usage.get("prompt_tokens"));
-    let completion = seen.number(usage.get("completion_tokens"));
-    let total = seen.number(usage.get("total_tokens"));
-    let details = usage.get("prompt_tokens_details");
-    let cached = seen.number(details.and_then(|details| details.get("cached_tokens")).or_else(|| usage.get("prompt_cache_hit_tokens")));
-    let written = seen.number(details.and_then(|details| details.get("cache_write_tokens")));
-    seen.say_whole(prompt, cached, written, completion, total);
-    // With a message it is a whole answer; without choices it is the extra chunk; else more may follow.
-    let whole = choices.is_empty() || choices.iter().all(|choice| choice.get("message").is_some());
+    let [prompt, completion, total, cached, hit, written] =
+        [PROMPT, COMPLETION, TOTAL, CACHED, CACHE_HIT, WRITTEN].map(|at| seen.number(&notes[at]));
+    seen.say_whole(prompt, cached.or(hit), written, completion, total);
+    // With a message it is a whole answer; without choices it is the extra chunk; else more may follow. Who leaves the total out
+    // may have left out more.
+    let whole = notes[MESSAGE].times == notes[CHOICES].members && total.is_some();
     if prompt.is_some() && completion.is_some() {
         seen.stands(if whole { Standing::Final } else { Standing::AtEnd });
     }
 }
 
 /// Whether this is the extra chunk that `include_usage` brings: no choices, usage, and nothing that went wrong.
-pub(crate) fn is_extra(node: &Node<'_>) -> bool {
-    let none = node.member("choices").is_none_or(|choices| choices.is_empty());
-    none && node.get("usage").is_some_and(|usage| !usage.members().is_empty()) && node.get("error").is_none()
+pub(crate) fn is_extra(notes: &Notes) -> bool {
+    notes[CHOICES].is_empty() && notes[USAGE].members > 0 && !has_error(notes)
 }

@@ -8,7 +8,9 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::call::{Asked, Limit, first_of};
 use crate::media::{Found, image};
-use crate::seen::{Seen, Standing, spoken};
+use crate::outcome::{ERROR_PLACE, KIND_PLACE, OWN_NOTES};
+use crate::scan::{Kind, Notes, Place, object, output, value};
+use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path, Value};
 
 /// What may stand in a tool. All else is run by the provider.
@@ -169,25 +171,50 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Asked, Fault> {
     Ok(asked)
 }
 
+const CANDIDATES: usize = OWN_NOTES;
+const CONTENT: usize = OWN_NOTES + 1;
+const PARTS: usize = OWN_NOTES + 2;
+const FINISH: usize = OWN_NOTES + 3;
+const USAGE: usize = OWN_NOTES + 4;
+const PROMPT: usize = OWN_NOTES + 5;
+const TOOL_PROMPT: usize = OWN_NOTES + 6;
+const WRITTEN: usize = OWN_NOTES + 7;
+const THOUGHTS: usize = OWN_NOTES + 8;
+const CACHED: usize = OWN_NOTES + 9;
+const TOTAL: usize = OWN_NOTES + 10;
+
+/// Where the values of an answer stand that matter.
+pub(crate) const PLACES: &[Place] = &[
+    KIND_PLACE,
+    ERROR_PLACE,
+    object("candidates", CANDIDATES, &[object("content", CONTENT, &[output("parts", PARTS)]), value("finishReason", FINISH)]),
+    object(
+        "usageMetadata",
+        USAGE,
+        &[
+            value("promptTokenCount", PROMPT),
+            value("toolUsePromptTokenCount", TOOL_PROMPT),
+            value("candidatesTokenCount", WRITTEN),
+            value("thoughtsTokenCount", THOUGHTS),
+            value("cachedContentTokenCount", CACHED),
+            value("totalTokenCount", TOTAL),
+        ],
+    ),
+];
+
 /// An event of a stream, a piece of a list, or a whole answer.
-pub(crate) fn event(node: &Node<'_>, choices: i64, seen: &mut Seen) {
-    for candidate in node.get("candidates").map(Node::items).unwrap_or_default() {
-        seen.wrote(candidate.get("content").and_then(|content| content.get("parts")).map_or(0, spoken));
-        if candidate.get("finishReason").is_some() {
-            seen.finished += 1;
-        }
+pub(crate) fn event(notes: &Notes, choices: i64, seen: &mut Seen) {
+    seen.wrote(notes[PARTS].written);
+    seen.finished += notes[FINISH].times;
+    let [prompt, tools, candidates, thoughts, cached, total] =
+        [PROMPT, TOOL_PROMPT, WRITTEN, THOUGHTS, CACHED, TOTAL].map(|at| seen.number(&notes[at]));
+    if notes[USAGE].kind != Kind::Object {
+        return;
     }
-    let Some(usage) = node.get("usageMetadata") else { return };
-    let prompt = seen.number(usage.get("promptTokenCount"));
-    let tools = seen.number(usage.get("toolUsePromptTokenCount")).unwrap_or_default();
-    let candidates = seen.number(usage.get("candidatesTokenCount"));
-    let thoughts = seen.number(usage.get("thoughtsTokenCount"));
-    let cached = seen.number(usage.get("cachedContentTokenCount"));
-    let total = seen.number(usage.get("totalTokenCount"));
-    // What is zero is left out.
+    // What is zero is left out. So is what a call did not ask for: only the total shows that nothing is missing.
     let output = candidates.unwrap_or_default() + thoughts.unwrap_or_default();
-    seen.say_whole(prompt.map(|prompt| prompt + tools), cached, None, Some(output), total);
-    if prompt.is_some() {
+    seen.say_whole(prompt.map(|prompt| prompt + tools.unwrap_or_default()), cached, None, Some(output), total);
+    if prompt.is_some() && total.is_some() {
         seen.stands(if seen.finished >= choices { Standing::Final } else { Standing::AtEnd });
     }
 }

@@ -8,7 +8,8 @@
 //! | `call` | a call: its facts, and the body that is sent on |
 //! | `media` | what is no text, by a table of upper bounds |
 //! | `anthropic`, `chat`, `responses`, `gemini` | the fields of each dialect, in calls and in answers |
-//! | `sse`, `pieces` | events and JSON objects at whatever places a body is cut |
+//! | `sse`, `pieces` | events and JSON objects of an answer, at whatever places it is cut |
+//! | `scan` | what stands at a few places of such an object, as it passes |
 //! | `seen`, `meter` | the usage of an answer as it passes |
 //! | `refuse` | the answer for a refused call |
 //!
@@ -44,6 +45,7 @@ mod pieces;
 mod refuse;
 mod responses;
 mod route;
+mod scan;
 mod seen;
 mod sse;
 mod strict;

@@ -9,10 +9,15 @@ use spillway_wire::meter::{Dialect, Quality, Usage};
 use crate::call::Call;
 use crate::pieces::Pieces;
 use crate::route::Kind;
+use crate::scan::{Notes, Place, Scanner};
 use crate::seen::Seen;
-use crate::sse::{Found, Pass, Sse};
-use crate::strict::{self, Keys};
+use crate::sse::{Data, Pass, Sse};
 use crate::{anthropic, chat, gemini, outcome, responses};
+
+/// What ends a stream of Chat, and some others.
+const DONE: &[u8] = b"[DONE]";
+/// Bytes of an event that are kept, to be compared with it.
+const HEAD: usize = 16;
 
 /// Reads an answer as it passes.
 #[derive(Debug)]
@@ -26,8 +31,17 @@ pub struct Meter {
 enum Shape {
     /// Nothing is used by it: a refusal, a list of models, a count.
     Free,
-    Events(Box<Sse>),
-    Json(Pieces),
+    Events(Box<Sse>, Box<Event>),
+    Json(Box<Pieces>),
+}
+
+/// The event that passes.
+#[derive(Debug)]
+struct Event {
+    scanner: Scanner,
+    head: Vec<u8>,
+    /// Something stands behind its end.
+    rest: bool,
 }
 
 /// What the call was.
@@ -46,8 +60,11 @@ impl Meter {
         let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
         let shape = match call.kind() {
             Kind::Generate if (200..300).contains(&status) => match events {
-                true => Shape::Events(Box::new(Sse::new(of.strips))),
-                false => Shape::Json(Pieces::default()),
+                true => {
+                    let event = Event { scanner: Scanner::new(of.places()), head: Vec::new(), rest: false };
+                    Shape::Events(Box::new(Sse::new(of.strips)), Box::new(event))
+                }
+                false => Shape::Json(Box::new(Pieces::new(Scanner::new(of.places())))),
             },
             // Refused before it was processed, or free.
             Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Free,
@@ -60,7 +77,7 @@ impl Meter {
         let Self { shape, of, seen } = self;
         match shape {
             Shape::Free => out.extend_from_slice(chunk),
-            Shape::Events(sse) => sse.feed(chunk, out, &mut |found| of.event(found, seen)),
+            Shape::Events(sse, event) => sse.feed(chunk, out, &mut Reading { of: *of, event, seen }),
             Shape::Json(pieces) => {
                 out.extend_from_slice(chunk);
                 pieces.feed(chunk, &mut |piece| of.piece(piece, seen));
@@ -84,10 +101,10 @@ impl Meter {
         let Self { shape, of, mut seen } = self;
         match shape {
             Shape::Free => return (Usage::default(), Quality::Exact),
-            Shape::Events(mut sse) => {
+            Shape::Events(mut sse, mut event) => {
                 // An event that was cut in two is no sign that something was not understood.
                 let before = seen.trouble;
-                sse.end(out, &mut |found| of.event(found, &mut seen));
+                sse.end(out, &mut Reading { of, event: &mut event, seen: &mut seen });
                 seen.trouble &= complete || before;
             }
             Shape::Json(pieces) => seen.trouble |= complete && !pieces.is_whole(),
@@ -96,22 +113,53 @@ impl Meter {
     }
 }
 
+/// The event that passes, and what becomes of it.
+struct Reading<'m> {
+    of: Of,
+    event: &'m mut Event,
+    seen: &'m mut Seen,
+}
+
+impl Data for Reading<'_> {
+    fn part(&mut self, bytes: &[u8]) {
+        let Event { scanner, head, rest } = &mut *self.event;
+        let room = (HEAD + 1).saturating_sub(head.len());
+        head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let read = scanner.feed(bytes);
+        *rest |= !bytes[read..].trim_ascii().is_empty();
+    }
+
+    fn end(&mut self) -> Pass {
+        let Event { scanner, head, rest } = &mut *self.event;
+        scanner.end();
+        let pass = if head.len() <= HEAD && head.trim_ascii() == DONE {
+            self.seen.over();
+            Pass::On
+        } else if scanner.has_ended() && !*rest {
+            self.of.read(scanner.notes(), self.seen)
+        } else {
+            self.seen.trouble = true;
+            Pass::On
+        };
+        scanner.reset();
+        head.clear();
+        *rest = false;
+        pass
+    }
+}
+
 impl Of {
-    fn event(&self, found: Found<'_>, seen: &mut Seen) -> Pass {
-        match found {
-            Found::Data(data) if data.trim_ascii() == b"[DONE]" => {
-                seen.over();
-                Pass::On
-            }
-            Found::Data(data) => self.read(data, seen),
-            Found::TooLong => {
-                seen.trouble = true;
-                Pass::On
-            }
+    /// Where the values stand that matter.
+    fn places(&self) -> &'static [Place] {
+        match self.dialect {
+            Dialect::Anthropic => anthropic::PLACES,
+            Dialect::OpenAIChat => chat::PLACES,
+            Dialect::OpenAIResponses => responses::PLACES,
+            Dialect::Gemini => gemini::PLACES,
         }
     }
 
-    fn piece(&self, piece: Option<&[u8]>, seen: &mut Seen) {
+    fn piece(&self, piece: Option<&Notes>, seen: &mut Seen) {
         match piece {
             Some(piece) => {
                 self.read(piece, seen);
@@ -120,21 +168,16 @@ impl Of {
         }
     }
 
-    fn read(&self, json: &[u8], seen: &mut Seen) -> Pass {
-        let node = std::str::from_utf8(json).ok().and_then(|text| strict::read(text, Keys::Last).ok());
-        let Some(node) = node else {
-            seen.trouble = true;
-            return Pass::On;
-        };
+    fn read(&self, notes: &Notes, seen: &mut Seen) -> Pass {
         // The first: what follows an error says no more.
-        seen.error = seen.error.or_else(|| outcome::error_in(&node));
+        seen.error = seen.error.or_else(|| outcome::error_in(notes));
         match self.dialect {
-            Dialect::Anthropic => anthropic::event(&node, seen),
-            Dialect::OpenAIChat => chat::event(&node, seen),
-            Dialect::OpenAIResponses => responses::event(&node, seen),
-            Dialect::Gemini => gemini::event(&node, self.choices, seen),
+            Dialect::Anthropic => anthropic::event(notes, seen),
+            Dialect::OpenAIChat => chat::event(notes, seen),
+            Dialect::OpenAIResponses => responses::event(notes, seen),
+            Dialect::Gemini => gemini::event(notes, self.choices, seen),
         }
-        if self.strips && self.dialect == Dialect::OpenAIChat && chat::is_extra(&node) { Pass::Drop } else { Pass::On }
+        if self.strips && self.dialect == Dialect::OpenAIChat && chat::is_extra(notes) { Pass::Drop } else { Pass::On }
     }
 }
 

@@ -283,7 +283,7 @@ fn what_is_broken_passes_and_is_not_believed() {
 }
 
 #[test]
-fn an_endless_line_is_not_kept() {
+fn an_endless_line_passes_and_is_understood() {
     for call in [call(Dialect::OpenAIChat), asking()] {
         let (mut meter, mut out) = (Meter::new(&call, 200, SSE), Vec::new());
         meter.feed(b"data: \"", &mut out);
@@ -295,9 +295,66 @@ fn an_endless_line_is_not_kept() {
         meter.feed(b"\"\n\n", &mut out);
         meter.feed([CHAT_EXTRA, DONE].concat().as_bytes(), &mut out);
         let (usage, quality) = meter.end(true, &mut out);
-        assert_eq!((usage, quality), (CHAT_USED, Quality::Partial));
+        assert_eq!((usage, quality), (CHAT_USED, Quality::Exact));
         assert_eq!(out.len(), 7 + (18 << 20) + 3 + if call.strips() { 0 } else { CHAT_EXTRA.len() } + DONE.len());
     }
+}
+
+/// What a field mask of Gemini lets through is not all of it: `X-Goog-FieldMask` leaves out what it does not name.
+#[test]
+fn an_answer_without_its_total_or_with_less_output_than_was_written_is_not_exact() {
+    let text = "word ".repeat(2_000);
+    let gemini = |usage: &str| {
+        format!(
+            "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}},\"finishReason\":\"STOP\"}}],\"usageMetadata\":{usage}}}\n\n"
+        )
+    };
+    let least = (text.len() as i64) / 32;
+    let masked = [
+        (Dialect::Gemini, gemini(r#"{"promptTokenCount":3}"#), least),
+        (Dialect::Gemini, gemini(r#"{"promptTokenCount":3,"candidatesTokenCount":2000}"#), 2000),
+        (Dialect::Gemini, gemini(r#"{"promptTokenCount":3,"totalTokenCount":3}"#), least),
+        (
+            Dialect::OpenAIChat,
+            format!(
+                "data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}],\"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":0,\"total_tokens\":3}}}}\n\n"
+            ),
+            least,
+        ),
+        (
+            Dialect::Anthropic,
+            format!(
+                "data: {{\"type\":\"content_block_delta\",\"delta\":{{\"text\":\"{text}\"}}}}\n\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\"usage\":{{\"input_tokens\":3,\"output_tokens\":0}}}}\n\n"
+            ),
+            least,
+        ),
+        (
+            Dialect::OpenAIResponses,
+            format!(
+                "data: {{\"type\":\"\",\"output\":[{{\"content\":[{{\"text\":\"{text}\"}}]}}],\"usage\":{{\"input_tokens\":3,\"output_tokens\":1}}}}\n\n"
+            ),
+            least,
+        ),
+    ];
+    for (dialect, answer, output) in masked {
+        let (_, usage, quality) = metered(&call(dialect), SSE, answer.as_bytes(), true);
+        assert_eq!(quality, Quality::Partial, "{dialect:?}");
+        assert!(usage.output >= output, "{usage:?} is less than the {output} tokens that were written");
+    }
+    let whole = gemini(r#"{"promptTokenCount":3,"candidatesTokenCount":2000,"totalTokenCount":2053}"#);
+    let (_, usage, quality) = metered(&call(Dialect::Gemini), SSE, whole.as_bytes(), true);
+    assert_eq!((usage.output, quality), (2050, Quality::Exact), "what only the total has is output");
+}
+
+#[test]
+fn a_count_that_falls_is_not_believed() {
+    let delta = |tokens: i64, last: &str| {
+        format!(
+            "data: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":{last}}},\"usage\":{{\"input_tokens\":9,\"output_tokens\":{tokens}}}}}\n\n"
+        )
+    };
+    let falling = delta(5_000, "null") + &delta(3, "\"end_turn\"");
+    assert_eq!(metered(&call(Dialect::Anthropic), SSE, falling.as_bytes(), true).1.output, 5_000);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use spillway_wire::meter::{Outcome, Why};
 
-use crate::strict::{Node, Value};
+use crate::scan::{Kind, Notes, Place, object, value};
 
 /// Words of providers for a failure of their own, in small letters.
 const OWN: [&str; 12] = [
@@ -55,29 +55,65 @@ pub fn of_answer(ended: Ended, error: Option<bool>) -> Outcome {
     }
 }
 
-/// Whether an event holds an error, and whether that is the provider's own. All dialects say it at one of these places.
-pub(crate) fn error_in(event: &Node<'_>) -> Option<bool> {
-    let inner = event.get("response").and_then(|response| response.get("error"));
-    let named = event.get("error").or(inner).filter(|error| !error.is_empty());
-    let flat = || Some(event).filter(|event| event.get("type").is_some_and(|kind| kind.is("error")));
-    named.or_else(flat).map(is_own)
+// Where an event says what it is, or that something failed: in all dialects at these places.
+/// The note of what an event is.
+pub(crate) const KIND: usize = 0;
+const ERROR: usize = 1;
+const ERROR_SAYS: [usize; 3] = [2, 3, 4];
+const INNER: usize = 5;
+const INNER_SAYS: [usize; 3] = [6, 7, 8];
+const FLAT_SAYS: [usize; 3] = [9, 10, KIND];
+/// The first note of a dialect's own places.
+pub(crate) const OWN_NOTES: usize = 11;
+/// What an event is.
+pub(crate) const KIND_PLACE: Place = value("type", KIND);
+/// Where an error says itself what it is.
+pub(crate) const FLAT_PLACES: [Place; 2] = [value("code", FLAT_SAYS[0]), value("status", FLAT_SAYS[1])];
+/// An error in an event.
+pub(crate) const ERROR_PLACE: Place =
+    object("error", ERROR, &[value("code", ERROR_SAYS[0]), value("status", ERROR_SAYS[1]), value("type", ERROR_SAYS[2])]);
+/// An error in the `response` of an event.
+pub(crate) const INNER_ERROR_PLACE: Place =
+    object("error", INNER, &[value("code", INNER_SAYS[0]), value("status", INNER_SAYS[1]), value("type", INNER_SAYS[2])]);
+
+/// Whether an event holds an error, and whether that is the provider's own.
+pub(crate) fn error_in(event: &Notes) -> Option<bool> {
+    let [named, inner] = [ERROR, INNER].map(|at| event[at].kind != Kind::None);
+    let flat = event[KIND].word() == "error";
+    match (named, inner) {
+        (true, _) if !event[ERROR].is_empty() => Some(is_own(event, ERROR_SAYS)),
+        (false, true) if !event[INNER].is_empty() => Some(is_own(event, INNER_SAYS)),
+        // The event itself says it.
+        (_, _) if flat => Some(is_own(event, FLAT_SAYS)),
+        (_, _) => None,
+    }
 }
 
-fn is_own(error: &Node<'_>) -> bool {
-    let says = |key: &str| match &error.get(key)?.value {
-        Value::Number(digits) => {
-            Some(digits.parse::<u16>().is_ok_and(|status| matches!(of_status(status, None), Some(Outcome::Failed { .. }))))
+/// Whether an error stands in an event, whatever it is.
+pub(crate) fn has_error(event: &Notes) -> bool {
+    event[ERROR].kind != Kind::None
+}
+
+fn is_own(event: &Notes, says: [usize; 3]) -> bool {
+    says.into_iter().any(|at| {
+        let note = &event[at];
+        match note.kind {
+            Kind::Number => note.word().parse::<u16>().is_ok_and(|status| matches!(of_status(status, None), Some(Outcome::Failed { .. }))),
+            Kind::Text => OWN.contains(&note.word().to_ascii_lowercase().as_str()),
+            Kind::None | Kind::False | Kind::True | Kind::List | Kind::Object => false,
         }
-        Value::Text(_) => error.get(key)?.text().map(|word| OWN.contains(&word.to_ascii_lowercase().as_str())),
-        Value::Null | Value::Bool(_) | Value::List(_) | Value::Object(_) => None,
-    };
-    ["code", "status", "type"].into_iter().any(|key| says(key) == Some(true))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strict::{Keys, read};
+    use crate::scan::Scanner;
+
+    const PLACES: &[Place] = &{
+        let [code, status] = FLAT_PLACES;
+        [KIND_PLACE, ERROR_PLACE, code, status, object("response", OWN_NOTES, &[INNER_ERROR_PLACE])]
+    };
 
     #[test]
     fn a_status_is_a_failure_only_if_another_call_would_meet_it_too() {
@@ -111,7 +147,10 @@ mod tests {
             (r#"{"choices":[{"delta":{"content":"error"}}]}"#, None),
         ];
         for (event, wanted) in cases {
-            assert_eq!(error_in(&read(event, Keys::Last).expect("JSON")), wanted, "{event}");
+            let mut scanner = Scanner::new(PLACES);
+            scanner.feed(event.as_bytes());
+            assert!(scanner.has_ended());
+            assert_eq!(error_in(scanner.notes()), wanted, "{event}");
         }
     }
 

@@ -5,7 +5,9 @@ use spillway_wire::meter::Dialect;
 use crate::Fault;
 use crate::call::{Asked, Edit, Limit, model, none_of};
 use crate::media::{Found, image};
-use crate::seen::{Seen, Standing, spoken};
+use crate::outcome::{ERROR_PLACE, FLAT_PLACES, INNER_ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
+use crate::scan::{Notes, Place, object, output, value};
+use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
 
 const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
@@ -186,28 +188,66 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Re
     Ok(())
 }
 
+const RESPONSE: usize = OWN_NOTES;
+const USAGE: usize = OWN_NOTES + 1;
+const INPUT: usize = OWN_NOTES + 2;
+const OUTPUT: usize = OWN_NOTES + 3;
+const TOTAL: usize = OWN_NOTES + 4;
+const DETAILS: usize = OWN_NOTES + 5;
+const CACHED: usize = OWN_NOTES + 6;
+const ITEM: usize = OWN_NOTES + 7;
+const NAME: usize = OWN_NOTES + 8;
+const SEALED: usize = OWN_NOTES + 9;
+const DELTA: usize = OWN_NOTES + 10;
+const WRITTEN: usize = OWN_NOTES + 11;
+
+/// Where the values of an answer stand that matter.
+pub(crate) const PLACES: &[Place] = &{
+    const SAID: Place = object(
+        "usage",
+        USAGE,
+        &[
+            value("input_tokens", INPUT),
+            value("output_tokens", OUTPUT),
+            value("total_tokens", TOTAL),
+            object("input_tokens_details", DETAILS, &[value("cached_tokens", CACHED)]),
+        ],
+    );
+    let [code, status] = FLAT_PLACES;
+    [
+        KIND_PLACE,
+        ERROR_PLACE,
+        code,
+        status,
+        object("response", RESPONSE, &[SAID, INNER_ERROR_PLACE]),
+        object("item", ITEM, &[output("name", NAME), output("encrypted_content", SEALED)]),
+        output("delta", DELTA),
+        output("output", WRITTEN),
+        SAID,
+    ]
+};
+
 /// An event of a stream, or a whole answer.
-pub(crate) fn event(node: &Node<'_>, seen: &mut Seen) {
-    let kind = node.get("type").and_then(Node::text).unwrap_or_default();
-    match kind.as_ref() {
-        "response.completed" | "response.incomplete" | "response.failed" => said(node.get("response"), seen),
-        "response.output_item.added" => seen.wrote(node.get("item").and_then(|item| item.get("name")).map_or(0, spoken)),
+pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
+    match notes[KIND].word() {
+        "response.completed" | "response.incomplete" | "response.failed" => said(notes, seen),
+        "response.output_item.added" => seen.wrote(notes[NAME].written),
         // Reasoning that is not shown comes as one sealed text.
-        "response.output_item.done" => {
-            seen.wrote(node.get("item").and_then(|item| item.get("encrypted_content")).map_or(0, spoken));
+        "response.output_item.done" => seen.sealed(notes[SEALED].written),
+        delta if delta.ends_with(".delta") => seen.wrote(notes[DELTA].written),
+        "" => {
+            seen.wrote(notes[WRITTEN].written);
+            said(notes, seen);
         }
-        delta if delta.ends_with(".delta") => seen.wrote(node.get("delta").map_or(0, spoken)),
-        "" => said(Some(node), seen),
         _ => {}
     }
 }
 
-fn said(response: Option<&Node<'_>>, seen: &mut Seen) {
-    let Some(usage) = response.and_then(|response| response.get("usage")).filter(|usage| !usage.members().is_empty()) else { return };
-    let input = seen.number(usage.get("input_tokens"));
-    let output = seen.number(usage.get("output_tokens"));
-    let total = seen.number(usage.get("total_tokens"));
-    let cached = seen.number(usage.get("input_tokens_details").and_then(|details| details.get("cached_tokens")));
+fn said(notes: &Notes, seen: &mut Seen) {
+    if notes[USAGE].members == 0 {
+        return;
+    }
+    let [input, output, total, cached] = [INPUT, OUTPUT, TOTAL, CACHED].map(|at| seen.number(&notes[at]));
     seen.say_whole(input, cached, None, output, total);
     if input.is_some() && output.is_some() {
         seen.stands(Standing::Final);

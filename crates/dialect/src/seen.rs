@@ -1,9 +1,10 @@
-//! What a provider said of an answer's usage so far, whatever its dialect. The last that was said counts, per field; nothing
-//! is added up. A number that cannot be is cut to what can, and the rest is not believed to be exact either.
+//! What a provider said of an answer's usage so far, whatever its dialect. The most that was said counts, per field; nothing is
+//! added up. A number that cannot be is cut to what can, and the rest is not believed to be exact either; nor is output that is
+//! less than what was written.
 
 use spillway_wire::meter::{Quality, Usage};
 
-use crate::strict::{Member, Node, Value};
+use crate::scan::{Kind, Note};
 
 /// The most tokens of one sort that a provider is believed.
 pub(crate) const MOST: i64 = 10_000_000;
@@ -31,6 +32,8 @@ pub(crate) struct Seen {
     /// The output that was said, or 0; and the bytes that were written since.
     said: i64,
     since: i64,
+    /// Bytes that anybody can read, of the whole answer.
+    written: i64,
     standing: Standing,
     /// Something was not understood, or cannot be.
     pub trouble: bool,
@@ -42,28 +45,26 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// A count that a provider says; none is none.
-    pub fn number(&mut self, node: Option<&Node<'_>>) -> Option<i64> {
-        let read = match node?.value {
-            Value::Number(digits) => digits.parse().ok().or_else(|| whole(digits)),
-            Value::Null => return None,
-            Value::Bool(_) | Value::Text(_) | Value::List(_) | Value::Object(_) => None,
+    pub fn number(&mut self, note: &Note) -> Option<i64> {
+        let read = match note.kind {
+            Kind::Number => note.word().parse().ok().or_else(|| whole(note.word())),
+            Kind::None => return None,
+            Kind::False | Kind::True | Kind::Text | Kind::List | Kind::Object => None,
         };
         let sane = read.map(|number: i64| number.clamp(0, MOST));
         self.trouble |= sane.is_none() || sane != read;
         sane
     }
 
-    /// Takes what is said, where the four do not overlap.
+    /// Takes what is said, where the four do not overlap. A count that falls has nothing to say.
     pub fn say(&mut self, input: Option<i64>, cache_read: Option<i64>, cache_write: Option<i64>, output: Option<i64>) {
-        self.input = input.or(self.input);
-        self.cache_read = cache_read.or(self.cache_read);
-        self.cache_write = cache_write.or(self.cache_write);
-        if let Some(output) = output {
-            self.output = Some(output);
-            // Some say 0 until the end.
-            if output > 0 {
-                (self.said, self.since) = (output, 0);
-            }
+        self.input = self.input.max(input);
+        self.cache_read = self.cache_read.max(cache_read);
+        self.cache_write = self.cache_write.max(cache_write);
+        self.output = self.output.max(output);
+        // Some say 0 until the end.
+        if let Some(output) = output.filter(|output| *output > self.said) {
+            (self.said, self.since) = (output, 0);
         }
     }
 
@@ -95,6 +96,12 @@ impl Seen {
     /// So many bytes of output came.
     pub fn wrote(&mut self, bytes: i64) {
         self.since = self.since.saturating_add(bytes);
+        self.written = self.written.saturating_add(bytes);
+    }
+
+    /// So many bytes came of output that nobody can read: their number says little, as nobody knows what else is in them.
+    pub fn sealed(&mut self, bytes: i64) {
+        self.since = self.since.saturating_add(bytes);
     }
 
     /// The output so far that nobody can doubt: what was said, and what so many bytes since are at least.
@@ -106,14 +113,15 @@ impl Seen {
     pub fn end(&self, complete: bool) -> (Usage, Quality) {
         let any = [self.input, self.cache_read, self.cache_write, self.output];
         let [input, cache_read, cache_write, output] = any.map(Option::unwrap_or_default);
-        let all = self.input.is_some() && self.output.is_some() && !self.trouble;
+        let least = self.written / BYTES_OF_A_TOKEN;
+        let all = self.input.is_some() && self.output.is_some() && output >= least && !self.trouble;
         let quality = match self.standing {
             Standing::Final if all => Quality::Exact,
             Standing::AtEnd if all && complete => Quality::Exact,
             Standing::Final | Standing::AtEnd | Standing::Nothing if any.iter().any(Option::is_some) => Quality::Partial,
             Standing::Final | Standing::AtEnd | Standing::Nothing => Quality::Estimated,
         };
-        (Usage { input, cache_read, cache_write, output }, quality)
+        (Usage { input, cache_read, cache_write, output: output.max(least) }, quality)
     }
 }
 
@@ -122,24 +130,4 @@ fn whole(digits: &str) -> Option<i64> {
     let number: f64 = digits.parse().ok()?;
     // The cast ends at the ends of i64, which are cut anyway.
     (number.is_finite() && number.fract() == 0.0).then_some(number as i64)
-}
-
-/// Bytes of what a model wrote: all strings and numbers in it, arguments of calls as they stand, but not the words that only
-/// say what it is.
-pub(crate) fn spoken(node: &Node<'_>) -> i64 {
-    let of = |member: &Member<'_>| match member.key.as_ref() {
-        "type" | "id" | "index" | "role" | "call_id" | "mimeType" => 0,
-        "args" | "input" => span(&member.node),
-        _ => spoken(&member.node),
-    };
-    match &node.value {
-        Value::Null => 0,
-        Value::Bool(_) | Value::Number(_) | Value::Text(_) => span(node),
-        Value::List(items) => items.iter().map(spoken).sum(),
-        Value::Object(members) => members.iter().map(of).sum(),
-    }
-}
-
-fn span(node: &Node<'_>) -> i64 {
-    i64::try_from(node.end - node.at).unwrap_or(MOST)
 }

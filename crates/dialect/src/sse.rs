@@ -1,11 +1,13 @@
-//! Server-sent events as they pass: finds the data of each event at whatever places the stream is cut, and lets the bytes
+//! Server-sent events as they pass: hands on the data of each event at whatever places the stream is cut, and lets the bytes
 //! pass as they are, but for events that somebody says are to be dropped.
 //!
-//! Lines end with LF, CR or CRLF; a missing blank line at the end is forgiven. What always holds: no more than [`MOST`] bytes
-//! are kept, and an event that is longer passes unread.
+//! Lines end with LF, CR or CRLF; a missing blank line at the end is forgiven. What always holds: nothing is kept but the name
+//! of a field, and [`HELD`] bytes of an event that may be dropped; a longer one passes.
 
-/// The most bytes of one event that are read.
-pub(crate) const MOST: usize = 16 * 1024 * 1024;
+/// The most bytes of an event that are held back until it is known whether it passes: those that are dropped have a few hundred.
+const HELD: usize = 64 * 1024;
+/// Bytes of a line that tell which field it is: `data:`, after a byte order mark.
+const NAME: usize = 8;
 
 /// What is to be done with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +16,34 @@ pub(crate) enum Pass {
     Drop,
 }
 
-/// What was found in a stream.
-pub(crate) enum Found<'d> {
-    /// The data of an event.
-    Data(&'d [u8]),
-    /// An event that was too long to be read.
-    TooLong,
+/// Who reads the data of events.
+pub(crate) trait Data {
+    /// More of the data of this event.
+    fn part(&mut self, bytes: &[u8]);
+    /// All data of this event came.
+    fn end(&mut self) -> Pass;
+}
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Line {
+    /// Not known yet.
+    #[default]
+    Name,
+    /// Data, whose first byte may be a space that does not count.
+    Space,
+    Data,
+    Comment,
+    Other,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Sse {
-    /// The line so far, without its end.
-    line: Vec<u8>,
-    data: Vec<u8>,
+    line: Line,
+    name: Vec<u8>,
+    /// The block has data lines; and bytes in them.
     has_data: bool,
+    has_bytes: bool,
     /// The block has a line that is no comment.
     has_fields: bool,
     /// A LF now belongs to the line before.
@@ -38,7 +54,7 @@ pub(crate) struct Sse {
     dropped: bool,
     /// Not the first line any more.
     begun: bool,
-    /// This block is too long and passes.
+    /// This block is too long to be held back.
     long: bool,
     /// Events may be dropped: the bytes of this block, which did not pass yet.
     held: Option<Vec<u8>>,
@@ -50,7 +66,7 @@ impl Sse {
         Self { held: drops.then(Vec::new), ..Self::default() }
     }
 
-    pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>, on: &mut dyn FnMut(Found<'_>) -> Pass) {
+    pub fn feed(&mut self, chunk: &[u8], out: &mut Vec<u8>, data: &mut dyn Data) {
         if self.held.is_none() {
             out.extend_from_slice(chunk);
         }
@@ -62,13 +78,15 @@ impl Sse {
                 continue;
             }
             let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
-                self.part(rest, rest, out);
+                self.part(rest, data);
+                self.pass(rest, out);
                 return;
             };
-            self.part(&rest[..end], &rest[..=end], out);
+            self.part(&rest[..end], data);
+            self.pass(&rest[..=end], out);
             self.after_cr = rest[end] == b'\r';
             rest = &rest[end + 1..];
-            self.line(out, on);
+            self.line(out, data);
         }
     }
 
@@ -82,97 +100,118 @@ impl Sse {
         }
     }
 
-    /// A part of a line, and its bytes with the end of the line.
-    fn part(&mut self, line: &[u8], bytes: &[u8], out: &mut Vec<u8>) {
-        let kept = (self.line.len() + self.data.len()).max(self.held.as_ref().map_or(0, Vec::len));
-        if kept + line.len() > MOST {
-            self.long = true;
-            (self.line, self.data) = (Vec::new(), Vec::new());
+    /// A part of a line.
+    fn part(&mut self, mut bytes: &[u8], data: &mut dyn Data) {
+        if self.line == Line::Name {
+            let taken = bytes.len().min(NAME - self.name.len());
+            self.name.extend_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            let Some(line) = self.named(!bytes.is_empty() || self.name.len() == NAME) else { return };
+            self.begin(line, data);
         }
-        if self.long {
-            // Only whether it is blank matters.
-            if self.line.is_empty() && !line.is_empty() {
-                self.line.push(b'x');
+        self.more(bytes, data);
+    }
+
+    /// What the line is, as far as its beginning tells; `enough`: nothing that comes changes it.
+    fn named(&self, enough: bool) -> Option<Line> {
+        let name = self.name();
+        match name.iter().position(|byte| *byte == b':') {
+            Some(0) => Some(Line::Comment),
+            Some(end) if &name[..end] == b"data" => Some(Line::Space),
+            Some(_) => Some(Line::Other),
+            None => enough.then_some(Line::Other),
+        }
+    }
+
+    /// The beginning of the line, without a byte order mark before the first.
+    fn name(&self) -> &[u8] {
+        let name = self.name.as_slice();
+        if self.begun { name } else { name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name) }
+    }
+
+    /// It is known what the line is. What came of its data with the name goes on.
+    fn begin(&mut self, line: Line, data: &mut dyn Data) {
+        self.line = line;
+        self.has_fields |= line != Line::Comment;
+        if line == Line::Space {
+            if std::mem::replace(&mut self.has_data, true) {
+                self.has_bytes = true;
+                data.part(b"\n");
             }
-        } else {
-            self.line.extend_from_slice(line);
+            let name = std::mem::take(&mut self.name);
+            let value = name.iter().position(|byte| *byte == b':').map_or(0, |end| end + 1);
+            self.more(&name[value..], data);
+            self.name = name;
         }
-        self.pass(bytes, out);
+    }
+
+    fn more(&mut self, bytes: &[u8], data: &mut dyn Data) {
+        let bytes = match self.line {
+            Line::Space if bytes.is_empty() => return,
+            Line::Space => {
+                self.line = Line::Data;
+                bytes.strip_prefix(b" ").unwrap_or(bytes)
+            }
+            Line::Data => bytes,
+            Line::Name | Line::Comment | Line::Other => return,
+        };
+        if !bytes.is_empty() {
+            self.has_bytes = true;
+            data.part(bytes);
+        }
     }
 
     fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        match &mut self.held {
-            Some(held) if self.long => {
-                out.append(held);
-                out.extend_from_slice(bytes);
-            }
-            Some(held) => held.extend_from_slice(bytes),
-            None => {}
+        let Some(held) = &mut self.held else { return };
+        held.extend_from_slice(bytes);
+        self.long |= held.len() > HELD;
+        if self.long {
+            out.append(held);
+            *held = Vec::new();
         }
     }
 
     /// A line ended.
-    fn line(&mut self, out: &mut Vec<u8>, on: &mut dyn FnMut(Found<'_>) -> Pass) {
-        let mut line = std::mem::take(&mut self.line);
-        if !std::mem::replace(&mut self.begun, true) && line.starts_with(b"\xef\xbb\xbf") {
-            line.drain(..3);
+    fn line(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
+        let blank = self.line == Line::Name && self.name().is_empty();
+        if self.line == Line::Name && !blank {
+            // A name alone has an empty value.
+            let line = if self.name() == b"data" { Line::Space } else { Line::Other };
+            if line == Line::Space {
+                self.name.push(b':');
+            }
+            self.begin(line, data);
         }
-        self.ended = line.is_empty();
-        if line.is_empty() {
-            self.block(out, on);
-        } else if !self.long && line[0] != b':' {
-            self.field(&line);
-        } else if !self.has_fields
+        let comment = self.line == Line::Comment;
+        (self.begun, self.line, self.ended) = (true, Line::Name, blank);
+        self.name.clear();
+        if blank {
+            self.block(out, data);
+        } else if comment
+            && !self.has_fields
             && let Some(held) = &mut self.held
         {
             // A sign of life must not wait for the next event.
             out.append(held);
         }
-        line.clear();
-        self.line = line;
-    }
-
-    fn field(&mut self, line: &[u8]) {
-        self.has_fields = true;
-        let end = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
-        if &line[..end] != b"data" {
-            return;
-        }
-        let value = line.get(end + 1..).unwrap_or_default();
-        let value = value.strip_prefix(b" ").unwrap_or(value);
-        if std::mem::replace(&mut self.has_data, true) {
-            self.data.push(b'\n');
-        }
-        self.data.extend_from_slice(value);
     }
 
     /// A block ended.
-    fn block(&mut self, out: &mut Vec<u8>, on: &mut dyn FnMut(Found<'_>) -> Pass) {
+    fn block(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
         // No data, or nothing in it, is no event.
-        let verdict = match (self.long, !self.data.is_empty()) {
-            (true, _) => {
-                on(Found::TooLong);
-                Pass::On
-            }
-            (false, true) => on(Found::Data(&self.data)),
-            (false, false) => Pass::On,
-        };
-        self.dropped = verdict == Pass::Drop;
+        let verdict = if self.has_bytes { data.end() } else { Pass::On };
+        self.dropped = verdict == Pass::Drop && !self.long;
         if let Some(held) = &mut self.held {
-            match verdict {
-                Pass::On => out.append(held),
-                Pass::Drop => held.clear(),
-            }
+            if self.dropped { held.clear() } else { out.append(held) }
         }
-        self.data.clear();
-        (self.has_data, self.has_fields, self.long) = (false, false, false);
+        (self.has_data, self.has_bytes, self.has_fields, self.long) = (false, false, false, false);
     }
 
     /// The stream ended: what is left of it is an event too.
-    pub fn end(&mut self, out: &mut Vec<u8>, on: &mut dyn FnMut(Found<'_>) -> Pass) {
-        if !self.line.is_empty() {
-            self.line(out, on);
+    pub fn end(&mut self, out: &mut Vec<u8>, data: &mut dyn Data) {
+        if !self.name.is_empty() || self.line != Line::Name {
+            self.line(out, data);
         }
-        self.block(out, on);
+        self.block(out, data);
     }
 }

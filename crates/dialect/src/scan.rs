@@ -1,0 +1,464 @@
+//! Reads one JSON value as it passes, at whatever places it is cut, for what stands at a few known places. Everything else is
+//! looked at and forgotten.
+//!
+//! Not `strict`, which reads calls: an answer may be of any length, and may never end. What always holds: memory is [`DEPTH`] frames
+//! and two short texts for each place, whatever comes; what is cut anywhere is read alike.
+
+/// The deepest nesting.
+const DEPTH: usize = 128;
+/// Bytes of a key that are compared; a longer one is none of the places.
+const KEY_BYTES: usize = 40;
+/// Bytes of a word or number that are kept.
+const WORD_BYTES: usize = 64;
+/// Places of one dialect.
+pub(crate) const FIELDS: usize = 32;
+
+/// Members of what a model wrote that only say what it is, or that nobody can read: they are no output that has a length.
+const SILENT: [&[u8]; 11] = [
+    b"type",
+    b"id",
+    b"index",
+    b"role",
+    b"call_id",
+    b"mimeType",
+    b"data",
+    b"signature",
+    b"thoughtSignature",
+    b"thought_signature",
+    b"encrypted_content",
+];
+/// Members that count as they stand, structure and all: arguments of calls.
+const WHOLE: [&[u8]; 2] = [b"args", b"input"];
+
+/// A place of a value: the member of that key, in the object before, or in each object of the list before.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub key: &'static str,
+    /// The number of its note.
+    pub field: usize,
+    /// Bytes of what a model wrote are counted in it.
+    pub counts: bool,
+    /// Places in it.
+    pub within: &'static [Place],
+}
+
+/// A value of which only what it is matters.
+pub(crate) const fn value(key: &'static str, field: usize) -> Place {
+    Place { key, field, counts: false, within: &[] }
+}
+
+/// An object, or a list of objects.
+pub(crate) const fn object(key: &'static str, field: usize, within: &'static [Place]) -> Place {
+    Place { key, field, counts: false, within }
+}
+
+/// What a model wrote.
+pub(crate) const fn output(key: &'static str, field: usize) -> Place {
+    Place { key, field, counts: true, within: &[] }
+}
+
+/// What stood at a place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Note {
+    pub kind: Kind,
+    /// How often something that is not null stood there.
+    pub times: i64,
+    /// Members or items of the last.
+    pub members: i64,
+    /// Bytes of what a model wrote in it.
+    pub written: i64,
+    word: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing stood there, or null.
+    #[default]
+    None,
+    False,
+    True,
+    Number,
+    Text,
+    List,
+    Object,
+}
+
+impl Note {
+    /// Whether it asks for nothing: null, false, an empty text or list.
+    pub fn is_empty(&self) -> bool {
+        match self.kind {
+            Kind::None | Kind::False => true,
+            Kind::True | Kind::Number | Kind::Object => false,
+            Kind::Text => self.word.is_empty() && self.members == 0,
+            Kind::List => self.members == 0,
+        }
+    }
+
+    /// The beginning of a text or number, as it stands.
+    pub fn word(&self) -> &str {
+        std::str::from_utf8(&self.word).unwrap_or_default()
+    }
+}
+
+/// What stood at the places of one value.
+#[derive(Clone, Debug)]
+pub(crate) struct Notes(Vec<Note>);
+
+impl std::ops::Index<usize> for Notes {
+    type Output = Note;
+    fn index(&self, field: usize) -> &Note {
+        &self.0[field]
+    }
+}
+
+/// How bytes of output are counted in a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counting {
+    Not,
+    /// Its texts, numbers and words, into this note.
+    Scalars(usize),
+    /// All of it, into this note.
+    Whole(usize),
+}
+
+/// What is known of a value before it begins.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    place: Option<&'static Place>,
+    within: &'static [Place],
+    counting: Counting,
+}
+
+/// An object or list that is open.
+#[derive(Debug)]
+struct Frame {
+    object: bool,
+    context: Context,
+    start: u64,
+    members: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Value,
+    /// A value, or the end of the list.
+    ValueOrEnd,
+    Key,
+    /// A key, or the end of the object.
+    KeyOrEnd,
+    Colon,
+    /// A comma, or the end of what is open.
+    After,
+    Text,
+    Escape,
+    Hex(u8),
+    Number,
+    /// The rest of `true`, `false` or `null`.
+    Word(&'static [u8]),
+    Ended,
+    Broken,
+}
+
+/// One value, as it passes.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    root: &'static [Place],
+    notes: Notes,
+    frames: Vec<Frame>,
+    state: State,
+    /// Bytes before the part that is read.
+    before: u64,
+    /// The key that was read last; the text or number that is read.
+    key: Vec<u8>,
+    long_key: bool,
+    word: Vec<u8>,
+    /// It is a key.
+    in_key: bool,
+    kind: Kind,
+    context: Context,
+    start: u64,
+}
+
+impl Scanner {
+    /// For a value with these places.
+    pub fn new(root: &'static [Place]) -> Self {
+        let context = Context { place: None, within: root, counting: Counting::Not };
+        Self {
+            root,
+            notes: Notes(vec![Note::default(); FIELDS]),
+            frames: Vec::new(),
+            state: State::Value,
+            before: 0,
+            key: Vec::new(),
+            long_key: false,
+            word: Vec::new(),
+            in_key: false,
+            kind: Kind::None,
+            context,
+            start: 0,
+        }
+    }
+
+    /// Forgets the value, for the next one.
+    pub fn reset(&mut self) {
+        let Self { notes, frames, state, before, context, .. } = self;
+        notes.0.iter_mut().for_each(|note| {
+            note.word.clear();
+            *note = Note { word: std::mem::take(&mut note.word), ..Note::default() };
+        });
+        frames.clear();
+        (*state, *before) = (State::Value, 0);
+        *context = Context { place: None, within: self.root, counting: Counting::Not };
+    }
+
+    /// Whether the value has ended.
+    pub fn has_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// Whether it is no JSON, or deeper than anything is.
+    pub fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+
+    /// What stood at its places, once it has ended.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// Reads on, at most to the end of the value. How many bytes were read.
+    pub fn feed(&mut self, part: &[u8]) -> usize {
+        let mut at = 0;
+        while let Some(byte) = part.get(at) {
+            match self.state {
+                State::Ended => break,
+                State::Broken => at = part.len(),
+                State::Text => {
+                    let rest = &part[at..];
+                    let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)).unwrap_or(rest.len());
+                    self.keep(&rest[..plain]);
+                    at += plain;
+                    if let Some(byte) = rest.get(plain) {
+                        at += 1;
+                        match byte {
+                            b'"' => self.end_of_text(at),
+                            b'\\' => {
+                                self.keep(b"\\");
+                                self.state = State::Escape;
+                            }
+                            _ => self.state = State::Broken,
+                        }
+                    }
+                }
+                // What ends a number belongs to what follows.
+                State::Number if matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E') => {
+                    self.keep(&[*byte]);
+                    at += 1;
+                }
+                State::Number => self.end_of_number(at),
+                _ => {
+                    self.step(*byte, at);
+                    at += 1;
+                }
+            }
+        }
+        self.before += at as u64;
+        at
+    }
+
+    /// The value ends here: a number at its outermost has no other end.
+    pub fn end(&mut self) {
+        if self.state == State::Number && self.frames.is_empty() {
+            self.end_of_number(0);
+        }
+    }
+
+    fn step(&mut self, byte: u8, at: usize) {
+        let blank = matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+        match (self.state, byte) {
+            (State::Value | State::ValueOrEnd | State::Key | State::KeyOrEnd | State::Colon | State::After, _) if blank => {}
+            (State::ValueOrEnd, b']') | (State::KeyOrEnd, b'}') => self.close(byte, at),
+            (State::Value | State::ValueOrEnd, _) => self.begin(byte, at),
+            (State::Key | State::KeyOrEnd, b'"') => {
+                self.key.clear();
+                (self.in_key, self.long_key, self.state) = (true, false, State::Text);
+            }
+            (State::Colon, b':') => self.state = State::Value,
+            (State::After, b',') => {
+                self.state = match self.frames.last() {
+                    Some(Frame { object: true, .. }) => State::Key,
+                    Some(_) => State::Value,
+                    None => State::Broken,
+                }
+            }
+            (State::After, b'}' | b']') => self.close(byte, at),
+            (State::Escape, b'u') => self.state = State::Hex(4),
+            (State::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.keep(&[byte]);
+                self.state = State::Text;
+            }
+            (State::Hex(left), _) if byte.is_ascii_hexdigit() => {
+                self.state = if left == 1 { State::Text } else { State::Hex(left - 1) };
+            }
+            (State::Word([next, rest @ ..]), _) if byte == *next => {
+                self.state = State::Word(rest);
+                if rest.is_empty() {
+                    self.end_of_scalar(at + 1);
+                }
+            }
+            _ => self.state = State::Broken,
+        }
+    }
+
+    /// Keeps bytes of a key, text or number, as far as they matter.
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.in_key {
+            self.long_key |= self.key.len() + bytes.len() > KEY_BYTES;
+            let room = KEY_BYTES - self.key.len();
+            self.key.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        } else if self.kind == Kind::Number || self.context.place.is_some_and(|place| !place.counts) {
+            let room = (WORD_BYTES + 1).saturating_sub(self.word.len());
+            self.word.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    /// What is known of the value that begins.
+    fn context(&self) -> Context {
+        let Some(Frame { object, context: outer, .. }) = self.frames.last() else { return self.context };
+        if !object {
+            // The list as a whole counts what is in it.
+            let counting = if let Counting::Whole(_) = outer.counting { Counting::Not } else { outer.counting };
+            return Context { place: None, within: outer.within, counting };
+        }
+        let key = if self.long_key { b"" } else { self.key.as_slice() };
+        let place = outer.within.iter().find(|place| place.key.as_bytes() == key);
+        let counting = match (outer.counting, place) {
+            (Counting::Scalars(_), _) if SILENT.contains(&key) => Counting::Not,
+            (Counting::Scalars(into), _) if WHOLE.contains(&key) => Counting::Whole(into),
+            (Counting::Scalars(into), _) => Counting::Scalars(into),
+            // The outer one counts it.
+            (Counting::Whole(_), _) => Counting::Not,
+            (Counting::Not, Some(Place { counts: true, field, .. })) => Counting::Scalars(*field),
+            (Counting::Not, _) => Counting::Not,
+        };
+        Context { place, within: place.map_or(&[], |place| place.within), counting }
+    }
+
+    fn begin(&mut self, byte: u8, at: usize) {
+        self.context = self.context();
+        self.start = self.before + at as u64;
+        if let Some(frame) = self.frames.last_mut() {
+            frame.members += 1;
+        }
+        self.word.clear();
+        self.in_key = false;
+        let (kind, state) = match byte {
+            b'{' | b'[' if self.frames.len() >= DEPTH => (Kind::None, State::Broken),
+            b'{' | b'[' => {
+                let object = byte == b'{';
+                self.frames.push(Frame { object, context: self.context, start: self.start, members: 0 });
+                (Kind::None, if object { State::KeyOrEnd } else { State::ValueOrEnd })
+            }
+            b'"' => (Kind::Text, State::Text),
+            b't' => (Kind::True, State::Word(b"rue")),
+            b'f' => (Kind::False, State::Word(b"alse")),
+            b'n' => (Kind::None, State::Word(b"ull")),
+            b'-' | b'0'..=b'9' => (Kind::Number, State::Number),
+            _ => (Kind::None, State::Broken),
+        };
+        (self.kind, self.state) = (kind, state);
+        if kind == Kind::Number {
+            self.keep(&[byte]);
+        }
+    }
+
+    fn end_of_text(&mut self, at: usize) {
+        if self.in_key {
+            self.in_key = false;
+            self.state = State::Colon;
+        } else {
+            self.end_of_scalar(at);
+        }
+    }
+
+    fn end_of_number(&mut self, at: usize) {
+        if self.word.len() <= WORD_BYTES && !is_number(&self.word) {
+            self.state = State::Broken;
+        } else {
+            self.end_of_scalar(at);
+        }
+    }
+
+    /// A text, number or word ended before `at`.
+    fn end_of_scalar(&mut self, at: usize) {
+        let bytes = i64::try_from(self.before + at as u64 - self.start).unwrap_or(i64::MAX);
+        let context = self.context;
+        match context.counting {
+            Counting::Scalars(into) | Counting::Whole(into) if self.kind != Kind::None => self.add(into, bytes),
+            Counting::Scalars(_) | Counting::Whole(_) | Counting::Not => {}
+        }
+        self.note(context, self.kind, bytes - 2);
+        self.ended();
+    }
+
+    fn close(&mut self, byte: u8, at: usize) {
+        let Some(Frame { object, context, start, members }) = self.frames.pop() else { return self.state = State::Broken };
+        if object != (byte == b'}') {
+            return self.state = State::Broken;
+        }
+        if let Counting::Whole(into) = context.counting {
+            self.add(into, i64::try_from(self.before + at as u64 + 1 - start).unwrap_or(i64::MAX));
+        }
+        self.word.clear();
+        self.note(context, if object { Kind::Object } else { Kind::List }, members);
+        self.ended();
+    }
+
+    fn add(&mut self, into: usize, bytes: i64) {
+        let written = &mut self.notes.0[into].written;
+        *written = written.saturating_add(bytes);
+    }
+
+    /// Notes what stands at the place of a value. Of a text `members` is its length.
+    fn note(&mut self, context: Context, kind: Kind, members: i64) {
+        let Some(place) = context.place else { return };
+        let note = &mut self.notes.0[place.field];
+        note.times += i64::from(kind != Kind::None);
+        (note.kind, note.members) = (kind, members.max(0));
+        note.word.clear();
+        if self.word.len() <= WORD_BYTES {
+            note.word.extend_from_slice(&self.word);
+        }
+    }
+
+    fn ended(&mut self) {
+        self.state = if self.frames.is_empty() { State::Ended } else { State::After };
+    }
+}
+
+/// Whether it is a number as JSON writes one.
+fn is_number(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let whole = digits(text);
+    if whole == 0 || (whole > 1 && text[0] == b'0') {
+        return false;
+    }
+    let mut rest = &text[whole..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let count = digits(fraction);
+        rest = &fraction[count..];
+        if count == 0 {
+            return false;
+        }
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let exponent = exponent.strip_prefix(b"+").or(exponent.strip_prefix(b"-")).unwrap_or(exponent);
+        return digits(exponent) > 0 && digits(exponent) == exponent.len();
+    }
+    rest.is_empty()
+}
+
+#[cfg(test)]
+#[path = "scan_tests.rs"]
+mod tests;
