@@ -8,7 +8,7 @@ use spillway_wire::{Code, Refusal};
 
 use crate::media::Found;
 use crate::route::{Kind, MODEL_LENGTH, Route};
-use crate::strict::{self, Keys, Node, Path};
+use crate::strict::{self, Node, Path};
 use crate::{anthropic, chat, gemini, responses};
 
 /// Why a body is not passed: for a 400 in its dialect.
@@ -75,14 +75,14 @@ pub(crate) struct Edit {
 
 /// What stands before a new first member of `object`: where, and what stands after it.
 pub(crate) fn first_of(object: &Node<'_>) -> (usize, &'static str) {
-    (object.at + 1, if object.members().is_empty() { "" } else { "," })
+    (object.at() + 1, if object.members().is_empty() { "" } else { "," })
 }
 
 impl Limit {
     /// The member `key` of `object`: where it stands, or would.
     pub fn of(object: &Node<'_>, key: &str, tokens: Option<i64>) -> Self {
         match object.member(key) {
-            Some(node) => Self::Stands { at: node.at, end: node.end, tokens },
+            Some(node) => Self::Stands { at: node.at(), end: node.end(), tokens },
             None => {
                 let (at, after) = first_of(object);
                 Self::Goes { at, end: at, before: format!("\"{key}\":"), after }
@@ -114,15 +114,16 @@ pub struct Call {
 ///
 /// # Errors
 /// A fault for a 400 in the dialect.
-pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option<&str>, body: &[u8]) -> Result<Call, Fault> {
+pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option<&str>, body: impl Into<Vec<u8>>) -> Result<Call, Fault> {
+    let body = body.into();
     let dialect = match (route.kind, route.dialect) {
         (Kind::Generate | Kind::CountTokens, Some(dialect)) => dialect,
-        (Kind::ListModels | Kind::Hello, _) | (Kind::Generate | Kind::CountTokens, None) => return bodiless(route, body),
+        (Kind::ListModels | Kind::Hello, _) | (Kind::Generate | Kind::CountTokens, None) => return bodiless(route, &body),
     };
     plain(content_type, content_encoding)?;
     let fault = |what: String| Fault::at("(body)".to_owned(), what);
-    let text = std::str::from_utf8(body).map_err(|error| fault(format!("no UTF-8 at byte {}", error.valid_up_to())))?;
-    let node = strict::read(text, Keys::Once)?;
+    let text = std::str::from_utf8(&body).map_err(|error| fault(format!("no UTF-8 at byte {}", error.valid_up_to())))?;
+    let (node, blanks) = strict::read_with_blanks(text)?;
     strict::object(Some(&node), &Path::Root).map_err(|error| fault(error.message.trim_start_matches(": ").to_owned()))?;
     let mut found = Found::default();
     let asked = match dialect {
@@ -133,14 +134,14 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     };
     let asked = Asked { stream: route.stream.unwrap_or(asked.stream), ..asked };
     let facts = Facts {
-        bytes: i64::try_from(body.len().saturating_sub(found.hidden)).unwrap_or(i64::MAX),
+        bytes: i64::try_from(body.len().saturating_sub(found.hidden + blanks)).unwrap_or(i64::MAX),
         other_tokens: found.tokens(),
         output: asked.output,
         thinking: asked.thinking,
         choices: asked.choices,
     };
     drop(node);
-    Ok(Call { dialect, kind: route.kind, asked, facts, body: body.to_vec() })
+    Ok(Call { dialect, kind: route.kind, asked, facts, body })
 }
 
 fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {

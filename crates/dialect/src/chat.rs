@@ -149,13 +149,13 @@ fn usage(body: &Node<'_>) -> Result<(Vec<Edit>, bool), Fault> {
     }
     let edit = match (node, body.member("stream_options")) {
         (Some(options), _) => match options.member("include_usage") {
-            Some(no) => Edit { at: no.at, end: no.end, text: "true".to_owned() },
+            Some(no) => Edit { at: no.at(), end: no.end(), text: "true".to_owned() },
             None => {
                 let (at, after) = first_of(options);
                 Edit { at, end: at, text: format!("\"include_usage\":true{after}") }
             }
         },
-        (None, Some(null)) => Edit { at: null.at, end: null.end, text: "{\"include_usage\":true}".to_owned() },
+        (None, Some(null)) => Edit { at: null.at(), end: null.end(), text: "{\"include_usage\":true}".to_owned() },
         (None, None) => {
             let (at, after) = first_of(body);
             Edit { at, end: at, text: format!("\"stream_options\":{{\"include_usage\":true}}{after}") }

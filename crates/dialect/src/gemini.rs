@@ -139,7 +139,7 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Asked, Fault> {
     let config = match spelt(body, key, root)? {
         Some((_, node)) if !matches!(node.value, Value::Null) => node,
         Some((_, null)) => {
-            let limit = Limit::Goes { at: null.at, end: null.end, before: "{\"maxOutputTokens\":".to_owned(), after: "}" };
+            let limit = Limit::Goes { at: null.at(), end: null.end(), before: "{\"maxOutputTokens\":".to_owned(), after: "}" };
             return Ok(Asked { limits: vec![limit], ..asked });
         }
         None => {

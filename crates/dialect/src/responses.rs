@@ -98,10 +98,10 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, 
             Runs::Dropped => continue,
             Runs::Provider => return Err(refused(tool, &at)),
         }
-        kept.push(&text[tool.at..tool.end]);
+        kept.push(&text[tool.at()..tool.end()]);
     }
     if kept.len() < tools.len() {
-        edits.push(Edit { at: node.at, end: node.end, text: format!("[{}]", kept.join(",")) });
+        edits.push(Edit { at: node.at(), end: node.end(), text: format!("[{}]", kept.join(",")) });
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //!
 //! Not serde: two readers of a body that differ in a repeated key, an alias or a rest behind the end would let a call be sent
 //! that was never counted, and edits need the places. What always holds: what is read here is JSON for every other reader, no
-//! key stands twice in an object ([`Keys::Once`]), and memory and stack are bounded whatever the body is.
+//! key stands twice in an object, and memory and stack are bounded whatever the body is.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::Fault;
 /// The deepest nesting; what serde_json takes too.
 const DEPTH: usize = 128;
 /// The most values: a body of nothing but brackets must not cost a hundred times its size. A full context window of a long
-/// conversation with tools has a tenth of it.
-pub(crate) const VALUES: usize = 300_000;
+/// conversation with tools has a third of it.
+pub(crate) const VALUES: usize = 100_000;
 /// The most answers of one call; what OpenAI gives.
 const CHOICES: i64 = 128;
 /// Objects with more keys are searched for repeated ones by a set.
@@ -22,20 +22,11 @@ const FEW: usize = 16;
 /// Bytes of a string that are looked at together.
 const CHUNK: usize = 32;
 
-/// What is done about a key that stands twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keys {
-    /// It is refused: in what clients send.
-    Once,
-    /// The last one counts: in what providers answer.
-    Last,
-}
-
 /// A value and where it stands: `at..end` in the text.
 #[derive(Clone, Debug)]
 pub(crate) struct Node<'a> {
-    pub at: usize,
-    pub end: usize,
+    at: u32,
+    end: u32,
     pub value: Value<'a>,
 }
 
@@ -45,8 +36,8 @@ pub(crate) enum Value<'a> {
     Bool(bool),
     Number(&'a str),
     Text(Text<'a>),
-    List(Vec<Node<'a>>),
-    Object(Vec<Member<'a>>),
+    List(Box<[Node<'a>]>),
+    Object(Box<[Member<'a>]>),
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +61,16 @@ impl<'a> Text<'a> {
 }
 
 impl<'a> Node<'a> {
+    /// Where it begins.
+    pub fn at(&self) -> usize {
+        self.at as usize
+    }
+
+    /// Where it ends.
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
+
     /// The member of that name, unless it is null; nothing of what is no object.
     pub fn get(&self, key: &str) -> Option<&Node<'a>> {
         self.member(key).filter(|node| !matches!(node.value, Value::Null))
@@ -239,11 +240,20 @@ impl From<Trouble> for Fault {
 }
 
 /// Reads one value, which must be all of the text.
-pub(crate) fn read(text: &str, keys: Keys) -> Result<Node<'_>, Trouble> {
-    let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, values: 0, keys };
+#[cfg(test)]
+pub(crate) fn read(text: &str) -> Result<Node<'_>, Trouble> {
+    read_with_blanks(text).map(|(node, _)| node)
+}
+
+/// Reads one value, which must be all of the text; with the bytes of white space between values, which say nothing to anybody.
+pub(crate) fn read_with_blanks(text: &str) -> Result<(Node<'_>, usize), Trouble> {
+    let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, values: 0, blanks: 0 };
+    if u32::try_from(text.len()).is_err() {
+        return Err(reader.wrong("the body has more than 4 GiB"));
+    }
     let node = reader.value(0)?;
     reader.blank();
-    if reader.at < reader.bytes.len() { Err(reader.wrong("something stands after the end of the body")) } else { Ok(node) }
+    if reader.at < reader.bytes.len() { Err(reader.wrong("something stands after the end of the body")) } else { Ok((node, reader.blanks)) }
 }
 
 struct Reader<'a> {
@@ -251,7 +261,7 @@ struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     values: usize,
-    keys: Keys,
+    blanks: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -266,6 +276,7 @@ impl<'a> Reader<'a> {
     fn blank(&mut self) {
         while matches!(self.next(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
+            self.blanks += 1;
         }
     }
 
@@ -297,7 +308,7 @@ impl<'a> Reader<'a> {
             Some(_) => return Err(self.wrong("no JSON value")),
             None => return Err(self.wrong("the body ends in the middle")),
         };
-        Ok(Node { at, end: self.at, value })
+        Ok(Node { at: place(at), end: place(self.at), value })
     }
 
     fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, Trouble> {
@@ -308,12 +319,12 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    fn object(&mut self, depth: usize) -> Result<Vec<Member<'a>>, Trouble> {
+    fn object(&mut self, depth: usize) -> Result<Box<[Member<'a>]>, Trouble> {
         self.at += 1;
         let mut members: Vec<Member<'a>> = Vec::new();
         self.blank();
         if self.takes(b'}') {
-            return Ok(members);
+            return Ok(Box::default());
         }
         loop {
             self.blank();
@@ -338,22 +349,19 @@ impl<'a> Reader<'a> {
                 return Err(self.wrong("a comma or a closing brace is expected"));
             }
         }
-        members.shrink_to_fit();
-        if self.keys == Keys::Once
-            && let Some(key) = repeated(&members)
-        {
+        if let Some(key) = repeated(&members) {
             let step = key.chars().take(64).collect();
             return Err(Trouble { steps: vec![step], ..self.wrong("the key stands twice in its object") });
         }
-        Ok(members)
+        Ok(members.into_boxed_slice())
     }
 
-    fn list(&mut self, depth: usize) -> Result<Vec<Node<'a>>, Trouble> {
+    fn list(&mut self, depth: usize) -> Result<Box<[Node<'a>]>, Trouble> {
         self.at += 1;
         let mut items = Vec::new();
         self.blank();
         if self.takes(b']') {
-            return Ok(items);
+            return Ok(Box::default());
         }
         loop {
             let item = self.value(depth + 1).map_err(|mut trouble| {
@@ -369,8 +377,7 @@ impl<'a> Reader<'a> {
                 return Err(self.wrong("a comma or a closing bracket is expected"));
             }
         }
-        items.shrink_to_fit();
-        Ok(items)
+        Ok(items.into_boxed_slice())
     }
 
     fn key(&mut self) -> Result<Cow<'a, str>, Trouble> {
@@ -444,6 +451,11 @@ impl<'a> Reader<'a> {
         }
         Ok(&self.text[start..self.at])
     }
+}
+
+/// A place in a text of at most 4 GiB.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 /// A key that stands twice.

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn fault(body: &str) -> Fault {
-    Fault::from(read(body, Keys::Once).expect_err(body))
+    Fault::from(read(body).expect_err(body))
 }
 
 #[test]
@@ -36,20 +36,14 @@ fn what_is_wrong_is_said_with_its_place() {
 #[test]
 fn depth_values_and_repeated_keys_are_bounded() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-    assert!(read(&nested(128), Keys::Once).is_ok());
-    assert!(read(&nested(129), Keys::Once).is_err());
-    assert!(read(&"[".repeat(1_000_000), Keys::Once).is_err());
+    assert!(read(&nested(128)).is_ok());
+    assert!(read(&nested(129)).is_err());
+    assert!(read(&"[".repeat(1_000_000)).is_err());
     let many = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
-    assert!(read(&many(VALUES), Keys::Once).is_ok());
-    assert!(read(&many(VALUES + 1), Keys::Once).is_err());
+    assert!(read(&many(VALUES)).is_ok());
+    assert!(read(&many(VALUES + 1)).is_err());
     let wide: Vec<String> = (0..5000).map(|key| format!("\"k{}\":0", key % 4999)).collect();
     assert_eq!(fault(&format!("{{{}}}", wide.join(","))).field.as_deref(), Some("k0"));
-}
-
-#[test]
-fn the_last_of_a_repeated_key_counts_where_it_is_taken() {
-    let node = read("{\"a\":1,\"a\":\"z\"}", Keys::Last).expect("JSON");
-    assert!(node.get("a").is_some_and(|node| node.is("z")));
 }
 
 #[test]
@@ -62,7 +56,7 @@ fn strings_are_read_as_they_are_meant() {
         ("\"\\ude00\"", "\u{fffd}"),
         ("\"\\\\u0041\"", "\\u0041"),
     ] {
-        assert_eq!(read(body, Keys::Once).expect(body).text().as_deref(), Some(text), "{body}");
+        assert_eq!(read(body).expect(body).text().as_deref(), Some(text), "{body}");
     }
 }
 
@@ -71,11 +65,11 @@ fn what_ends_a_string_is_found_wherever_it_stands() {
     for before in 0..3 * CHUNK {
         let plain = "x".repeat(before);
         let node = format!("[\"{plain}\\n{plain}\",\"{plain}\"]");
-        let node = read(&node, Keys::Once).expect("JSON");
+        let node = read(&node).expect("JSON");
         assert_eq!(node.items()[0].text().as_deref(), Some(format!("{plain}\n{plain}").as_str()));
         assert_eq!(node.items()[1].text_bytes(), before);
         for wrong in [format!("\"{plain}"), format!("\"{plain}\u{1}{plain}\""), format!("\"{plain}\\"), format!("\"{plain}\\\"")] {
-            assert!(read(&wrong, Keys::Once).is_err(), "{wrong}");
+            assert!(read(&wrong).is_err(), "{wrong}");
         }
     }
 }
@@ -94,7 +88,7 @@ fn value(node: &Node<'_>) -> serde_json::Value {
 
 /// Every value stands where it is said to.
 fn check_places(node: &Node<'_>, text: &str) {
-    let part = read(&text[node.at..node.end], Keys::Once).expect("a value by itself");
+    let part = read(&text[node.at()..node.end()]).expect("a value by itself");
     assert_eq!(value(&part), value(node));
     node.items().iter().for_each(|node| check_places(node, text));
     node.members().iter().for_each(|member| check_places(&member.node, text));
@@ -122,7 +116,7 @@ proptest! {
     #[test]
     fn what_serde_writes_is_read_alike(json in json(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&json) } else { serde_json::to_string(&json) }.expect("text");
-        let node = read(&text, Keys::Once).map_err(|trouble| TestCaseError::fail(Fault::from(trouble).message))?;
+        let node = read(&text).map_err(|trouble| TestCaseError::fail(Fault::from(trouble).message))?;
         prop_assert_eq!(value(&node), serde_json::from_str::<serde_json::Value>(&text).expect("JSON"));
         check_places(&node, &text);
     }
@@ -131,7 +125,7 @@ proptest! {
     #[test]
     fn it_is_never_laxer_than_serde(text in "[\\[\\]{}:,\"\\\\ua0-9eE.+ \ntrfnuls-]{0,24}") {
         let theirs = serde_json::from_str::<serde_json::Value>(&text);
-        match read(&text, Keys::Once) {
+        match read(&text) {
             Ok(_) => {
                 let excused = theirs.as_ref().err().is_some_and(|error| {
                     let words = error.to_string();
@@ -152,7 +146,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = byte;
         if let Ok(text) = std::str::from_utf8(&bytes) {
-            let _ = read(text, Keys::Once);
+            let _ = read(text);
         }
     }
 }
