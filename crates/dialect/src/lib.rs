@@ -21,7 +21,7 @@
 //! # What is refused, and why
 //! | | fields | why |
 //! |---|---|---|
-//! | all | a key twice in an object, no UTF-8, compressed, deeper than 128, more than 300,000 values, a rest behind the end | two readers could read two calls |
+//! | all | a key twice in an object, no UTF-8, compressed, deeper than 128, more than 100,000 values, a rest behind the end | two readers could read two calls |
 //! | all | URLs and ids of files, images, sound | what the provider fetches or keeps is not counted; and a URL is a way out |
 //! | all | tools that the provider runs (search, fetching, code, MCP, retrieval) | it reads their results as input, again and again |
 //! | all | output that is no text | it costs more than its tokens say |

@@ -66,7 +66,7 @@ impl Scene {
         let (bytes, place) = self.gateway.models.bodies.read("team", Body::from(body.to_string())).await.expect("a body");
         let path = "/v1/chat/completions";
         let route = spillway_dialect::route("POST", path, None).expect("a way");
-        let call = spillway_dialect::parse(&route, Some("application/json"), None, &bytes).expect("a call");
+        let call = spillway_dialect::parse(&route, Some("application/json"), None, bytes.clone()).expect("a call");
         let target = Target {
             origin: self.origin.clone(),
             dialect: Dialect::OpenAIChat,

@@ -272,7 +272,7 @@ async fn parse(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<spill
     };
     let (kind, encoding) = (text(header::CONTENT_TYPE)?, text(header::CONTENT_ENCODING)?);
     let (route, body) = (route.clone(), body.clone());
-    let parsed = beside(body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), &body));
+    let parsed = beside(body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), Vec::from(body)));
     Ok(parsed.await??)
 }
 
