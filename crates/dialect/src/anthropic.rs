@@ -158,10 +158,8 @@ pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
         "message_start" => {
             said(notes, seen);
         }
-        "message_delta" => {
-            if said(notes, seen) {
-                seen.stands(if notes[STOP].kind == Kind::None { Standing::AtEnd } else { Standing::Final });
-            }
+        "message_delta" if said(notes, seen) => {
+            seen.stands(if notes[STOP].kind == Kind::None { Standing::AtEnd } else { Standing::Final });
         }
         "content_block_start" => seen.wrote(notes[BLOCK].written),
         "content_block_delta" => seen.wrote(notes[DELTA].written),

@@ -253,6 +253,11 @@ impl Call {
         self.facts
     }
 
+    /// The client's bytes, as they stand.
+    pub fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
     pub(crate) fn choices(&self) -> i64 {
         self.asked.choices.max(1)
     }

@@ -64,13 +64,13 @@ pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
     let mut room = room;
     room.gateway = stage.room.gateway;
     let mut bench = Bench::open(stage, hostile, honest.clone(), room.clone(), objects.clone()).await?;
-    let taken = bench.attacks(size).await;
+    let mut taken = Vec::new();
+    let all = bench.attacks(size, &mut taken).await;
     let faults = bench.faults().await;
     bench.clear().await?;
     bench.stage.close(&[&honest, &room, &objects]).await?;
-    let taken = taken?;
     reports.push(Report::new("an honest namespace beside a hostile one", method(size), rows(&taken)));
-    print(&taken);
+    all?;
     let mut faults = faults?;
     faults.extend(taken.iter().flat_map(Seen::faults));
     anyhow::ensure!(faults.is_empty(), "what must hold did not:\n  {}", faults.join("\n  "));
@@ -121,17 +121,19 @@ impl Bench {
         Ok(Self { stage, hostile, steady, callers, room, objects, agents, books: Outcome::default() })
     }
 
-    async fn attacks(&mut self, size: Size) -> anyhow::Result<Vec<Seen>> {
+    /// One after the other; each is a line of the document's table as soon as it is over.
+    async fn attacks(&mut self, size: Size, taken: &mut Vec<Seen>) -> anyhow::Result<()> {
         let only = std::env::var("BENCH_ATTACK").unwrap_or_default();
-        let mut taken = vec![self.attack("none", None, size).await?];
-        for (number, (name, _)) in attacks().into_iter().enumerate().filter(|(_, (name, _))| name.contains(&only)) {
-            println!("  {name} ...");
-            taken.push(self.attack(name, Some(number), size).await?);
-            self.clear().await?;
+        println!("| attack | claims p50 / p99 (not claimed) | calls p50 / p99 (failed) | gateway, controller at most | ended |");
+        println!("|---|---|---|---|---|");
+        let named = attacks().into_iter().enumerate().map(|(number, (name, _))| (name, Some(number)));
+        for (name, number) in std::iter::once(("none", None)).chain(named.filter(|(name, _)| name.contains(&only))) {
+            let seen = self.attack(name, number, size).await?;
+            seen.print();
+            taken.push(seen);
             tokio::time::sleep(REST).await;
-            self.stage.revive().await?;
         }
-        Ok(taken)
+        Ok(())
     }
 
     async fn attack(&mut self, name: &'static str, number: Option<usize>, size: Size) -> anyhow::Result<Seen> {
@@ -164,6 +166,10 @@ impl Bench {
         let (outcome, submitted) = tokio::join!(attacking, measuring);
         let (outcome, submitted) = (outcome?, submitted?);
         let [gateway, controller] = self.stage.peaks()?;
+        // What was made is taken away first: who starts anew would read it.
+        if number.is_some() {
+            self.clear().await?;
+        }
         let ended = self.stage.revive().await?;
         let measured = self.steady.measured(submitted, time).await;
         if number.is_some() {
@@ -268,11 +274,10 @@ impl Seen {
     }
 }
 
-/// The same as a table, a line for each attack, as the document has it.
-fn print(taken: &[Seen]) {
-    println!("\n| attack | claims p50 / p99 (not claimed) | calls p50 / p99 (failed) | gateway, controller at most | ended |");
-    println!("|---|---|---|---|---|");
-    for Seen { name, measured, gateway, controller, ended, .. } in taken {
+impl Seen {
+    /// A line of the table.
+    fn print(&self) {
+        let Self { name, measured, gateway, controller, ended, outcome: _ } = self;
         let of = |times: &[f64]| format!("{:.1} / {:.1} ms", percentile(times, 50.0), percentile(times, 99.0));
         let (unclaimed, failed) = (measured.unclaimed, measured.calls.failed.len());
         let (claims, calls, ended) = (of(&measured.claims), of(&measured.calls.took), ended.join(", "));
