@@ -47,12 +47,15 @@ use super::routes::{Gateway, identify, now, too_many};
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
 use crate::serve::Peer;
+use crate::serve::turns::{Bounds, Full, Turns};
 use crate::wire::meter::{Dialect, ITEM, Target, Way};
 use crate::wire::work::Held as Lease;
 use crate::wire::{Code, Refusal};
 
 /// To read and to write anew a body of so many bytes takes so long that others' calls would wait for it: it is done beside them.
 const LARGE: usize = 128 * 1024;
+/// How many of them at once. One namespace never has all.
+const READERS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
 
 /// Before the name of the entry.
 pub const PREFIX: &str = "/models/";
@@ -100,6 +103,8 @@ pub struct Models {
     pub limits: Mutex<Limits>,
     /// Bodies in memory.
     pub bodies: Bodies,
+    /// Large bodies that are read or written anew at this moment, in turn: each takes up to 16 MiB besides its own length.
+    pub readers: Turns,
     /// Headers of calls that go out besides the usual ones.
     pub allowed: Allowed,
     /// How long what may take.
@@ -114,7 +119,8 @@ impl Models {
     /// With nothing in flight.
     pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
         let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::default(), TaskTracker::new(), CancellationToken::new());
-        Self { meter, upstream, credentials, limits, bodies, allowed: Allowed::default(), times, tasks, stopping }
+        let readers = Turns::new(READERS);
+        Self { meter, upstream, credentials, limits, bodies, readers, allowed: Allowed::default(), times, tasks, stopping }
     }
 
     /// Ends what is forwarded still, and tells the ledger of it, for at most `within`.
@@ -207,44 +213,45 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     let seat = Seat::take(gateway, &pod)?;
     let (head, body) = request.into_parts();
     let item = item(&head.headers)?;
-    let (bytes, place) = gateway.models.bodies.read(&pod.namespace, body).await?;
+    let (body, place) = gateway.models.bodies.read(&pod.namespace, body).await?;
+    let length = body.len();
     let way = |model: Option<String>| Way { entry: entry.to_owned(), dialect: route.dialect, model, item: item.clone() };
     let path = route.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
     let sent = upstream::Call {
         method: head.method.clone(),
         path,
-        headers: headers::outward(&head.headers, &gateway.models.allowed, !bytes.is_empty()),
-        body: bytes.clone(),
+        headers: headers::outward(&head.headers, &gateway.models.allowed, !body.is_empty()),
+        body: Bytes::new(),
     };
     let patience = gateway.models.times.patience;
     let job = match route.kind {
         Kind::Hello | Kind::ListModels => {
-            parse(&route, &head.headers, &bytes).await?;
+            parse(gateway, &pod, &route, &head.headers, body).await?;
             let way = way(route.model.clone());
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
             tongue.dialect = tongue.dialect.or(Some(target.dialect));
             forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
         }
         Kind::CountTokens => {
-            let call = parse(&route, &head.headers, &bytes).await?;
+            let call = parse(gateway, &pod, &route, &head.headers, body).await?;
             let way = way(Some(call.model().to_owned()));
+            let sent = upstream::Call { body: call.into_body().into(), ..sent };
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
             forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
         }
         Kind::Generate => {
-            let call = parse(&route, &head.headers, &bytes).await?;
+            let call = parse(gateway, &pod, &route, &head.headers, body).await?;
             tongue.stream = call.stream();
             let way = way(Some(call.model().to_owned()));
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
             let target: Target = held.given.target.clone();
             let output = held.given.output;
-            let (body, call) = beside(bytes.len(), move || (call.upstream(output), call)).await?;
+            let (body, call) = beside(gateway, &pod, length, move || (call.upstream(output), call)).await?;
             let sent = upstream::Call { body: body.into(), ..sent };
             let counted = Some(forward::Counted { held, call });
             forward::Job { gateway: gateway.clone(), pod, way, target, counted, sent, began, seat, place }
         }
     };
-    drop(bytes);
     let (heading, headed) = oneshot::channel();
     // A task of its own: a client that goes must not leave a call unsettled.
     tongue.forwarded = true;
@@ -259,7 +266,13 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     Ok(response)
 }
 
-async fn parse(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<spillway_dialect::Call, Refusal> {
+async fn parse(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    route: &Route,
+    headers: &HeaderMap,
+    body: Vec<u8>,
+) -> Result<spillway_dialect::Call, Refusal> {
     let text = |name: header::HeaderName| {
         let mut values = headers.get_all(&name).iter();
         let (first, second) = (values.next(), values.next());
@@ -271,16 +284,24 @@ async fn parse(route: &Route, headers: &HeaderMap, body: &Bytes) -> Result<spill
         Ok(first.map(|value| value.to_str().unwrap_or("?").to_owned()))
     };
     let (kind, encoding) = (text(header::CONTENT_TYPE)?, text(header::CONTENT_ENCODING)?);
-    let (route, body) = (route.clone(), body.clone());
-    let parsed = beside(body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), Vec::from(body)));
+    let route = route.clone();
+    let parsed = beside(gateway, pod, body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), body));
     Ok(parsed.await??)
 }
 
-/// Works on a body of so many bytes: a large one on a thread of its own.
-async fn beside<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+/// Works on a body of so many bytes: a large one on a thread of its own, when its namespace has its turn.
+async fn beside<T: Send + 'static>(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
     if bytes < LARGE {
         return Ok(work());
     }
+    let busy = || Refusal::new(Code::TooManyCalls, "too many large bodies of this namespace wait to be read; try again").retry_after(2);
+    let turn = tokio::time::timeout(gateway.models.times.patience, gateway.models.readers.take(&pod.namespace)).await;
+    let _turn = turn.map_err(|_| busy())?.map_err(|Full| busy())?;
     let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
     tokio::task::spawn_blocking(work).await.map_err(lost)
 }
