@@ -1,12 +1,10 @@
 //! A memory control group with a limit, as a container has one: what is charged to it at most, and that whoever exceeds it is
-//! killed. It is a child of this program's own group; nothing else is changed.
+//! killed. It is a child of this program's own group; nothing else is changed. The end-to-end tests use this file, too.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-
-use crate::processes::memory_cgroup;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -19,7 +17,7 @@ impl MemoryGroup {
     /// A new one of this name, with a limit in MiB. Needs root, and a kernel that lets a group have processes and children.
     pub fn new(name: &str, limit_mib: u32) -> anyhow::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(memory_cgroup).context("this program's memory group")?;
-        let folder = own.join(format!("spillway-bench-{}-{name}", std::process::id()));
+        let folder = own.join(format!("spillway-{}-{name}", std::process::id()));
         fs::create_dir(&folder).with_context(|| format!("a memory group, {}", folder.display()))?;
         let group = Self { folder };
         let limit = (u64::from(limit_mib) << 20).to_string();
@@ -54,4 +52,15 @@ impl Drop for MemoryGroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.folder); // one that still has a process goes with the machine
     }
+}
+
+/// Where the memory cgroup of `/proc/PID/cgroup` is mounted: version 1 has a line of its own, version 2 the line `0::`.
+pub fn memory_cgroup(groups: &str) -> Option<PathBuf> {
+    let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let first = lines.clone().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));
+    let (root, path) = match first {
+        Some((_, path)) => ("/sys/fs/cgroup/memory", path),
+        None => ("/sys/fs/cgroup", lines.find(|(controllers, _)| controllers.is_empty())?.1),
+    };
+    Some(Path::new(root).join(path.trim_start_matches('/')))
 }

@@ -9,6 +9,7 @@ use rustix::process::{Pid, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
+use crate::cgroup::memory_cgroup;
 use crate::report::float;
 
 /// Clock ticks a second in `/proc/PID/stat`: a constant of Linux' interface, whatever the kernel ticks at.
@@ -146,17 +147,6 @@ pub fn of_pod(uid: &str) -> anyhow::Result<Vec<InPod>> {
         all.extend(memory_cgroup(&groups).map(|cgroup| InPod { pid, words, cgroup }));
     }
     Ok(all)
-}
-
-/// Where the memory cgroup of `/proc/PID/cgroup` is mounted: version 1 has a line of its own, version 2 the line `0::`.
-pub fn memory_cgroup(groups: &str) -> Option<PathBuf> {
-    let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let first = lines.clone().find(|(controllers, _)| controllers.split(',').any(|name| name == "memory"));
-    let (root, path) = match first {
-        Some((_, path)) => ("/sys/fs/cgroup/memory", path),
-        None => ("/sys/fs/cgroup", lines.find(|(controllers, _)| controllers.is_empty())?.1),
-    };
-    Some(Path::new(root).join(path.trim_start_matches('/')))
 }
 
 /// Memory of a container's cgroup, in MiB.

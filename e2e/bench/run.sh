@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # The benchmarks of docs/benchmarks.md, on a cluster of their own. Called by `make bench`, which builds the release binaries
 # and the images. The cluster is removed afterwards.
-# Arguments: the benchmarks to run (ledger, breaker, gateway, flood, failover, burst, pod, work, agents, fleet, writes); none: all.
-# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure.
+# Arguments: the benchmarks to run (ledger, breaker, gateway, flood, hostile, failover, burst, pod, work, agents, fleet,
+# writes); none: all.
+# CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). SPILLWAY_BINARY: another operator to measure, and
+# SPILLWAY_CRDS: the folder of its CRDs.
 # BENCH_AGENTS=50: small ones, to see that they work (minutes become quarters of minutes, too); default 1000, of which `work`
 # has 200, `gateway` and `flood` 50. BENCH_ITEMS=500: items that wait in `work` and `flood`; default 10000, or ten for each
 # agent of a small fleet. BENCH_RATE=100: calls a second in `gateway`, and of the flood in `flood`; each has its own default.
+# BENCH_ATTACK=pods: of `hostile` only the attacks whose name contains this.
 # SPILLWAY_NGINX: the nginx that `gateway` compares with; default: the one on PATH, else Debian's, unpacked into the cache.
 # BENCH_BESIDE=1: of `work` only what is measured beside items that wait.
 # BENCH_KEEP=1: keep the cluster for a look.
@@ -63,7 +66,7 @@ trap finish EXIT
 step "starting the cluster $SPILLWAY_CLUSTER, with 20 KWOK nodes"
 "${cluster[@]}" up --kwok 20
 "${cluster[@]}" load "${images[@]}"
-"${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
+"${cluster[@]}" run kubectl apply --server-side -k "${SPILLWAY_CRDS:-crds}" > /dev/null
 # Addresses for the simulated agents, in the cluster's own network.
 "${cluster[@]}" run ip route replace local 10.200.0.0/16 dev lo
 

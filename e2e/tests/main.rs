@@ -17,6 +17,7 @@ mod commands;
 mod compute;
 mod faults;
 mod hibernate;
+mod hostile;
 mod identity;
 mod life;
 mod model_circuits;

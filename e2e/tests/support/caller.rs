@@ -22,6 +22,7 @@ use spillway::wire::governor::ADDRESS_ANNOTATION;
 use spillway::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME, Refusal};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::{Room, eventually};
 
@@ -105,13 +106,16 @@ impl Caller {
         Self { source: Some(source), ..self.clone() }
     }
 
+    /// A connection that has shaken hands, for bytes that no client sends.
+    pub async fn raw(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(self.name).expect("a name");
+        TlsConnector::from(self.config.clone()).connect(name, self.dial().await?).await
+    }
+
     /// A connection that is held.
     pub async fn connect(&self) -> Result<Line, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let stream = self.dial().await.map_err(|error| text(&error))?;
-        let name = ServerName::try_from(self.name).expect("a name");
-        let stream = TlsConnector::from(self.config.clone()).connect(name, stream).await.map_err(|error| text(&error))?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| text(&error))?;
+        let stream = self.raw().await.map_err(|error| error.to_string())?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         tokio::spawn(connection);
         Ok(Line { sender, caller: self.clone() })
     }

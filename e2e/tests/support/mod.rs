@@ -2,6 +2,8 @@
 
 pub mod audit;
 pub mod caller;
+#[path = "../../bench/cgroup.rs"]
+pub mod cgroup;
 pub mod exec;
 pub mod fake;
 pub mod fleet;

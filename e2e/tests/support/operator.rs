@@ -103,6 +103,11 @@ impl Operator {
         Ok((status, body.to_owned()))
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it did not end by itself.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
