@@ -3,78 +3,80 @@
 //! It knows nothing of what the lines mean. A line is written whole or not at all: one that was torn by the end of the process
 //! is the last, and stands for nothing that anybody was told of. It is not synced to a disk: a node that ends takes the pod
 //! with it.
+//!
+//! A journal that fills its volume can still be written anew: the file that it is written into has its room before it is
+//! needed. So the old one is complete until the new one is, wherever the process ends; see `docs/adr/0044-room-for-the-gateways-journal.md`.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
-use rustix::fs::{FlockOperation, flock};
-
+use super::disk::{Disk, Folder};
 use super::session::Line;
 
 const FILE: &str = "session.jsonl";
+/// What it is written into anew; until then, room for that.
 const BESIDE: &str = "session.new";
 const SHORTER: &str = "session.shorter";
-const LOCK: &str = "lock";
-/// Lines beyond what is needed, before the file is written anew.
-const SPARE: usize = 4096;
+/// See [`Journal::spare`].
+const SPARE: usize = 1024 * 1024;
 
 /// The file, or nothing: then the session ends with the process.
-pub struct Journal {
-    kept: Option<Kept>,
-    lines: usize,
+pub struct Journal<D: Disk = Folder> {
+    kept: Option<Kept<D>>,
+    bytes: usize,
+    /// Bytes beyond twice what is needed, before it is written anew.
+    pub(super) spare: usize,
+    /// The room that is kept for writing it anew, and whether it is.
+    reserve: usize,
+    reserved: bool,
     /// Somebody writes a shorter one, beside.
     shortening: bool,
-    /// None is begun with fewer lines: the last came to nothing.
+    /// None is begun with fewer bytes: the last came to nothing.
     patience: usize,
     /// What was added since that began. None: there is none, or it was overtaken.
-    since: Option<Since>,
-}
-
-#[derive(Default)]
-struct Since {
-    text: Vec<u8>,
-    lines: usize,
+    since: Option<Vec<u8>>,
 }
 
 /// A shorter one, beside: begun under whatever lock the journal is under, written without it.
-pub struct Shorter {
-    path: PathBuf,
+pub struct Shorter<D: Disk = Folder> {
+    disk: D,
 }
 
 /// It is written, but for what was added since.
-pub struct Shortened {
-    file: File,
-    lines: usize,
+pub struct Shortened<D: Disk = Folder> {
+    file: D::File,
+    bytes: usize,
 }
 
-struct Kept {
-    folder: PathBuf,
-    file: Option<File>,
-    /// Held while we live: no two processes write one journal.
-    _lock: File,
+struct Kept<D: Disk> {
+    disk: D,
+    /// None: it ends with a part of a line, perhaps, and must be written anew before anything is added.
+    file: Option<D::File>,
 }
 
 impl Journal {
-    /// Opens the one in `folder`: with the lines that a process before us wrote, as far as they can be read.
-    pub fn open(folder: Option<PathBuf>) -> anyhow::Result<(Self, Vec<Line>)> {
-        let Some(folder) = folder else {
+    /// Opens the one in `folder`: with the lines that a process before us wrote, as far as they can be read. It has at most
+    /// `reserve` bytes when it is written anew.
+    pub fn open(folder: Option<PathBuf>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
+        if folder.is_none() {
             tracing::warn!("there is no journal of holds (--journal): what is held when this process ends is charged");
-            return Ok((Self { kept: None, lines: 0, shortening: false, patience: 0, since: None }, Vec::new()));
-        };
-        std::fs::create_dir_all(&folder).with_context(|| format!("making the folder of the journal, {}", folder.display()))?;
-        let lock = File::create(folder.join(LOCK)).with_context(|| format!("locking the journal in {}", folder.display()))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .with_context(|| format!("another process has the journal in {}", folder.display()))?;
-        remove(&folder.join(SHORTER)).context("removing what a process before us did not finish")?;
-        let text = match std::fs::read(folder.join(FILE)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error).context("reading the journal of holds"),
-        };
-        let lines = read(&text);
-        Ok((Self { kept: Some(Kept { folder, file: None, _lock: lock }), lines: 0, shortening: false, patience: 0, since: None }, lines))
+        }
+        let disk = folder.map(|folder| Folder::open(&folder)).transpose()?;
+        Self::on(disk, reserve)
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    /// The one on `disk`.
+    pub fn on(disk: Option<D>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
+        let journal = |kept| Self { kept, bytes: 0, spare: SPARE, reserve, reserved: false, shortening: false, patience: 0, since: None };
+        let Some(disk) = disk else { return Ok((journal(None), Vec::new())) };
+        if let Err(error) = disk.remove(SHORTER) {
+            tracing::warn!(%error, "what a process before this one did not finish stays beside the journal of holds");
+        }
+        let text = disk.read(FILE).map_err(|error| anyhow::Error::new(error).context("reading the journal of holds"))?;
+        let lines = read(&text.unwrap_or_default());
+        Ok((journal(Some(Kept { disk, file: None })), lines))
     }
 
     /// Whether it outlives the process.
@@ -82,36 +84,36 @@ impl Journal {
         self.kept.is_some()
     }
 
-    /// Begins a shorter one, if most of its lines are of no use any more (`size` are) and none is begun. It is to have what must
+    /// Begins a shorter one, if most of its bytes are of no use any more (`needed` are) and none is begun. It is to have what must
     /// be known now; what is added from now on follows.
-    pub fn shorten(&mut self, size: usize) -> Option<Shorter> {
+    pub fn shorten(&mut self, needed: usize) -> Option<Shorter<D>> {
         let kept = self.kept.as_ref().filter(|kept| kept.file.is_some())?;
-        let begins = !self.shortening && self.lines > (SPARE + 2 * size).max(self.patience);
+        let begins = !self.shortening && self.bytes > (self.spare + 2 * needed).max(self.patience);
         begins.then(|| {
-            (self.shortening, self.since) = (true, Some(Since::default()));
-            Shorter { path: kept.folder.join(SHORTER) }
+            (self.shortening, self.since) = (true, Some(Vec::new()));
+            Shorter { disk: kept.disk.clone() }
         })
     }
 
     /// Puts it in place, and gives the file that it replaces: to close that takes a while. One that was overtaken is left out.
     /// Err: there is none, and the journal goes on as it is.
-    pub fn shortened(&mut self, written: io::Result<Shortened>) -> io::Result<Option<File>> {
+    pub fn shortened(&mut self, written: io::Result<Shortened<D>>) -> io::Result<Option<D::File>> {
         let Some(kept) = &mut self.kept else { return Ok(None) };
         let since = self.since.take();
-        (self.shortening, self.patience) = (false, self.lines + SPARE);
-        let put = |Shortened { mut file, lines }: Shortened| {
+        (self.shortening, self.patience) = (false, self.bytes + self.spare);
+        let put = |Shortened { mut file, bytes }: Shortened<D>| {
             let Some(since) = since else { return Ok(None) };
-            file.write_all(&since.text)?;
-            std::fs::rename(kept.folder.join(SHORTER), kept.folder.join(FILE))?;
-            Ok(Some((file, lines + since.lines)))
+            file.write_all(&since)?;
+            kept.disk.rename(SHORTER, FILE)?;
+            Ok(Some((file, bytes + since.len())))
         };
         match written.and_then(put) {
-            Ok(Some((file, lines))) => {
-                (self.lines, self.patience) = (lines, 0);
+            Ok(Some((file, bytes))) => {
+                (self.bytes, self.patience) = (bytes, 0);
                 Ok(kept.file.replace(file))
             }
             // It must not take the room of the other.
-            left => remove(&kept.folder.join(SHORTER)).and(left.map(|_| None)),
+            left => kept.disk.remove(SHORTER).and(left.map(|_| None)),
         }
     }
 
@@ -124,10 +126,9 @@ impl Journal {
         if written.is_err() {
             (kept.file, self.since) = (None, None);
         }
-        self.lines += 1;
+        self.bytes += text.len();
         if let Some(since) = &mut self.since {
-            since.text.extend_from_slice(&text);
-            since.lines += 1;
+            since.extend_from_slice(&text);
         }
         written
     }
@@ -137,41 +138,50 @@ impl Journal {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         // A shorter one that is being written does not have this.
         self.since = None;
-        let beside = kept.folder.join(BESIDE);
-        let (file, count) = whole(&beside, lines)?;
-        std::fs::rename(&beside, kept.folder.join(FILE))?;
-        kept.file = Some(file);
-        self.lines = count;
+        let written = whole(&kept.disk, BESIDE, lines).and_then(|written| {
+            // Cut to what is in it, it has no room to spare until it is reserved again.
+            self.reserved = false;
+            kept.disk.rename(BESIDE, FILE)?;
+            Ok(written)
+        });
+        let written = written.map(|(file, bytes)| {
+            // Closed before, the old one gives its room back.
+            (kept.file, self.bytes) = (Some(file), bytes);
+        });
+        if let Err(error) = self.make_room() {
+            tracing::warn!(%error, bytes = self.reserve, "there is no room to write the journal of holds anew should its volume be full");
+        }
+        written
+    }
+
+    /// Keeps room to write it anew, if there is none.
+    pub fn make_room(&mut self) -> io::Result<()> {
+        if let Some(kept) = self.kept.as_ref().filter(|_| !self.reserved) {
+            kept.disk.reserve(BESIDE, u64::try_from(self.reserve).unwrap_or(u64::MAX))?;
+            self.reserved = true;
+        }
         Ok(())
     }
 }
 
-impl Shorter {
+impl<D: Disk> Shorter<D> {
     /// Writes it. Takes as long as it takes.
-    pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<Shortened> {
-        let (file, lines) = whole(&self.path, lines)?;
-        Ok(Shortened { file, lines })
+    pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<Shortened<D>> {
+        let (file, bytes) = whole(&self.disk, SHORTER, lines)?;
+        Ok(Shortened { file, bytes })
     }
 }
 
-/// Removes a file, if it is there.
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// A file with these lines, and how many they are.
-fn whole(path: &Path, lines: impl Iterator<Item = Line>) -> io::Result<(File, usize)> {
-    let (mut all, mut count) = (Vec::new(), 0);
+/// A file with these lines and nothing else, and how many bytes they are.
+fn whole<D: Disk>(disk: &D, name: &str, lines: impl Iterator<Item = Line>) -> io::Result<(D::File, usize)> {
+    let mut all = Vec::new();
     for line in lines {
         all.extend(text(&line)?);
-        count += 1;
     }
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    let mut file = disk.open(name)?;
     file.write_all(&all)?;
-    Ok((file, count))
+    disk.cut(&file, u64::try_from(all.len()).unwrap_or(u64::MAX))?;
+    Ok((file, all.len()))
 }
 
 fn text(line: &Line) -> io::Result<Vec<u8>> {
@@ -208,102 +218,5 @@ pub fn name(uid: Option<&str>, again: bool) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::meter::Open;
-
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("spillway-meter-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder); // of a run before
-        folder
-    }
-
-    fn first() -> Line {
-        Line::Session { name: "s".into(), reserved: 1, acked: 0 }
-    }
-
-    #[test]
-    fn what_was_written_is_read_but_a_torn_end() {
-        let folder = folder("torn");
-        let (mut journal, lines) = Journal::open(Some(folder.clone())).expect("opened");
-        assert_eq!(lines, []);
-        journal.rewrite([first()].into_iter()).expect("written");
-        let held = Line::Held(Open { id: 1, at: 5, path: vec!["a".into()], input: 1, output: 2 });
-        journal.append(&held).expect("written");
-        assert!(Journal::open(Some(folder.clone())).is_err(), "two processes do not share one");
-        drop(journal);
-        let mut file = OpenOptions::new().append(true).open(folder.join(FILE)).expect("the file");
-        file.write_all(b"{\"sent\": 1").expect("half a line");
-        let (mut journal, lines) = Journal::open(Some(folder.clone())).expect("opened");
-        assert_eq!(lines, [first(), held]);
-        journal.rewrite(lines.into_iter()).expect("written");
-        journal.append(&Line::Sent(1)).expect("written");
-        drop(journal);
-        assert_eq!(Journal::open(Some(folder.clone())).expect("opened").1.len(), 3);
-        std::fs::remove_dir_all(&folder).expect("removed");
-    }
-
-    /// Long enough to be shortened to its first line.
-    fn long(name: &str) -> (PathBuf, Journal) {
-        let folder = folder(name);
-        let mut journal = Journal::open(Some(folder.clone())).expect("opened").0;
-        journal.rewrite([first()].into_iter()).expect("written");
-        assert!(journal.shorten(1).is_none(), "it is short");
-        for _ in 0..=SPARE + 4 {
-            journal.append(&Line::Acked(0)).expect("written");
-        }
-        (folder, journal)
-    }
-
-    fn reopened(folder: &Path, journal: Journal) -> Vec<Line> {
-        drop(journal);
-        let lines = Journal::open(Some(folder.to_owned())).expect("opened").1;
-        std::fs::remove_dir_all(folder).expect("removed");
-        lines
-    }
-
-    #[test]
-    fn a_shorter_one_has_what_was_added_while_it_was_written() {
-        let (folder, mut journal) = long("shorter");
-        let shorter = journal.shorten(1).expect("it is long");
-        journal.append(&Line::Sent(1)).expect("written");
-        assert!(journal.shorten(1).is_none(), "one at a time");
-        let written = shorter.write([first()].into_iter());
-        journal.append(&Line::Sent(2)).expect("written");
-        journal.shortened(written).expect("in place");
-        journal.append(&Line::Sent(3)).expect("written");
-        assert_eq!(journal.lines, 4);
-        assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2), Line::Sent(3)]);
-    }
-
-    #[test]
-    fn a_shorter_one_that_was_overtaken_or_never_came_to_be_is_left_out() {
-        let (folder, mut journal) = long("overtaken");
-        let written = journal.shorten(1).expect("it is long").write([first()].into_iter());
-        journal.rewrite([first(), Line::Sent(1)].into_iter()).expect("written");
-        journal.shortened(written).expect("left out");
-        assert!(!folder.join(SHORTER).exists(), "it takes no room");
-        journal.append(&Line::Sent(2)).expect("written");
-        assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2)]);
-
-        let (folder, mut journal) = long("failed");
-        drop(journal.shorten(1).expect("it is long"));
-        journal.shortened(Err(io::ErrorKind::StorageFull.into())).expect_err("it is told");
-        assert!(journal.shorten(1).is_none(), "not at once again");
-        journal.append(&Line::Sent(1)).expect("written");
-        let lines = reopened(&folder, journal);
-        assert_eq!((lines.len(), lines.last()), (SPARE + 7, Some(&Line::Sent(1))));
-    }
-
-    #[test]
-    fn a_line_that_makes_no_sense_ends_the_session() {
-        assert_eq!(read(b"{\"reserved\":7}\nrubbish\n{\"acked\":1}\n"), [Line::Reserved(0)]);
-    }
-
-    #[test]
-    fn a_journal_that_is_not_kept_has_a_name_of_its_own_each_time() {
-        assert_eq!(name(Some("u"), false), "u");
-        assert!(name(Some("u"), true).starts_with("u-") && name(Some("u"), true) != name(Some("u"), true));
-        assert_eq!(name(None, false).len(), 16);
-    }
-}
+#[path = "journal_tests.rs"]
+mod tests;

@@ -1,11 +1,22 @@
 //! The gateway's side of the ledger: tokens are held at the governor before a model call, and settled after it.
 //!
 //! What always holds: a hold is in the journal before its call is forwarded, a settle before it is sent; no number is used for
-//! two, not even by the process after this one. What is decided is in [`session`], pure; [`journal`] writes it down; here is
-//! the talk with the governor, and [`Held`], which settles whatever becomes of a call.
+//! two, not even by the process after this one; and what is not acknowledged has a bound, of which no namespace takes all. What
+//! is decided is in [`session`], pure; [`journal`] writes it down; here is the talk with the governor, and [`Held`], which settles
+//! whatever becomes of a call.
 
+pub mod disk;
+pub mod durable;
+#[cfg(test)]
+mod fake_disk;
+#[cfg(test)]
+mod fake_leader;
+pub mod hold;
 pub mod journal;
+pub mod lines;
+pub mod names;
 pub mod session;
+pub mod shares;
 mod talk;
 
 use std::path::PathBuf;
@@ -16,8 +27,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use self::durable::{DurableSession, RESERVE};
 use self::journal::Journal;
-use self::session::{Line, Session};
+use self::session::{Full, Line};
 use super::governor::Governor;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::PodIdentity;
@@ -39,7 +51,7 @@ const LATE: &str = "/governor/v1/meter/late";
 pub struct Meter(Arc<Shared>);
 
 struct Shared {
-    inner: Mutex<Inner>,
+    inner: Mutex<DurableSession>,
     governor: Governor,
     /// There is something to tell.
     wake: Notify,
@@ -49,64 +61,20 @@ struct Shared {
     owed: watch::Sender<usize>,
 }
 
-struct Inner {
-    session: Session,
-    journal: Journal,
-    /// Given up under the lock: what was not written is written with all else.
-    broken: bool,
-}
-
-impl Inner {
-    /// Writes a line. False: it is not written, and nothing that needs it may happen.
-    fn keep(&mut self, line: &Line) -> bool {
-        if !self.broken
-            && let Err(error) = self.journal.append(line)
-        {
-            tracing::error!(%error, "the journal of holds cannot be written: no model call is made meanwhile");
-            self.broken = true;
-        }
-        !self.broken
-    }
-
-    /// Writes the whole journal anew.
-    fn repair(&mut self) {
-        match self.journal.rewrite(self.session.snapshot().lines()) {
-            Ok(()) if self.broken => {
-                tracing::info!("the journal of holds can be written again");
-                self.broken = false;
-            }
-            Ok(()) => {}
-            Err(error) => {
-                tracing::debug!(%error, "the journal of holds cannot be written");
-                self.broken = true;
-            }
-        }
-    }
-}
-
 impl Meter {
     /// Reads the journal in `folder`, if there is one, and goes on from it. `uid` is that of our pod. What a process before us
     /// had forwarded is charged at its estimate; what it had not is given back.
     pub fn open(governor: Governor, folder: Option<PathBuf>, uid: Option<&str>) -> anyhow::Result<Self> {
-        let (mut journal, lines) = Journal::open(folder)?;
-        let session = Session::restore(&lines, || journal::name(uid, !journal.is_kept()));
-        let session = match session {
-            Ok(session) => session,
-            Err(trouble) => {
-                // Numbers of a session whose journal cannot be read might be used twice: it is left to die, and is charged.
-                tracing::error!(trouble, "the journal of holds cannot be read: a new session begins");
-                Session::new(journal::name(uid, true))
-            }
-        };
-        journal.rewrite(session.snapshot().lines())?;
-        tracing::info!(session = session.name(), "the session with the ledger");
-        let owed = session.owed();
-        let inner = Mutex::new(Inner { session, journal, broken: false });
+        let (journal, lines) = Journal::open(folder, RESERVE)?;
+        let durable = DurableSession::restore(journal, &lines, uid, now());
+        tracing::info!(session = durable.session.name(), "the session with the ledger");
+        let owed = durable.session.owed();
+        let inner = Mutex::new(durable);
         let shared = Shared { inner, governor, wake: Notify::new(), attached: watch::channel(false).0, owed: watch::channel(owed).0 };
         Ok(Self(Arc::new(shared)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, DurableSession> {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +94,7 @@ impl Meter {
     /// Holds tokens for one call. While the governor is away it is asked again under the same number, for `patience`.
     pub async fn hold(&self, pod: &PodIdentity, way: Way, facts: Facts, patience: Duration) -> Result<Held, Refusal> {
         let deadline = tokio::time::Instant::now() + patience;
-        let mut asking = self.number()?;
+        let mut asking = self.number(&pod.namespace)?;
         let model = way.model.clone().unwrap_or_default();
         let hold = Hold { session: self.lock().session.name().to_owned(), id: asking.id, way, facts };
         let away = || {
@@ -161,10 +129,13 @@ impl Meter {
         }
     }
 
-    fn number(&self) -> Result<Asking, Refusal> {
+    fn number(&self, namespace: &str) -> Result<Asking, Refusal> {
         let mut inner = self.lock();
-        let (id, line) = inner.session.ask();
-        let kept = line.is_none_or(|line| inner.keep(&line)) && !inner.broken;
+        if !inner.is_written() {
+            return Err(unwritten());
+        }
+        let (id, line) = inner.session.ask(namespace).map_err(full)?;
+        let kept = line.is_none_or(|line| inner.keep(&line, now()));
         drop(inner);
         let asking = Asking { meter: self.clone(), id, sent: false, lost: false };
         if kept { Ok(asking) } else { Err(unwritten()) }
@@ -173,7 +144,7 @@ impl Meter {
     fn end(&self, id: u64, usage: Usage, quality: Quality, end: End, model: &str, bytes: i64) {
         let mut inner = self.lock();
         if let Some(line) = inner.session.end(id, usage, quality, end, model, bytes) {
-            inner.keep(&line);
+            inner.keep(&line, now());
         }
         let owed = inner.session.owed();
         drop(inner);
@@ -184,7 +155,7 @@ impl Meter {
     /// A hold as it would have been given, in a test.
     #[cfg(test)]
     pub fn given(&self, given: Given, pod: &PodIdentity) -> Held {
-        let asking = self.number().expect("a number");
+        let asking = self.number(&pod.namespace).expect("a number");
         let given = Given { open: crate::wire::meter::Open { id: asking.id, ..given.open.clone() }, ..given };
         asking.given(given, pod.clone(), "m".into(), 0).expect("it is kept")
     }
@@ -192,23 +163,18 @@ impl Meter {
     /// What ended, in a test.
     #[cfg(test)]
     pub fn told(&self) -> Vec<crate::wire::meter::Told> {
-        let ended = |line| match line {
-            Line::Ended(ended) => Some(ended.told),
-            _ => None,
-        };
-        self.lock().session.snapshot().lines().filter_map(ended).collect()
+        self.lock().session.begin().settles
     }
 
     /// Writes a journal anew that has grown long, beside: many thousand lines take tens of milliseconds, which no call waits for.
     fn shorten(&self) {
         let mut inner = self.lock();
-        let Inner { session, journal, .. } = &mut *inner;
-        let Some(shorter) = journal.shorten(session.size()) else { return };
-        let (snapshot, meter) = (session.snapshot(), self.clone());
+        let Some((shorter, snapshot)) = inner.shorten() else { return };
+        let meter = self.clone();
         drop(inner);
         tokio::task::spawn_blocking(move || {
             let written = shorter.write(snapshot.lines());
-            let replaced = meter.lock().journal.shortened(written);
+            let replaced = meter.lock().shortened(written);
             if let Err(error) = replaced {
                 tracing::warn!(%error, "the journal of holds cannot be written anew; it goes on growing");
             }
@@ -238,6 +204,21 @@ fn unwritten() -> Refusal {
         .retry_after(5)
 }
 
+/// Too much is not acknowledged yet.
+fn full(full: Full) -> Refusal {
+    match full {
+        Full::Namespace => {
+            let message = "what this namespace spent lately is not stored yet, and takes up all that one namespace may have of this \
+                           gateway's memory; try again";
+            Refusal::new(Code::TooManyCalls, message).retry_after(5)
+        }
+        Full::All => {
+            let message = "what was spent lately is not stored yet, and takes up all that this gateway has memory for; try again";
+            Refusal::new(Code::GovernorAway, message).retry_after(5)
+        }
+    }
+}
+
 /// A number that was taken for a hold. Dropped, it is settled with nothing, if anything may be held under it.
 struct Asking {
     meter: Meter,
@@ -251,8 +232,9 @@ struct Asking {
 impl Asking {
     fn given(mut self, given: Given, pod: PodIdentity, model: String, bytes: i64) -> Result<Held, Refusal> {
         let mut inner = self.meter.lock();
-        let line = inner.session.given(self.id, &given.open);
-        let kept = inner.keep(&line);
+        // Refused, it is dropped, and so is settled with nothing.
+        let line = inner.session.given(self.id, &given.open).map_err(full)?;
+        let kept = inner.keep(&line, now());
         drop(inner);
         self.sent = false;
         let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
@@ -316,7 +298,8 @@ impl Held {
         if self.state == Life::Given {
             let mut inner = self.meter.lock();
             let line = inner.session.sent(self.id);
-            if !inner.keep(&line) {
+            if !inner.keep(&line, now()) {
+                inner.session.unsent(self.id);
                 return Err(unwritten());
             }
             (self.state, self.end) = (Life::Sent, End::default());
@@ -375,7 +358,7 @@ impl Held {
         if let Ok(Ok(Extended { output })) = tokio::time::timeout(EXTEND_WITHIN, asked).await {
             let mut inner = self.meter.lock();
             if let Some(line) = inner.session.extended(self.id, output) {
-                inner.keep(&line);
+                inner.keep(&line, now());
             }
         }
     }
@@ -414,5 +397,20 @@ pub fn dialect_label(dialect: Dialect) -> &'static str {
         Dialect::OpenAIChat => "openai_chat",
         Dialect::OpenAIResponses => "openai_responses",
         Dialect::Gemini => "gemini",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_for_want_of_room_says_whose_it_is_and_when_to_try_again() {
+        let cases = [(Full::Namespace, Code::TooManyCalls, 429, "this namespace"), (Full::All, Code::GovernorAway, 503, "this gateway")];
+        for (why, code, status, whose) in cases {
+            let refusal = full(why);
+            assert_eq!((refusal.code, refusal.code.status(), refusal.retry_after_seconds), (code, status, Some(5)));
+            assert!(refusal.code.passes() && refusal.message.contains(whose), "{}", refusal.message);
+        }
     }
 }

@@ -7,9 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use crate::wire::meter::{Begin, End, MAX_SETTLES, Open, Quality, Settle, Settles, Told, Usage};
+use super::hold::{self, MAX_MODEL, reserve};
+pub use super::hold::{Ended, Hold};
+pub use super::lines::Line;
+use super::lines::{Gave, Over, Settled, Snapshot};
+use super::names::{self, Names, json_bytes};
+pub use super::shares::Full;
+use super::shares::Shares;
+use crate::wire::meter::{Begin, End, MAX_BEGIN_BYTES, MAX_SETTLES, Open, Quality, Settle, Settles, Told, Usage};
 
 /// Numbers of holds that are taken from the journal at once.
 const STEP: u64 = 1024;
@@ -23,79 +28,17 @@ const POLL: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(3);
 /// After a call that failed; doubled up to the last.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-/// The most bytes of a name of a model that are told with a settle.
-const MAX_MODEL: usize = 128;
-
-/// A settle, as it is in the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Ended {
-    /// Its number.
-    pub seq: u64,
-    /// The hold that it ends, and what was used.
-    pub told: Told,
-    /// The model.
-    pub model: String,
-    /// Bytes of text that were sent; 0: nothing is learned from it.
-    pub bytes: i64,
-}
-
-/// A line of the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Line {
-    /// The first line.
-    #[serde(rename_all = "camelCase")]
-    Session {
-        /// Name of the session.
-        name: String,
-        /// Numbers of holds below may have been used.
-        reserved: u64,
-        /// The last settle that is acknowledged.
-        acked: u64,
-    },
-    /// Numbers of holds below may be used.
-    Reserved(u64),
-    /// A hold was given.
-    Held(Open),
-    /// Its call is about to be sent.
-    Sent(u64),
-    /// It was extended.
-    Extended {
-        /// The hold.
-        id: u64,
-        /// Output tokens that it covers.
-        output: i64,
-    },
-    /// It ended.
-    Ended(Ended),
-    /// Settles up to this one are acknowledged.
-    Acked(u64),
-}
-
+/// The most bytes that a session has in its journal when that is written anew, and in [`Begin`], beside [`FIRST`]: of settles that
+/// are not acknowledged, of what is open, and of what is asked for.
+pub const MAX_BYTES: usize = 12 * 1024 * 1024;
+/// The most bytes of all else in either of them.
+pub const FIRST: usize = 4096;
+const _: () = assert!(MAX_BYTES + FIRST <= MAX_BEGIN_BYTES, "a session with all that it may have can begin");
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    open: Open,
+    hold: Hold,
     sent: bool,
-}
-
-/// All that must be known to go on, as it was in one moment: taken at once, and turned into lines when there is time.
-pub struct Snapshot {
-    first: Line,
-    settles: Vec<Arc<Ended>>,
-    open: Vec<Entry>,
-}
-
-impl Snapshot {
-    /// The journal that says it.
-    pub fn lines(self) -> impl Iterator<Item = Line> {
-        let settles = self.settles.into_iter().map(|ended| Line::Ended(ended.as_ref().clone()));
-        let open = self.open.into_iter().flat_map(|Entry { open, sent }| {
-            let sent = sent.then_some(Line::Sent(open.id));
-            std::iter::once(Line::Held(open)).chain(sent)
-        });
-        std::iter::once(self.first).chain(settles).chain(open)
-    }
+    cost: usize,
 }
 
 /// What to do now.
@@ -115,14 +58,19 @@ pub struct Session {
     name: String,
     next_hold: u64,
     reserved: u64,
-    /// Numbers that the governor may have been asked about, and did not answer yet.
-    asking: BTreeSet<u64>,
+    /// Numbers that the governor may have been asked about, and did not answer yet; for whom.
+    asking: BTreeMap<u64, Arc<str>>,
     open: BTreeMap<u64, Entry>,
+    names: Names,
+    shares: Shares,
     acked: u64,
     /// What is not acknowledged: at hundreds of calls a second many thousands, since records are written seconds apart.
     settles: VecDeque<Arc<Ended>>,
     /// The holds that those end.
     settling: BTreeSet<u64>,
+    /// What the journal has, as far as the governor may rely on it: every hold below is over, and the last settle that is
+    /// acknowledged.
+    written: (u64, u64),
     /// Which connection there is.
     connection: Option<u64>,
     /// On which one the session began.
@@ -143,11 +91,14 @@ impl Session {
             name,
             next_hold: 1,
             reserved: 1,
-            asking: BTreeSet::new(),
+            asking: BTreeMap::new(),
             open: BTreeMap::new(),
+            names: Names::default(),
+            shares: Shares::new(MAX_BYTES),
             acked: 0,
             settles: VecDeque::new(),
             settling: BTreeSet::new(),
+            written: (1, 0),
             connection: None,
             attached: None,
             told: 0,
@@ -167,6 +118,7 @@ impl Session {
         for line in rest {
             session.replay(line)?;
         }
+        session.names.prune();
         // What was reserved may have been used.
         session.next_hold = session.reserved;
         let open: Vec<(u64, bool)> = session.open.iter().map(|(id, entry)| (*id, entry.sent)).collect();
@@ -181,20 +133,49 @@ impl Session {
         match line {
             Line::Session { .. } => return Err("a second line is about the session"),
             Line::Reserved(reserved) => self.reserved = self.reserved.max(*reserved),
-            Line::Held(open) => {
-                self.open.insert(open.id, Entry { open: open.clone(), sent: false });
-            }
+            Line::Name(number, text) => self.name_is(*number, text)?,
+            Line::Gave(gave) => self.replay_hold(gave)?,
+            Line::Held(open) => drop(self.take(open, "")),
             Line::Sent(id) => self.open.get_mut(id).ok_or("a call was sent that was not held for")?.sent = true,
             Line::Extended { id, output } => {
                 self.extended(*id, *output);
             }
-            Line::Ended(ended) if ended.seq != self.last() + 1 => return Err("a settle is missing"),
-            Line::Ended(ended) => {
-                self.open.remove(&ended.told.open.id);
-                self.ended(ended.clone());
+            Line::Over(Over { seq, .. }) | Line::Ended(Settled { seq, .. }) if *seq != self.last() + 1 => {
+                return Err("a settle is missing");
+            }
+            Line::Over(Over { seq: _, id, unanswered, usage, quality, end, model, bytes }) => {
+                if *unanswered {
+                    self.asking.insert(*id, self.shares.take("", reserve(std::iter::empty(), "")));
+                }
+                self.end(*id, *usage, *quality, *end, model, *bytes).ok_or("a call ended that was not held for")?;
+            }
+            Line::Ended(Settled { seq: _, told: Told { open, usage, quality, end }, model, bytes }) => {
+                if let Some(entry) = self.open.remove(&open.id) {
+                    self.shares.give_back(&entry.hold.of, entry.cost);
+                    self.release(&entry.hold);
+                }
+                self.take(open, "");
+                self.end(open.id, *usage, *quality, *end, model, *bytes);
             }
             Line::Acked(acked) => self.drop_acked(*acked),
         }
+        Ok(())
+    }
+
+    fn name_is(&mut self, number: u64, text: &str) -> Result<(), &'static str> {
+        if self.names.read(number, text) { Ok(()) } else { Err("a name contradicts another one") }
+    }
+
+    fn replay_hold(&mut self, gave: &Gave) -> Result<(), &'static str> {
+        let Gave { id, at, of, names, path, input, output } = gave;
+        names.iter().try_for_each(|(number, text)| self.name_is(*number, text))?;
+        if !path.iter().all(|number| self.names.use_again(*number)) {
+            return Err("a place of a hold has no name");
+        }
+        let cost = reserve(path.iter().filter_map(|number| self.names.text(*number)), of);
+        let of = self.shares.take(of, cost);
+        let hold = Hold { id: *id, at: *at, of, path: path.as_slice().into(), input: *input, output: *output };
+        self.open.insert(*id, Entry { hold, sent: false, cost });
         Ok(())
     }
 
@@ -202,19 +183,15 @@ impl Session {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             first: Line::Session { name: self.name.clone(), reserved: self.reserved, acked: self.acked },
+            names: self.names.all(),
             settles: self.settles.iter().cloned().collect(),
-            open: self.open.values().cloned().collect(),
+            open: self.open.values().map(|entry| (entry.hold.clone(), entry.sent)).collect(),
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
-        self.settling.insert(ended.told.open.id);
-        self.settles.push_back(Arc::new(ended));
-    }
-
-    /// How many lines that are, about.
-    pub fn size(&self) -> usize {
-        1 + self.settles.len() + 2 * self.open.len()
+    /// The most bytes that its journal has when it is written anew.
+    pub fn bytes(&self) -> usize {
+        FIRST + self.shares.all() + self.names.bytes()
     }
 
     /// Its name.
@@ -231,55 +208,112 @@ impl Session {
         self.acked + u64::try_from(self.settles.len()).unwrap_or(u64::MAX)
     }
 
-    /// A number for a hold; the line, if there is one, must be written before it is used.
-    pub fn ask(&mut self) -> (u64, Option<Line>) {
+    /// A number for a hold of a namespace; the line, if there is one, must be written before it is used.
+    pub fn ask(&mut self, namespace: &str) -> Result<(u64, Option<Line>), Full> {
+        let cost = reserve(std::iter::empty(), namespace);
+        self.shares.room(namespace, cost, self.names.bytes())?;
         let id = self.next_hold;
         self.next_hold += 1;
-        self.asking.insert(id);
+        self.asking.insert(id, self.shares.take(namespace, cost));
         if id < self.reserved {
-            return (id, None);
+            return Ok((id, None));
         }
         self.reserved = id + STEP;
-        (id, Some(Line::Reserved(self.reserved)))
+        Ok((id, Some(Line::Reserved(self.reserved))))
+    }
+
+    fn answered(&mut self, id: u64) -> Option<Arc<str>> {
+        let of = self.asking.remove(&id)?;
+        self.shares.give_back(&of, reserve(std::iter::empty(), &of));
+        Some(of)
     }
 
     /// Nothing was ever held under this number.
     pub fn never(&mut self, id: u64) {
-        self.asking.remove(&id);
+        self.answered(id);
     }
 
-    /// It was given.
-    pub fn given(&mut self, id: u64, open: &Open) -> Line {
-        self.asking.remove(&id);
-        let open = Open { id, ..open.clone() };
-        self.open.insert(id, Entry { open: open.clone(), sent: false });
-        Line::Held(open)
+    /// It was given. Err: there is no room for its places; it is as if nobody had answered, and must be ended.
+    pub fn given(&mut self, id: u64, open: &Open) -> Result<Line, Full> {
+        let of = self.asking.get(&id).cloned().unwrap_or_else(|| Arc::from(""));
+        let texts = || open.path.iter().map(String::as_str);
+        self.shares.room(&of, hold::places(texts()), self.names.bytes() + names::bytes(texts()))?;
+        self.answered(id);
+        let names = self.take(&Open { id, ..open.clone() }, &of);
+        let gave = self.open.get(&id).map(|entry| Gave::of(&entry.hold, names));
+        Ok(Line::Gave(gave.unwrap_or_default()))
+    }
+
+    /// Counts a hold as open. The names that are new with it.
+    fn take(&mut self, open: &Open, of: &str) -> Vec<(u64, String)> {
+        let Open { id, at, path, input, output } = open;
+        let cost = reserve(path.iter().map(String::as_str), of);
+        let mut names = Vec::new();
+        let path = path.iter().map(|text| {
+            let (number, new) = self.names.take(text);
+            if new {
+                names.push((number, text.clone()));
+            }
+            number
+        });
+        let path = path.collect();
+        let hold = Hold { id: *id, at: *at, of: self.shares.take(of, cost), path, input: *input, output: *output };
+        self.open.insert(*id, Entry { hold, sent: false, cost });
+        names
+    }
+
+    fn release(&mut self, hold: &Hold) {
+        hold.path.iter().for_each(|number| self.names.release(*number));
     }
 
     /// Its call is about to be sent.
     pub fn sent(&mut self, id: u64) -> Line {
-        if let Some(entry) = self.open.get_mut(&id) {
-            entry.sent = true;
-        }
+        self.open.entry(id).and_modify(|entry| entry.sent = true);
         Line::Sent(id)
+    }
+
+    /// It was not sent after all: that could not be written.
+    pub fn unsent(&mut self, id: u64) {
+        self.open.entry(id).and_modify(|entry| entry.sent = false);
     }
 
     /// It covers more now.
     pub fn extended(&mut self, id: u64, output: i64) -> Option<Line> {
-        let entry = self.open.get_mut(&id).filter(|entry| entry.open.output < output)?;
-        entry.open.output = output;
+        let entry = self.open.get_mut(&id).filter(|entry| entry.hold.output < output)?;
+        entry.hold.output = output;
         Some(Line::Extended { id, output })
     }
 
     /// Its call ended; or nobody knows whether it was given, and nothing will be sent for it.
     pub fn end(&mut self, id: u64, usage: Usage, quality: Quality, end: End, model: &str, bytes: i64) -> Option<Line> {
-        let unanswered = || Open { id, at: 0, path: Vec::new(), input: 0, output: 0 };
-        let asked = self.asking.remove(&id);
-        let open = self.open.remove(&id).map(|entry| entry.open).or_else(|| asked.then(unanswered))?;
-        let model = model.chars().take(MAX_MODEL).collect();
-        let ended = Ended { seq: self.last() + 1, told: Told { open, usage, quality, end }, model, bytes };
-        self.ended(ended.clone());
-        Some(Line::Ended(ended))
+        let asked = self.answered(id);
+        let (hold, unanswered) = match (self.open.remove(&id), asked) {
+            (Some(Entry { hold, sent: _, cost }), _) => {
+                self.shares.give_back(&hold.of, cost);
+                (hold, false)
+            }
+            (None, Some(of)) => (Hold { id, at: 0, of, path: Box::default(), input: 0, output: 0 }, true),
+            (None, None) => return None,
+        };
+        let model = if json_bytes(model) <= MAX_MODEL { model.to_owned() } else { String::new() };
+        let mut ended = Ended { seq: self.last() + 1, hold, unanswered, usage, quality, end, model, bytes, cost: 0 };
+        let over = Over::of(&ended);
+        let lines = hold::bytes(&Line::Over(over.clone())) + hold::bytes(&Line::Gave(Gave::of(&ended.hold, Vec::new())));
+        ended.cost = lines.max(hold::bytes(&self.told_of(&ended)));
+        self.shares.take(&ended.hold.of, ended.cost);
+        self.settling.insert(id);
+        self.settles.push_back(Arc::new(ended));
+        Some(Line::Over(over))
+    }
+
+    fn open_of(&self, hold: &Hold) -> Open {
+        let Hold { id, at, of: _, path, input, output } = hold;
+        let text = |number: &u64| self.names.text(*number).unwrap_or_default().to_owned();
+        Open { id: *id, at: *at, path: path.iter().map(text).collect(), input: *input, output: *output }
+    }
+
+    fn told_of(&self, ended: &Ended) -> Told {
+        Told { open: self.open_of(&ended.hold), usage: ended.usage, quality: ended.quality, end: ended.end }
     }
 
     /// There is this connection to a governor, or none.
@@ -303,9 +337,14 @@ impl Session {
     /// Every hold with a smaller number is over, and its settle acknowledged.
     fn floor(&self) -> u64 {
         let open = self.open.keys().next().copied();
-        let asking = self.asking.first().copied();
+        let asking = self.asking.keys().next().copied();
         let settling = self.settling.first().copied();
         [open, asking, settling].into_iter().flatten().fold(self.next_hold, u64::min)
+    }
+
+    /// The journal has everything that is known now.
+    pub fn is_written(&mut self) {
+        self.written = (self.floor(), self.acked);
     }
 
     /// What to do at `now`. `written`: the journal has everything; else nothing of it may be told.
@@ -321,46 +360,49 @@ impl Session {
         }
         if written && self.told < self.last() {
             let next = self.spoke + TOGETHER;
-            return if now >= next { Plan::Tell(self.tell(self.told)) } else { Plan::Wait(Some(next)) };
+            return if now >= next { Plan::Tell(self.tell(self.told, written)) } else { Plan::Wait(Some(next)) };
         }
         let owed = !self.settles.is_empty();
         if written && owed && now >= self.progress + AGAIN {
-            return Plan::Tell(self.tell(self.acked));
+            return Plan::Tell(self.tell(self.acked, written));
         }
         let next = self.spoke + if owed { POLL } else { ALIVE };
-        if now >= next { Plan::Tell(self.tell(self.last())) } else { Plan::Wait(Some(next)) }
+        if now >= next { Plan::Tell(self.tell(self.last(), written)) } else { Plan::Wait(Some(next)) }
     }
 
-    fn begin(&self) -> Begin {
+    /// All that a leader cannot know.
+    pub fn begin(&self) -> Begin {
         Begin {
             session: self.name.clone(),
             // A number that is being asked for may be asked for again.
-            next_hold: self.asking.first().copied().unwrap_or(self.next_hold),
+            next_hold: self.asking.keys().next().copied().unwrap_or(self.next_hold),
             acked: self.acked,
-            settles: self.settles.iter().map(|ended| ended.told.clone()).collect(),
-            open: self.open.values().map(|entry| entry.open.clone()).collect(),
+            settles: self.settles.iter().map(|ended| self.told_of(ended)).collect(),
+            open: self.open.values().map(|entry| self.open_of(&entry.hold)).collect(),
         }
     }
 
-    fn tell(&self, after: u64) -> Settles {
+    fn tell(&self, after: u64, written: bool) -> Settles {
         // Their numbers have no gaps.
         let told = usize::try_from(after.saturating_sub(self.acked)).unwrap_or(usize::MAX);
         let untold = self.settles.iter().skip(told).take(MAX_SETTLES);
         let settles = untold.map(|ended| {
-            let Ended { seq, told: Told { open, usage, quality, end }, model, bytes } = ended.as_ref();
+            let Ended { seq, hold, unanswered: _, usage, quality, end, model, bytes, cost: _ } = ended.as_ref();
             Settle {
                 seq: *seq,
-                hold: open.id,
+                hold: hold.id,
                 usage: *usage,
                 quality: *quality,
-                input: open.input,
-                output: open.output,
+                input: hold.input,
+                output: hold.output,
                 end: *end,
                 model: model.clone(),
                 bytes: *bytes,
             }
         });
-        Settles { session: self.name.clone(), settles: settles.collect(), floor: self.floor(), confirmed: self.acked }
+        // What a process after this one would not know must not be relied on.
+        let (floor, confirmed) = if written { (self.floor(), self.acked) } else { self.written };
+        Settles { session: self.name.clone(), settles: settles.collect(), floor, confirmed }
     }
 
     /// The governor answered [`Plan::Begin`], which was made on `connection`, and has acknowledged settles up to `acked`.
@@ -396,7 +438,9 @@ impl Session {
 
     fn drop_acked(&mut self, acked: u64) {
         while let Some(ended) = self.settles.pop_front_if(|ended| ended.seq <= acked) {
-            self.settling.remove(&ended.told.open.id);
+            self.settling.remove(&ended.hold.id);
+            self.shares.give_back(&ended.hold.of, ended.cost);
+            self.release(&ended.hold);
         }
         self.acked = self.acked.max(acked);
     }

@@ -1,3 +1,4 @@
+use super::super::lines::{Gave, Over, Settled};
 use super::*;
 
 const fn at(ms: u64) -> Duration {
@@ -22,8 +23,8 @@ fn written(session: &Session) -> Vec<Line> {
 }
 
 fn held(session: &mut Session) -> u64 {
-    let (id, _) = session.ask();
-    session.given(id, &open(id));
+    let (id, _) = session.ask("team").expect("room");
+    session.given(id, &open(id)).expect("room");
     session.sent(id);
     id
 }
@@ -44,7 +45,7 @@ fn nothing_is_said_to_nobody_and_everything_to_a_new_one() {
     let mut session = Session::new("s".into());
     assert_eq!(session.plan(at(0), true), Plan::Wait(None));
     let (first, second) = (held(&mut session), held(&mut session));
-    let (asked, _) = session.ask();
+    let (asked, _) = session.ask("team").expect("room");
     exact(&mut session, first, 5);
     session.connected(Some(4));
     let Plan::Begin(begin) = session.plan(at(0), true) else { panic!("it begins") };
@@ -111,7 +112,7 @@ fn nothing_is_told_that_is_not_written_and_nothing_acknowledged_that_was_not_tol
     let told = telling(&session, at(10));
     assert_eq!(session.told(at(10), &told, 900), Some(Line::Acked(1)));
     let next = held(&mut session);
-    assert!(matches!(exact(&mut session, next, 1), Some(Line::Ended(Ended { seq: 2, .. }))));
+    assert!(matches!(exact(&mut session, next, 1), Some(Line::Over(Over { seq: 2, .. }))));
     session.detached();
     assert!(matches!(session.plan(at(11), false), Plan::Wait(_)));
     assert!(matches!(session.plan(at(11), true), Plan::Begin(_)));
@@ -140,7 +141,7 @@ fn a_number_is_used_once_whatever_process_uses_it() {
     let mut used = Vec::new();
     for _ in 0..3 {
         for _ in 0..1500 {
-            let (id, line) = session.ask();
+            let (id, line) = session.ask("team").expect("room");
             lines.extend(line);
             assert!(lines.iter().any(|line| matches!(line, Line::Reserved(to) | Line::Session { reserved: to, .. } if *to > id)));
             used.push(id);
@@ -156,19 +157,19 @@ fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
     let mut session = Session::new("s".into());
     let mut lines = written(&session);
     for _ in 0..3 {
-        let (id, line) = session.ask();
+        let (id, line) = session.ask("team").expect("room");
         lines.extend(line);
-        lines.push(session.given(id, &open(id)));
+        lines.push(session.given(id, &open(id)).expect("room"));
     }
     lines.push(session.sent(2));
     lines.extend(session.extended(2, 50));
     lines.extend(exact(&mut session, 1, 4));
-    let (asked, _) = session.ask();
+    let (asked, _) = session.ask("team").expect("room");
     let again = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
-    let told: Vec<_> = again.settles.iter().map(|ended| (ended.seq, ended.told.open.id, ended.told.quality)).collect();
+    let told: Vec<_> = again.settles.iter().map(|ended| (ended.seq, ended.hold.id, ended.quality)).collect();
     assert_eq!(told, [(1, 1, Quality::Exact), (2, 2, Quality::Estimated), (3, 3, Quality::Exact)]);
-    assert_eq!(again.settles[1].told.open.output, 50);
-    assert_eq!((again.settles[0].told.usage.output, again.settles[2].told.usage), (4, Usage::default()));
+    assert_eq!(again.settles[1].hold.output, 50);
+    assert_eq!((again.settles[0].usage.output, again.settles[2].usage), (4, Usage::default()));
     assert!(again.next_hold > asked);
     // And once more, before anything was told.
     let once_more = Session::restore(&written(&again), || unreachable!("it has a name")).expect("restored");
@@ -179,9 +180,9 @@ fn what_a_dead_process_had_sent_is_charged_and_what_it_had_not_is_not() {
 fn an_acknowledged_settle_is_gone_for_good() {
     let mut session = begun();
     let mut lines = written(&session);
-    let (id, line) = session.ask();
+    let (id, line) = session.ask("team").expect("room");
     lines.extend(line);
-    lines.push(session.given(id, &open(id)));
+    lines.push(session.given(id, &open(id)).expect("room"));
     lines.extend(exact(&mut session, id, 1));
     let told = telling(&session, TOGETHER);
     lines.extend(session.told(TOGETHER, &told, 1));
@@ -192,15 +193,21 @@ fn an_acknowledged_settle_is_gone_for_good() {
 #[test]
 fn a_journal_that_makes_no_sense_is_refused() {
     let first = written(&Session::new("s".into()));
-    let ended = |seq| {
-        Line::Ended(Ended {
-            seq,
-            told: Told { open: open(1), usage: Usage::default(), quality: Quality::Exact, end: End::default() },
-            model: String::new(),
-            bytes: 0,
-        })
+    let told = Told { open: open(1), usage: Usage::default(), quality: Quality::Exact, end: End::default() };
+    let over = |seq, unanswered| {
+        let (usage, quality, end) = (Usage::default(), Quality::Exact, End::default());
+        Line::Over(Over { seq, id: 1, unanswered, usage, quality, end, model: String::new(), bytes: 0 })
     };
-    for bad in [Line::Sent(3), ended(2), first[0].clone()] {
+    let bad = [
+        Line::Sent(3),
+        Line::Ended(Settled { seq: 2, told, model: String::new(), bytes: 0 }),
+        over(2, true),
+        over(1, false),
+        Line::Gave(Gave { id: 1, path: vec![4], ..Gave::default() }),
+        Line::Gave(Gave { id: 1, names: vec![(1, "a".into()), (1, "b".into())], path: vec![1], ..Gave::default() }),
+        first[0].clone(),
+    ];
+    for bad in bad {
         let lines = [first.clone(), vec![bad.clone()]].concat();
         assert!(Session::restore(&lines, String::new).is_err(), "{bad:?}");
     }
@@ -210,254 +217,171 @@ fn a_journal_that_makes_no_sense_is_refused() {
 #[test]
 fn a_number_that_nobody_answered_is_settled_with_nothing() {
     let mut session = begun();
-    let (id, _) = session.ask();
-    let (never, _) = session.ask();
+    let (id, _) = session.ask("team").expect("room");
+    let (never, _) = session.ask("team").expect("room");
     session.never(never);
-    let Some(Line::Ended(ended)) = session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0) else { panic!("settled") };
-    assert_eq!((ended.told.open.id, ended.told.open.path.len()), (id, 0));
+    let Some(Line::Over(ended)) = session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0) else { panic!("settled") };
+    assert_eq!((ended.id, ended.unanswered), (id, true));
     assert_eq!(session.end(never, Usage::default(), Quality::Exact, End::default(), "", 0), None);
     assert_eq!(telling(&session, TOGETHER).floor, id);
 }
 
-/// A leader that gives, counts and closes, as far as a session can tell; and the gateway around it, both of which may end.
-mod world {
-    use std::collections::BTreeSet;
+/// What a session takes in the journal when that is written anew, and in the call with which it begins.
+fn takes(session: &Session) -> (usize, usize) {
+    let journal = session.snapshot().lines().map(|line| serde_json::to_vec(&line).expect("a line").len() + 1).sum();
+    (journal, serde_json::to_vec(&session.begin()).expect("a body").len())
+}
 
-    use super::*;
+fn most() -> (Usage, End) {
+    use crate::wire::meter::{Outcome, Why};
+    let most = i64::MIN;
+    let usage = Usage { input: most, cache_read: most, cache_write: most, output: most };
+    let outcome = Outcome::Failed { why: Why::Status(u16::MAX), retry_after: Some(u32::MAX) };
+    (usage, End { outcome: Some(outcome), timed_out: false })
+}
 
-    #[derive(Clone, Default)]
-    struct Leader {
-        attached: bool,
-        open: BTreeSet<u64>,
-        closed: BTreeSet<u64>,
-        floor: u64,
-        received: u64,
-        /// What is stored, with the holds that are charged by it.
-        durable: u64,
-        charged: Vec<(u64, u64, Quality)>,
-    }
-
-    impl Leader {
-        /// Another one leads: it has what was stored.
-        fn replaced(&mut self) {
-            let durable = self.durable;
-            self.charged.retain(|(seq, _, _)| *seq <= durable);
-            *self = Self { received: durable, durable, charged: std::mem::take(&mut self.charged), ..Self::default() };
-        }
-
-        fn settle(&mut self, seq: u64, hold: u64, quality: Quality) {
-            if seq <= self.received {
-                return;
-            }
-            assert_eq!(seq, self.received + 1, "settles come without gaps");
-            self.received = seq;
-            self.closed.insert(hold);
-            if self.open.remove(&hold) {
-                assert!(self.charged.iter().all(|(_, known, _)| *known != hold), "{hold} is charged twice");
-                self.charged.push((seq, hold, quality));
-            }
-        }
-
-        fn begin(&mut self, begin: &Begin) -> u64 {
-            for (told, seq) in begin.settles.iter().zip(begin.acked + 1..) {
-                if seq > self.received && !self.closed.contains(&told.open.id) {
-                    self.open.insert(told.open.id);
-                }
-                self.settle(seq, told.open.id, told.quality);
-            }
-            let kept: BTreeSet<u64> = begin.open.iter().map(|open| open.id).collect();
-            self.open.extend(kept.difference(&self.closed));
-            self.open.retain(|id| *id >= begin.next_hold || kept.contains(id));
-            (self.attached, self.floor) = (true, self.floor.max(begin.next_hold));
-            self.durable
-        }
-
-        fn tell(&mut self, settles: &Settles) -> Option<u64> {
-            if !self.attached {
-                return None;
-            }
-            settles.settles.iter().for_each(|settle| self.settle(settle.seq, settle.hold, settle.quality));
-            self.floor = self.floor.max(settles.floor);
-            self.open.retain(|id| *id >= settles.floor);
-            Some(self.durable)
-        }
-
-        /// None: it must begin. Some(false): closed.
-        fn hold(&mut self, id: u64) -> Option<bool> {
-            if !self.attached {
-                return None;
-            }
-            let free = !self.closed.contains(&id) && (id >= self.floor || self.open.contains(&id));
-            if free {
-                self.open.insert(id);
-            }
-            Some(free)
-        }
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, most: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % most
-        }
-
-        fn one_in(&mut self, many: u64) -> bool {
-            self.below(many) == 0
-        }
-    }
-
-    struct Gateway {
-        session: Session,
-        lines: Vec<Line>,
-        asking: Vec<u64>,
-        held: Vec<(u64, bool)>,
-        connection: u64,
-    }
-
-    impl Gateway {
-        /// The process ends, perhaps while it writes its last line, and another one begins.
-        fn restart(&mut self, torn: bool) {
-            if torn && matches!(self.lines.last(), Some(Line::Held(_))) {
-                self.lines.pop(); // nobody was told of it
-            }
-            self.session = Session::restore(&self.lines, || unreachable!("it has a name")).expect("a journal");
-            self.lines = written(&self.session);
-            (self.asking, self.held) = (Vec::new(), Vec::new());
-            self.connection += 1;
-            self.session.connected(Some(self.connection));
-        }
-
-        fn talk(&mut self, leader: &mut Leader, now: Duration, lost: u64) {
-            let line = match self.session.plan(now, true) {
-                Plan::Wait(_) => None,
-                _ if lost == 1 => {
-                    self.session.failed(now);
-                    None
-                }
-                Plan::Begin(begin) => {
-                    let acked = leader.begin(&begin);
-                    if lost == 2 {
-                        self.session.failed(now);
-                        return;
-                    }
-                    self.session.began(now, Some(self.connection), &begin, acked)
-                }
-                Plan::Tell(settles) => match leader.tell(&settles) {
-                    Some(_) if lost == 2 => {
-                        self.session.failed(now);
-                        None
-                    }
-                    Some(acked) => self.session.told(now, &settles, acked),
-                    None => {
-                        self.session.detached();
-                        self.session.failed(now);
-                        None
-                    }
-                },
+#[test]
+fn a_hold_never_takes_more_than_was_set_aside_for_it() {
+    let (usage, end) = most();
+    let texts = [vec![], vec!["a:x".to_owned()], vec!["\u{1}\"\\".repeat(99); 3], vec!["p".to_owned(); 28]];
+    for path in texts {
+        for model in ["", "m", &"m".repeat(254), &"\u{1}".repeat(42), &"m".repeat(9000)] {
+            let mut session = Session::new("s".into());
+            (session.next_hold, session.reserved, session.acked) = (u64::MAX - 2 * STEP, u64::MAX - STEP, u64::MAX - STEP);
+            let empty = takes(&session);
+            let (id, _) = session.ask("team").expect("room");
+            let check = |session: &Session, when: &str| {
+                let (set_aside, now) = (session.shares.all() + session.names.bytes(), takes(session));
+                assert!(now.0 - empty.0 <= set_aside && now.1 - empty.1 <= set_aside, "{when}: {now:?} of {set_aside}");
+                set_aside
             };
-            self.lines.extend(line);
-        }
-
-        fn hold(&mut self, leader: &mut Leader, at: usize, lost: u64) {
-            let id = self.asking[at];
-            if lost == 1 {
-                return;
-            }
-            match leader.hold(id) {
-                None => self.session.detached(),
-                Some(_) if lost == 2 => {}
-                Some(given) => {
-                    assert!(given, "{id} was never used, and is refused as closed");
-                    self.asking.swap_remove(at);
-                    let line = self.session.given(id, &open(id));
-                    self.lines.push(line);
-                    self.held.push((id, false));
-                }
-            }
-        }
-
-        fn end(&mut self, at: usize) {
-            let (id, sent) = self.held.swap_remove(at);
-            let quality = if sent { Quality::Partial } else { Quality::Exact };
-            self.lines.extend(self.session.end(id, Usage::default(), quality, End::default(), "", 0));
-        }
-    }
-
-    fn run(seed: u64) {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        let mut leader = Leader::default();
-        let session = Session::new("s".into());
-        let lines = written(&session);
-        let mut gateway = Gateway { session, lines, asking: Vec::new(), held: Vec::new(), connection: 0 };
-        gateway.restart(false);
-        let (mut now, mut used, mut sent) = (Duration::ZERO, BTreeSet::new(), BTreeSet::new());
-        for _ in 0..200 {
-            now += at(random.below(400));
-            let lost = random.below(8); // 1: the call, 2: its answer
-            match random.below(12) {
-                0 | 1 => {
-                    let (id, line) = gateway.session.ask();
-                    gateway.lines.extend(line);
-                    assert!(used.insert(id), "{id} is used again");
-                    gateway.asking.push(id);
-                }
-                2 | 3 if !gateway.asking.is_empty() && gateway.session.is_attached() => {
-                    let at = usize::try_from(random.below(gateway.asking.len() as u64)).expect("small");
-                    gateway.hold(&mut leader, at, lost);
-                }
-                4 if !gateway.asking.is_empty() => {
-                    // Who asked is gone: whatever was answered, nothing will be sent.
-                    let id = gateway.asking.remove(0);
-                    gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0));
-                }
-                5 => {
-                    if let Some((id, was)) = gateway.held.iter_mut().find(|(_, sent)| !sent) {
-                        *was = true;
-                        sent.insert(*id);
-                        let line = gateway.session.sent(*id);
-                        gateway.lines.push(line);
-                    }
-                }
-                6 | 7 if !gateway.held.is_empty() => {
-                    let at = usize::try_from(random.below(gateway.held.len() as u64)).expect("small");
-                    gateway.end(at);
-                }
-                8 => leader.durable = leader.received,
-                9 if random.one_in(4) => {
-                    leader.replaced();
-                    gateway.connection += 1;
-                    gateway.session.connected(Some(gateway.connection));
-                }
-                10 if random.one_in(4) => gateway.restart(lost == 1),
-                _ => gateway.talk(&mut leader, now, lost),
-            }
-        }
-        while !gateway.held.is_empty() {
-            gateway.end(0);
-        }
-        for id in std::mem::take(&mut gateway.asking) {
-            gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0));
-        }
-        for _ in 0..60 {
-            now += Duration::from_secs(1);
-            gateway.talk(&mut leader, now, 0);
-            leader.durable = leader.received;
-        }
-        assert_eq!((gateway.session.owed(), leader.open.len()), (0, 0), "after quiet nothing is held or owed");
-        let charged: BTreeSet<u64> =
-            leader.charged.iter().filter(|(_, _, quality)| *quality != Quality::Exact).map(|(_, hold, _)| *hold).collect();
-        assert_eq!(charged, sent, "what was sent is charged, and nothing else");
-    }
-
-    #[test]
-    fn whatever_is_lost_what_was_sent_is_charged_once_and_nothing_stays_held() {
-        for seed in 0..1000 {
-            let ran = std::panic::catch_unwind(|| run(seed));
-            assert!(ran.is_ok(), "seed {seed}");
+            check(&session, "asked");
+            let open = Open { id, at: i64::MIN, path: path.clone(), input: i64::MIN, output: i64::MIN };
+            session.given(id, &open).expect("room");
+            session.extended(id, i64::MAX);
+            session.sent(id);
+            let before = check(&session, "open");
+            session.end(id, usage, Quality::Estimated, end, model, i64::MIN);
+            assert!(check(&session, "ended") <= before, "what ended takes no more than what was open");
+            assert!(session.settles[0].model.is_empty() == (model.is_empty() || model.len() > 256), "what is learned from is kept");
         }
     }
 }
+
+/// One namespace, or many, with calls as large as they can be: what they have begins with any leader, and fits into what is kept
+/// for writing the journal anew.
+#[test]
+fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
+    let (usage, end) = most();
+    let limit = 1024 * 1024;
+    for (namespaces, places, length) in [(1, 4, 40), (3, 28, 500), (40, 8, 130), (300, 1, 40_000)] {
+        let mut session = Session::new("s".repeat(128));
+        session.shares = Shares::new(limit);
+        let mut random = crate::gateway::meter::fake_leader::Random(namespaces | 1);
+        let (mut full, mut one) = (BTreeSet::new(), 0_u64);
+        while (full.len() as u64) < namespaces {
+            one += 1;
+            let namespace = format!("team-{}", one % namespaces);
+            let Ok((id, _)) = session.ask(&namespace) else {
+                full.insert(namespace);
+                continue;
+            };
+            let path = (0..places).map(|place| format!("{place}:{:01$}", random.below(50), length)).collect();
+            let given = session.given(id, &Open { id, at: i64::MAX, path, input: i64::MAX, output: i64::MAX });
+            match random.below(8) {
+                0 => {}
+                _ => drop(session.end(id, usage, Quality::Estimated, end, "model", i64::MAX)),
+            }
+            if given.is_err() {
+                session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0);
+                full.insert(namespace);
+            }
+        }
+        let (journal, begin) = takes(&session);
+        // With the limit that there is: no more than what a call that begins may have.
+        assert!(begin <= limit + FIRST, "{namespaces} namespaces begin with {begin} bytes");
+        assert!(journal <= limit + FIRST && journal <= session.bytes(), "{namespaces} namespaces write {journal} bytes");
+        assert!(session.bytes() > limit / 3, "they had a lot: {}", session.bytes());
+    }
+}
+
+#[test]
+fn who_has_most_is_refused_until_some_of_it_is_acknowledged() {
+    let mut session = begun();
+    let path = vec!["p".repeat(60_000)];
+    let hold = |session: &mut Session, namespace: &str| -> Result<u64, Full> {
+        let (id, _) = session.ask(namespace)?;
+        if let Err(full) = session.given(id, &Open { path: path.clone(), ..open(id) }) {
+            session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0);
+            return Err(full);
+        }
+        Ok(id)
+    };
+    let refused = loop {
+        match hold(&mut session, "greedy") {
+            Ok(id) => drop(exact(&mut session, id, 1)),
+            Err(full) => break full,
+        }
+    };
+    assert_eq!(refused, Full::Namespace);
+    hold(&mut session, "quiet").expect("others go on");
+    let Plan::Tell(settles) = session.plan(TOGETHER, true) else { panic!("it tells") };
+    session.told(TOGETHER, &settles, settles.settles.len() as u64);
+    hold(&mut session, "greedy").expect("some of it is acknowledged");
+}
+
+/// Lines as the version before this one wrote them.
+#[test]
+fn a_journal_of_the_version_before_is_read() {
+    let text = concat!(
+        r#"{"session":{"name":"s","reserved":1025,"acked":3}}"#,
+        "\n",
+        r#"{"held":{"id":7,"at":5,"path":["a:x","b:team/default"],"input":1,"output":2}}"#,
+        "\n",
+        r#"{"sent":7}"#,
+        "\n",
+        r#"{"extended":{"id":7,"output":9}}"#,
+        "\n",
+        r#"{"ended":{"seq":4,"told":{"open":{"id":7,"at":5,"path":["a:x","b:team/default"],"input":1,"output":9},"usage":{"input":1,"cacheRead":0,"cacheWrite":0,"output":4},"quality":"Exact","end":{"outcome":"worked","timedOut":false}},"model":"m","bytes":3}}"#,
+        "\n",
+        r#"{"ended":{"seq":5,"told":{"open":{"id":8,"at":0,"path":[],"input":0,"output":0},"usage":{"input":0,"cacheRead":0,"cacheWrite":0,"output":0},"quality":"Exact","end":{"outcome":"nothing","timedOut":false}},"model":"","bytes":0}}"#,
+        "\n",
+        r#"{"held":{"id":9,"at":6,"path":["a:x"],"input":3,"output":4}}"#,
+        "\n",
+        r#"{"sent":9}"#,
+    );
+    let lines: Vec<Line> = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+    let session = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
+    let begin = session.begin();
+    let told: Vec<_> = begin.settles.iter().map(|told| (told.open.clone(), told.usage.output, told.quality)).collect();
+    let open = |id, at, path: &[&str], input, output| Open { id, at, path: path.iter().map(|&text| text.into()).collect(), input, output };
+    assert_eq!(
+        told,
+        [
+            (open(7, 5, &["a:x", "b:team/default"], 1, 9), 4, Quality::Exact),
+            (open(8, 0, &[], 0, 0), 0, Quality::Exact),
+            (open(9, 6, &["a:x"], 3, 4), 0, Quality::Estimated),
+        ]
+    );
+    assert_eq!((begin.acked, session.next_hold), (3, 1025));
+    let again = Session::restore(&written(&session), || unreachable!("it has a name")).expect("restored");
+    assert_eq!(again.begin(), begin, "and is the same when this version has written it");
+}
+
+#[test]
+fn what_is_not_written_is_not_relied_on() {
+    let mut session = begun();
+    session.is_written();
+    let (first, second) = (held(&mut session), held(&mut session));
+    session.is_written();
+    exact(&mut session, first, 1);
+    let told = telling(&session, TOGETHER);
+    session.told(TOGETHER, &told, 1);
+    let Plan::Tell(alive) = session.plan(at(60_000), false) else { panic!("it lives") };
+    assert_eq!((alive.floor, alive.confirmed), (first, 0), "a process after this one would tell of it again");
+    session.is_written();
+    assert_eq!((telling(&session, at(60_000)).floor, telling(&session, at(60_000)).confirmed), (second, 1));
+}
+
+#[path = "session_world_tests.rs"]
+mod world;

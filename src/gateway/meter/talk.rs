@@ -22,18 +22,16 @@ impl Meter {
         loop {
             self.shorten();
             let connection = *connections.borrow_and_update();
-            let plan = {
+            let (plan, tend) = {
                 let mut inner = self.lock();
                 inner.session.connected(connection);
-                if inner.broken {
-                    inner.repair();
-                }
+                let tend = inner.tend(now());
                 self.0.attached.send_if_modified(|attached| std::mem::replace(attached, inner.session.is_attached()) != *attached);
-                inner.session.plan(now(), !inner.broken)
+                (inner.session.plan(now(), inner.is_written()), tend)
             };
             let trouble = match plan {
                 Plan::Wait(until) => {
-                    let until = until.map_or(Duration::MAX, |until| until.saturating_sub(now()));
+                    let until = until.into_iter().chain(tend).min().map_or(Duration::MAX, |until| until.saturating_sub(now()));
                     tokio::select! {
                         () = self.0.wake.notified() => {}
                         changed = connections.changed() => if changed.is_err() { return },
@@ -68,13 +66,13 @@ impl Meter {
     fn take(
         &self,
         answer: Result<Acked, Refusal>,
-        done: impl FnOnce(&mut super::Session, Duration, u64) -> Option<super::Line>,
+        done: impl FnOnce(&mut super::session::Session, Duration, u64) -> Option<super::Line>,
     ) -> Option<Refusal> {
         let mut inner = self.lock();
         let trouble = match answer {
             Ok(Acked { acked }) => {
                 if let Some(line) = done(&mut inner.session, now(), acked) {
-                    inner.keep(&line);
+                    inner.keep(&line, now());
                 }
                 None
             }

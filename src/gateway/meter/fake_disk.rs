@@ -1,0 +1,253 @@
+//! A disk that is full, breaks, writes less than it is given, or stops at any step, for tests.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use super::disk::Disk;
+use super::fake_leader::Random;
+
+/// Bytes that a page has.
+const PAGE: usize = 64;
+
+/// What a file has, whatever its name is.
+#[derive(Default)]
+struct Content {
+    bytes: Vec<u8>,
+    pages: usize,
+}
+
+type Inode = Arc<Mutex<Content>>;
+
+pub struct State {
+    names: BTreeMap<String, Inode>,
+    inodes: Vec<Weak<Mutex<Content>>>,
+    pub capacity: usize,
+    /// What others have of it.
+    pub occupied: usize,
+    random: Random,
+    /// One step in so many fails; 0: none does.
+    pub fails: u64,
+    /// After so many steps nothing is done any more.
+    pub stops: Option<u32>,
+    pub steps: u32,
+}
+
+/// The disk. Cheap to clone: what is on it outlives who uses it.
+#[derive(Clone)]
+pub struct FakeDisk(Arc<Mutex<State>>);
+
+pub struct FakeFile {
+    disk: FakeDisk,
+    inode: Inode,
+    at: usize,
+}
+
+/// What becomes of a step.
+enum Step {
+    Done,
+    Fails(io::Error),
+    /// The process ends in it.
+    Ends,
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the process ended")
+}
+
+fn full() -> io::Error {
+    io::ErrorKind::StorageFull.into()
+}
+
+fn locked(inode: &Inode) -> MutexGuard<'_, Content> {
+    inode.lock().expect("a file")
+}
+
+impl FakeDisk {
+    pub fn new(capacity: usize, seed: u64) -> Self {
+        let state = State {
+            names: BTreeMap::new(),
+            inodes: Vec::new(),
+            capacity,
+            occupied: 0,
+            random: Random(seed | 1),
+            fails: 0,
+            stops: None,
+            steps: 0,
+        };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("a disk")
+    }
+
+    /// The process ended in the middle of something.
+    pub fn has_stopped(&self) -> bool {
+        self.state().stops == Some(0)
+    }
+
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        let content = Content { bytes: bytes.to_vec(), pages: bytes.len().div_ceil(PAGE) };
+        let inode = Arc::new(Mutex::new(content));
+        let mut state = self.state();
+        state.inodes.push(Arc::downgrade(&inode));
+        state.names.insert(name.to_owned(), inode);
+    }
+
+    fn step(&self) -> Result<(), io::Error> {
+        match self.state().step() {
+            Step::Done => Ok(()),
+            Step::Fails(error) => Err(error),
+            Step::Ends => Err(ended()),
+        }
+    }
+}
+
+impl State {
+    fn step(&mut self) -> Step {
+        self.steps += 1;
+        match self.stops {
+            Some(0) => return Step::Ends,
+            Some(1) => {
+                self.stops = Some(0);
+                return Step::Ends;
+            }
+            Some(left) => self.stops = Some(left - 1),
+            None => {}
+        }
+        if self.fails > 0 && self.random.one_in(self.fails) {
+            return Step::Fails(if self.random.one_in(2) { full() } else { io::Error::from_raw_os_error(5) });
+        }
+        Step::Done
+    }
+
+    fn free(&mut self) -> usize {
+        self.inodes.retain(|inode| inode.strong_count() > 0);
+        let used: usize = self.inodes.iter().filter_map(Weak::upgrade).map(|inode| locked(&inode).pages * PAGE).sum();
+        self.capacity.saturating_sub(used + self.occupied)
+    }
+
+    fn inode(&mut self, name: &str) -> Inode {
+        if let Some(inode) = self.names.get(name) {
+            return Arc::clone(inode);
+        }
+        let inode = Inode::default();
+        self.inodes.push(Arc::downgrade(&inode));
+        self.names.insert(name.to_owned(), Arc::clone(&inode));
+        inode
+    }
+
+    /// Gives a file so many bytes of room, as far as there are any. Whether it has them.
+    fn grow(&mut self, inode: &Inode, bytes: usize) -> bool {
+        let wanted = bytes.div_ceil(PAGE);
+        let free = self.free() / PAGE;
+        let mut content = locked(inode);
+        let more = wanted.saturating_sub(content.pages);
+        content.pages += more.min(free);
+        more <= free
+    }
+}
+
+impl io::Write for FakeFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.disk.state();
+        if state.stops == Some(0) {
+            return Err(ended());
+        }
+        let outcome = state.step();
+        // However it ends, a part may have been written; and less than all is no error.
+        let part = match outcome {
+            Step::Done if !(state.fails > 0 && state.random.one_in(4)) => bytes.len(),
+            Step::Done | Step::Fails(_) | Step::Ends => {
+                let most = u64::try_from(bytes.len()).expect("small") + 1;
+                usize::try_from(state.random.below(most)).expect("small")
+            }
+        };
+        let part = if matches!(outcome, Step::Done) { part.max(1).min(bytes.len()) } else { part };
+        let whole = state.grow(&self.inode, self.at + part);
+        let mut content = locked(&self.inode);
+        let part = if whole { part } else { (content.pages * PAGE).saturating_sub(self.at).min(part) };
+        let end = self.at + part;
+        if content.bytes.len() < end {
+            content.bytes.resize(end, 0);
+        }
+        content.bytes[self.at..end].copy_from_slice(&bytes[..part]);
+        self.at = end;
+        match outcome {
+            Step::Fails(error) => Err(error),
+            Step::Ends => Err(ended()),
+            Step::Done if part == 0 => Err(full()),
+            Step::Done => Ok(part),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Disk for FakeDisk {
+    type File = FakeFile;
+
+    fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        self.step()?;
+        Ok(self.state().names.get(name).map(|inode| locked(inode).bytes.clone()))
+    }
+
+    fn open(&self, name: &str) -> io::Result<FakeFile> {
+        self.step()?;
+        let inode = self.state().inode(name);
+        Ok(FakeFile { disk: self.clone(), inode, at: 0 })
+    }
+
+    fn cut(&self, file: &FakeFile, bytes: u64) -> io::Result<()> {
+        self.step()?;
+        let bytes = usize::try_from(bytes).expect("small");
+        let mut content = locked(&file.inode);
+        content.bytes.resize(bytes, 0);
+        content.pages = bytes.div_ceil(PAGE);
+        Ok(())
+    }
+
+    fn reserve(&self, name: &str, bytes: u64) -> io::Result<()> {
+        self.step()?;
+        let bytes = usize::try_from(bytes).expect("small");
+        let mut state = self.state();
+        let inode = state.inode(name);
+        let before = locked(&inode).pages;
+        let whole = state.grow(&inode, bytes);
+        let mut content = locked(&inode);
+        if whole {
+            let length = content.bytes.len().max(bytes);
+            content.bytes.resize(length, 0);
+            Ok(())
+        } else {
+            content.pages = before;
+            Err(full())
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        if state.stops == Some(0) {
+            return Err(ended());
+        }
+        match state.step() {
+            Step::Fails(error) => return Err(error),
+            Step::Done => {}
+            // It happened, or not.
+            Step::Ends if state.random.one_in(2) => {}
+            Step::Ends => return Err(ended()),
+        }
+        let Some(inode) = state.names.remove(from) else { return Err(io::ErrorKind::NotFound.into()) };
+        state.names.insert(to.to_owned(), inode);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.step()?;
+        self.state().names.remove(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! How much a session may have that no leader has acknowledged, and how much of it a namespace.
+//!
+//! A namespace may have at most twice what is free, without a reserve of a quarter; and out of the reserve a little, whatever
+//! others have. So one alone gets half of the room and is refused beyond it while all others go on; and however many take all
+//! they can, others have the reserve.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Of the room, what is for namespaces that have no more than [`GUARANTEED`]: one part in so many.
+const RESERVE: usize = 4;
+/// Bytes that a namespace gets as long as the reserve lasts: those of some hundred calls.
+const GUARANTEED: usize = 64 * 1024;
+/// A namespace may have so many times what is free without the reserve.
+const SHARE: usize = 2;
+
+/// Why nothing more is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The namespace has its share.
+    Namespace,
+    /// There is no room for anybody.
+    All,
+}
+
+/// Bytes that are taken, in all and by namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shares {
+    limit: usize,
+    all: usize,
+    of: HashMap<Arc<str>, usize>,
+}
+
+impl Shares {
+    /// None is taken.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, all: 0, of: HashMap::new() }
+    }
+
+    /// Whether a namespace may take so many more, where so many are taken beside the shares.
+    pub fn room(&self, namespace: &str, bytes: usize, beside: usize) -> Result<(), Full> {
+        let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
+        let Some(free) = self.limit.checked_sub(self.all + beside + bytes) else { return Err(Full::All) };
+        let takes = own <= GUARANTEED || own <= SHARE * free.saturating_sub(self.limit / RESERVE);
+        if takes { Ok(()) } else { Err(Full::Namespace) }
+    }
+
+    /// A namespace takes so many. The text under which it is known.
+    pub fn take(&mut self, namespace: &str, bytes: usize) -> Arc<str> {
+        self.all += bytes;
+        let name = self.of.get_key_value(namespace).map_or_else(|| Arc::from(namespace), |(name, _)| Arc::clone(name));
+        *self.of.entry(Arc::clone(&name)).or_default() += bytes;
+        name
+    }
+
+    /// It gives so many back.
+    pub fn give_back(&mut self, namespace: &str, bytes: usize) {
+        self.all = self.all.saturating_sub(bytes);
+        if let Some(own) = self.of.get_mut(namespace) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.of.remove(namespace);
+            }
+        }
+    }
+
+    /// How many are taken.
+    pub fn all(&self) -> usize {
+        self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes all that it may, by `step`. Why it ended.
+    fn fill(shares: &mut Shares, namespace: &str, step: usize) -> Full {
+        loop {
+            match shares.room(namespace, step, 0) {
+                Ok(()) => drop(shares.take(namespace, step)),
+                Err(full) => return full,
+            }
+        }
+    }
+
+    const LIMIT: usize = 12 * 1024 * 1024;
+
+    #[test]
+    fn one_alone_gets_half_and_the_others_go_on() {
+        let mut shares = Shares::new(LIMIT);
+        assert_eq!(fill(&mut shares, "greedy", 1024), Full::Namespace);
+        assert_eq!(shares.all(), LIMIT / 2);
+        assert_eq!(shares.room("quiet", 1024, 0), Ok(()));
+        assert_eq!(fill(&mut shares, "second", 1024), Full::Namespace);
+        assert!(shares.all() < LIMIT * 3 / 4);
+        assert_eq!((shares.room("quiet", 1024, 0), shares.room("greedy", 1024, 0)), (Ok(()), Err(Full::Namespace)));
+        shares.give_back("greedy", LIMIT / 2);
+        assert_eq!(shares.room("greedy", 1024, 0), Ok(()));
+    }
+
+    #[test]
+    fn at_the_bound_nobody_gets_anything() {
+        let mut shares = Shares::new(LIMIT);
+        shares.take("one", LIMIT - 10);
+        assert_eq!(shares.room("other", 10, 1), Err(Full::All));
+        assert_eq!(shares.room("other", 11, 0), Err(Full::All));
+        assert_eq!((shares.room("other", 10, 0), shares.room("one", 1, 0)), (Ok(()), Err(Full::Namespace)));
+        shares.give_back("one", LIMIT - 10);
+        assert_eq!(shares, Shares::new(LIMIT), "nobody who has nothing is remembered");
+    }
+
+    #[test]
+    fn many_that_take_all_they_can_leave_the_reserve() {
+        let mut shares = Shares::new(LIMIT);
+        for one in 0..40 {
+            assert_eq!(fill(&mut shares, &format!("greedy-{one}"), 1024), Full::Namespace);
+        }
+        assert_eq!(shares.room("new", GUARANTEED, 0), Ok(()));
+    }
+}
