@@ -8,13 +8,52 @@ use std::process::Stdio;
 
 use rustix::fs::MemfdFlags;
 
+/// The steps by which files are written, so that a test can let each of them fail.
+pub trait Steps: Send + Sync {
+    /// A file that is written.
+    type File: io::Write;
+
+    /// Makes an empty one, in place of what has its name.
+    fn create(&self, path: &Path, mode: u32) -> io::Result<Self::File>;
+    /// Gives it the name of another one, which is gone then.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes it, which must be there.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The system's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct System;
+
+impl Steps for System {
+    type File = File;
+
+    fn create(&self, path: &Path, mode: u32) -> io::Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+}
+
 /// Writes `bytes` to `path` as a whole or not at all.
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    write_by(&System, path, bytes, mode)
+}
+
+/// [`write()`], by these steps. What could not be finished takes no room.
+pub fn write_by(steps: &impl Steps, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let beside = beside(path);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
-    file.write_all(bytes)?;
-    drop(file);
-    fs::rename(&beside, path)
+    let written = steps.create(&beside, mode).and_then(|mut file| file.write_all(bytes)).and_then(|()| steps.rename(&beside, path));
+    if written.is_err() {
+        let _ = steps.remove(&beside); // it may not be there
+    }
+    written
 }
 
 /// Reads `path`, if it has at most `most` bytes. `None`: there is no such file.
@@ -34,7 +73,12 @@ pub fn read(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
 
 /// Removes `path`; that it is not there is as good.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
+    remove_by(&System, path)
+}
+
+/// [`remove()`], by these steps.
+pub fn remove_by(steps: &impl Steps, path: &Path) -> io::Result<()> {
+    match steps.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }

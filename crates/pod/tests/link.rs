@@ -102,6 +102,27 @@ fn a_goodbye_that_is_answered_is_done() {
 }
 
 #[test]
+fn what_cannot_be_written_down_is_not_said_to_be_and_is_written_as_soon_as_it_can_be() {
+    let folder = Folder::new();
+    let gateway = FakeGateway::start(&folder);
+    let mut link = start_link(&folder, &gateway);
+    until_registered(&folder);
+    gateway.away(true);
+    fs::rename(folder.path("journal"), folder.path("aside")).expect("the journal is out of reach");
+    let said = spillway(&folder, &["goodbye", "all is done"]);
+    assert_ne!(said.status.code(), Some(0), "nobody may rely on it");
+    assert!(text(&said.stderr).contains("cannot be written down"), "{}", text(&said.stderr));
+    fs::rename(folder.path("aside"), folder.path("journal")).expect("the journal is back");
+    until("it is written after all", || folder.path("journal/goodbye.json").exists().then_some(()));
+    link.signal(Signal::KILL);
+    link.ended();
+    let _link = start_link(&folder, &gateway);
+    gateway.away(false);
+    let told = gateway.wait("/goodbye", 0, |call| call.status == 200);
+    assert_eq!(told.body, json!({"reason": "all is done"}));
+}
+
+#[test]
 fn there_is_one_supervisor() {
     let folder = Folder::new();
     let gateway = FakeGateway::start(&folder);

@@ -1,11 +1,16 @@
 //! What must survive the sidecar's own restart: in a memory-backed folder that nobody else mounts.
 //!
 //! A goodbye that no gateway took yet, the item in hand and how it ended, what the program says it does, the supervisor's
-//! key, the settings, the breaker of commands, when somebody last answered. Each is a file, written beside and renamed. One that cannot be read counts as absent: the sidecar then asks
-//! again, which every call allows.
+//! key, the settings, the breaker of commands, when somebody last answered. Each is a file, written beside and renamed. One that
+//! cannot be read counts as absent: the sidecar then asks again, which every call allows.
+//!
+//! What cannot be written is remembered here and written as soon as it can be, so that what is in the folder is not older than it
+//! must be; nobody is told meanwhile that it is kept.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +20,8 @@ use super::commands;
 use super::state::Remembered;
 use super::work::Kept;
 use crate::clock::BootTime;
-use crate::{files, link_says};
+use crate::files::{self, Steps, System};
+use crate::link_says;
 
 const GOODBYE: &str = "goodbye.json";
 const ACTION: &str = "action.json";
@@ -29,15 +35,46 @@ const HEARD: &str = "heard";
 const MOST: usize = crate::MAX_ORDER;
 
 /// The folder.
-#[derive(Clone, Debug)]
-pub struct Journal {
+#[derive(Debug)]
+pub struct Journal<S: Steps = System> {
     folder: PathBuf,
+    steps: S,
+    /// What could not be written, by the file's name, each once; none: it is to be removed.
+    late: Mutex<BTreeMap<&'static str, Option<Vec<u8>>>>,
 }
 
 impl Journal {
     /// In `folder`, which exists.
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self::by(System, folder)
+    }
+}
+
+impl<S: Steps> Journal<S> {
+    /// In `folder`, which exists, by these steps.
+    pub fn by(steps: S, folder: PathBuf) -> Self {
+        Self { folder, steps, late: Mutex::default() }
+    }
+
+    fn late(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Vec<u8>>>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that was to be kept is.
+    pub fn is_whole(&self) -> bool {
+        self.late().is_empty()
+    }
+
+    /// Writes what could not be written. Whether everything is kept now.
+    pub fn catch_up(&self) -> bool {
+        let mut late = self.late();
+        if !late.is_empty() {
+            late.retain(|name, bytes| self.put(name, bytes.as_deref()).is_err());
+            if late.is_empty() {
+                link_says!("the journal can be written again");
+            }
+        }
+        late.is_empty()
     }
 
     /// What an earlier process left.
@@ -79,7 +116,7 @@ impl Journal {
 
     /// The goodbye was taken.
     pub fn forget_goodbye(&self) {
-        self.say(GOODBYE, files::remove(&self.folder.join(GOODBYE)));
+        self.say(GOODBYE, self.keep(GOODBYE, None));
     }
 
     /// Keeps what the program says it does.
@@ -89,7 +126,7 @@ impl Journal {
 
     /// What the program said it does was about an item that ended.
     pub fn forget_action(&self) {
-        self.say(ACTION, files::remove(&self.folder.join(ACTION)));
+        self.say(ACTION, self.keep(ACTION, None));
     }
 
     /// Keeps the item in hand, and what became of the one before.
@@ -117,12 +154,29 @@ impl Journal {
         self.say(HEARD, self.write(HEARD, heard.millis().to_string().as_bytes()));
     }
 
-    fn write_json(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+    fn write_json(&self, name: &'static str, value: &impl Serialize) -> io::Result<()> {
         self.write(name, &serde_json::to_vec(value)?)
     }
 
-    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        files::write(&self.folder.join(name), bytes, 0o600)
+    fn write(&self, name: &'static str, bytes: &[u8]) -> io::Result<()> {
+        self.keep(name, Some(bytes))
+    }
+
+    fn keep(&self, name: &'static str, bytes: Option<&[u8]>) -> io::Result<()> {
+        let done = self.put(name, bytes);
+        match &done {
+            Ok(()) => self.late().remove(name),
+            Err(_) => self.late().insert(name, bytes.map(<[u8]>::to_vec)),
+        };
+        done
+    }
+
+    fn put(&self, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
+        let path = self.folder.join(name);
+        match bytes {
+            Some(bytes) => files::write_by(&self.steps, &path, bytes, 0o600),
+            None => files::remove_by(&self.steps, &path),
+        }
     }
 
     fn json<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
@@ -135,7 +189,7 @@ impl Journal {
         files::read(path, MOST).inspect_err(|error| link_says!("{} in the journal cannot be read: {error}", name)).ok().flatten()
     }
 
-    /// Without its journal the sidecar goes on; only its own restart would then lose something.
+    /// Without its journal the sidecar goes on; only its own restart before it [catches up](Self::catch_up) would lose something.
     fn say(&self, name: &str, written: io::Result<()>) {
         if let Err(error) = written {
             link_says!("{name} cannot be written to the journal: {error}");
@@ -144,34 +198,5 @@ impl Journal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_kept_is_there_and_what_is_broken_is_absent() {
-        let folder = std::env::temp_dir().join(format!("spillway-journal-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let journal = Journal::new(folder.clone());
-        let nothing = journal.remembered();
-        assert!(
-            nothing.settings.is_none()
-                && nothing.heard.is_none()
-                && !nothing.let_start
-                && nothing.action.is_none()
-                && nothing.work == Kept::default()
-        );
-        journal.keep_goodbye(&Goodbye { reason: "done".into() }).expect("kept");
-        journal.keep_action("testing").expect("kept");
-        journal.keep_start();
-        journal.keep_heard(BootTime::from_millis(77));
-        std::fs::write(folder.join(SETTINGS), b"{\"agent\": ").expect("half a file");
-        let again = Journal::new(folder.clone());
-        assert_eq!(again.goodbye().map(|goodbye| goodbye.reason).as_deref(), Some("done"));
-        let remembered = again.remembered();
-        assert!(remembered.settings.is_none() && remembered.let_start);
-        assert_eq!((remembered.heard, remembered.action.as_deref()), (Some(BootTime::from_millis(77)), Some("testing")));
-        again.forget_goodbye();
-        assert!(journal.goodbye().is_none());
-        std::fs::remove_dir_all(&folder).expect("removed");
-    }
-}
+#[path = "journal_tests.rs"]
+mod tests;

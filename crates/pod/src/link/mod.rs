@@ -49,6 +49,8 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 const LAST_LINES: Duration = Duration::from_millis(50);
 /// Between two notes of when somebody last answered.
 const HEARD_EACH: Duration = Duration::from_secs(5);
+/// Between two tries to write what could not be written to the journal.
+const CATCH_UP_EACH: Duration = Duration::from_secs(1);
 /// Between two lines about the same trouble with the gateway.
 const SAY_EACH: Duration = Duration::from_secs(60);
 
@@ -156,6 +158,8 @@ struct Sidecar {
     /// The item in hand, for calls of models.
     item: watch::Sender<Option<Held>>,
     heard_kept: BootTime,
+    /// When what could not be written to the journal is tried again.
+    catch_up_at: BootTime,
     /// A line about trouble was written, and none yet about its end.
     troubled: bool,
     trouble_said: Option<(String, BootTime)>,
@@ -197,6 +201,7 @@ impl Sidecar {
             revision,
             item: watch::channel(None).0,
             heard_kept: BootTime::default(),
+            catch_up_at: BootTime::default(),
             troubled: false,
             trouble_said: None,
             reachable: Vec::new(),
@@ -254,8 +259,23 @@ impl Sidecar {
             self.heard_kept = self.state.heard();
             self.journal.keep_heard(self.heard_kept);
         }
+        let wake = self.catch_up(now).map_or(wake, |again| again.min(wake));
         // Never zero: a plan that is not carried out must not become a loop.
         wake.since(now).max(Duration::from_millis(1))
+    }
+
+    /// Writes what the journal lacks. When that is to be tried again.
+    fn catch_up(&mut self, now: BootTime) -> Option<BootTime> {
+        if self.journal.is_whole() {
+            return None;
+        }
+        if now >= self.catch_up_at {
+            if self.journal.catch_up() {
+                return None;
+            }
+            self.catch_up_at = now.after(CATCH_UP_EACH);
+        }
+        Some(self.catch_up_at)
     }
 
     fn perform(&mut self, action: Action) {
@@ -288,6 +308,7 @@ impl Sidecar {
                 self.call(call, move |result| Input::Work(Worked::Finished(held, result)));
             }
             work::Action::Answer(number, answer) => {
+                let answer = if answer == Reply::Kept { self.kept() } else { answer };
                 match (self.asked.remove(&number), &self.supervisor) {
                     // A program that hears that it is done may end at once: its supervisor has to know before.
                     (Some(waiting), Some((_, supervisor))) => supervisor.then(waiting, answer),
@@ -295,7 +316,9 @@ impl Sidecar {
                     (None, _) => {}
                 }
             }
-            work::Action::Goodbye(reason) => self.keep_goodbye(Goodbye { reason }),
+            work::Action::Goodbye(reason) => {
+                self.keep_goodbye(Goodbye { reason });
+            }
             work::Action::Say(what) => link_says!("{what}"),
         }
     }
@@ -544,7 +567,7 @@ impl Sidecar {
                     link_says!("what the program does cannot be written to the journal: {error}");
                 }
                 self.state.progress(&progress);
-                if self.state.in_touch() { Reply::Done } else { Reply::Kept }
+                if self.state.in_touch() { Reply::Done } else { self.kept() }
             }
             Ask::BeginCommand(command) => {
                 let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
@@ -589,11 +612,19 @@ impl Sidecar {
         }
     }
 
-    fn keep_goodbye(&mut self, goodbye: Goodbye) {
-        if let Err(error) = self.journal.keep_goodbye(&goodbye) {
+    /// What is told of what no gateway took yet: that it is kept, if it is.
+    fn kept(&self) -> Reply {
+        if self.journal.is_whole() { Reply::Kept } else { unkept() }
+    }
+
+    /// Whether it is kept: it is delivered in any case.
+    fn keep_goodbye(&mut self, goodbye: Goodbye) -> bool {
+        let kept = self.journal.keep_goodbye(&goodbye);
+        if let Err(error) = &kept {
             link_says!("a goodbye cannot be written to the journal: {error}");
         }
         self.goodbye.send_replace(Some(goodbye));
+        kept.is_ok()
     }
 
     /// Kept first, then delivered; who asked waits a while for the latter.
@@ -601,12 +632,18 @@ impl Sidecar {
         let (waiting, answer) = oneshot::channel();
         self.farewells.retain(|waiting| !waiting.is_closed());
         self.farewells.push(waiting);
-        self.keep_goodbye(goodbye);
+        let kept = self.keep_goodbye(goodbye);
         tokio::spawn(async move {
             let answer = tokio::time::timeout(GOODBYE_WITHIN, answer).await.ok().and_then(Result::ok);
-            let _ = reply.send(answer.unwrap_or(Reply::Kept)); // who asked may have gone
+            let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // who asked may have gone
         });
     }
+}
+
+/// No gateway took it, and it would be lost with this process.
+fn unkept() -> Reply {
+    let message = "no gateway took it yet, and it cannot be written down here; it is tried on, say it again to be sure";
+    Reply::Refused(Refusal::new(spillway_wire::Code::GovernorAway, message).retry_after(5))
 }
 
 /// An answer that is not what the API promises.
