@@ -96,6 +96,8 @@ pub(super) struct State {
     clock: Option<Clock>,
     origin: BootTime,
     skew: u64,
+    /// How far the wall clock was put, in a test, in milliseconds.
+    step: i64,
     served: Duration,
     ticked: BootTime,
     pub ready: bool,
@@ -143,7 +145,7 @@ impl State {
     /// The wall clock and one that runs steadily, in milliseconds.
     fn times(&self) -> (i64, u64) {
         let skew = i64::try_from(self.skew).unwrap_or(0);
-        let wall = jiff::Timestamp::now().as_millisecond().saturating_add(skew);
+        let wall = jiff::Timestamp::now().as_millisecond().saturating_add(skew).saturating_add(self.step);
         let ticks = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(self.skew);
         (wall, ticks)
     }
@@ -215,6 +217,7 @@ impl Meter {
             clock: None,
             origin: BootTime::now(),
             skew: 0,
+            step: 0,
             served: Duration::ZERO,
             ticked: BootTime::now(),
             ready: false,
@@ -259,6 +262,18 @@ impl Meter {
         state.skew += ms;
         state.served += Duration::from_millis(ms);
         state.records.values_mut().for_each(Record::be_impatient);
+    }
+
+    /// The wall clock is put so much ahead, or back, in a test.
+    #[cfg(test)]
+    pub fn step(&self, ms: i64) {
+        self.lock().step += ms;
+    }
+
+    /// Now, on the clock that windows run on, which never goes back.
+    pub fn time(&self) -> jiff::Timestamp {
+        let now = self.lock().now();
+        jiff::Timestamp::from_millisecond(now).unwrap_or(jiff::Timestamp::MAX)
     }
 
     /// All records there are, before anything else is asked. The clock is no earlier than the latest window in them.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use tokio::sync::mpsc;
@@ -230,7 +229,8 @@ type Untold = (Grant, Vec<Condition>);
 
 /// Judges all Grants, and counts those that say in what is stored that they count. The others are to be told what they are.
 fn grant(context: &Context, home: &str) -> Vec<Untold> {
-    let now = Timestamp::now();
+    // By the clock of the windows that they raise: by another one a Grant may begin in a window that is over already.
+    let now = context.meter.time();
     let mut untold = Vec::new();
     let mut counts: BTreeMap<Key, Vec<budget::Grant>> = BTreeMap::new();
     for stored in context.stores.grants.state() {

@@ -206,8 +206,11 @@ pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group
         tracing::warn!(namespace, queue, group, "the queue remembers as many cancelled groups as it can; this one is not cancelled");
         return Ok(());
     }
-    // Members are cancelled that exist now: one that is made later knows what it is made into.
-    groups.push(CancelledGroup { group: group.to_owned(), time: Time(Timestamp::now()) });
+    // Members are cancelled that exist now: one that is made later knows what it is made into. When they were made is told by the
+    // API server's clock.
+    let now = Timestamp::now();
+    let latest = context.desk.with(namespace, |room| room.book.cancel_time(queue, group, At(now.as_millisecond())));
+    groups.push(CancelledGroup { group: group.to_owned(), time: Time(Timestamp::from_millisecond(latest.0).unwrap_or(now)) });
     context.leadership.check()?;
     let body = json!({"metadata": {"resourceVersion": live.metadata.resource_version}, "status": {"cancelledGroups": groups}});
     let stored: WorkQueue = calls::patch_status(&api, queue, &body).await?;

@@ -268,6 +268,41 @@ mod tests {
         assert_eq!(Clock::start(5, 0, 7).now(5, 0), 7, "a new leader is not earlier than what was counted");
     }
 
+    /// How many windows of an hour are begun in `minutes` minutes, where at some of them the wall clock is put ahead or back.
+    fn hours_begun(minutes: u64, steps: &[(u64, i64)]) -> usize {
+        let start = at(2026, 11, 22, 10, 30);
+        let (mut clock, mut step) = (Clock::start(start, 0, 0), 0);
+        let mut begun = Vec::new();
+        for minute in 0..=minutes {
+            step += steps.iter().filter(|(when, _)| *when == minute).map(|(_, by)| by).sum::<i64>();
+            let ticks = minute * 60_000;
+            let span = Window::Hour.at(clock.now(start + step + i64::try_from(ticks).expect("small"), ticks));
+            assert!(begun.last().is_none_or(|last| *last <= span), "a window that was left is not entered again");
+            if begun.last() != Some(&span) {
+                begun.push(span);
+            }
+        }
+        begun.len()
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_begins_no_window_again_and_at_most_as_many_more_as_it_skips() {
+        let often: Vec<(u64, i64)> = (10..110).map(|minute| (minute, if minute % 2 == 0 { HOUR } else { -HOUR })).collect();
+        // The minutes that pass, the steps, and at most how many windows.
+        let cases: [(&str, u64, &[(u64, i64)], usize); 6] = [
+            ("none", 120, &[], 3),
+            ("an hour back", 120, &[(45, -HOUR)], 3),
+            ("an hour ahead", 120, &[(45, HOUR)], 4),
+            ("an hour ahead, and put right", 120, &[(45, HOUR), (50, -HOUR)], 4),
+            ("an hour back, and put right", 120, &[(45, -HOUR), (50, HOUR)], 3),
+            ("there and back for an hour and a half", 120, &often, 4),
+        ];
+        for (what, minutes, steps, most) in cases {
+            let begun = hours_begun(minutes, steps);
+            assert!(begun <= most, "{what}: {begun} windows");
+        }
+    }
+
     proptest! {
         #[test]
         fn every_time_is_in_its_window_and_in_no_other(time in 0i64..LAST) {

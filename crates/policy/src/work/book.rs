@@ -459,6 +459,13 @@ impl Book {
         at.is_some_and(|at| entry.spec.created <= *at)
     }
 
+    /// The time under which a group of a queue is cancelled at `now`: no earlier than its newest member was made, by whatever clock
+    /// that was.
+    pub fn cancel_time(&self, queue: &str, group: &str, now: At) -> At {
+        let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));
+        members.filter(|entry| Self::line_of(entry) == queue).fold(now, |latest, entry| latest.max(entry.spec.created))
+    }
+
     /// Whether members of a group that a tombstone covers are not over yet.
     pub fn group_lives(&self, queue: &str, group: &str) -> bool {
         let members = self.groups.get(group).into_iter().flatten().filter_map(|name| self.items.get(name));

@@ -492,3 +492,23 @@ fn objectives_are_measured_from_the_first_time_that_an_item_was_ready() {
     assert_eq!(over(&world).last().map(|(item, objective)| (item.as_str(), *objective)), Some(("later", Objective::Wait)));
     assert_eq!(world.book.over("calm", world.now), [], "it promises nothing");
 }
+
+/// The API server says when an item was made; who cancels its group has another clock.
+#[test]
+fn a_group_is_cancelled_with_all_that_exists_whatever_the_clock_says() {
+    const HOUR: i64 = 3600 * SECOND;
+    let member = |made: i64| {
+        let mut world = World::new(&[("a", queue())]);
+        world.now = At(made);
+        world.add("one", Spec { queue: Some("a".into()), group: Some("g".into()), ..Spec::default() });
+        world
+    };
+    for (clock, step) in [(0, 0), (-HOUR, -1), (HOUR, 1)] {
+        let mut world = member(10 * HOUR);
+        let time = world.book.cancel_time("a", "g", At(10 * HOUR + SECOND + clock));
+        assert_eq!(time.0.cmp(&(10 * HOUR)), if step < 0 { std::cmp::Ordering::Equal } else { std::cmp::Ordering::Greater });
+        world.book.set_cancelled("a", [("g".to_owned(), time)]);
+        assert!(world.book.group_lives("a", "g"), "the member is covered at {clock}");
+        assert_eq!(world.book.cancel_time("b", "g", At(5)), At(5), "members in another queue do not count");
+    }
+}
