@@ -452,10 +452,11 @@ async fn a_pool_is_short_when_its_budget_is_and_when_its_calls_need_more_than_is
     assert_eq!(own, None, "of its life 400 are left");
 }
 
-#[test]
-fn the_clock_of_windows_and_grants_never_goes_back() {
+#[tokio::test]
+async fn the_clock_of_windows_and_grants_never_goes_back() {
     const HOUR: i64 = 3_600_000;
-    let leader = Leader::new(&server(1000), 7);
+    let server = server(1000);
+    let leader = Leader::new(&server, 7);
     let start = leader.meter.time();
     for step in [-HOUR, 0, 2 * HOUR, -HOUR, HOUR, -HOUR] {
         let before = leader.meter.time();

@@ -41,6 +41,8 @@ struct Faults {
     fails: u64,
     /// After so many steps nothing is done any more.
     stops: Option<u32>,
+    /// The step after so many fails, and no other.
+    fails_once: Option<u32>,
 }
 
 impl Faults {
@@ -58,6 +60,13 @@ impl Faults {
                 return Err(io::Error::other("the process ended"));
             }
         }
+        self.fails_once = match self.fails_once {
+            Some(0) => {
+                self.fails_once = None;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            left => left.map(|left| left - 1),
+        };
         if self.fails > 0 && self.below(self.fails) == 0 {
             return Err(if self.below(2) == 0 { io::ErrorKind::StorageFull.into() } else { io::Error::from_raw_os_error(5) });
         }
@@ -221,11 +230,13 @@ fn what_could_not_be_written_takes_no_room_and_the_file_before_stays() {
     steps.faults().dice = 7;
     let journal = Journal::by(steps.clone(), folder.clone());
     journal.keep_action("one").expect("kept");
-    // The file is made; it cannot be written.
-    steps.faults().stops = Some(2);
-    journal.keep_action("two").expect_err("it is not kept");
-    assert!(!journal.is_whole() && action_of(&journal).as_deref() == Some("one"));
-    *steps.faults() = Faults { dice: 7, ..Faults::default() };
+    // It cannot be made, written, or renamed.
+    for step in 0..3 {
+        steps.faults().fails_once = Some(step);
+        journal.keep_action("two").expect_err("it is not kept");
+        assert!(!journal.is_whole() && action_of(&journal).as_deref() == Some("one"));
+        assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 1, "nothing is left beside after step {step}");
+    }
     assert!(journal.catch_up() && journal.is_whole());
     assert_eq!(action_of(&journal).as_deref(), Some("two"));
     assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 1, "nothing is left beside");
