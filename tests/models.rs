@@ -212,6 +212,21 @@ async fn a_key_that_was_exchanged_is_read_anew() {
 }
 
 #[tokio::test]
+async fn a_provider_that_refuses_the_teams_key_is_not_quoted() {
+    let (world, side) = plain().await;
+    let error = json!({"error": {"message": "Incorrect API key provided: team-key. See account team-account"}});
+    for (status, seq) in [(401, 1), (403, 2)] {
+        world.provider.then(Script::Json(status, error.clone()));
+        let got = side.ask(messages(false)).await;
+        let body = got.body.unwrap_or_default();
+        assert!(got.status == 400 && body.contains("refuses the team's credential") && body.contains(&status.to_string()), "{body}");
+        assert!(!body.contains("team-key") && !body.contains("team-account"), "{body}");
+        costs_nothing(&world, seq).await;
+    }
+    assert_eq!(world.provider.calls(), 2, "the same key is not tried twice");
+}
+
+#[tokio::test]
 async fn a_refusal_of_the_ledger_is_said_in_the_dialect_and_nothing_is_forwarded() {
     let (world, side) = plain().await;
     let refusals = [Refusal::new(Code::BudgetExhausted, "spent"), Refusal::new(Code::BudgetHeld, "held").retry_after(3)];

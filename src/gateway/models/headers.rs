@@ -210,6 +210,13 @@ mod tests {
         let provider =
             map(&[("content-type", "text/event-stream"), ("set-cookie", "a=b"), ("x-budget-remaining", "9"), ("request-id", "r")]);
         assert_eq!(inward(&provider, None), map(&[("content-type", "text/event-stream"), ("request-id", "r")]));
+        let kept =
+            [("request-id", "r"), ("openai-processing-ms", "9"), ("anthropic-ratelimit-tokens-remaining", "9"), ("retry-after", "1")];
+        let mut provider = map(&kept);
+        for name in ["openai-organization", "openai-project", "anthropic-organization-id", "set-cookie", "server"] {
+            provider.insert(HeaderName::from_static(name), HeaderValue::from_static("of the account"));
+        }
+        assert_eq!(inward(&provider, None), map(&kept), "nothing of the account or its provider's hosts");
         let room = Room {
             budget: "Budget/default".into(),
             name: "day".into(),
