@@ -15,7 +15,7 @@ STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --targe
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
 
-.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint deny unit chart e2e clients bench bench-ledger
+.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint deny supply-chain unit chart e2e clients bench bench-ledger
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: toolchain ## the main job: a cluster, the operator, Codex at work, agents 
 demo-down: ## remove what `make demo` made
 	@CLUSTER='$(CLUSTER)' e2e/demo.sh down
 
-test: toolchain fmt lint deny unit e2e ## everything: format, lint, licences, unit, property, fake API server, chart, real cluster
+test: toolchain fmt lint deny supply-chain unit e2e ## everything: format, lint, licences, advisories, supply chain, unit, property, fake API server, chart, real cluster
 	@echo "all tests passed"
 
 toolchain:
@@ -63,8 +63,14 @@ fmt: ## fail if the code is not formatted
 lint: ## clippy, warnings are errors
 	cargo clippy --workspace --all-targets --test e2e --all-features --locked -- -D warnings
 
-deny: $(TOOLS)/bin/cargo-deny ## licences, sources and duplicate dependencies
+deny: $(TOOLS)/bin/cargo-deny ## licences, sources and banned dependencies; advisories where the RustSec database can be had (it says where not)
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --all-features check bans licenses sources
+	tests/advisories.sh --test
+	@PATH="$(TOOLS)/bin:$$PATH" tests/advisories.sh
+
+supply-chain: ## fail if a dependency is not in supply-chain/reviewed.txt: each new one, and each new version, is a decision
+	tests/supply-chain.sh --test
+	@tests/supply-chain.sh
 
 $(TOOLS)/bin/cargo-deny:
 	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"
