@@ -16,11 +16,12 @@ for tool in helm kubectl; do
 done
 CHART=charts/spillway
 work=$(mktemp -d)
-live=''
+live='' cilium_crd=''
 finish() {
+    [ -z "$cilium_crd" ] || kubectl delete -f tests/cilium-crd.yaml > /dev/null
     # Policies before the namespace: none may judge its end.
     if [ -n "$live" ]; then
-        kubectl delete -f "$work/live.yaml" --ignore-not-found --wait=false
+        kubectl delete -f "$work/live.yaml" -f "$work/wide.yaml" --ignore-not-found --wait=false
         kubectl delete namespace "$live" --ignore-not-found --timeout=2m
     fi > /dev/null
     rm -rf "$work"
@@ -85,6 +86,10 @@ sets=(
     "canaries|--set agents.canaries={10.0.0.1:443,[fd00::1]:443}"
     "no network policy|--set networkPolicy.enabled=false"
     "closed network policy|--set networkPolicy.apiServer.cidrs={10.0.0.1/32} --set networkPolicy.apiServer.ports={6443} --set networkPolicy.dns=false"
+    "cilium|--set networkPolicy.flavor=cilium"
+    "cilium with webhooks|--set networkPolicy.flavor=cilium --set networkPolicy.dns=false --set-json=notifications.webhooks=[{\"name\":\"ops\",\"secretRef\":{\"name\":\"s\"}}]"
+    "addresses of origins|--set gateway.modelOrigins[0].origin=https://a.example --set gateway.modelOrigins[0].cidrs={192.0.2.0/24,2001:db8::/32}"
+    "no lookup|--set networkPolicy.apiServer.lookup=false"
     "service monitor|--set serviceMonitor.enabled=true"
     "no CRDs, no roles, own account|--set crds.install=false --set rbac.create=false --set rbac.aggregate=false --set serviceAccount.create=false --set serviceAccount.name=mine --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=other"
     "everything set|--set image.digest=sha256:$(printf 'a%.0s' {1..64}) --set priorityClassName=p --set nodeSelector.disk=ssd --set-json=tolerations=[{\"operator\":\"Exists\"}] --set podAnnotations.a=b --set podLabels.a=b --set imagePullSecrets[0].name=s --set extraArgs={--x} --set-json=topologySpreadConstraints=[] --set logFormat=text --set gateway.extraArgs={--x} --set-json=gateway.topologySpreadConstraints=[] --set-json=gateway.affinity={\"podAntiAffinity\":{}} --set gateway.resources.limits.cpu=1 --set gateway.terminationGracePeriodSeconds=60"
@@ -102,6 +107,24 @@ check "one controller has none" budgets_are 1 --set replicaCount=1
 check "one gateway has none" budgets_are 1 --set gateway.replicaCount=1
 check "budgets can be turned off" budgets_are 0 --set podDisruptionBudget.enabled=false
 check "the network policy can be turned off" lacks "kind: NetworkPolicy" without_crds --set networkPolicy.enabled=false
+# egress COMPONENT [FLAGS...] : the way out in the NetworkPolicy of a component
+egress() { local component=$1; shift; without_crds --show-only templates/networkpolicy.yaml "$@" | awk -v name="spillway$component" '/^---/ { on = 0 } /^  name: / { on = $2 == name } /^  egress:/ { if (on) out = 1; else out = 0 } /^---/ { out = 0 } out'; }
+two_origins='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]},{"origin":"https://B.example:8443","allowPrivate":true},{"origin":"https://203.0.113.9"}]'
+check "an origin's addresses are all that is open of it" says 'cidr: "192.0.2.0/24"' egress -gateway --set-json "$two_origins"
+only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2.0/24"]}]'
+check "and then no public address is open" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said"
+check "unless another origin said none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
+same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}]')" ]; }
+check "the gateway is told nothing of addresses, and not restarted for them" same_file
+cilium() { without_crds --set networkPolicy.flavor=cilium --set-json "$two_origins" "$@"; }
+check "cilium: origins by name" says 'matchName: "a.example"' cilium --show-only templates/ciliumnetworkpolicy.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://A.example"}]'
+check "cilium: by the address that is their name" says 'toCIDR: ["203.0.113.9/32"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: by the addresses that are said" says 'toCIDR: ["192.0.2.0/24"]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: the API server by what it is" says 'toEntities: [kube-apiserver]' cilium --show-only templates/ciliumnetworkpolicy.yaml
+check "cilium: NetworkPolicies open no way out beside it" lacks ipBlock egress -gateway --set networkPolicy.flavor=cilium
+check "cilium: but to the governor" says "port: 8443" egress -gateway --set networkPolicy.flavor=cilium
+check "cilium: and none at all for the controller" says "egress: []" egress "" --set networkPolicy.flavor=cilium
+check "cilium: none of it is rendered otherwise" lacks cilium.io without_crds
 check "the service monitor is off by default" lacks "kind: ServiceMonitor" without_crds
 check "the service monitor can be turned on" says "kind: ServiceMonitor" without_crds --set serviceMonitor.enabled=true
 check "one namespace: the controller is told" says "--namespace=team-a" without_crds --set namespaceScope=team-a
@@ -132,12 +155,15 @@ check "agents run its digest" says "spillway@sha256:" agent_image --set "image.d
 check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
 check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
 check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
-check "there are five of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 5
+check "there are seven of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 7
 check "they can be turned off" lacks "kind: ValidatingAdmissionPolicy" without_crds --set admissionPolicies.enabled=false
-policies() { without_crds --show-only templates/admissionpolicies.yaml "$@"; }
+policies() { without_crds --show-only templates/admissionpolicies.yaml --show-only templates/controllerpolicies.yaml "$@"; }
 check "labels are the controller's alone" says 'username in ["system:serviceaccount:spillway-system:spillway"])' policies
 check "and those of exempt users" says 'username in ["system:serviceaccount:spillway-system:spillway","a\"b"])' policies --set-json 'admissionPolicies.exemptUsers=["a\"b"]'
 check "and of the account that is named" says '"system:serviceaccount:spillway-system:mine"' policies --set serviceAccount.create=false --set serviceAccount.name=mine
+own_policies() { local account=$1; shift; [ "$(policies "$@" | grep -cF "expression: request.userInfo.username == \"system:serviceaccount:spillway-system:$account\"")" = 2 ]; }
+check "the controller has two policies of its own" own_policies spillway
+check "also under the account that is named" own_policies mine --set serviceAccount.create=false --set serviceAccount.name=mine
 one_namespace_each() { # each policy names the namespaces it is for
     [ "$(policies --set namespaceScope=team-a | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(policies --set namespaceScope=team-a | grep -cE 'kubernetes.io/metadata.name(: (team-a|spillway-system))?$')" ]
 }
@@ -173,7 +199,8 @@ work_rules='[""] [configmaps] [create]
 [""] [pods] [get, list, watch, create, delete]
 [""] [resourcequotas, limitranges] [get, list, watch, create, patch, delete]
 [events.k8s.io] [events] [create, patch]
-[networking.k8s.io] [networkpolicies] [list, watch, create, patch]
+[networking.k8s.io] [networkpolicies] [create]
+[networking.k8s.io] [networkpolicies] [spillway-agents] [list, watch, patch]
 [spillway.dev] [agentpools/finalizers, agents/finalizers, budgets/finalizers] [update]
 [spillway.dev] [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, workitems/status, workqueues/status] [patch]
 [spillway.dev] [agentpools] [get, list, watch]
@@ -252,6 +279,9 @@ webhook='notifications.webhooks=[{"name":"ops","format":"Slack","secretRef":{"na
 check "a webhook's file names the file of its URL" says '/var/run/secrets/spillway.dev/webhooks/ops/url' without_crds --set-json "$webhook"
 check "without webhooks nothing is said of any" lacks webhook without_crds
 check "refuses a webhook whose URL is no Secret" refused url render --set-json 'notifications.webhooks=[{"name":"ops","url":"https://x"}]'
+check "refuses addresses of an origin that are none" refused cidrs render --set-json 'gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["a.example"]}]'
+check "refuses a flavor that is none" refused flavor render --set networkPolicy.flavor=calico
+check "refuses cilium without the pods that answer DNS" refused dnsLabels render --set-json 'networkPolicy={"flavor":"cilium","cilium":{"dnsLabels":{"k8s-app":null,"io.kubernetes.pod.namespace":null}}}'
 check "refuses a port that is none" refused ports render --set 'networkPolicy.apiServer.ports={70000}'
 check "refuses an unknown toleration field" refused effects render --set-json 'tolerations=[{"effects":"NoSchedule"}]'
 check "refuses a profile that is none" refused profile render --set clusterBudget.profile=large
@@ -301,158 +331,8 @@ all_listed() {
 check "every sample is listed and says what it shows" all_listed
 
 # --- a real server: rights and policies as people meet them ------------------------------------------------------------
-rights_and_policies() {
-    live=spillway-chart-test-$$
-    release=chart-test-spillway
-    controller=system:serviceaccount:$live:$release gateway=system:serviceaccount:$live:$release-gateway
-    # as USER CMD... : kubectl as USER, in the test's namespace
-    as() { local user=$1; shift; kubectl --namespace "$live" --as="$user" "$@"; }
-    # soon CMD... : CMD succeeds within half a minute. API servers learn of policies and roles a moment after they are made.
-    soon() { local end=$((SECONDS + 30)); until "$@" > "$work/soon" 2>&1; do [ $SECONDS -lt $end ] || { cat "$work/soon"; return 1; }; sleep 0.2; done; }
-    # pod NAME LABELS [SPEC] : a pod that no scheduler takes. It runs nowhere: whoever gets into it is told so.
-    pod() {
-        printf '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s","labels":{%s}},"spec":{"schedulerName":"nobody","automountServiceAccountToken":false,"containers":[{"name":"agent","image":"none"}]%s}}' "$1" "$2" "${3:+,$3}" > "$work/pod.json"
-        echo "$work/pod.json"
-    }
-    may() { as "$1" create --dry-run=server -f "$2"; } # may USER FILE
-    patches() { local user=$1 pod=$2 what=$3; shift 3; as "$user" patch pod "$pod" --dry-run=server -p "$what" "$@"; }
-    # enters USER POD SUBRESOURCE : goes as far as the pod, which runs nowhere, or is refused before
-    enters() { as "$1" get --raw "/api/v1/namespaces/$live/pods/$2/$3"; }
-    closed="on the pod of an agent" runs_nowhere="does not have a host assigned"
-    labels="labels under spillway.dev/"
-    binding() { printf '{"apiVersion":"v1","kind":"Binding","metadata":{"name":"plain","labels":{"%s":"x"}},"target":{"kind":"Node","name":"none"}}' "$1" > "$work/binding.json"; as test-writer create --raw "/api/v1/namespaces/$live/$2?dryRun=All" -f "$work/binding.json"; }
-    token() { as "$1" create token "$release" --audience "$2" "${@:3}"; }
-
-    set_up() {
-        kubectl create namespace "$live" &&
-            helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set 'admissionPolicies.exemptUsers={test-exempt}' \
-                --show-only=templates/{admissionpolicies,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
-            kubectl apply --server-side -f "$work/live.yaml" &&
-            # test-editor has what a team has; test-opener may open agents besides; test-writer writes what kubelets and schedulers
-            # write; test-stranger may attach to pods, as far as Kubernetes goes.
-            kubectl create rolebinding -n "$live" test-edit --clusterrole=edit --user=test-editor --user=test-opener --user=test-exempt &&
-            role test-opener '{apiGroups: [spillway.dev], resources: [agents/exec], verbs: [create]}' test-opener &&
-            role test-writer '{apiGroups: [""], resources: [pods, pods/status, pods/resize, pods/ephemeralcontainers, pods/binding, bindings], verbs: [get, patch, create]}' test-writer test-opener &&
-            role test-stranger '{apiGroups: [""], resources: [pods/attach], verbs: [get, create]}' test-stranger
-    }
-    # role NAME RULE USER... : by hand, because kubectl refuses rules for kinds that the server does not have
-    role() {
-        local name=$1 user; printf '{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %s}, rules: [%s]}' "$name" "$2" | kubectl create -n "$live" -f - || return 1
-        shift 2; for user in "$@"; do kubectl create rolebinding -n "$live" "$name-$user" --role="$name" --user="$user" || return 1; done
-    }
-    if ! set_up > "$work/set-up" 2>&1; then bad "the namespace of the test" "$(tail -n 5 "$work/set-up")"; return; fi
-
-    check "labels: nobody makes a pod that looks like an agent's" soon refused "$labels" may test-editor "$(pod fake '"spillway.dev/agent":"fake"')"
-    check "labels: nor the cluster's administrator" refused "$labels" kubectl -n "$live" create --dry-run=server -f "$work/pod.json"
-    check "labels: nor with any other reserved label" refused "$labels" may test-editor "$(pod fake '"spillway.dev/pool":"p"')"
-    check "labels: an exempt user may" may test-exempt "$work/pod.json"
-    check "labels: other pods are nobody's business" as test-editor create -f "$(pod plain '"app":"x","spillway.development/a":"b"')"
-    check "labels: the controller makes agents' pods" as "$controller" create -f "$(pod worker '"spillway.dev/agent":"worker","spillway.dev/mode":"Perseverance"')"
-    check "labels: and Chat agents'" as "$controller" create -f "$(pod chat '"spillway.dev/agent":"chat","spillway.dev/mode":"Chat"')"
-    check "labels: people may set others on them" patches test-editor worker '{"metadata":{"labels":{"team":"a"},"annotations":{"spillway.dev/note":"b"}}}'
-    for sub in '' status; do
-        flags=(${sub:+--subresource=$sub})
-        for what in set:'"spillway.dev/type":"x"' change:'"spillway.dev/mode":"Chat"' remove:'"spillway.dev/agent":null'; do
-            check "labels: nobody may ${what%%:*} one (pods${sub:+/$sub})" refused "$labels" patches test-opener worker "{\"metadata\":{\"labels\":{${what#*:}}}}" "${flags[@]}"
-        done
-        check "labels: nor give one to another pod (pods${sub:+/$sub})" refused "$labels" patches test-opener plain '{"metadata":{"labels":{"spillway.dev/agent":"plain"}}}' "${flags[@]}"
-    done
-    check "labels: a kubelet's status passes" patches test-writer worker '{"status":{"message":"as kubelets write it"}}' --subresource=status
-    for sub in resize ephemeralcontainers; do # The API server drops labels there today. Should it not one day, the policy refuses.
-        unmoved() { local out; out=$(patches test-opener worker '{"metadata":{"labels":{"spillway.dev/mode":"Chat"}}}' --subresource="$sub" -o 'jsonpath={.metadata.labels.spillway\.dev/mode}' 2>&1); [ "$out" = Perseverance ] || grep -F "$labels" <<<"$out"; }
-        check "labels: pods/$sub does not move one" unmoved
-    done
-    for path in pods/plain/binding bindings; do
-        check "labels: a binding brings none (${path/plain\//})" refused "$labels" binding spillway.dev/agent "$path"
-        check "labels: a binding with others passes (${path/plain\//})" binding team "$path"
-    done
-
-    for space in hostNetwork hostPID hostIPC; do
-        check "pods: no agent gets $space, whoever asks" soon refused "the node's namespaces" may "$controller" "$(pod host '"spillway.dev/agent":"host"' "\"$space\":true")"
-    done
-    check "pods: nor shared processes" refused "may not share processes" may "$controller" "$(pod host '"spillway.dev/agent":"host"' '"shareProcessNamespace":true')"
-    check "pods: other pods may" may test-editor "$(pod host '"app":"x"' '"hostPID":true')"
-    image='{"spec":{"containers":[{"name":"agent","image":"another"}]}}'
-    check "pods: an agent's image is fixed" refused "images of an agent's pod are fixed" patches test-editor worker "$image"
-    check "pods: another pod's is not" patches test-editor plain "$image"
-    check "pods: nor an agent's for who may open it" patches test-opener worker "$image"
-    debug='{"spec":{"ephemeralContainers":[{"name":"debug","image":"another"}]}}'
-    check "pods: agents get no ephemeral container" refused "ephemeral containers are closed" patches test-writer worker "$debug" --subresource=ephemeralcontainers
-    check "pods: other pods do" patches test-writer plain "$debug" --subresource=ephemeralcontainers
-    check "pods: and agents from who may open them" patches test-opener worker "$debug" --subresource=ephemeralcontainers
-
-    check "exec: closed for a team" soon refused "exec is closed $closed" enters test-editor worker exec?command=x
-    for sub in attach portforward; do check "exec: so is $sub" refused "$sub is closed $closed" enters test-editor worker $sub; done
-    for name in worker worker:80 https:worker:80; do check "exec: so is proxy to $name" refused "proxy is closed $closed" enters test-editor $name proxy/; done
-    for sub in exec?command=x portforward; do check "exec: on Chat agents ${sub%\?*} too" refused "${sub%\?*} is closed $closed" enters test-editor chat "$sub"; done
-    # Roles are aggregated by a controller: `edit` holds agents/attach a moment later.
-    check "exec: but a team attaches to them" soon refused "$runs_nowhere" enters test-editor chat attach
-    check "exec: who has pods/attach alone does not" refused "right to create agents/attach" enters test-stranger chat attach
-    for sub in exec?command=x attach portforward; do
-        check "exec: other pods are open to ${sub%\?*}" refused "$runs_nowhere" enters test-editor plain "$sub"
-        check "exec: agents' to who may open them (${sub%\?*})" refused "$runs_nowhere" enters test-opener worker "$sub"
-        check "exec: and to administrators (${sub%\?*})" refused "$runs_nowhere" kubectl get --raw "/api/v1/namespaces/$live/pods/worker/$sub"
-    done
-    check "exec: other pods are open to proxy" refused "address not allowed" enters test-editor plain proxy/
-    check "exec: agents' to who may open them (proxy)" refused "address not allowed" enters test-opener worker proxy/
-
-    for audience in gateway governor; do
-        check "tokens: none for the $audience" soon refused "tokens for Spillway's audiences" token test-editor "spillway.dev/$audience"
-        check "tokens: not beside another audience either" refused "tokens for Spillway's audiences" token test-editor other --audience "spillway.dev/$audience"
-        check "tokens: kubelets get them ($audience)" token test-editor "spillway.dev/$audience" --as-group=system:nodes --as-group=system:authenticated
-    done
-    check "tokens: others are nobody's business" token test-editor other
-    check "tokens: who may open agents gets them" token test-opener spillway.dev/gateway
-
-    proxy() { as "$1" get --raw "/api/v1/namespaces/$live/services/$2/proxy/"; }
-    for name in $release-gateway https:$release-gateway:8443 $release-metrics:http; do
-        check "services: no proxy to $name" soon refused "own Services is closed" proxy test-editor "$name"
-    done
-    kubectl -n "$live" create service clusterip other --tcp=80 > /dev/null
-    check "services: other Services are open" refused "no endpoints available" proxy test-editor other
-    check "services: and these to who may open agents" refused "no endpoints available" proxy test-opener $release-gateway
-
-    typed() { # the API server's own check of the expressions against the types found nothing
-        local name
-        for name in $(kubectl get -f "$work/live.yaml" -o name | grep '^validatingadmissionpolicy\.'); do
-            kubectl wait "$name" --for=jsonpath='{.status.observedGeneration}'=1 --timeout=30s || return 1
-            [ -z "$(kubectl get "$name" -o jsonpath='{.status.typeChecking.expressionWarnings}')" ] || { kubectl get "$name" -o yaml; return 1; }
-        done
-    }
-    check "the expressions fit the types" typed
-
-    may_not() { [ "$(as "$@" 2>/dev/null)" = no ] || { echo "it may: $*"; return 1; }; }
-    check "the controller lists its ConfigMap by name" as "$controller" get configmaps --field-selector=metadata.name=spillway-ca
-    check "and no others" refused forbidden as "$controller" get configmaps
-    applied() { printf '{apiVersion: v1, kind: ConfigMap, metadata: {name: spillway-ca}, data: {ca.crt: "%s"}}' "$1" | as "$controller" apply --server-side --field-manager=test -f -; }
-    check "it makes it" applied one
-    check "it changes it" applied two
-    wall() { printf '{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: spillway-p}, spec: {podSelector: {matchLabels: {a: "%s"}}}}' "$1" | as "$controller" apply --server-side --field-manager=test -f -; }
-    check "it makes NetworkPolicies" wall one
-    check "it changes them" wall two
-    check "it reviews tokens" says yes as "$controller" auth can-i create tokenreviews.authentication.k8s.io
-    check "it reads the gateway's Service" as "$controller" get service $release-gateway
-    check "it makes Secrets" as "$controller" create secret generic $release-ca
-    check "it reads its own" as "$controller" get secret $release-ca
-    for what in "get secrets/another" "list secrets" "delete secrets/$release-ca" "create pods --subresource=exec" "create serviceaccounts --subresource=token" "get configmaps/another" "list services"; do
-        # shellcheck disable=SC2086
-        check "the controller may not $what" may_not "$controller" auth can-i $what
-    done
-    check "the gateway reads the leader's Lease" refused NotFound as "$gateway" get lease $release-controller
-    check "and no others" refused Forbidden as "$gateway" get lease another
-    check "it reviews tokens" says yes as "$gateway" auth can-i create tokenreviews.authentication.k8s.io
-    check "it may read its certificate" says yes as "$gateway" auth can-i get secrets/$release-gateway-tls
-    for what in "get secrets/$release-ca" "list secrets" "update secrets/$release-gateway-tls" "update leases/$release-controller" "get pods" "list agents.spillway.dev" "create serviceaccounts --subresource=token"; do
-        # shellcheck disable=SC2086
-        check "the gateway may not $what" may_not "$gateway" auth can-i $what
-    done
-
-    restricted() { # the admission of Pod Security says nothing to the pods of the release
-        kubectl label namespace "$live" pod-security.kubernetes.io/warn=restricted &&
-            helm template chart-test "$CHART" --namespace "$live" --show-only templates/deployment.yaml --show-only templates/gateway.yaml | kubectl apply --dry-run=server -f -
-    }
-    check "the release's pods meet Pod Security restricted" lacks "would violate" restricted
-}
+# shellcheck source=tests/chart-live.sh
+. tests/chart-live.sh
 
 # --- a real server judges ---------------------------------------------------------------------------------------------
 export KUBECONFIG=${SPILLWAY_KUBECONFIG:-${KUBECONFIG:-}}
@@ -466,6 +346,26 @@ if [ -n "$KUBECONFIG" ] && kubectl version --request-timeout=5s >/dev/null 2>&1;
     check "the server takes exempt users" judged --set-json 'admissionPolicies.exemptUsers=["a\"b", "c<d>&'"'"'e"]'
     check "the server takes canaries" judged --set 'agents.canaries={10.0.0.1:443}'
     check "the server takes a closed policy" judged --set 'networkPolicy.apiServer.cidrs={10.0.0.1/32}' --set 'networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b'
+    notes() { helm install chart-test "$CHART" --namespace default --dry-run=server --set crds.install=false "$@" | sed -n '/^NOTES:/,$p'; }
+    check "the notes say that the API server's address is not known" says "any address on port 443, 6443" notes --set networkPolicy.apiServer.lookup=false
+    check "and nothing of it where it is" lacks "any address on port" notes --set 'networkPolicy.apiServer.cidrs={10.0.0.1/32}'
+    if [ -z "$(kubectl get crd ciliumnetworkpolicies.cilium.io --ignore-not-found -o name)" ]; then
+        cilium_crd=1
+        kubectl create -f tests/cilium-crd.yaml > /dev/null && kubectl wait --for=condition=Established crd/ciliumnetworkpolicies.cilium.io --timeout=30s > /dev/null
+    fi
+    soon_judged() { local end=$((SECONDS + 30)); until judged "$@" > "$work/judged" 2>&1; do [ $SECONDS -lt $end ] || { cat "$work/judged"; return 1; }; sleep 0.5; done; }
+    check "the server takes cilium" soon_judged --set networkPolicy.flavor=cilium --set-json "$two_origins" --set-json "$webhook"
+    check "with cilium the notes say nothing of addresses" lacks "any address on port" notes --set networkPolicy.flavor=cilium
+    [ -z "$cilium_crd" ] || { kubectl delete -f tests/cilium-crd.yaml > /dev/null; cilium_crd=; }
+    looked_up() { helm install chart-test "$CHART" --namespace default --dry-run=server --set crds.install=false "$@" | awk '/^kind: NetworkPolicy/ { on = 1 } /^---/ { on = 0 } on'; }
+    address=$(kubectl get endpointslice -n default kubernetes -o jsonpath='{.endpoints[0].addresses[0]}') port=$(kubectl get endpointslice -n default kubernetes -o jsonpath='{.ports[0].port}')
+    if [ "$port" != 443 ] && ! kubectl api-versions | grep -qx cilium.io/v2; then
+        check "and says so" says "API server at $address/" notes
+        check "helm finds the API server" says "cidr: \"$address/" looked_up
+        check "and its port" says "port: $port" looked_up
+        check "unless it is told" lacks "$address/" looked_up --set 'networkPolicy.apiServer.cidrs={192.0.2.1/32}'
+        check "or told not to look" lacks "$address/" looked_up --set networkPolicy.apiServer.lookup=false
+    fi
     check "the server takes webhooks" judged --set-json "$webhook"
     if kubectl get crd agentpools.spillway.dev >/dev/null 2>&1; then
         samples() { kubectl kustomize "$1" | sed 's/^  namespace: demo$/  namespace: default/' | kubectl apply --server-side --force-conflicts --dry-run=server -f -; }

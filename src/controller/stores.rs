@@ -204,14 +204,12 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let queues = references::<WorkQueue>(tasks, client, namespace, &wake, &pools);
     let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
     let ours = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
-    let policies =
-        watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), watcher::Config::default().labels(&ours), &wake, &pools, &agents);
+    let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let policies = watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), named(names::WALL), &wake, &pools, &agents);
     let labelled = || watcher::Config::default().labels(&ours);
     let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
-    let named = format!("metadata.name={}", names::CA_CONFIG_MAP);
-    let bundles =
-        watch_walls::<ConfigMap>(tasks, scoped(client, namespace), watcher::Config::default().fields(&named), &wake, &pools, &agents);
+    let bundles = watch_walls::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
     let again = Triggers { pools: stream(pools_again), agents: stream(agents_again), budgets: stream(budgets_again), wake };
     let stores = Stores {
         pools,

@@ -150,10 +150,15 @@ no call needs does not belong here.
   resources: [configmaps]
   resourceNames: [spillway-ca]
   verbs: [list, watch, patch]
-# One a pool, before its first pod: nothing in, nothing out but the gateway. It goes with its pool.
+# Around the agents of a namespace, before the first pod: nothing in, nothing out but the gateway. It stays when the last pool
+# goes. A create cannot be bound to a name.
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [list, watch, create, patch]
+  verbs: [create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  resourceNames: [spillway-agents]
+  verbs: [list, watch, patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
@@ -227,23 +232,58 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* Where the API server is, as policies see it; and DNS, for clusters whose API server is given by name. */}}
+{{/*
+Where the API server is, as policies see it, as JSON: ports, cidrs (none: not known), found (whether Helm looked them up).
+Helm asks the cluster where it installs; `helm template` asks nobody. Not taken from the cluster: addresses behind port 443,
+which are of managed clusters and change without anybody's doing, and those of a cluster with Cilium, which takes no addresses
+of nodes in a NetworkPolicy.
+*/}}
+{{- define "spillway.apiServer" -}}
+{{- $given := .Values.networkPolicy.apiServer }}
+{{- $cidrs := $given.cidrs | default list }}
+{{- $ports := $given.ports }}
+{{- $found := false }}
+{{- if and $given.lookup (not $cidrs) (not (.Capabilities.APIVersions.Has "cilium.io/v2")) }}
+{{- $slice := lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes" }}
+{{- $service := lookup "v1" "Service" "default" "kubernetes" }}
+{{- $behind := list }}
+{{- range $slice.ports }}{{ $behind = append $behind (int .port) }}{{ end }}
+{{- if and $behind (not (has 443 $behind)) (has $slice.addressType (list "IPv4" "IPv6")) }}
+{{- range $slice.endpoints }}
+{{- range .addresses }}{{ $cidrs = append $cidrs (printf "%s/%s" . (ternary "128" "32" (contains ":" .))) }}{{ end }}
+{{- end }}
+{{- if $cidrs }}
+{{- $found = true }}
+{{- $ports = $behind }}
+{{/* The Service's own address, for network plugins that judge before it is translated. */}}
+{{- with $service.spec }}
+{{- range .clusterIPs }}{{ $cidrs = append $cidrs (printf "%s/%s" . (ternary "128" "32" (contains ":" .))) }}{{ end }}
+{{- range .ports }}{{ $ports = append $ports (int .port) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- dict "ports" ($ports | uniq) "cidrs" ($cidrs | uniq) "found" $found | toJson }}
+{{- end }}
+
+{{/* The API server; and DNS, for clusters whose API server is given by name. */}}
 {{- define "spillway.apiServerEgress" -}}
+{{- $apiServer := include "spillway.apiServer" . | fromJson }}
 # The API server. Its address as policies see it (after the Service's translation) differs from cluster to cluster:
-# without networkPolicy.apiServer.cidrs any address is allowed on these ports.
+# where neither networkPolicy.apiServer.cidrs nor the cluster says it, any address is allowed on these ports.
 - ports:
-    {{- range .apiServer.ports }}
-    - port: {{ . }}
+    {{- range $apiServer.ports }}
+    - port: {{ int . }}
       protocol: TCP
     {{- end }}
-  {{- with .apiServer.cidrs }}
+  {{- with $apiServer.cidrs }}
   to:
     {{- range . }}
     - ipBlock:
         cidr: {{ . | quote }}
     {{- end }}
   {{- end }}
-{{- if .dns }}
+{{- if .Values.networkPolicy.dns }}
 # DNS, for providers of models, and for clusters whose API server is given by name.
 - ports:
     - port: 53
@@ -253,13 +293,57 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{/* `spillway.originPorts` (list ORIGINS PRIVATE): the ports of origins that may, or may not, be private; one a line. */}}
+{{/* As `spillway.apiServerEgress`, for Cilium. */}}
+{{- define "spillway.cilium.apiServerEgress" -}}
+- toEntities: [kube-apiserver]
+  toPorts:
+    - ports:
+        {{- range .Values.networkPolicy.apiServer.ports }}
+        - port: {{ . | quote }}
+          protocol: TCP
+        {{- end }}
+{{- if .Values.networkPolicy.dns }}
+# DNS. Cilium reads the answers: toFQDNs knows no address that did not come this way.
+- toEndpoints:
+    - matchLabels:
+        {{- range $key, $value := .Values.networkPolicy.cilium.dnsLabels }}
+        {{ printf "k8s:%s" $key | quote }}: {{ $value | quote }}
+        {{- end }}
+  toPorts:
+    - ports:
+        - port: "53"
+          protocol: ANY
+      rules:
+        dns:
+          - matchPattern: "*"
+{{- end }}
+{{- end }}
+
+{{/* gateway.modelOrigins as the gateway is told them: what only policies need is left out. */}}
+{{- define "spillway.modelOrigins" -}}
+{{- $all := list }}
+{{- range .Values.gateway.modelOrigins }}{{ $all = append $all (omit . "cidrs") }}{{ end }}
+{{- toJson $all }}
+{{- end }}
+
+{{/* The same as policies need them, as JSON: a list of host, port, private, cidrs. */}}
+{{- define "spillway.originTargets" -}}
+{{- $all := list }}
+{{- range .Values.gateway.modelOrigins }}
+{{- $port := regexFind ":[0-9]+$" .origin | trimPrefix ":" | default "443" }}
+{{- $host := .origin | trimPrefix "https://" | lower }}
+{{- $all = append $all (dict "host" (regexReplaceAll ":[0-9]+$" $host "") "port" $port "private" (default false .allowPrivate) "cidrs" (.cidrs | default list)) }}
+{{- end }}
+{{- toJson $all }}
+{{- end }}
+
+{{/* `spillway.originPorts` (list TARGETS PRIVATE): the ports of origins without addresses that may, or may not, be private. */}}
 {{- define "spillway.originPorts" -}}
 {{- $private := index . 1 }}
 {{- $ports := list }}
 {{- range index . 0 }}
-{{- if eq (default false .allowPrivate) $private }}
-{{- $ports = append $ports (regexFind ":[0-9]+$" .origin | trimPrefix ":" | default "443") }}
+{{- if and (eq .private $private) (not .cidrs) }}
+{{- $ports = append $ports .port }}
 {{- end }}
 {{- end }}
 {{- range $ports | uniq | sortAlpha }}
@@ -291,6 +375,19 @@ topologySpreadConstraints:
 namespaceSelector:
   matchLabels:
     kubernetes.io/metadata.name: {{ . }}
+{{- else -}}
+namespaceSelector: {}
+{{- end }}
+{{- end }}
+
+{{/* The same, and the release's own. */}}
+{{- define "spillway.ownNamespaces" -}}
+{{- if .Values.namespaceScope -}}
+namespaceSelector:
+  matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: In
+      values: {{ list .Values.namespaceScope .Release.Namespace | uniq | toJson }}
 {{- else -}}
 namespaceSelector: {}
 {{- end }}

@@ -468,6 +468,19 @@ mod tests {
         }
     }
 
+    /// tests/chart-live.sh has the API server judge it, with the controller's own policies in force.
+    #[test]
+    fn the_chart_is_tried_with_a_pod_as_it_is_made() {
+        let file = json!({"path": "a", "configMapKeyRef": {"name": "c", "key": "k"}});
+        let (agent, pool) = objects(json!({
+            "mode": "Chat",
+            "agent": {"image": "x", "command": ["y"], "files": [file], "env": [{"name": "A", "value": "b"}]},
+            "workspace": {"volumeClaimTemplate": {"accessModes": ["ReadWriteOnce"]}},
+        }));
+        let made = format!("{:#}\n", json!(pod(&agent, &pool, true, &supervised())));
+        assert!(made == include_str!("../../../tests/agent-pod.json"), "tests/agent-pod.json is not what is made:\n{made}");
+    }
+
     #[test]
     fn clients_find_the_first_model_api_of_their_protocol_and_no_key() {
         let entry = |name: &str, dialect: &str| json!({"name": name, "dialect": dialect, "origin": "https://models.example.org"});
