@@ -5,7 +5,7 @@
 //! with it.
 //!
 //! A journal that fills its volume can still be written anew: the file that it is written into has its room before it is
-//! needed. So the old one is complete until the new one is, wherever the process ends; see `docs/adr/0044-room-for-the-gateways-journal.md`.
+//! needed. So the old one is complete until the new one is, wherever the process ends; see `docs/adr/0043-room-for-the-gateways-journal.md`.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;

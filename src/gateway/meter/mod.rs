@@ -108,7 +108,7 @@ impl Meter {
             asking.sent = true;
             let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, Given>(HOLD, Some(pod), &hold)).await;
             match answer {
-                Ok(Ok(given)) => return asking.given(given, pod.clone(), model, facts.bytes),
+                Ok(Ok(given)) => return asking.given(given, pod.clone(), model, taught_by(&facts)),
                 Ok(Err(refusal)) if refusal.code == Code::SessionUnknown => self.detach(),
                 Ok(Err(refusal)) if refusal.code == Code::GovernorAway => asking.lost = true,
                 Ok(Err(refusal)) if refusal.code == Code::HoldClosed => {
@@ -197,6 +197,13 @@ impl Meter {
 
 fn now() -> Duration {
     BootTime::now().since(BootTime::default())
+}
+
+/// Bytes of text from which the ratio of tokens to bytes is learned: of a call with images or files none, since nobody knows
+/// how many of its tokens are theirs.
+fn taught_by(facts: &Facts) -> i64 {
+    let Facts { bytes, other_tokens, output: _, thinking: _, choices: _ } = *facts;
+    if other_tokens == 0 { bytes } else { 0 }
 }
 
 fn unwritten() -> Refusal {
@@ -412,5 +419,12 @@ mod tests {
             assert_eq!((refusal.code, refusal.code.status(), refusal.retry_after_seconds), (code, status, Some(5)));
             assert!(refusal.code.passes() && refusal.message.contains(whose), "{}", refusal.message);
         }
+    }
+
+    #[test]
+    fn a_call_with_an_image_teaches_nothing_of_text() {
+        let facts = Facts { bytes: 300, ..Facts::default() };
+        assert_eq!(taught_by(&facts), 300);
+        assert_eq!(taught_by(&Facts { other_tokens: 1600, ..facts }), 0);
     }
 }

@@ -241,7 +241,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let Hold { session, id, way, facts } = request;
     let (pool, target) = allowed(caller, agent, &way, context)?;
     let Ok(pool) = &pool.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
-    let meter = &context.meter;
+    let (meter, namespace) = (&context.meter, caller.key.namespace.as_str());
     let (mut passage, per_second) = passage(caller, agent, way.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
     meter.call(&uid, per_second).map_err(|wait| {
@@ -263,7 +263,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     };
     let own = Key::Agent(uid.clone());
     let item = passage.item.take();
-    let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, &model) {
+    let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, (namespace, &model)) {
         // What its life lacks it may be given more of, which is written first.
         Held::Refused(refusal) if refusal.key == own && spent(&refusal.because) && meter.top_up(&uid, &mut passage.above) => Held::Soon,
         held => held,
@@ -277,7 +277,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             if let Some(asked) = asked_circuit {
                 asked.keep(&session, id, &caller.uid, &caller.key);
             }
-            let open = meter::Open { id, at: given.at, path, input: given.input, output: given.output };
+            let open = opened(id, given, path, &asked);
             let first_token_seconds = context.circuits.first_token(&pool_name);
             Ok(meter::Given { open, output: each, target, first_token_seconds, turn_seconds: turn, room })
         }
@@ -302,6 +302,12 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         Some(Held::Unknown) => Err(unknown()),
         Some(Held::Soon) | None => Err(Refusal::away("what must be stored before this call could not be in time; try again")),
     }
+}
+
+/// A hold as its gateway journals it: with the input that is charged if nobody ever knows what the call used.
+fn opened(id: u64, given: budget::Given, path: Vec<String>, asked: &Body) -> meter::Open {
+    let budget::Given { at, input, output } = given;
+    meter::Open { id, at, path, input: asked.charged(input), output }
 }
 
 fn spent(because: &Because) -> bool {

@@ -142,3 +142,53 @@ async fn what_a_session_tells_is_answered_with_what_is_stored() {
     let other = Settles { session: "h".into(), ..Settles::default() };
     assert_eq!(settle(&leader.meter, other).expect_err("it has not begun").code, Code::SessionUnknown);
 }
+
+#[tokio::test]
+async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace_learned() {
+    let server = server(10_000_000);
+    let mut leader = Leader::new(&server, 7);
+    leader.life.tokens = 10_000_000;
+    leader.see();
+    leader.begin("g");
+    let asked = Body { bytes: 1000, output: Some(10), choices: 1, ..Body::default() };
+    let hold = async |id: u64, namespace: &'static str| {
+        for _ in 0..5 {
+            match leader.meter.hold("g", id, &mut leader.route(), &asked, (namespace, "m")) {
+                Held::Soon => leader.write().await,
+                Held::Given { given, path, .. } => return (given.input, opened(id, given, path, &asked)),
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("it is not given");
+    };
+    // What its calls have is 0.2 tokens a byte; now and then nothing but white space is sent.
+    for id in 1..=1500 {
+        hold(id, "team").await;
+        let quality = meter::Quality::Exact;
+        let usage = meter::Usage { input: if id % 3 == 0 { 1 } else { 200 }, ..meter::Usage::default() };
+        let end = End::default();
+        let one = meter::Settle { seq: id, hold: id, usage, quality, input: 0, output: 10, end, model: "m".into(), bytes: 1000 };
+        let settles = Settles { session: "g".into(), settles: vec![one], floor: id + 1, confirmed: 0 };
+        settle(&leader.meter, settles).expect("it is known");
+    }
+    let ((held, open), (other, _)) = (hold(1501, "team").await, hold(1502, "other").await);
+    assert_eq!((held, open.input), (208, 350));
+    assert_eq!(other, 500, "another namespace learns nothing of it");
+    // The same call, left by its client.
+    let usage = meter::Usage::default();
+    let quality = meter::Quality::Estimated;
+    let before = leader.stands().0;
+    let one = meter::Settle {
+        seq: 1501,
+        hold: 1501,
+        usage,
+        quality,
+        input: open.input,
+        output: open.output,
+        end: End::default(),
+        model: "m".into(),
+        bytes: 0,
+    };
+    settle(&leader.meter, Settles { session: "g".into(), settles: vec![one], floor: 1502, confirmed: 0 }).expect("it is known");
+    assert_eq!(leader.stands().0 - before, 350 + 10);
+}

@@ -24,15 +24,13 @@ use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
 use crate::policy::budget::tree::{Defect, Tree, build};
 use crate::policy::budget::{
-    Answer, Ask, Body, Clock, Given, Grant, Key, Learned, Ledger, Log, Mode, Quality, Refusal, Route, Saved, SessionId, Settle, Settled,
+    Answer, Ask, Body, Clock, Given, Grant, Key, Ledger, Log, Mode, Quality, Ratios, Refusal, Route, Saved, SessionId, Settle, Settled,
     View,
 };
 use crate::wire::meter::Room;
 
 /// The most that one step of served time counts: a process that was stopped has not listened meanwhile.
 const LONGEST_TICK: Duration = Duration::from_secs(3);
-/// Models of which ratios are learned. Further ones are estimated as one that is new.
-const MODELS: usize = 256;
 /// A call whose journal says that it was given so much later than now, in milliseconds, was not.
 const AHEAD: i64 = 86_400_000;
 /// Estimates that are remembered until they are measured, once a second.
@@ -126,7 +124,8 @@ pub(super) struct State {
     defaults: BTreeMap<String, Defaults>,
     facts: Facts,
     granted: BTreeMap<Key, Vec<Grant>>,
-    learned: HashMap<String, Learned>,
+    /// Of tokens to bytes, by namespace and model.
+    ratios: Ratios,
     rates: HashMap<String, Rate>,
 }
 
@@ -182,8 +181,11 @@ impl State {
         self.sessions.get(name).copied()
     }
 
-    fn ratio(&self, model: &str) -> i64 {
-        self.learned.get(model).map_or_else(|| Learned::default().ratio(), Learned::ratio)
+    /// The namespace of the agent that a hold was given for, if it is known still.
+    fn namespace_of(&self, session: SessionId, hold: u64) -> Option<String> {
+        let path = self.ledger.path(session, hold)?;
+        let agent = path.iter().find(|key| matches!(key, Key::Agent(_)))?;
+        Some(self.records.get(agent)?.object.namespace().to_owned())
     }
 
     /// The tightest limit of a path, of those that refuse.
@@ -239,7 +241,7 @@ impl Meter {
             defaults: BTreeMap::new(),
             facts: Facts::default(),
             granted: BTreeMap::new(),
-            learned: HashMap::new(),
+            ratios: Ratios::default(),
             rates: HashMap::new(),
         };
         let shared = Shared { state: Mutex::new(state), moved: watch::Sender::new(0), work: Notify::new(), stale: Notify::new() };
@@ -474,13 +476,13 @@ impl Meter {
         rate.call(now, per_second).map_err(|wait| u32::try_from(wait / 1_000_000).unwrap_or(0).saturating_add(1))
     }
 
-    /// Tokens for a call. `id` is the session's number of it.
-    pub fn hold(&self, session: &str, id: u64, route: &mut Route, body: &Body, model: &str) -> Held {
+    /// Tokens for a call of an agent of `namespace`. `id` is the session's number of it.
+    pub fn hold(&self, session: &str, id: u64, route: &mut Route, body: &Body, (namespace, model): (&str, &str)) -> Held {
         let mut state = self.lock();
         let Some(session) = state.sessions.get(session).copied() else { return Held::Unknown };
         let now = state.now();
         state.ledger.refresh(route);
-        let ask = Ask::of(body, route.terms(), state.ratio(model));
+        let ask = Ask::of(body, route.terms(), state.ratios.ratio(namespace, model));
         match state.ledger.hold(now, session, id, route, &ask) {
             Answer::Given(given) => {
                 let path = state.ledger.path(session, id).unwrap_or_else(|| Arc::from([]));
@@ -522,15 +524,16 @@ impl Meter {
         let id = state.sessions.get(session).copied()?;
         let now = state.now();
         for (settle, model, bytes) in settles {
-            let given = state.ledger.given(id, settle.hold);
+            let (given, namespace) = (state.ledger.given(id, settle.hold), state.namespace_of(id, settle.hold));
             match state.ledger.settle(now, id, settle) {
                 Settled::Counted => {
                     state.items.settled(id, settle);
-                    let room = state.learned.len() < MODELS || state.learned.contains_key(model);
-                    if settle.quality == Quality::Exact && *bytes > 0 && !model.is_empty() && room {
+                    if settle.quality == Quality::Exact && *bytes > 0 && !model.is_empty() {
                         let usage = &settle.usage;
                         let input = usage.input.saturating_add(usage.cache_read).saturating_add(usage.cache_write);
-                        state.learned.entry(model.clone()).or_default().learn(*bytes, input);
+                        if let Some(namespace) = namespace {
+                            state.ratios.learn(&namespace, model, *bytes, input);
+                        }
                         if let Some(given) = given.filter(|_| state.estimates.len() < ESTIMATES) {
                             state.estimates.push((given.input, input));
                         }

@@ -270,7 +270,7 @@ impl Leader {
     /// Asks once.
     pub fn ask(&self, session: &str, id: u64, output: i64) -> Held {
         let asked = Asked { output: Some(output), choices: 1, ..Asked::default() };
-        self.meter.hold(session, id, &mut self.route(), &asked, "m")
+        self.meter.hold(session, id, &mut self.route(), &asked, ("team", "m"))
     }
 
     /// Its writer runs by itself.

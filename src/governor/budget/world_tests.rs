@@ -318,7 +318,7 @@ async fn a_late_word_of_an_attempt_before_does_not_take_the_place_of_the_present
         leader.meter.place_task(&item(), epoch, 100);
         let mut route = Route::new(vec![task(epoch)], Some(budget()), "worker");
         id += 1;
-        while leader.meter.hold("g", id, &mut route, &asked, "m") == Held::Soon {
+        while leader.meter.hold("g", id, &mut route, &asked, ("team", "m")) == Held::Soon {
             leader.write().await;
         }
     }
@@ -438,7 +438,7 @@ async fn a_pool_is_short_when_its_budget_is_and_when_its_calls_need_more_than_is
     leader.settle("g", 1, 1, 70);
     assert_eq!(obstacle("p"), None);
     let large = Body { bytes: 100, output: Some(10), choices: 1, ..Body::default() };
-    let Held::Refused(refusal) = leader.meter.hold("g", 2, &mut leader.route(), &large, "m") else { panic!("30 are left") };
+    let Held::Refused(refusal) = leader.meter.hold("g", 2, &mut leader.route(), &large, ("team", "m")) else { panic!("30 are left") };
     leader.meter.lacked(name("p"), &refusal);
     leader.meter.gave(name("p"), 3);
     assert!(obstacle("p").is_some() && obstacle("other").is_none(), "what others need is not known");

@@ -9,6 +9,12 @@ pub const CALL_MOST: i64 = 1_000_000_000_000;
 /// The most that a limit can be; see `MAX_TOKENS` of the API.
 pub const LIMIT_MOST: i64 = 1_000_000_000_000_000;
 const PER_MILLE: i64 = 1000;
+/// No ratio is below, in thousandths of a token a byte: no text has so few tokens. What has fewer is white space, or is not
+/// read by the model.
+pub const RATIO_LEAST: i64 = 150;
+/// A call of which nobody knows what it used is charged at least so much for its text, in thousandths of a token a byte: what
+/// source code and most languages have at most. A learned ratio may be far lower, and would make it cheap to leave a call.
+pub const CHARGED_LEAST: i64 = 350;
 /// The largest weight, as in the API.
 const WEIGHT_MOST: i64 = 1_000_000;
 
@@ -185,6 +191,15 @@ pub struct Body {
     pub choices: i64,
 }
 
+impl Body {
+    /// Tokens of input that are charged where nobody knows what the call used: those that are `held` for it, and never fewer
+    /// than [`CHARGED_LEAST`] of its text.
+    pub fn charged(&self, held: i64) -> i64 {
+        let text = up(self.bytes.clamp(0, CALL_MOST) * CHARGED_LEAST);
+        held.max(text.saturating_add(self.other_tokens.clamp(0, CALL_MOST)).min(CALL_MOST))
+    }
+}
+
 /// What is asked of the ledger for a call, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ask {
@@ -204,7 +219,7 @@ impl Ask {
         let bytes = body.bytes.clamp(0, CALL_MOST);
         let text = match terms.estimate {
             Estimate::Bytes => bytes,
-            Estimate::Ratio => up(bytes * ratio.clamp(0, PER_MILLE)),
+            Estimate::Ratio => up(bytes * ratio.clamp(RATIO_LEAST, PER_MILLE)),
         };
         let limits = [body.output, body.model_output].into_iter().flatten().map(|limit| limit.clamp(0, CALL_MOST));
         let output = limits.fold(terms.max_output.clamp(1, CALL_MOST), i64::min);
@@ -232,8 +247,8 @@ const FIRST_WEIGHT: u64 = 10;
 /// Above so many calls, the older half of what was learned is forgotten.
 const REMEMBERED: u64 = 20_000;
 
-/// The learned ratio of tokens to bytes of one model: the 99th percentile of what was seen, in thousandths, starting with
-/// half a token a byte. It grows with the first calls that exceed it and falls slowly.
+/// The learned ratio of tokens to bytes of one model in one namespace: the 99th percentile of what was seen, in thousandths,
+/// starting with half a token a byte. It grows with the first calls that exceed it and falls slowly, to [`RATIO_LEAST`] at most.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Learned {
     seen: [u64; STEPS],
@@ -253,19 +268,28 @@ fn step_of(ratio: i64) -> usize {
     usize::try_from(ratio / STEP).unwrap_or(0).min(STEPS - 1)
 }
 
+/// Of at least one byte, in thousandths.
+fn ratio_of(bytes: i64, tokens: i64) -> i64 {
+    (tokens.min(bytes).min(CALL_MOST) * PER_MILLE) / bytes.min(CALL_MOST)
+}
+
 impl Learned {
     /// Thousandths of a token a byte: never above 1000, a token a byte.
     pub fn ratio(&self) -> i64 {
         self.ratio
     }
 
+    /// Whether a call says something of text: one with fewer tokens than [`RATIO_LEAST`] does not.
+    pub fn teaches(bytes: i64, tokens: i64) -> bool {
+        bytes > 0 && tokens >= 0 && ratio_of(bytes, tokens) >= RATIO_LEAST
+    }
+
     /// A call of so many bytes of text had so many tokens of input.
     pub fn learn(&mut self, bytes: i64, tokens: i64) {
-        if bytes <= 0 || tokens < 0 {
+        if !Self::teaches(bytes, tokens) {
             return;
         }
-        let ratio = (tokens.min(bytes).min(CALL_MOST) * PER_MILLE) / bytes.min(CALL_MOST);
-        if let Some(count) = self.seen.get_mut(step_of(ratio)) {
+        if let Some(count) = self.seen.get_mut(step_of(ratio_of(bytes, tokens))) {
             *count += 1;
         }
         self.total += 1;
@@ -327,6 +351,17 @@ mod tests {
         assert_eq!(low.ratio(), 1000, "never above a token a byte");
     }
 
+    #[test]
+    fn what_nobody_knows_is_never_charged_by_a_low_ratio_alone() {
+        let body = Body { bytes: 1_000_000, other_tokens: 7, ..Body::default() };
+        let held = |estimate, ratio| Ask::of(&body, &Terms { estimate, ..TERMS }, ratio).input;
+        assert_eq!(held(Estimate::Ratio, 0), 150_007, "whatever was learned");
+        assert_eq!(body.charged(held(Estimate::Ratio, 160)), 350_007);
+        assert_eq!(body.charged(held(Estimate::Ratio, 416)), 416_007, "more was held");
+        assert_eq!(body.charged(held(Estimate::Bytes, 160)), 1_000_007, "never more than is held there");
+        assert_eq!(Body::default().charged(0), 0);
+    }
+
     fn weights() -> impl Strategy<Value = Weights> {
         let weight = || prop_oneof![Just(1000i64), 0i64..5000, Just(1_000_000)];
         (weight(), weight(), weight(), weight()).prop_map(|(input, output, cache_read, cache_write)| Weights {
@@ -366,7 +401,8 @@ mod tests {
             prop_assert!(ask.least <= ask.output && ask.choices >= 1 && ask.input >= 0);
             let mut learned = Learned::default();
             learned.learn(a, b);
-            prop_assert!((0..=1000).contains(&learned.ratio()));
+            prop_assert!((RATIO_LEAST..=1000).contains(&learned.ratio()));
+            prop_assert!(body.charged(c) >= c && body.charged(c) >= 0);
         }
     }
 }
