@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::keeper::{Circuits, Refused};
+use super::keeper::{Circuits, MODELS, Refused};
 use super::key::Key;
 use crate::controller::Key as Name;
 use crate::policy::breaker::{Outcome, Permit, Rejection, Why};
@@ -46,6 +46,9 @@ impl Asked<'_> {
     /// The call is under way from now on.
     pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &Name) {
         let out = Out { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
+        if let Some(permit) = &out.permit {
+            self.circuits.began(permit, agent);
+        }
         let before = self.circuits.calls().entry(session.to_owned()).or_default().insert(id, out);
         if let Some(mut before) = before {
             self.circuits.give_back(&mut before, Outcome::Neutral, "");
@@ -78,6 +81,11 @@ fn host(origin: &str) -> &str {
     origin.split_once("://").map_or(origin, |(_, host)| host)
 }
 
+/// What people are told of a circuit that several models share.
+pub(super) fn shared_by(key: &Key) -> String {
+    format!("{} is shared by all models of this provider beyond the first {MODELS} that this namespace calls", key.what)
+}
+
 impl Circuits {
     /// Whether a call may be made that takes `within` at most. `origin` is its provider's; the class of a model is its name.
     pub async fn may_call(&self, pool: &Name, origin: &str, model: &str, within: Duration) -> Result<Asked<'_>, Refusal> {
@@ -93,14 +101,17 @@ impl Circuits {
         // A probe may take as long as a model turn, and mostly takes seconds: nobody is sent away for good because of one.
         let most = if rejection.why == Why::Probing { PROBING } else { u64::MAX };
         let rejection = Rejection { retry_after: rejection.retry_after.min(most), ..rejection };
-        let words = format!("{}: {rejection}", rejection.name(key.about()));
         let standing = self.state(pool, key);
+        let named = standing.as_ref().and_then(|standing| Key::named(&key.namespace, &standing.what));
+        let named = named.as_ref().unwrap_or(key);
+        let words = format!("{}: {rejection}", rejection.name(named.about()));
         let whose = match standing.as_ref().and_then(|standing| standing.breaker.as_deref()) {
             Some(breaker) => format!("Breaker/{breaker} in {}", pool.namespace),
             None => format!("no Breaker holds for AgentPool/{}: the defaults do", pool.name),
         };
         let last = standing.and_then(|standing| standing.last_failure).map(|last| format!("; the last failure: {last}"));
-        let message = format!("{words} ({whose}{})", last.unwrap_or_default());
+        let shared = if named == key { String::new() } else { format!("; {}", shared_by(named)) };
+        let message = format!("{words} ({whose}{}{shared})", last.unwrap_or_default());
         let refusal = Refusal::new(Code::CircuitOpen, message);
         match rejection.why {
             Why::Open | Why::Probing => refusal.retry_after(u32::try_from(rejection.retry_after.div_ceil(1000)).unwrap_or(u32::MAX)),
@@ -124,7 +135,7 @@ impl Circuits {
 
     fn give_back(&self, out: &mut Out, outcome: Outcome, why: &str) {
         if let Some(permit) = out.permit.take() {
-            self.complete(&out.key, &permit, outcome, why);
+            self.complete_for(&out.key, &permit, outcome, why, Some(&out.agent));
         }
     }
 

@@ -7,6 +7,8 @@ use crate::policy::breaker::Guard;
 
 /// The longest name of a circuit that a status takes.
 const LONGEST: usize = 128;
+/// The class that models share of which there are too many.
+pub const OTHER: &str = "other";
 /// Hexadecimal digits of the hash that ends a name which was too long.
 const DIGITS: usize = 16;
 
@@ -61,6 +63,22 @@ impl Key {
         self.what.split_once('/').map_or("", |(_, about)| about)
     }
 
+    /// The provider of a class of models; empty where its name was too long to be kept whole.
+    pub fn provider(&self) -> Option<&str> {
+        match self.guard {
+            Guard::Models => Some(self.about().split_once('/').map_or("", |(provider, _)| provider)),
+            Guard::Work | Guard::Session | Guard::Commands => None,
+        }
+    }
+
+    /// The circuit that classes of models of this provider share of which there are too many.
+    pub fn shared(&self) -> Option<Self> {
+        match self.provider()? {
+            "" => Some(Self { what: format!("models/{OTHER}"), ..self.clone() }),
+            provider => Some(Self::models(&self.namespace, provider, OTHER)),
+        }
+    }
+
     /// The pool that it is for, if it is for one.
     pub fn pool(&self) -> Option<&str> {
         match self.guard {
@@ -91,5 +109,10 @@ mod tests {
         assert_ne!(Key::models("n", &long, "large"), Key::models("n", &long, "small"));
         assert_eq!((Key::work("n", "p").pool(), Key::commands("n").pool(), Key::commands("n").about()), (Some("p"), None, ""));
         assert_eq!(Key::named("n", "tomorrow/x"), None);
+        let shared = |key: &Key| key.shared().map(|shared| shared.what);
+        assert_eq!(shared(&Key::models("n", "h:8443", "a/b")).as_deref(), Some("models/h:8443/other"));
+        let other = Key::models("n", &long, "large").shared().expect("of models");
+        assert_eq!((other.what.as_str(), other.shared().as_ref()), ("models/other", Some(&other)));
+        assert_eq!((shared(&Key::work("n", "p")), Key::commands("n").provider()), (None, None));
     }
 }

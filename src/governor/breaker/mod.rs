@@ -32,6 +32,8 @@ pub use key::Key;
 pub use standing::Standing;
 
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod calls_tests;
 #[cfg(test)]
 mod keeper_tests;

@@ -11,6 +11,8 @@ use crate::policy::breaker::{Rejection, State};
 /// How a circuit stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
+    /// Its name: of a model beyond those that have a circuit of their own the one that such models share.
+    pub what: String,
     /// The Breaker that holds; none: the defaults do.
     pub breaker: Option<String>,
     /// Its state, as it was last asked.
@@ -48,6 +50,7 @@ impl Circuits {
             let saved = kept.circuit.saved(at.now, wall);
             let until = convert::circuit(&slot.key.what, &saved, stored).open_until;
             Some(Standing {
+                what: slot.key.what.clone(),
                 breaker: slot.home.clone(),
                 state: saved.state,
                 refuses,
@@ -64,10 +67,10 @@ impl Circuits {
     /// All circuits that are kept, for metrics: namespace, Breaker, circuit and state.
     pub fn all(&self) -> Vec<(String, String, String, State)> {
         let state = self.lock();
-        let all = state.circuits.iter().map(|(slot, kept)| {
-            let home = slot.home.clone().unwrap_or_default();
-            (slot.key.namespace.clone(), home, slot.key.what.clone(), kept.circuit.state())
-        });
+        let all = state
+            .circuits
+            .iter()
+            .map(|(key, home, kept)| (key.namespace.clone(), home.unwrap_or_default().to_owned(), key.what.clone(), kept.circuit.state()));
         all.collect()
     }
 }

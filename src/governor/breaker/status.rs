@@ -175,6 +175,9 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit
     if let Some(last) = &worst.last_failure {
         message = format!("{message}; the last failure: {last}");
     }
+    if let Some(key) = super::Key::named("", &worst.key).filter(|key| key.shared().as_ref() == Some(key)) {
+        message = format!("{message}; {}", super::calls::shared_by(&key));
+    }
     let others = open.len() - 1;
     if others > 0 {
         message = format!("{message} (and {others} more)");

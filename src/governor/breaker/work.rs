@@ -169,6 +169,7 @@ mod tests {
 
     fn standing(why: Option<Why>, review: bool) -> Standing {
         Standing {
+            what: "work/drones".into(),
             breaker: Some("strict".into()),
             state: State::Open,
             refuses: why.map(|why| Rejection { guard: Guard::Work, why, retry_after: 1000 }),

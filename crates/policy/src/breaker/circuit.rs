@@ -324,13 +324,29 @@ impl Circuit {
         }
     }
 
-    /// It is as a new one: it never opened, nothing failed, and nobody's result is awaited.
+    /// It is closed, nothing failed, and nobody's result is awaited: nothing is remembered but how often it opened.
     pub fn is_idle(&mut self, now: u64) -> bool {
         let awaits = match &self.phase {
             Phase::Closed { awaited, .. } => !awaited.is_empty(),
             Phase::Open { .. } | Phase::HalfOpen { .. } => true,
         };
-        !awaits && self.epoch == 0 && self.failures(now) == 0
+        !awaits && self.failures(now) == 0
+    }
+
+    /// Nothing is under way, and time or whoever asks next decides what follows: it is idle, or may be tried again and nobody
+    /// does.
+    pub fn is_unattended(&mut self, now: u64) -> bool {
+        let tried = match &self.phase {
+            Phase::Closed { .. } => return self.is_idle(now),
+            Phase::Open { until } => *until <= now,
+            Phase::HalfOpen { probes, .. } => probes.is_empty(),
+        };
+        tried && !self.unstored && self.settings.force.is_none() && !self.awaits_approval()
+    }
+
+    /// It is closed, and one more failure opens it.
+    pub fn opens_next(&mut self, now: u64) -> bool {
+        self.state() == State::Closed && self.failures(now).saturating_add(1) >= self.settings.threshold
     }
 
     /// What happened so far.

@@ -17,11 +17,13 @@
 //! | [`settings`] | the guards and their defaults |
 //! | [`scopes`] | several circuits, all or nothing |
 //! | [`saved`] | what is durable, and what a new owner makes of it |
+//! | [`callers`] | whose calls failed, and who else calls |
 //! | [`choice`] | which of several sets of guards holds for a pool |
 //! | [`commands`] | which ends of a command are failures |
 //! | [`work`] | which ends of an attempt at an item are |
 //! | [`refusal`] | how a refusal is said |
 
+pub mod callers;
 pub mod choice;
 pub mod circuit;
 pub mod commands;
@@ -32,6 +34,7 @@ pub mod settings;
 pub mod window;
 pub mod work;
 
+pub use callers::Callers;
 pub use circuit::{Answer, At, Circuit, Completed, Counts, Outcome, Permit};
 pub use refusal::{Rejection, Why};
 pub use saved::{Saved, State};

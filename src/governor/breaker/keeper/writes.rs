@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Circuits, State, name_of};
+use super::{Circuits, State};
 use crate::api::Breaker;
 use crate::api::breaker::BreakerStatus;
 use crate::cluster::clock::BootTime;
@@ -58,14 +58,12 @@ impl Circuits {
             .map(|circuit| (circuit.key.as_str(), u64::try_from(circuit.epoch).unwrap_or(0)))
             .collect();
         let mut moved = false;
-        for (slot, kept) in
-            state.circuits.iter_mut().filter(|(slot, kept)| name_of(slot).as_ref() == Some(name) && kept.circuit.must_store())
-        {
-            match stored.get(slot.key.what.as_str()) {
+        for (key, kept) in state.circuits.of(name).filter(|(_, kept)| kept.circuit.must_store()) {
+            match stored.get(key.what.as_str()) {
                 Some(epoch) => kept.circuit.stored(*epoch),
                 // There is no room for it: those that stand there are open too.
                 None if stored.len() >= ROOM => {
-                    tracing::warn!(circuit = %slot.key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open ones");
+                    tracing::warn!(circuit = %key, breaker = %name.name, "an open circuit is kept in memory only: the status of its Breaker is full of open ones");
                     kept.circuit.stored(kept.circuit.epoch());
                 }
                 None => {}

@@ -1,0 +1,186 @@
+//! What agents can make of circuits: names of models that they invent, and failures that are their own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::keeper::MODELS;
+use super::{Circuits, Key};
+use crate::api::Breaker;
+use crate::controller::Key as Name;
+use crate::policy::breaker::State;
+use crate::telemetry::Metrics;
+use crate::wire::Refusal;
+use crate::wire::meter::{End, Outcome, Why};
+
+const ORIGIN: &str = "https://api.example.com";
+const WITHIN: Duration = Duration::from_secs(720);
+const FAILED: Outcome = Outcome::Failed { why: Why::Status(529), retry_after: None };
+
+fn name(name: &str) -> Name {
+    Name { namespace: "n".into(), name: name.into() }
+}
+
+fn breaker(threshold: u32) -> Arc<Breaker> {
+    let breaker = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "spec": {"models": {"failureThreshold": threshold}},
+        "metadata": {"name": "b", "namespace": "n", "uid": "b", "resourceVersion": "1"}});
+    Arc::new(serde_json::from_value(breaker).expect("a Breaker"))
+}
+
+fn leader(breakers: Vec<Arc<Breaker>>) -> Circuits {
+    let circuits = Circuits::new(1, Metrics::default());
+    circuits.plant(breakers, HashMap::from([(name("p"), 1000)]));
+    circuits
+}
+
+/// A call of an agent, from its hold to its settle.
+async fn call(circuits: &Circuits, agent: &str, model: &str, outcome: Outcome) -> Result<(), Refusal> {
+    let asked = circuits.may_call(&name("p"), ORIGIN, model, WITHIN).await?;
+    asked.keep("g", 1, "pod", &name(agent));
+    circuits.ended("g", 1, &End { outcome: Some(outcome), timed_out: false });
+    Ok(())
+}
+
+fn looked(circuits: &Circuits) -> u64 {
+    std::mem::take(&mut circuits.lock().circuits.looked)
+}
+
+/// How many circuits one call of an honest agent looks at.
+async fn cost(circuits: &Circuits) -> u64 {
+    looked(circuits);
+    call(circuits, "honest", "large", Outcome::Worked).await.expect("it is closed");
+    looked(circuits)
+}
+
+fn count(circuits: &Circuits) -> usize {
+    circuits.lock().circuits.check();
+    circuits.all().len()
+}
+
+#[tokio::test]
+async fn invented_names_that_fail_take_a_bounded_number_of_circuits_and_cost_others_nothing() {
+    let circuits = leader(vec![breaker(1_000_000)]);
+    call(&circuits, "honest", "large", FAILED).await.expect("it is closed");
+    let alone = cost(&circuits).await;
+    for number in 0..20_000 {
+        call(&circuits, "hostile", &format!("made-up-{number}"), FAILED).await.expect("it is closed");
+    }
+    assert_eq!(count(&circuits), MODELS + 1);
+    assert_eq!(cost(&circuits).await, alone, "a call looks at its own circuit");
+    looked(&circuits);
+    circuits.tick();
+    assert_eq!(looked(&circuits), 0, "nothing is being tried");
+    // Once nothing failed lately they are needed no more.
+    circuits.pass(120_000);
+    call(&circuits, "honest", "new", Outcome::Worked).await.expect("it is closed");
+    assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/new"), "it has one of its own");
+    assert!(count(&circuits) <= MODELS + 1);
+    circuits.plant(vec![breaker(1_000_000)], HashMap::from([(name("p"), 1000)]));
+    assert_eq!(count(&circuits), 0);
+}
+
+#[tokio::test]
+async fn invented_names_that_open_are_bounded_too_and_those_beyond_share_one_that_says_so() {
+    // Where no Breaker holds an opening need not be stored.
+    let circuits = leader(Vec::new());
+    let defaults = serde_json::from_value(json!({"models": {"failureThreshold": 1}})).expect("defaults");
+    circuits.set_defaults(HashMap::from([("n".to_owned(), defaults)]));
+    let mut refused = 0;
+    for number in 0..20_000 {
+        refused += usize::from(call(&circuits, "hostile", &format!("made-up-{number}"), FAILED).await.is_err());
+    }
+    assert_eq!(count(&circuits), MODELS + 1);
+    assert_eq!(refused, 20_000 - MODELS - 1, "the shared one is open");
+    let refusal = call(&circuits, "hostile", "one-more", FAILED).await.expect_err("it shares that");
+    for words in ["api.example.com/other", "shared by all models of this provider beyond the first 64"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+    // Nobody asks for any of them for longer than it may be open: a new name has a circuit again.
+    circuits.pass(1_100_000);
+    call(&circuits, "honest", "large", Outcome::Worked).await.expect("it is closed");
+    assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/large"));
+    assert!(count(&circuits) <= MODELS + 1);
+}
+
+#[tokio::test]
+async fn one_that_opened_and_closed_is_forgotten_after_the_longest_opening() {
+    let circuits = leader(Vec::new());
+    let look = || circuits.plant(Vec::new(), HashMap::from([(name("p"), 1000)]));
+    for _ in 0..5 {
+        call(&circuits, "a", "large", FAILED).await.expect("it is closed");
+    }
+    circuits.pass(70_000);
+    call(&circuits, "a", "large", Outcome::Worked).await.expect("a probe");
+    look();
+    assert_eq!(circuits.all().iter().map(|(_, _, _, state)| *state).collect::<Vec<_>>(), [State::Closed], "people may want to see it");
+    circuits.pass(890_000);
+    look();
+    assert_eq!(count(&circuits), 1);
+    circuits.pass(20_000);
+    look();
+    assert_eq!(count(&circuits), 0);
+    // What it has come to is not: the next opening is none that somebody approved.
+    for _ in 0..5 {
+        call(&circuits, "a", "large", FAILED).await.expect("it is closed");
+    }
+    let standing = circuits.state(&name("p"), &Key::models("n", "api.example.com", "large")).expect("it is known");
+    assert_eq!((standing.state, standing.epoch), (State::Open, 3));
+}
+
+#[tokio::test]
+async fn what_is_found_by_one_way_is_found_by_all() {
+    let circuits = leader(vec![breaker(1)]);
+    for step in 0..600_u32 {
+        let model = format!("m-{}", step.wrapping_mul(2_654_435_761) % 90);
+        let outcome = if step % 3 == 0 { Outcome::Worked } else { FAILED };
+        // An opening that is not stored would be waited for.
+        drop(tokio::time::timeout(Duration::ZERO, call(&circuits, "a", &model, outcome)).await);
+        match step % 50 {
+            7 => circuits.pass(70_000),
+            19 => circuits.tick(),
+            31 => circuits.plant(vec![breaker(1)], HashMap::from([(name("p"), 1000)])),
+            41 => circuits.plant(Vec::new(), HashMap::from([(name("p"), 1000)])),
+            _ => {}
+        }
+        circuits.lock().circuits.check();
+    }
+}
+
+#[tokio::test]
+async fn one_agent_alone_does_not_open_a_circuit_that_others_use() {
+    let circuits = leader(Vec::new());
+    call(&circuits, "honest", "large", Outcome::Worked).await.expect("it is closed");
+    for _ in 0..50 {
+        call(&circuits, "hostile", "large", FAILED).await.expect("it fails alone");
+    }
+    call(&circuits, "honest", "large", Outcome::Worked).await.expect("it works for others");
+    // The provider does fail: the first of the others that meets it opens it.
+    call(&circuits, "honest", "large", FAILED).await.expect("it is closed");
+    call(&circuits, "hostile", "large", FAILED).await.expect_err("two agents failed");
+    // One that is alone opens it as ever.
+    let circuits = leader(Vec::new());
+    for _ in 0..5 {
+        call(&circuits, "a", "large", FAILED).await.expect("it is closed");
+    }
+    call(&circuits, "a", "large", FAILED).await.expect_err("five failed");
+}
+
+#[tokio::test]
+async fn an_agent_whose_call_goes_on_counts_as_another() {
+    let circuits = leader(Vec::new());
+    let long = circuits.may_call(&name("p"), ORIGIN, "large", WITHIN).await.expect("it is closed");
+    long.keep("h", 1, "pod", &name("honest"));
+    circuits.pass(600_000);
+    for _ in 0..50 {
+        call(&circuits, "hostile", "large", FAILED).await.expect("it fails alone");
+    }
+    // It ended, and nobody else calls any more.
+    circuits.ended("h", 1, &End { outcome: Some(Outcome::Worked), timed_out: false });
+    circuits.pass(120_000);
+    for _ in 0..5 {
+        call(&circuits, "hostile", "large", FAILED).await.expect("it is closed");
+    }
+    call(&circuits, "hostile", "large", FAILED).await.expect_err("nobody else could say that it works");
+}
