@@ -28,7 +28,7 @@ use crate::cluster::lease::{Identity, Won, win};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
 use crate::governor::budget as tokens;
-use crate::governor::server::{Governor, routes};
+use crate::governor::server::{BODIES, Governor, routes};
 use crate::governor::work::queues::Queues;
 use crate::governor::work::{self, Desk};
 use crate::governor::{breaker, commands};
@@ -37,6 +37,7 @@ use crate::notify::settings::Webhook;
 use crate::pki::keep::{Places, Trust, keep};
 use crate::pki::tls::{self, Serving};
 use crate::policy::lease::{Timing, owner_epoch};
+use crate::serve::bodies::Bodies;
 use crate::serve::{Bounds, LAST_CALLS, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::GOVERNOR_AUDIENCE;
@@ -193,7 +194,8 @@ async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Re
     let listening = bind(settings.governor).await?;
     let certificate = Serving::default();
     let reviewer = Reviewer::new(context.client.clone(), GOVERNOR_AUDIENCE);
-    let governor = Arc::new(Governor { context: context.clone(), reviewer, gateway: settings.gateway_user.clone() });
+    let (gateway, bodies) = (settings.gateway_user.clone(), Bodies::new(BODIES));
+    let governor = Arc::new(Governor { context: context.clone(), reviewer, gateway, bodies });
     // A gateway gives up many at once when its clients go.
     let bounds = Bounds { streams: 10_000, given_up: 10_000, last_calls: LAST_CALLS };
     let serving = serve_tls(listening, tls::server(certificate.clone()), bounds, routes(governor), CancellationToken::new());

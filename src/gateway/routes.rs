@@ -18,6 +18,7 @@ use super::park::Park;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::{PodIdentity, Reviewer};
 use crate::governor::server::refused;
+use crate::serve::bodies::{Bodies, Sizes};
 use crate::serve::{Peer, query};
 use crate::telemetry::Metrics;
 use crate::wire::access::{Call, Caller, Found, Row, find, methods};
@@ -32,8 +33,16 @@ use crate::wire::{Code, Refusal};
 
 /// How long a long poll waits. Below what usual middle boxes and clients wait.
 const POLL: Duration = Duration::from_secs(25);
-/// How long the body of a call may take to come.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// Bodies of agents' own calls in memory, until they are answered: a call may wait there for its turn, or for work. They have
+/// some hundred bytes, but for plans. A namespace gets a little, whatever others have: its heartbeats come through.
+pub const BODIES: Sizes = Sizes {
+    most: MAX_BYTES,
+    all: 16 * 1024 * 1024,
+    reserve: 4 * 1024 * 1024,
+    guaranteed: 64 * 1024,
+    within: Duration::from_secs(10),
+    patience: Duration::from_secs(5),
+};
 
 /// What the routes work with.
 pub struct Gateway {
@@ -45,6 +54,8 @@ pub struct Gateway {
     pub park: Park,
     /// How much who calls.
     pub limits: Mutex<Limits>,
+    /// Bodies of agents' own calls.
+    pub bodies: Bodies,
     /// What is counted.
     pub metrics: Metrics,
     /// Calls of models.
@@ -126,10 +137,8 @@ async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response
 
 async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    let reading = tokio::time::timeout(BODY_WITHIN, axum::body::to_bytes(body, MAX_BYTES)).await;
-    let bytes = reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not come in time").field("(body)"))?.map_err(|_| {
-        Refusal::new(Code::BodyTooLarge, format!("the body cannot be read, or has more than {MAX_BYTES} bytes")).field("(body)")
-    })?;
+    let (bytes, _room) = gateway.bodies.read(&pod.namespace, body).await?;
+    let bytes = Bytes::from(bytes);
     checked(row.call, &bytes, &head.uri)?;
     if row.call == Call::Wanted {
         let AskWanted { after } = query::read(&head.uri)?;

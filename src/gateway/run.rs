@@ -21,11 +21,12 @@ use super::models::origins::Origins;
 use super::models::upstream::Upstream;
 use super::models::{Models, Times};
 use super::park::Park;
-use super::routes::{Gateway, routes};
+use super::routes::{BODIES, Gateway, routes};
 use crate::cluster::connect;
 use crate::cluster::token::Reviewer;
 use crate::pki::keep::{pair, text};
 use crate::pki::tls::{self, Serving};
+use crate::serve::bodies::Bodies;
 use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::{CA_FILE, GATEWAY_AUDIENCE};
@@ -103,8 +104,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         anyhow::bail!("the session with the ledger ended")
     });
     let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
-    let limits = Mutex::new(Limits::default());
-    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, metrics, models: models.clone() });
+    let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
+    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics, models: models.clone() });
     let bounds = Bounds { streams: 64, given_up: 20, last_calls: LAST_CALLS };
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), served.clone());
     tokio::pin!(serving);

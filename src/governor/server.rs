@@ -15,12 +15,23 @@ use super::caller::Caller;
 use super::{budget, calls};
 use crate::cluster::token::Reviewer;
 use crate::controller::{Context, Key};
+use crate::serve::bodies::{Bodies, Sizes};
 use crate::wire::access::{Call, Found, find};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, OWNER_EPOCH};
 use crate::wire::meter::MAX_BEGIN_BYTES;
 use crate::wire::{Code, Refusal};
 
+/// Bodies of agents' calls in memory, until they are answered: thousands may wait for their turn to write, and what is read out of
+/// a plan takes several times its bytes. A namespace gets a little, whatever others have.
+pub const BODIES: Sizes = Sizes {
+    most: MAX_BYTES,
+    all: 8 * 1024 * 1024,
+    reserve: 2 * 1024 * 1024,
+    guaranteed: 64 * 1024,
+    within: Duration::from_secs(10),
+    patience: Duration::from_secs(3),
+};
 /// Between two signs of life on a stream of changes.
 const ALIVE: Duration = Duration::from_secs(5);
 
@@ -32,6 +43,8 @@ pub struct Governor {
     pub reviewer: Reviewer,
     /// The only user that may call, as the API server names it.
     pub gateway: String,
+    /// Bodies of agents' calls.
+    pub bodies: Bodies,
 }
 
 /// The routes.
@@ -84,14 +97,18 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         gateway,
     };
     let (head, body) = request.into_parts();
-    let bytes = whole(body, MAX_BYTES).await?;
+    let (bytes, room) = governor.bodies.read(&caller.key.namespace, body).await?;
     if let Call::MeterHold | Call::MeterWay = row.call {
         return Ok(answered(&budget::calls::of_agent(row.call, &caller, &bytes, context).await?));
     }
     let key = head.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (context, call) = (context.clone(), row.call);
     // To its end, also when the gateway hangs up: of a write that is dropped in the middle nobody knows what came of it.
-    let calling = tokio::spawn(async move { calls::answer(call, &head.uri, &caller, key.as_deref(), &bytes, &context).await });
+    let calling = tokio::spawn(async move {
+        // Until it is answered, however long it waits for its turn.
+        let _room = room;
+        calls::answer(call, &head.uri, &caller, key.as_deref(), &bytes, &context).await
+    });
     let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call ended: {error}")))??;
     Ok(match answer {
         Some(answer) => answered(&answer),

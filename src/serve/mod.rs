@@ -2,6 +2,7 @@
 //!
 //! A client that connects and says nothing must not keep others from being served, and must not be kept for ever.
 
+pub mod bodies;
 pub mod query;
 pub mod turns;
 

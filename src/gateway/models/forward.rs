@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answers::{Part, Parts};
 use super::upstream::{Call, Trouble};
-use super::{Gateway, PodIdentity, Seat, Times, bodies, credentials, headers};
+use super::{Gateway, PodIdentity, Seat, Times, credentials, headers};
 use crate::gateway::meter::{Held, dialect_label};
+use crate::serve::bodies;
 use crate::serve::turns::{Full, Turn};
 use crate::wire::meter::{Outcome, Quality, Target, Usage, Way, Why};
 use crate::wire::{Code, Refusal};

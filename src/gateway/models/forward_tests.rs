@@ -23,6 +23,7 @@ use crate::gateway::models::credentials::{Credentials, TYPE};
 use crate::gateway::models::origins::Origins;
 use crate::gateway::models::upstream::Upstream;
 use crate::gateway::park::Park;
+use crate::serve::bodies::Bodies;
 use crate::telemetry::Metrics;
 use crate::wire::meter::{Dialect, End, Given, Open, Told};
 
@@ -123,7 +124,8 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let times = Times { idle: Duration::from_secs(3), drain: Duration::from_secs(8), ..Times::default() };
     let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
     let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
-    Arc::new(Gateway { reviewer, governor, park, limits, metrics, models })
+    let bodies = Bodies::new(crate::gateway::routes::BODIES);
+    Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics, models })
 }
 
 fn failed(why: Why) -> Option<Outcome> {

@@ -8,7 +8,6 @@
 //! |---|---|
 //! | `mod` | one call, up to its forwarding |
 //! | `forward` | from there: a task of its own, which a client that goes does not end |
-//! | [`bodies`] | reading bodies within bounds |
 //! | [`answers`] | writing answers: whole where they are small, else as they come |
 //! | [`headers`] | which headers go out and come back |
 //! | [`origins`] | where calls may go: origins, addresses |
@@ -16,7 +15,6 @@
 //! | [`credentials`] | the team's credential |
 
 mod answers;
-pub mod bodies;
 pub mod credentials;
 mod forward;
 pub mod headers;
@@ -37,7 +35,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::bodies::Bodies;
 use self::credentials::Credentials;
 use self::headers::Allowed;
 use self::upstream::Upstream;
@@ -47,6 +44,7 @@ use super::routes::{Gateway, identify, now, too_many};
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
 use crate::serve::Peer;
+use crate::serve::bodies::{Bodies, Sizes};
 use crate::serve::turns::{Bounds, Full, Turns};
 use crate::wire::meter::{Dialect, ITEM, Target, Way};
 use crate::wire::work::Held as Lease;
@@ -56,6 +54,17 @@ use crate::wire::{Code, Refusal};
 const LARGE: usize = 128 * 1024;
 /// How many of them at once. One namespace never has all.
 const READERS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
+
+/// Bodies in memory. Each is there twice: as it came, and as it goes. One body has at most what providers take; a namespace gets
+/// some calls of a conversation, whatever others have.
+pub const BODIES: Sizes = Sizes {
+    most: 32 * 1024 * 1024,
+    all: 64 * 1024 * 1024,
+    reserve: 16 * 1024 * 1024,
+    guaranteed: 256 * 1024,
+    within: Duration::from_secs(60),
+    patience: Duration::from_secs(10),
+};
 
 /// Before the name of the entry.
 pub const PREFIX: &str = "/models/";
@@ -118,7 +127,7 @@ pub struct Models {
 impl Models {
     /// With nothing in flight.
     pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
-        let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::default(), TaskTracker::new(), CancellationToken::new());
+        let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::new(BODIES), TaskTracker::new(), CancellationToken::new());
         let readers = Turns::new(READERS);
         Self { meter, upstream, credentials, limits, bodies, readers, allowed: Allowed::default(), times, tasks, stopping }
     }

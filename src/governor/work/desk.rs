@@ -21,7 +21,7 @@ use crate::serve::turns::{Bounds, Turns};
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
 /// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
-/// turns. As many of one namespace may wait as a gateway lets in.
+/// turns. As many of one namespace may wait as a gateway lets in: what bodies they wait with is bounded where those are read.
 const CALLS: Bounds = Bounds { all: 32, of_one: 24, waiting: 8_000 };
 
 /// A room, and its lock.

@@ -1,4 +1,5 @@
-//! Reading the bodies of calls within bounds: of one call, of a namespace, of the whole process.
+//! Reading the bodies of calls within bounds: of one call, of a namespace, of the whole process. Who reads has a room of its own:
+//! calls of models, agents' own calls at a gateway, agents' calls at the governor.
 //!
 //! A namespace may have at most twice what is free, without a reserve; and out of the reserve a little, whatever others have. So
 //! one alone gets half of the room, and however many take all they can, no set of some sixty namespaces keeps another one out.
@@ -14,43 +15,54 @@ use tokio::sync::Notify;
 
 use crate::wire::{Code, Refusal};
 
-/// The most bytes of one body: what providers take.
-pub const MOST: usize = 32 * 1024 * 1024;
-/// How long one may take to come.
-const WITHIN: Duration = Duration::from_secs(60);
-/// How long a call waits for room.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of all that are in memory at once. Each is there twice: as it came, and as it goes.
-const OF_ALL: usize = 64 * 1024 * 1024;
-/// Of these, what is for namespaces that have no more than [`GUARANTEED`].
-const RESERVE: usize = 16 * 1024 * 1024;
-/// Bytes that a namespace gets as long as the reserve lasts: some calls of a conversation.
-const GUARANTEED: usize = 256 * 1024;
-/// A namespace may have so many times what is free: one body of the most bytes goes through while nothing else does.
+/// How much there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// The most bytes of one body.
+    pub most: usize,
+    /// Bytes of all that are in memory at once, as they came: what they are made into comes on top.
+    pub all: usize,
+    /// Of these, what is for namespaces that have no more than `guaranteed`.
+    pub reserve: usize,
+    /// Bytes that a namespace gets as long as the reserve lasts.
+    pub guaranteed: usize,
+    /// How long a body may take to come.
+    pub within: Duration,
+    /// How long a call waits for room.
+    pub patience: Duration,
+}
+
+/// A namespace may have so many times what is free: of a room that is twice as large as a body, beside its reserve, one goes
+/// through while nothing else does.
 const SHARE: usize = 2;
 
 /// How many bytes there are. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Bodies(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    sizes: Sizes,
     counts: Mutex<Counts>,
     freed: Notify,
 }
 
-#[derive(Default)]
 struct Counts {
+    sizes: Sizes,
     all: usize,
     of: HashMap<String, usize>,
 }
 
 impl Counts {
+    fn new(sizes: Sizes) -> Self {
+        Self { sizes, all: 0, of: HashMap::new() }
+    }
+
     /// Takes room for so many more bytes of a namespace, if there is any for it.
     fn take(&mut self, namespace: &str, bytes: usize) -> bool {
+        let Sizes { all, reserve, guaranteed, .. } = self.sizes;
         let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
-        let Some(free) = OF_ALL.checked_sub(self.all + bytes) else { return false };
-        let takes = own <= GUARANTEED || own <= SHARE * free.saturating_sub(RESERVE);
+        let Some(free) = all.checked_sub(self.all + bytes) else { return false };
+        let takes = own <= guaranteed || own <= SHARE * free.saturating_sub(reserve);
         if takes {
             self.all += bytes;
             self.of.insert(namespace.to_owned(), own);
@@ -86,7 +98,7 @@ impl Place {
 
     /// Takes room for `bytes`; while there is none, waits for a moment.
     async fn wait(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let bodies = self.bodies.clone();
+        let (bodies, patience) = (self.bodies.clone(), self.bodies.0.sizes.patience);
         let waiting = async {
             loop {
                 let freed = bodies.0.freed.notified();
@@ -99,7 +111,7 @@ impl Place {
                 freed.await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.map_err(|_| full())
+        tokio::time::timeout(patience, waiting).await.map_err(|_| full())
     }
 }
 
@@ -116,6 +128,11 @@ impl Drop for Place {
 }
 
 impl Bodies {
+    /// So much, all of it free.
+    pub fn new(sizes: Sizes) -> Self {
+        Self(Arc::new(Shared { sizes, counts: Mutex::new(Counts::new(sizes)), freed: Notify::new() }))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,16 +140,16 @@ impl Bodies {
     /// Reads the body of a call from `namespace`.
     pub async fn read(&self, namespace: &str, body: Body) -> Result<(Vec<u8>, Place), Refusal> {
         let place = Place { bodies: self.clone(), namespace: namespace.to_owned(), bytes: 0 };
-        let reading = tokio::time::timeout(WITHIN, whole(body, place)).await;
+        let reading = tokio::time::timeout(self.0.sizes.within, whole(body, place, self.0.sizes.most)).await;
         reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not come in time").field("(body)"))?
     }
 }
 
-async fn whole(mut body: Body, mut place: Place) -> Result<(Vec<u8>, Place), Refusal> {
-    let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body has more than {MOST} bytes")).field("(body)");
+async fn whole(mut body: Body, mut place: Place, most: usize) -> Result<(Vec<u8>, Place), Refusal> {
+    let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body has more than {most} bytes")).field("(body)");
     // Whoever says how much will come waits for room before any of it is here: with a part of it others might wait for each other.
     let said = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).unwrap_or_default();
-    if said > MOST {
+    if said > most {
         return Err(too_large());
     }
     place.wait(said).await?;
@@ -141,7 +158,7 @@ async fn whole(mut body: Body, mut place: Place) -> Result<(Vec<u8>, Place), Ref
         let frame = frame.map_err(|error| Refusal::new(Code::InvalidBody, format!("the body cannot be read: {error}")).field("(body)"))?;
         let Ok(data) = frame.into_data() else { continue };
         let length = read.len() + data.len();
-        if length > MOST {
+        if length > most {
             return Err(too_large());
         }
         if !place.grow(length.saturating_sub(place.bytes)) {
@@ -157,11 +174,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::gateway::models::BODIES as MODELS;
+    use crate::gateway::routes::BODIES as AGENTS;
+    use crate::governor::server::BODIES as CALLS;
+    use crate::serve::turns::{Bounds, Turns};
 
     const MIB: usize = 1 << 20;
+    const MOST: usize = MODELS.most;
+    const PATIENCE: Duration = MODELS.patience;
+    /// All that there are.
+    const ALL: [Sizes; 3] = [MODELS, AGENTS, CALLS];
 
     fn body(bytes: usize) -> Body {
         Body::from(vec![b'x'; bytes])
+    }
+
+    /// Bytes of all, and namespaces that have some.
+    fn held(bodies: &Bodies) -> (usize, usize) {
+        let counts = bodies.lock();
+        (counts.all, counts.of.len())
     }
 
     fn code(read: Result<(Vec<u8>, Place), Refusal>) -> Option<Code> {
@@ -170,18 +201,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_largest_body_passes_alone_and_what_is_refused_has_no_room() {
-        let bodies = Bodies::default();
+        let bodies = Bodies::new(MODELS);
         let (first, place) = bodies.read("team", body(MOST)).await.expect("room");
         assert_eq!((first.len(), place.bytes), (MOST, MOST));
         assert_eq!(code(bodies.read("team", body(30 * MIB)).await), Some(Code::TooManyCalls), "after it has waited");
         drop(place);
         assert_eq!(code(bodies.read("team", body(MOST + 1)).await), Some(Code::BodyTooLarge));
-        assert_eq!((bodies.lock().all, bodies.lock().of.len()), (0, 0));
+        assert_eq!(held(&bodies), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn two_namespaces_that_take_all_they_can_keep_no_third_one_out() {
-        let bodies = Bodies::default();
+        let bodies = Bodies::new(MODELS);
         let mut taken = Vec::new();
         for namespace in ["loud", "louder"] {
             for bytes in [30 * MIB, 8 * MIB, MIB, 256 * 1024] {
@@ -190,13 +221,13 @@ mod tests {
                 }
             }
         }
-        let (_, third) = bodies.read("third", body(4 * MIB)).await.expect("room for a third one");
+        let (_, third) = bodies.read("third", body(2 * MIB)).await.expect("room for a third one");
         drop(third);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_waits_for_room_that_is_given_back() {
-        let bodies = Bodies::default();
+        let bodies = Bodies::new(MODELS);
         let (_, place) = bodies.read("team", body(MOST)).await.expect("room");
         let waiting = tokio::spawn({
             let bodies = bodies.clone();
@@ -208,13 +239,49 @@ mod tests {
         assert_eq!(waiting.await.expect("no panic"), Ok(()));
     }
 
+    /// The calls of agents that write, where nothing that they wait for is ever done: thousands of them, with the largest bodies.
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_its_turn_to_write_is_a_bounded_sum_and_others_come_through() {
+        for sizes in [AGENTS, CALLS] {
+            let (bodies, turns) = (Bodies::new(sizes), Turns::new(Bounds { all: 2, of_one: 1, waiting: 8_000 }));
+            let call = async |namespace: &str, bytes: usize| {
+                let (read, _place) = bodies.read(namespace, body(bytes)).await?;
+                let turn = tokio::time::timeout(Duration::from_secs(5), turns.take(namespace)).await;
+                Ok::<_, Refusal>((read.len(), turn.is_ok()))
+            };
+            let _never_ends = turns.take("loud").await;
+            let calls = (0..100).map(|_| call("loud", sizes.most));
+            let looking = async {
+                for _ in 0..30 {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    let (held, _) = held(&bodies);
+                    assert!(held <= sizes.all && held >= sizes.most, "{held} bytes of {sizes:?}");
+                }
+                let quiet = call("quiet", 2048).await.expect("there is room for a heartbeat");
+                assert_eq!(quiet, (2048, true), "and a turn");
+            };
+            let (ended, ()) = tokio::join!(futures::future::join_all(calls), looking);
+            let codes = ended.into_iter().filter_map(Result::err).map(|refusal| (refusal.code, refusal.retry_after_seconds));
+            assert!(codes.into_iter().all(|refused| refused == (Code::TooManyCalls, Some(2))));
+            assert_eq!(held(&bodies), (0, 0));
+        }
+    }
+
+    #[test]
+    fn every_room_takes_one_body_of_the_most_bytes_and_keeps_a_reserve_for_many() {
+        for sizes in ALL {
+            assert!(Counts::new(sizes).take("team", sizes.most), "{sizes:?}");
+            assert!(sizes.reserve < sizes.all && sizes.guaranteed * 8 <= sizes.reserve, "{sizes:?}");
+        }
+    }
+
     proptest! {
         /// Whatever others hold, and however many they are up to sixty, a namespace that holds nothing gets a small body in.
         #[test]
         fn a_small_body_of_a_newcomer_always_has_room(
-            taken in prop::collection::vec((0..60_usize, 1..MOST), 0..400), small in 1..256_usize * 1024,
+            taken in prop::collection::vec((0..60_usize, 1..MOST), 0..400), small in 1..=MODELS.guaranteed,
         ) {
-            let mut counts = Counts::default();
+            let mut counts = Counts::new(MODELS);
             for (namespace, bytes) in taken {
                 let namespace = format!("n{namespace}");
                 // As much of it as there is room for.
@@ -223,9 +290,33 @@ mod tests {
                     bytes /= 2;
                 }
             }
-            prop_assert!(counts.all <= OF_ALL);
+            prop_assert!(counts.all <= MODELS.all);
             prop_assert_eq!(counts.all, counts.of.values().sum::<usize>());
-            prop_assert!(counts.take("newcomer", small), "{} are free", OF_ALL - counts.all);
+            prop_assert!(counts.take("newcomer", small), "{} are free", MODELS.all - counts.all);
+        }
+
+        /// Whatever namespaces take and give back, what all have is below the bound, and what one has alone is below its share.
+        #[test]
+        fn what_all_have_together_is_bounded(
+            taken in prop::collection::vec((any::<bool>(), 0..9_usize, 1..64_usize), 0..400), which in 0..ALL.len(),
+        ) {
+            let sizes = ALL[which];
+            let (mut counts, mut had) = (Counts::new(sizes), Vec::new());
+            for (back, namespace, part) in taken {
+                if back && !had.is_empty() {
+                    let (namespace, bytes): (String, usize) = had.swap_remove(part % had.len());
+                    counts.give_back(&namespace, bytes);
+                } else {
+                    let (namespace, bytes) = (format!("n{namespace}"), sizes.most / part);
+                    if counts.take(&namespace, bytes) {
+                        had.push((namespace, bytes));
+                    }
+                }
+                prop_assert!(counts.all <= sizes.all);
+                prop_assert_eq!(counts.all, had.iter().map(|(_, bytes)| bytes).sum::<usize>());
+                let share = (SHARE * (sizes.all - sizes.reserve)).div_ceil(SHARE + 1).max(sizes.guaranteed);
+                prop_assert!(counts.of.values().all(|own| *own <= share));
+            }
         }
     }
 }
