@@ -29,6 +29,8 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 const PAUSED: Duration = Duration::from_secs(300);
 /// Secrets remembered at once.
 const REMEMBERED: usize = 4096;
+/// Models of one credential that are paused at once. A provider answers for the others by itself.
+const MODELS: usize = 64;
 
 /// A credential. It shows nothing of itself.
 #[derive(Clone, PartialEq, Eq)]
@@ -48,9 +50,12 @@ type Read = Result<(Origin, Token), String>;
 pub struct Credentials {
     reader: Arc<Reader>,
     known: Remembered<Key, Result<Read, Refusal>>,
-    /// Until when a provider wants no calls with it.
-    paused: Mutex<HashMap<Key, Instant>>,
+    paused: Pauses,
 }
+
+/// Until when providers want no calls of which models with which credential.
+#[derive(Default)]
+struct Pauses(Mutex<HashMap<Key, HashMap<String, Instant>>>);
 
 struct Reader {
     client: Client,
@@ -68,7 +73,7 @@ impl Credentials {
             Err(_) => Duration::ZERO,
         };
         let reader = Reader { client, account: (account.to_owned(), namespace.to_owned()) };
-        Self { reader: Arc::new(reader), known: Remembered::new(keep, REMEMBERED), paused: Mutex::default() }
+        Self { reader: Arc::new(reader), known: Remembered::new(keep, REMEMBERED), paused: Pauses::default() }
     }
 
     /// The credential in the Secret `name` of `namespace`, for `origin`.
@@ -87,27 +92,45 @@ impl Credentials {
         Ok(token)
     }
 
-    /// The provider wants no calls with it for so long, which is believed up to [`PAUSED`].
-    pub fn pause(&self, namespace: &str, name: &str, within: Duration) {
-        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        paused.retain(|_, until| *until > Instant::now());
-        if paused.len() < REMEMBERED {
-            let until = Instant::now() + within.min(PAUSED);
-            let known = paused.entry((namespace.to_owned(), name.to_owned())).or_insert(until);
-            *known = until.max(*known);
-        }
+    /// The provider wants no calls of this model with it for so long, which is believed up to [`PAUSED`]. Providers count by
+    /// model, mostly; where one counts all together, each model finds that out with a call.
+    pub fn pause(&self, namespace: &str, name: &str, model: &str, within: Duration) {
+        self.paused.pause((namespace.to_owned(), name.to_owned()), model, Instant::now() + within.min(PAUSED));
     }
 
-    /// How long a provider wants no calls with it still.
-    pub fn paused(&self, namespace: &str, name: &str) -> Option<Duration> {
-        let paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = paused.get(&(namespace.to_owned(), name.to_owned()))?;
-        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+    /// How long a provider wants no calls of this model with it still.
+    pub fn paused(&self, namespace: &str, name: &str, model: &str) -> Option<Duration> {
+        self.paused.left(&(namespace.to_owned(), name.to_owned()), model)
     }
 
     /// The provider refused it: the next call reads it anew.
     pub fn forget(&self, namespace: &str, name: &str) {
         self.known.forget(&(namespace.to_owned(), name.to_owned()));
+    }
+}
+
+impl Pauses {
+    fn pause(&self, key: Key, model: &str, until: Instant) {
+        let mut paused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if paused.len() >= REMEMBERED && !paused.contains_key(&key) {
+            paused.retain(|_, models| models.values().any(|until| *until > now));
+            if paused.len() >= REMEMBERED {
+                return;
+            }
+        }
+        let models = paused.entry(key).or_default();
+        models.retain(|_, until| *until > now);
+        if models.len() < MODELS || models.contains_key(model) {
+            let known = models.entry(model.to_owned()).or_insert(until);
+            *known = until.max(*known);
+        }
+    }
+
+    fn left(&self, key: &Key, model: &str) -> Option<Duration> {
+        let paused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = paused.get(key)?.get(model)?;
+        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 }
 
@@ -249,5 +272,25 @@ mod tests {
             assert_eq!(sent(dialect, kind).as_deref(), Ok(expected));
         }
         assert!(sent(Dialect::Gemini, Some("cookie")).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_model_that_is_paused_pauses_no_other_and_names_are_bounded() {
+        let (pauses, key) = (Pauses::default(), |name: &str| ("n".to_owned(), name.to_owned()));
+        let until = |seconds| Instant::now() + Duration::from_secs(seconds);
+        pauses.pause(key("s"), "large", until(40));
+        pauses.pause(key("s"), "large", until(10));
+        assert_eq!(pauses.left(&key("s"), "large"), Some(Duration::from_secs(40)), "the longest counts");
+        assert_eq!((pauses.left(&key("s"), "small"), pauses.left(&key("t"), "large")), (None, None));
+        (0..1000).for_each(|number| pauses.pause(key("s"), &format!("made-up-{number}"), until(20)));
+        assert_eq!(pauses.0.lock().expect("nobody panicked")[&key("s")].len(), MODELS);
+        assert!(pauses.left(&key("s"), "large").is_some());
+        tokio::time::advance(Duration::from_secs(41)).await;
+        assert_eq!(pauses.left(&key("s"), "large"), None);
+        (0..2 * REMEMBERED).for_each(|number| pauses.pause(key(&number.to_string()), "large", until(20)));
+        assert_eq!(pauses.0.lock().expect("nobody panicked").len(), REMEMBERED);
+        tokio::time::advance(Duration::from_secs(21)).await;
+        pauses.pause(key("new"), "large", until(20));
+        assert_eq!(pauses.0.lock().expect("nobody panicked").len(), 1, "those that are over make room");
     }
 }

@@ -71,7 +71,8 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
             return over(failure.label());
         }
     };
-    let sending = send(&gateway, &pod, &target, counted.as_mut(), sent);
+    let model = way.model.as_deref().unwrap_or_default();
+    let sending = send(&gateway, &pod, (&target, model), counted.as_mut(), sent);
     let (answered, told_over) = first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
     if let Some(Counted { held, .. }) = counted.as_mut().filter(|_| told_over) {
         held.timed_out();
@@ -110,7 +111,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     }
     let meter = counted.as_ref().map(|counted| spillway_dialect::Meter::new(&counted.call, parts.status.as_u16(), content_type));
     if let (StatusCode::TOO_MANY_REQUESTS, Some(secret), Some(wait)) = (parts.status, &target.credential, retry_after(&parts.headers)) {
-        gateway.models.credentials.pause(&pod.namespace, secret, Duration::from_secs(wait.into()));
+        gateway.models.credentials.pause(&pod.namespace, secret, model, Duration::from_secs(wait.into()));
     }
     let said = spillway_dialect::of_status(parts.status.as_u16(), retry_after(&parts.headers));
     // Neither the body nor its place is needed while the answer passes.
@@ -286,14 +287,17 @@ impl Failure {
 async fn send(
     gateway: &Gateway,
     pod: &PodIdentity,
-    target: &Target,
+    (target, model): (&Target, &str),
     counted: Option<&mut Counted>,
     mut call: Call,
 ) -> Result<Response<Incoming>, Failure> {
     let models = &gateway.models;
     let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
-    if let Some(left) = target.credential.as_ref().and_then(|secret| models.credentials.paused(&pod.namespace, secret)) {
-        let message = format!("{origin} wants no calls with this credential for a while (it answered 429 with retry-after); try again");
+    if let Some(left) = target.credential.as_ref().and_then(|secret| models.credentials.paused(&pod.namespace, secret, model)) {
+        let message = format!(
+            "{origin} wants no calls of {model} with this credential for a while (it answered 429 with retry-after); try again",
+            model = if model.is_empty() { "this kind" } else { model },
+        );
         let seconds = u32::try_from(left.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
         return Err(Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(seconds)));
     }
