@@ -17,8 +17,10 @@ use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
 use crate::api::names;
 use crate::api::{Agent, AgentPool};
+use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
 use crate::controller::{Context, Key, agent_pool};
+use crate::policy::children;
 use crate::policy::hub::{Signal, Violation};
 use crate::policy::work::item::Phase;
 use crate::serve::query;
@@ -212,7 +214,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     let name = child.name_any();
     // One at a time for one parent: two at once could both find the last place free.
     let one = context.live.spawning(&caller.uid);
-    let Ok(_one) = one.try_lock_owned() else {
+    let Ok(mut made) = one.try_lock_owned() else {
         return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being made").retry_after(1));
     };
     let _turn = work::calls::turn(namespace, context).await?;
@@ -235,24 +237,67 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     }
     let living = children.iter().filter(|child| !ended(child)).count();
     let defaults = context.meter.defaults(&caller.key.namespace);
-    let most = bulkhead(own.spec.bulkhead.as_ref(), defaults.as_ref(), |bulkhead| bulkhead.max_child_agents).unwrap_or(0);
-    if i64::try_from(living).unwrap_or(i64::MAX) >= i64::from(most) {
+    let most = bulkhead(own.spec.bulkhead.as_ref(), defaults.as_ref(), |bulkhead| bulkhead.max_child_agents);
+    let most = most.and_then(|most| u32::try_from(most).ok()).unwrap_or(0);
+    if u32::try_from(living).unwrap_or(u32::MAX) >= most {
         context.live.raised(&caller.uid, Signal::RuleViolated(Violation::TooManyChildren), None);
         context.wake.agent(&caller.key);
         let message = format!("{living} children live and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)", own.name_any());
         return Err(Refusal::new(Code::LimitReached, message));
     }
+    made.retain(|time| time.elapsed() < children::WITHIN);
+    let now = jiff::Timestamp::now();
+    let ages = children.iter().filter_map(|child| Duration::try_from(now.duration_since(child.creation_timestamp()?.0)).ok());
+    // Those that a leader before us made are listed, unless they ended and were removed since.
+    if let Some(wait) = children::wait(ages, most).max(children::wait(made.iter().map(|time| time.elapsed()), most)) {
+        return Err(too_fast(wait, most, &own.name_any()));
+    }
     context.leadership.check().map_err(unavailable)?;
+    // Also if the answer is lost: the child may be there.
+    made.push(BootTime::now());
     match calls::create(&api, &child, names::managers::GOVERNOR).await {
         Ok(_) => {}
         Err(error) if error.class() == Class::AlreadyExists => {}
-        Err(error) => return Err(unavailable(error)),
+        Err(error) => {
+            if matches!(error.class(), Class::Refused | Class::QuotaExceeded | Class::Terminating) {
+                made.pop(); // there is none
+            }
+            return Err(unavailable(error));
+        }
     }
     context.wake.agent(&Key { namespace: namespace.clone(), name: name.clone() });
     context.wake.agent(&caller.key);
     Ok(Spawned { agent: name })
 }
 
+/// Too many children were made within a minute, however few of them live.
+fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
+    let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
+    let message = format!(
+        "this agent made {rate} children within a minute, which is all that AgentPool/{pool} allows: twice \
+         spec.bulkhead.maxChildAgents ({most}), and at least 10; try again in {seconds} s"
+    );
+    Refusal::new(Code::TooManyCalls, message).retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))
+}
+
 fn ended(agent: &Agent) -> bool {
     agent.metadata.deletion_timestamp.is_some() || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_makes_children_too_fast_is_told_when_to_come_back_and_what_to_change() {
+        let made = vec![BootTime::now(); 10];
+        let wait = children::wait(made.iter().map(|time| time.elapsed()), 3).expect("ten are enough");
+        let refusal = too_fast(wait, 3, "lead");
+        assert_eq!(refusal.code, Code::TooManyCalls);
+        assert!(refusal.retry_after_seconds.is_some_and(|seconds| (59..=61).contains(&seconds)), "{refusal:?}");
+        for words in ["10 children within a minute", "AgentPool/lead", "spec.bulkhead.maxChildAgents (3)"] {
+            assert!(refusal.message.contains(words), "{refusal}");
+        }
+        assert_eq!(children::wait(made.iter().map(|time| time.elapsed()), 6), None);
+    }
 }

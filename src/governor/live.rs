@@ -164,7 +164,7 @@ struct One {
     revision: u64,
     occurrences: BTreeMap<Signal, VecDeque<BootTime>>,
     words: BTreeMap<Signal, String>,
-    spawning: Arc<tokio::sync::Mutex<()>>,
+    spawning: Arc<tokio::sync::Mutex<Vec<BootTime>>>,
     hand: Option<Hand>,
     item: Option<ItemWanted>,
     commanding: Commanding,
@@ -405,8 +405,8 @@ impl Live {
         }
     }
 
-    /// Held while a child of this agent is made.
-    pub fn spawning(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
+    /// Held while a child of this agent is made; with it, when those were made that count still.
+    pub fn spawning(&self, uid: &str) -> Arc<tokio::sync::Mutex<Vec<BootTime>>> {
         self.lock().agents.entry(uid.to_owned()).or_default().spawning.clone()
     }
 

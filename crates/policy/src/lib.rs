@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod budget;
 pub mod certificates;
+pub mod children;
 pub mod compute;
 pub mod gang;
 pub mod health;
