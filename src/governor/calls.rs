@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_makes_children_too_fast_is_told_when_to_come_back_and_what_to_change() {
-        let made = vec![BootTime::now(); 10];
+        let made = [BootTime::now(); 10];
         let wait = children::wait(made.iter().map(|time| time.elapsed()), 3).expect("ten are enough");
         let refusal = too_fast(wait, 3, "lead");
         assert_eq!(refusal.code, Code::TooManyCalls);

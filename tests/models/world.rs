@@ -25,10 +25,11 @@ use spillway::gateway::models::origins::Origins;
 use spillway::gateway::models::upstream::Upstream;
 use spillway::gateway::models::{Models, Times};
 use spillway::gateway::park::Park;
-use spillway::gateway::routes::{Gateway, routes};
+use spillway::gateway::routes::{BODIES, Gateway, routes};
 use spillway::governor::server::refused;
 use spillway::pki::authority::{Pair, authority, serving};
 use spillway::pki::tls::{self, Serving};
+use spillway::serve::bodies::Bodies;
 use spillway::serve::{Bounds, bind, serve_tls};
 use spillway::telemetry::Metrics;
 use spillway::wire::governor::{Change, OWNER_EPOCH};
@@ -464,8 +465,8 @@ impl World {
         let models = Arc::new(Models::new(meter.clone(), upstream.clone(), credentials, times));
         let metrics = Metrics::default();
         let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
-        let gateway =
-            Gateway { reviewer, governor, park: park.clone(), limits: Mutex::new(Limits::default()), metrics: metrics.clone(), models };
+        let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
+        let gateway = Gateway { reviewer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models };
         Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, _tasks: tasks }
     }
 }
