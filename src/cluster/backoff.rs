@@ -1,16 +1,35 @@
-//! How often each object failed in a row: the memory behind `policy::backoff`. Reset on success, forgotten with the object.
+//! How often each object failed in a row: the memory behind `policy::backoff`. Reset on success, forgotten with the object; and
+//! of objects that nobody tries any more, at the latest when as many others have failed.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use super::clock::BootTime;
 use crate::policy::backoff::delay;
+use crate::policy::sweep::Sweep;
+
+/// Objects that are remembered before those are looked for that nobody tries any more.
+const REMEMBERED: usize = 4096;
+
+/// How often an object failed in a row.
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    last: BootTime,
+}
+
+#[derive(Debug)]
+struct Known<K> {
+    failures: HashMap<K, Failures>,
+    sweep: Sweep,
+}
 
 /// Failures in a row, by object.
 #[derive(Debug)]
 pub struct Backoff<K> {
-    failures: Mutex<HashMap<K, u32>>,
+    known: Mutex<Known<K>>,
     initial: Duration,
     max: Duration,
 }
@@ -18,26 +37,48 @@ pub struct Backoff<K> {
 impl<K: Eq + Hash> Backoff<K> {
     /// With the first and the longest bound of a delay.
     pub fn new(initial: Duration, max: Duration) -> Self {
-        Self { failures: Mutex::default(), initial, max }
+        let known = Known { failures: HashMap::new(), sweep: Sweep::new(REMEMBERED) };
+        Self { known: Mutex::new(known), initial, max }
     }
 
     /// One more failure of `key`: how long to wait before the next try.
     pub fn failed(&self, key: K) -> Duration {
-        let mut failures = self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let count = failures.entry(key).or_default();
-        *count = count.saturating_add(1);
-        delay(*count, self.initial, self.max, rand::random())
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Known { failures, sweep } = &mut *known;
+        if sweep.is_due(failures.len()) {
+            // An object that is tried again is tried before its longest delay is over.
+            failures.retain(|_, known| known.last.elapsed() < self.max * 2);
+            sweep.done(failures.len());
+        }
+        let known = failures.entry(key).or_insert(Failures { count: 0, last: BootTime::now() });
+        *known = Failures { count: known.count.saturating_add(1), last: BootTime::now() };
+        delay(known.count, self.initial, self.max, rand::random())
     }
 
     /// A success of `key`.
     pub fn succeeded(&self, key: &K) {
-        self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(key);
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner).failures.remove(key);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_that_nobody_tries_any_more_are_forgotten() {
+        let backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
+        for name in 0..3 * REMEMBERED {
+            backoff.failed(name);
+        }
+        let length = || backoff.known.lock().expect("no panic").failures.len();
+        assert!(length() <= REMEMBERED, "{}", length());
+        let patient = Backoff::new(Duration::from_secs(1), Duration::from_secs(64));
+        for name in 0..3 * REMEMBERED {
+            patient.failed(name);
+        }
+        assert_eq!(patient.known.lock().expect("no panic").failures.len(), 3 * REMEMBERED, "those are still to be tried");
+    }
 
     #[test]
     fn grows_with_failures_of_one_object_and_starts_again_after_a_success() {

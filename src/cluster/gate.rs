@@ -5,11 +5,14 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::clock::BootTime;
+use crate::policy::sweep::Sweep;
 
+/// Writes that are remembered before those are looked for that the cache need not show any more.
+const REMEMBERED: usize = 4096;
 /// After this long the gate opens whatever the cache shows: an object that was made and removed between two looks of the
 /// watch is never seen, and what follows looks live anyway.
 const OPENS_AFTER: Duration = Duration::from_secs(90);
@@ -23,15 +26,21 @@ struct Expected {
     written: BootTime,
 }
 
+#[derive(Debug)]
+struct Writes<K> {
+    expected: HashMap<K, Expected>,
+    sweep: Sweep,
+}
+
 /// The last writes, by object.
 #[derive(Debug)]
 pub struct Gate<K> {
-    expected: Mutex<HashMap<K, Expected>>,
+    writes: Mutex<Writes<K>>,
 }
 
 impl<K> Default for Gate<K> {
     fn default() -> Self {
-        Self { expected: Mutex::default() }
+        Self { writes: Mutex::new(Writes { expected: HashMap::new(), sweep: Sweep::new(REMEMBERED) }) }
     }
 }
 
@@ -47,14 +56,27 @@ impl<K: Eq + Hash> Gate<K> {
     }
 
     fn expect(&self, key: K, resource_version: Option<&str>, or_absent: bool) {
+        self.expect_since(key, resource_version, or_absent, BootTime::now());
+    }
+
+    fn expect_since(&self, key: K, resource_version: Option<&str>, or_absent: bool, written: BootTime) {
         let Some(version) = parse(resource_version) else { return };
-        let mut expected = self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        expected.insert(key, Expected { version, or_absent, written: BootTime::now() });
+        let mut writes = self.lock();
+        let Writes { expected, sweep } = &mut *writes;
+        if sweep.is_due(expected.len()) {
+            expected.retain(|_, write| write.written.elapsed() < OPENS_AFTER);
+            sweep.done(expected.len());
+        }
+        expected.insert(key, Expected { version, or_absent, written });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writes<K>> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the cache, which shows `key` at this resource version (or not at all), has seen our last write.
     pub fn open(&self, key: &K, cached: Option<&str>) -> bool {
-        let mut expected = self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let expected = &mut self.lock().expected;
         let Some(wanted) = expected.get(key) else { return true };
         let seen = match parse(cached) {
             Some(version) => version >= wanted.version,
@@ -69,7 +91,7 @@ impl<K: Eq + Hash> Gate<K> {
 
     /// `key` is gone: nothing is expected of it.
     pub fn forget(&self, key: &K) {
-        self.expected.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(key);
+        self.lock().expected.remove(key);
     }
 }
 
@@ -102,6 +124,17 @@ mod tests {
         assert!(gate.open(&"a", None), "an object that never ran is gone at once");
         gate.deleted("a", Some("10"));
         assert!(gate.open(&"a", Some("10")), "one that runs is only marked");
+    }
+
+    #[test]
+    fn writes_of_objects_that_nobody_looks_at_any_more_are_forgotten() {
+        let gate = Gate::default();
+        for name in 0..3 * REMEMBERED {
+            gate.expect_since(name, Some("10"), true, BootTime::default());
+        }
+        assert!(gate.lock().expected.len() <= REMEMBERED);
+        gate.wrote(0, Some("10"));
+        assert!(!gate.open(&0, Some("9")), "what was written just now is awaited");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod budget;
 mod cluster_default;
 pub mod conditions;
 mod context;
+mod due;
 pub mod places;
 pub mod publish;
 mod run;

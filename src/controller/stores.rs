@@ -5,20 +5,21 @@ mod limits;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures::StreamExt;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, PodSpec, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::Key;
 use super::agent::Disappearances;
 use super::conditions::find;
+use super::due::{self, Due};
 use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
@@ -179,9 +180,9 @@ impl Stores {
 
 /// Starts every watch on `tasks`. With `namespace`, only that one is served.
 pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, disappearances: &Disappearances) -> (Stores, Triggers) {
-    let (pool_trigger, pools_again) = mpsc::unbounded_channel();
-    let (agent_trigger, agents_again) = mpsc::unbounded_channel();
-    let (budget_trigger, budgets_again) = mpsc::unbounded_channel();
+    let (pool_trigger, pools_again) = due::queue();
+    let (agent_trigger, agents_again) = due::queue();
+    let (budget_trigger, budgets_again) = due::queue();
     let wake = Wake { pools: pool_trigger, agents: agent_trigger, budgets: budget_trigger };
     let agents = watch_agents(tasks, scoped(client, namespace), wake.clone());
     let breakers_changed = Arc::new(Notify::new());
@@ -210,7 +211,7 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let bundles = watch_walls::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
-    let again = Triggers { pools: stream(pools_again), agents: stream(agents_again), budgets: stream(budgets_again), wake };
+    let again = Triggers { pools: pools_again.boxed(), agents: agents_again.boxed(), budgets: budgets_again.boxed(), wake };
     let stores = Stores {
         pools,
         agents,
@@ -422,12 +423,6 @@ where
     namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
 }
 
-fn stream<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> BoxStream<'static, T> {
-    let stream: std::pin::Pin<Box<dyn Stream<Item = T> + Send>> =
-        Box::pin(futures::stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|item| (item, receiver))));
-    stream.boxed()
-}
-
 fn in_namespace(agent: &Agent, namespace: &str) -> bool {
     agent.metadata.namespace.as_deref() == Some(namespace)
 }
@@ -442,17 +437,17 @@ fn without_pod(agent: &Agent) -> bool {
     agent.status.as_ref().is_none_or(|status| status.pod_ref.is_none())
 }
 
-/// Who is to be woken. Sending never blocks; a closed channel means that the controllers are stopping.
+/// Who is to be woken. Sending never blocks.
 #[derive(Clone)]
 pub struct Wake {
-    pools: mpsc::UnboundedSender<ObjectRef<PoolObject>>,
-    agents: mpsc::UnboundedSender<ObjectRef<AgentObject>>,
-    budgets: mpsc::UnboundedSender<ObjectRef<BudgetObject>>,
+    pools: Due<ObjectRef<PoolObject>>,
+    agents: Due<ObjectRef<AgentObject>>,
+    budgets: Due<ObjectRef<BudgetObject>>,
 }
 
 impl Wake {
     fn budget(&self, namespace: &str, name: &str) {
-        let _ = self.budgets.send(ObjectRef::new(name).within(namespace));
+        self.budgets.send(ObjectRef::new(name).within(namespace));
     }
 
     fn budgets_where(&self, budgets: &Store<BudgetObject>, wanted: impl Fn(&BudgetObject) -> bool) {
@@ -474,12 +469,12 @@ impl Wake {
 
     /// Look at this pool again.
     pub fn pool(&self, namespace: &str, name: &str) {
-        let _ = self.pools.send(ObjectRef::new(name).within(namespace));
+        self.pools.send(ObjectRef::new(name).within(namespace));
     }
 
     /// Look at this Agent again.
     pub fn agent(&self, key: &Key) {
-        let _ = self.agents.send(ObjectRef::new(&key.name).within(&key.namespace));
+        self.agents.send(ObjectRef::new(&key.name).within(&key.namespace));
     }
 
     /// Look at every pool again.

@@ -23,5 +23,6 @@ pub mod preflight;
 pub mod presence;
 pub mod publish;
 pub mod scaling;
+pub mod sweep;
 pub mod turns;
 pub mod work;

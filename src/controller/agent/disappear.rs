@@ -106,4 +106,16 @@ mod tests {
         assert!(known.missing_for("u", Some("t2".into()), true) >= NODE_PROVES_AFTER);
         assert!(known.missing_for("u", None, false) >= NODE_PROVES_AFTER, "no node is known: only time is left");
     }
+
+    #[test]
+    fn of_more_pods_than_a_fleet_loses_nothing_is_known_and_their_nodes_are_asked() {
+        let known = Disappearances::default();
+        for at in 0..2 * KEPT {
+            let uid = format!("u{at}");
+            let pod = serde_json::from_value(json!({"metadata": {"uid": uid}})).expect("a pod");
+            known.saw_deletion(&pod);
+            assert_ne!(known.last_seen(&uid).0, LastSeen::Unknown);
+        }
+        assert!(known.lock().last.len() <= KEPT);
+    }
 }
