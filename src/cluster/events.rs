@@ -1,27 +1,98 @@
 //! One recorder of Kubernetes events for the process. Events are told on transitions only, and losing one is no error. What
 //! people asked to be told of goes to the webhooks too.
+//!
+//! The recorder keeps each event for six minutes, to count repetitions, and the API server for an hour. So a namespace has so
+//! many events in a burst and so many each second; further ones are left out, and the log says so.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
+use super::clock::BootTime;
 use crate::notify::{Notice, Notifier};
+use crate::policy::sweep::Sweep;
 
 /// Bytes of a note.
 const NOTE: usize = 1000;
+/// Events of one namespace in a burst.
+const EVENT_BURST: f64 = 1_000.0;
+/// Events of one namespace each second on average.
+const EVENTS_A_SECOND: f64 = 5.0;
+/// Namespaces that are remembered before those are looked for that had no event for a while.
+const NAMESPACES: usize = 1024;
+
+/// How many more events a namespace may have now.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    left: f64,
+    at: BootTime,
+    /// The log says that some were left out.
+    said: bool,
+}
+
+impl Allowance {
+    fn refilled(self, now: BootTime) -> f64 {
+        (self.left + now.since(self.at).as_secs_f64() * EVENTS_A_SECOND).min(EVENT_BURST)
+    }
+}
+
+/// What becomes of one event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Told,
+    /// It is left out; `first`: those before it were told.
+    LeftOut {
+        first: bool,
+    },
+}
+
+/// The events that namespaces had lately.
+#[derive(Debug)]
+struct Allowances {
+    of: HashMap<String, Allowance>,
+    sweep: Sweep,
+}
+
+impl Default for Allowances {
+    fn default() -> Self {
+        Self { of: HashMap::new(), sweep: Sweep::new(NAMESPACES) }
+    }
+}
+
+impl Allowances {
+    fn take(&mut self, namespace: &str, now: BootTime) -> Verdict {
+        if self.sweep.is_due(self.of.len()) {
+            // One that is full is as good as unknown.
+            self.of.retain(|_, allowance| allowance.refilled(now) < EVENT_BURST);
+            self.sweep.done(self.of.len());
+        }
+        let known = self.of.entry(namespace.to_owned()).or_insert(Allowance { left: EVENT_BURST, at: now, said: false });
+        (known.left, known.at) = (known.refilled(now), now);
+        if known.left < 1.0 {
+            return Verdict::LeftOut { first: !std::mem::replace(&mut known.said, true) };
+        }
+        known.left -= 1.0;
+        known.said = known.said && known.left < EVENT_BURST / 2.0;
+        Verdict::Told
+    }
+}
 
 /// Tells people what happened to an object.
 #[derive(Clone)]
 pub struct Events {
     recorder: Recorder,
     notifier: Notifier,
+    allowances: Arc<Mutex<Allowances>>,
 }
 
 impl Events {
     /// `instance` names this process.
     pub fn new(client: Client, instance: String, notifier: Notifier) -> Self {
         let reporter = Reporter { controller: "spillway-controller".into(), instance: Some(instance) };
-        Self { recorder: Recorder::new(client, reporter), notifier }
+        Self { recorder: Recorder::new(client, reporter), notifier, allowances: Arc::default() }
     }
 
     /// Something went as wanted.
@@ -52,6 +123,15 @@ impl Events {
     }
 
     async fn publish(&self, type_: EventType, about: &ObjectReference, reason: &str, action: &str, note: String) {
+        let namespace = about.namespace.as_deref().unwrap_or_default();
+        match self.allowances.lock().unwrap_or_else(PoisonError::into_inner).take(namespace, BootTime::now()) {
+            Verdict::Told => {}
+            Verdict::LeftOut { first: false } => return,
+            Verdict::LeftOut { first: true } => {
+                tracing::warn!(namespace, reason, "the namespace has too many events: further ones are left out until it has fewer");
+                return;
+            }
+        }
         // The API server refuses notes of more than 1 KiB.
         let mut note = note;
         note.truncate((0..=NOTE.min(note.len())).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0));
@@ -59,5 +139,41 @@ impl Events {
         if let Err(error) = self.recorder.publish(&event, about).await {
             tracing::warn!(%error, reason, "an event could not be told");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn told(allowances: &mut Allowances, namespace: &str, now: BootTime, events: usize) -> usize {
+        (0..events).filter(|_| allowances.take(namespace, now) == Verdict::Told).count()
+    }
+
+    #[test]
+    fn a_namespace_with_too_many_events_has_further_ones_left_out_and_others_have_theirs() {
+        let mut allowances = Allowances::default();
+        let start = BootTime::default();
+        assert_eq!(told(&mut allowances, "loud", start, 5_000), 1_000);
+        assert_eq!(told(&mut allowances, "quiet", start, 5), 5);
+        let later = start.after(Duration::from_secs(10));
+        assert_eq!(told(&mut allowances, "loud", later, 5_000), 50);
+        // It is said once, until the namespace has been quiet for a while.
+        let mut said = (0..5_000).filter(|_| allowances.take("loud", later) == Verdict::LeftOut { first: true });
+        assert_eq!(said.next(), None);
+        let rested = later.after(Duration::from_secs(3600));
+        let first = (0..5_000).filter(|_| allowances.take("loud", rested) == Verdict::LeftOut { first: true }).count();
+        assert_eq!(first, 1);
+    }
+
+    #[test]
+    fn namespaces_without_events_for_a_while_are_forgotten() {
+        let mut allowances = Allowances::default();
+        for at in 0..10 * NAMESPACES {
+            allowances.take(&format!("n{at}"), BootTime::default().after(Duration::from_secs(at.try_into().expect("small"))));
+        }
+        assert!(allowances.of.len() <= NAMESPACES);
     }
 }
