@@ -32,6 +32,9 @@ const PERIODS: u32 = 3;
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 /// Notices kept for an agent that does not take them.
 const NOTICES: usize = 32;
+/// What nobody expects to hear of, and nobody heard of or looked at for so long, is forgotten: a call of an agent that had just
+/// ended may have come last.
+const UNEXPECTED: Duration = Duration::from_secs(3600);
 /// Changes that a slow gateway may be behind; then it begins anew.
 const BEHIND: usize = 4096;
 
@@ -171,6 +174,8 @@ struct One {
     short_at: Option<i64>,
     refused: Option<(Held, BootTime)>,
     timeouts: u32,
+    /// For how long nobody heard of it or looked at it.
+    idle: Duration,
 }
 
 impl Default for One {
@@ -202,7 +207,18 @@ impl Default for One {
             short_at: None,
             refused: None,
             timeouts: 0,
+            idle: Duration::ZERO,
         }
+    }
+}
+
+impl One {
+    /// Whether it is to be remembered when `time` has passed.
+    fn stays(&mut self, time: Duration) -> bool {
+        self.idle += time;
+        // Somebody makes a child of it.
+        let busy = Arc::strong_count(&self.spawning) > 1;
+        busy || self.expected.is_some() || self.idle < UNEXPECTED
     }
 }
 
@@ -260,6 +276,7 @@ impl Live {
         state.attendance.heard(uid, gateway, Heard::default());
         let one = state.agents.entry(uid.to_owned()).or_default();
         let news = !one.registered || one.sandbox != sandbox;
+        one.idle = Duration::ZERO;
         (one.registered, one.sandbox) = (true, sandbox.or(one.sandbox.take()));
         news
     }
@@ -283,7 +300,7 @@ impl Live {
             (program, action, attached, reachable, held, preflight, commands.opened, checkpoint)
         };
         let news = !one.registered || one.report.as_ref().map(|(last, _)| telling(last)) != Some(telling(&report));
-        one.registered = true;
+        (one.registered, one.idle) = (true, Duration::ZERO);
         // What has to succeed before its program is run for anything is run on the same word as the program.
         one.started |= report.program != Program::Waiting || report.preflight.is_some();
         one.report = Some((report, now));
@@ -423,6 +440,7 @@ impl Live {
     fn wants(&self, uid: &str, directive: Directive, looked: bool) {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
+        one.idle = Duration::ZERO;
         if one.directed && !looked {
             return;
         }
@@ -538,6 +556,13 @@ impl Live {
         let mut guard = self.lock();
         let State { attendance, agents, gangs: _ } = &mut *guard;
         attendance.tick(time);
+        agents.retain(|uid, one| {
+            let stays = one.stays(time);
+            if !stays {
+                attendance.forget(uid);
+            }
+            stays
+        });
         if attendance.gateways() > 0 {
             agents.values_mut().filter_map(|one| one.hand.as_mut()).for_each(|hand| hand.tick(time));
         }

@@ -276,3 +276,67 @@ fn only_who_was_given_a_permit_gives_it_back_and_once() {
     assert_eq!(live.tried("u", CommandPermit { id: 2, ..given }), None);
     assert_eq!((live.tried("u", given), live.tried("u", given)), (Some(permit), None));
 }
+
+#[test]
+fn what_comes_after_an_agents_end_is_forgotten_and_who_is_expected_or_heard_is_not() {
+    let live = Live::new(7);
+    live.expect("expected", expected("a", "n"));
+    live.registered("heard", "g", None);
+    live.registered("ended", "g", None);
+    live.revoke("ended");
+    live.say_goodbye("ended", "late".into(), NOW);
+    live.refused("ended", Held { uid: "i".into(), epoch: 1 });
+    let spawns = live.spawning("spawns");
+    for _ in 0..UNEXPECTED.as_secs() {
+        live.reported("heard", "g", report(), NOW);
+        live.tick(Duration::from_secs(1));
+    }
+    let known = |uid: &str| live.view(uid).is_some();
+    assert_eq!((known("expected"), known("heard"), known("spawns"), known("ended")), (true, true, true, false));
+    drop(spawns);
+    live.tick(Duration::from_secs(1));
+    assert!(!known("spawns") && live.lock().agents.len() == 2);
+}
+
+#[test]
+fn notices_and_occurrences_of_one_agent_are_bounded() {
+    let live = Live::new(7);
+    for at in 0..1_000 {
+        live.tell("u", "about", &at.to_string(), NOW);
+        live.raised("u", Signal::OperationTimeout, Some("words".into()));
+    }
+    assert_eq!(live.wanted("u").notices.len(), NOTICES);
+    let view = live.view("u").expect("a view");
+    assert_eq!(view.occurrences[&Signal::OperationTimeout].len(), 256);
+    assert_eq!(view.words.len(), 1, "the last words of each signal");
+}
+
+#[tokio::test]
+async fn a_gateway_that_reads_too_slowly_is_sent_away_and_nothing_is_kept_for_it() {
+    let live = Live::new(7);
+    let mut slow = live.changes();
+    (0..2 * BEHIND).for_each(|_| live.offer("u"));
+    assert!(matches!(slow.recv().await, Err(tokio::sync::broadcast::error::RecvError::Lagged(_))));
+}
+
+#[test]
+fn gangs_of_which_people_were_told_are_forgotten_after_a_minute() {
+    let live = Live::new(7);
+    assert!(live.first_of_gang("n", "words") && !live.first_of_gang("n", "words"));
+    for (_, told) in &mut live.lock().gangs {
+        *told = BootTime::default();
+    }
+    assert!(live.first_of_gang("n", "other"));
+    assert_eq!(live.lock().gangs.len(), 1);
+}
+
+#[test]
+fn commands_that_one_agent_tries_and_never_ends_are_bounded() {
+    let live = Live::new(7);
+    let permit = |id| Permit { owner: 7, epoch: 1, id, kind: crate::policy::breaker::circuit::Kind::Probe };
+    let command = |id| CommandPermit { owner: 1, epoch: 1, id };
+    (0..1_000).for_each(|id| live.may_try("u", command(id), permit(id)));
+    let known = (0..1_000).filter(|id| live.tries("u", command(*id)).is_some()).count();
+    assert_eq!(known, 64);
+    assert!(live.tries("u", command(999)).is_some());
+}

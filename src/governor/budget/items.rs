@@ -11,11 +11,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::meter::Meter;
+use crate::cluster::clock::BootTime;
 use crate::controller::Key as Object;
 use crate::policy::budget::{SessionId, Settle, Weights};
 
 /// Writes of one item of which nobody knows whether they were made; more are not remembered.
 const DOUBTS: usize = 8;
+
+/// What is not settled so long after the end of its item is not waited for: its gateway is gone, and what it used is charged.
+const LATEST: Duration = Duration::from_secs(120);
 
 /// What is to be told of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ struct Item {
 #[derive(Debug)]
 struct Late {
     key: Object,
+    /// When the item ended.
+    since: BootTime,
     /// Somebody tells it now.
     telling: bool,
 }
@@ -133,7 +139,7 @@ impl Meter {
 
     /// An item ended before its calls: what they use is told of it later.
     pub fn ended_early(&self, item: &str, key: Object) {
-        self.lock().items.late.insert(item.to_owned(), Late { key, telling: false });
+        self.lock().items.late.insert(item.to_owned(), Late { key, since: BootTime::now(), telling: false });
     }
 
     /// Items of which all is known now that was not when they ended. Whoever gets them tells it.
@@ -141,7 +147,7 @@ impl Meter {
         let state = &mut *self.lock();
         let Items { late, items, .. } = &mut state.items;
         let open = |uid: &str| items.get(uid).is_some_and(|item| item.open > 0);
-        let known = late.iter_mut().filter(|(uid, late)| !late.telling && !open(uid));
+        let known = late.iter_mut().filter(|(uid, late)| !late.telling && (!open(uid) || late.since.elapsed() >= LATEST));
         known
             .map(|(uid, late)| {
                 late.telling = true;
@@ -248,6 +254,30 @@ mod tests {
         meter.told_late("i", false);
         meter.keep_items(|_| HashSet::new());
         assert_eq!((meter.known_late().len(), meter.used_by("i", 0)), (0, None));
+    }
+
+    #[test]
+    fn a_call_that_is_never_settled_keeps_no_item_in_mind() {
+        let meter = Meter::new(1);
+        meter.lock().items.held(session(), 1, "i");
+        meter.ended_early("i", Object { namespace: "n".into(), name: "i".into() });
+        assert_eq!(meter.known_late(), []);
+        meter.lock().items.late.values_mut().for_each(|late| late.since = BootTime::default());
+        assert_eq!(meter.known_late().len(), 1);
+        meter.told_late("i", false);
+        meter.keep_items(|_| HashSet::new());
+        let state = meter.lock();
+        let Items { holds, items, late, none_open: _ } = &state.items;
+        assert_eq!((holds.len(), items.len(), late.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn writes_in_doubt_of_one_item_are_bounded() {
+        let mut items = Items::default();
+        used(&mut items, 1, 30, Quality::Exact);
+        let told = items.news_of("i", 0).expect("there is something");
+        (0..100).for_each(|_| items.told("i", told, true));
+        assert_eq!(items.items["i"].doubts.len(), DOUBTS);
     }
 
     #[test]

@@ -42,6 +42,8 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
+    /// Items that are in the channel: each is in it once.
+    due: Mutex<HashSet<Key>>,
     looks: mpsc::UnboundedSender<Key>,
     listed: watch::Sender<bool>,
     turns: Turns,
@@ -55,7 +57,8 @@ impl Desk {
     /// Nothing is known. Whoever has to be looked at comes out of the receiver.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Key>) {
         let (looks, looked) = mpsc::unbounded_channel();
-        let shared = Shared { state: Mutex::default(), looks, listed: watch::Sender::new(false), turns: Turns::new(CALLS) };
+        let (state, due, listed, turns) = (Mutex::default(), Mutex::default(), watch::Sender::new(false), Turns::new(CALLS));
+        let shared = Shared { state, due, looks, listed, turns };
         (Self(Arc::new(shared)), looked)
     }
 
@@ -102,8 +105,19 @@ impl Desk {
 
     /// Look at this item.
     pub fn look(&self, namespace: &str, name: &str) {
-        // A closed channel means that we are ending.
-        let _ = self.0.looks.send(Key { namespace: namespace.to_owned(), name: name.to_owned() });
+        let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+        if self.due().insert(key.clone()) {
+            let _ = self.0.looks.send(key); // a closed channel means that we are ending
+        }
+    }
+
+    fn due(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.0.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This item is about to be looked at: what changes from now on makes it due again.
+    pub fn looks_at(&self, key: &Key) {
+        self.due().remove(key);
     }
 
     fn look_at(&self, namespace: &str, names: impl IntoIterator<Item = String>) {

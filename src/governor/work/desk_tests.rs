@@ -120,3 +120,20 @@ fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
     assert!(desk.with(NAMESPACE, |room| room.stop(HashSet::new())), "it is let go");
     assert_eq!(desk.called(NAMESPACE), ["pod"]);
 }
+
+#[test]
+fn an_item_is_due_once_however_often_it_changes_and_again_when_it_was_looked_at() {
+    let (desk, mut looks) = Desk::new();
+    for _ in 0..1_000 {
+        desk.look("team", "a");
+        desk.look("team", "b");
+        desk.look("other", "a");
+    }
+    assert_eq!(looks.len(), 3);
+    let first = looks.try_recv().expect("it is due");
+    desk.look("team", "a");
+    assert_eq!(looks.len(), 2, "nobody has looked yet");
+    desk.looks_at(&first);
+    desk.look("team", "a");
+    assert_eq!(looks.len(), 3);
+}

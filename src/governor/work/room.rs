@@ -26,6 +26,8 @@ const WAITS: Duration = Duration::from_secs(40);
 
 /// What pools are told that is no end of an item; in memory alone.
 const ESCALATED: usize = 100;
+/// Queues that are gone whose versions are remembered: a late answer to a write of ours must not bring one back.
+const GONE_QUEUES: usize = 64;
 
 /// Now, as people write it.
 pub fn now() -> At {
@@ -448,7 +450,10 @@ impl Room {
             return Vec::new();
         }
         let touched = self.book.touched_by(name);
-        self.book.remove(name);
+        let plan = self.book.remove(name).and_then(|entry| entry.spec.plan);
+        if let Some((plan, _)) = plan.filter(|(plan, _)| !self.book.has_plan(plan)) {
+            self.ended_plans.remove(&plan);
+        }
         touched
     }
 
@@ -461,6 +466,11 @@ impl Room {
         }
         if queue.is_some() {
             self.queue_versions.insert(name.to_owned(), version);
+        }
+        let gone = |name: &String| self.book.queue(name).is_none();
+        if queue.is_none() && self.queue_versions.keys().filter(|name| gone(name)).count() >= GONE_QUEUES {
+            let kept: HashSet<String> = self.book.queues().cloned().collect();
+            self.queue_versions.retain(|queue, _| kept.contains(queue) || queue == name);
         }
         let groups = queue.map(convert::cancelled_groups).unwrap_or_default();
         let mut touched = self.book.set_cancelled(name, groups);
@@ -494,3 +504,7 @@ impl Room {
 fn newer(version: &str, than: &str) -> bool {
     !matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(version), Ok(than)) if version <= than)
 }
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod tests;

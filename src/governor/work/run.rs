@@ -72,18 +72,18 @@ pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<Key>, que
 
 /// Looks at one item after the other, a namespace's after another's, and calls those who wait for what became ready.
 async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<Key>) {
-    let (mut line, mut known) = (Line::new(usize::MAX), HashSet::new());
+    let mut line = Line::new(usize::MAX);
     loop {
         if line.is_empty() {
             let Some(key) = looks.recv().await else { return };
-            wait(&mut line, &mut known, key);
+            wait(&mut line, key);
         }
         while let Ok(key) = looks.try_recv() {
-            wait(&mut line, &mut known, key);
+            wait(&mut line, key);
         }
         let mut namespaces = HashSet::new();
         for (namespace, key) in std::iter::from_fn(|| line.next(|_| true)).take(LOOKS) {
-            known.remove(&key);
+            writer.context.desk.looks_at(&key);
             writer.look(key);
             namespaces.insert(namespace);
         }
@@ -93,11 +93,9 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<Key>) {
     }
 }
 
-/// An item waits to be looked at, once.
-fn wait(line: &mut Line<String, Key>, known: &mut HashSet<Key>, key: Key) {
-    if known.insert(key.clone()) {
-        let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
-    }
+/// An item waits to be looked at: once, as the desk sees to.
+fn wait(line: &mut Line<String, Key>, key: Key) {
+    let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
 }
 
 async fn tick(writer: Writer) {

@@ -377,6 +377,8 @@ impl Ledger {
             return;
         }
         self.session_names.remove(&session.name);
+        // Its number is not given out again: of the session nothing else is kept.
+        session.name = String::new();
         let ring = std::mem::take(&mut session.ring);
         let records = std::mem::take(&mut session.records);
         for (_, slot) in ring.iter() {
@@ -411,5 +413,32 @@ mod tests {
         assert_eq!((ring.get(9), ring.get(10)), (Mark::Closed, Mark::Unused));
         ring.set(u64::MAX, Mark::Open(1));
         assert_eq!(ring.marks.len(), 0, "a number from nowhere is not believed");
+    }
+
+    #[test]
+    fn of_gateways_that_came_and_went_only_a_number_is_kept() {
+        let mut ledger = Ledger::new(0);
+        for at in 0..1_000_u64 {
+            let open = Open { id: 1, at: 0, path: Arc::from([]), input: 1, output: 1 };
+            let log = Log { next_hold: 2, open: vec![open], ..Log::default() };
+            ledger.begin(0, &format!("gateway-{at}"), &log);
+            ledger.tick(0, at * REMEMBERED);
+        }
+        ledger.tick(0, 1_001 * REMEMBERED);
+        ledger.tick(0, 1_002 * REMEMBERED);
+        assert!(ledger.session_names.is_empty());
+        let empty = |session: &Session| session.name.is_empty() && session.ring.marks.is_empty() && session.records.is_empty();
+        assert!(ledger.sessions.iter().all(empty));
+        assert_eq!(ledger.spare_holds.len(), ledger.holds.len(), "each place of a hold is free again");
+        assert!(ledger.holds.len() <= 3, "and was used again");
+    }
+
+    #[test]
+    fn a_session_keeps_no_more_marks_than_its_spread() {
+        let mut ring = Ring::start(1);
+        for id in 1..=2 * SPREAD {
+            ring.set(id, Mark::Open(0));
+        }
+        assert_eq!(ring.marks.len(), usize::try_from(SPREAD).expect("small"));
     }
 }

@@ -447,6 +447,11 @@ impl Book {
         all
     }
 
+    /// Whether there is an item of a plan.
+    pub fn has_plan(&self, plan: &str) -> bool {
+        self.plans.contains_key(plan)
+    }
+
     /// Its group was cancelled after it was submitted.
     fn group_cancelled(&self, entry: &Entry) -> bool {
         let Some(group) = &entry.spec.group else { return false };

@@ -1,0 +1,84 @@
+//! What one namespace makes the governor remember is forgotten with it.
+
+use serde_json::json;
+
+use super::*;
+
+fn queue(name: &str, version: u64) -> WorkQueue {
+    let queue = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue",
+        "metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"), "resourceVersion": version.to_string()},
+        "spec": {},
+    });
+    serde_json::from_value(queue).expect("a WorkQueue")
+}
+
+fn observe(room: &mut Room, name: &str, version: u64, phase: &str) {
+    let item = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
+        "metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"), "resourceVersion": version.to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"queueRef": {"name": "bugs"}, "plan": {"id": "plan-1", "size": 1}, "bulkhead": {"tokens": 5}},
+        "status": {"phase": phase, "queue": "bugs"},
+    });
+    let item: WorkItem = serde_json::from_value(item).expect("a WorkItem");
+    drop(room.observe(name, &item, convert::entry(&item)));
+}
+
+#[test]
+fn queues_that_come_and_go_leave_few_traces_and_none_comes_back_by_a_late_answer() {
+    let mut room = Room::default();
+    room.observe_queue("stays", Some(&queue("stays", 1)));
+    for at in 0..1_000 {
+        let name = format!("q{at}");
+        room.observe_queue(&name, Some(&queue(&name, 10 + at)));
+        room.observe_queue(&name, None);
+        room.observe_queue(&name, Some(&queue(&name, 9 + at)));
+        assert!(room.book.queue(&name).is_none(), "an answer to a write before its end");
+    }
+    assert!(room.queue_versions.len() <= GONE_QUEUES + 2, "{}", room.queue_versions.len());
+    assert!(room.queue_versions.contains_key("stays"));
+}
+
+#[test]
+fn what_is_remembered_of_an_item_goes_with_it() {
+    let mut room = Room::default();
+    observe(&mut room, "i", 1, "Leased");
+    room.advanced("uid-i", Advance { percent: Some(5), message: Some("m".into()), ..Advance::default() });
+    assert_eq!((room.progress.len(), room.worth.len(), room.shares.len(), room.names.len()), (1, 1, 1, 1));
+    observe(&mut room, "i", 2, "Succeeded");
+    assert_eq!((room.ended_plans.len(), room.progress.len()), (1, 0));
+    room.forget("i", "uid-i");
+    let Room { names, progress, worth, shares, used, ended_plans, .. } = &room;
+    assert_eq!((names.len(), progress.len(), worth.len(), shares.len(), used.len(), ended_plans.len()), (0, 0, 0, 0, 0, 0));
+    assert!(room.is_empty());
+}
+
+#[test]
+fn pods_that_waited_listened_or_were_to_go_are_forgotten_when_they_are_not_heard_again() {
+    let mut room = Room::default();
+    for at in 0..100 {
+        let pod = format!("pod-{at}");
+        room.waits(&pod, BTreeMap::new(), vec![("bugs".into(), Vec::new())]);
+        room.listens(&pod, "pool");
+        room.retire(&format!("retired-{at}"));
+    }
+    room.waiting.values_mut().for_each(|waiting| waiting.since = BootTime::default());
+    room.listening.values_mut().for_each(|(_, since)| *since = BootTime::default());
+    room.retired.values_mut().for_each(|since| *since = BootTime::default());
+    assert!(!room.is_empty());
+    room.called();
+    room.moved();
+    assert!(room.is_empty(), "which also gives the room back");
+}
+
+#[test]
+fn what_ended_is_remembered_until_the_watch_has_told_of_it() {
+    let mut room = Room::default();
+    let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
+    (0..1_000).for_each(|at| room.escalate(at, "pool", message("a")));
+    assert_eq!(room.escalated.len(), ESCALATED);
+    room.watch(2_000);
+    room.called();
+    assert!(room.news.is_empty());
+}
