@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::policy::sweep::Sweep;
+
 /// What one caller, or one namespace, may do.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
@@ -20,8 +22,12 @@ const AGENT: Bounds = Bounds { at_once: 16, burst: 60.0, a_second: 20.0 };
 const NAMESPACE: Bounds = Bounds { at_once: 8_000, burst: 4_000.0, a_second: 1_000.0 };
 /// Tokens from one address that we have not seen lately: a pod has one, renewed each hour.
 const STRANGERS: Bounds = Bounds { at_once: u32::MAX, burst: 20.0, a_second: 2.0 };
-/// Callers remembered before those that rest are forgotten.
+/// Callers remembered before those are looked for that rest.
 const REMEMBERED: usize = 20_000;
+/// Addresses with unknown tokens that are remembered. Further ones share one allowance until some of these rest.
+const ADDRESSES: usize = 20_000;
+/// While there are that many, those that rest are looked for so often.
+const SWEPT_EACH: Duration = Duration::from_secs(1);
 /// Who has rested for so long has a full bucket again.
 const RESTED: Duration = Duration::from_secs(60);
 
@@ -67,22 +73,70 @@ pub enum Whose {
     Namespace,
 }
 
+/// What each caller of one kind has used.
+#[derive(Debug)]
+struct Buckets {
+    of: HashMap<String, Bucket>,
+    sweep: Sweep,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self { of: HashMap::new(), sweep: Sweep::new(REMEMBERED) }
+    }
+}
+
+impl Buckets {
+    /// The bucket of `name`. What is known of those that rest is dropped, so that there are at most twice as many as do not.
+    fn get(&mut self, name: &str, bounds: &Bounds, now: Duration) -> &mut Bucket {
+        if self.sweep.is_due(self.of.len()) {
+            self.of.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < RESTED);
+            self.sweep.done(self.of.len());
+        }
+        self.of.entry(name.to_owned()).or_insert(Bucket { left: bounds.burst, at: now, in_flight: 0 })
+    }
+}
+
+/// What addresses have used that show unknown tokens.
+#[derive(Debug, Default)]
+struct Strangers {
+    of: HashMap<String, Bucket>,
+    /// When those were dropped that rest.
+    swept: Duration,
+}
+
+impl Strangers {
+    fn get(&mut self, address: &str, now: Duration) -> &mut Bucket {
+        let mut name = address;
+        if self.of.len() >= ADDRESSES && !self.of.contains_key(address) {
+            if now.saturating_sub(self.swept) >= SWEPT_EACH {
+                self.of.retain(|_, bucket| now.saturating_sub(bucket.at) < RESTED);
+                self.swept = now;
+            }
+            if self.of.len() >= ADDRESSES {
+                name = ""; // no address is empty
+            }
+        }
+        self.of.entry(name.to_owned()).or_insert(Bucket { left: STRANGERS.burst, at: now, in_flight: 0 })
+    }
+}
+
 /// What everybody has used.
 #[derive(Debug, Default)]
 pub struct Limits {
-    agents: HashMap<String, Bucket>,
-    namespaces: HashMap<String, Bucket>,
-    strangers: HashMap<String, Bucket>,
+    agents: Buckets,
+    namespaces: Buckets,
+    strangers: Strangers,
 }
 
 impl Limits {
     /// A call of the agent `uid` in `namespace` begins at `now` (any clock that only rises).
     pub fn begin(&mut self, namespace: &str, uid: &str, now: Duration) -> Result<(), (Whose, Full)> {
-        let agent = bucket(&mut self.agents, uid, &AGENT, now);
+        let agent = self.agents.get(uid, &AGENT, now);
         if let Some(full) = agent.full(&AGENT, now) {
             return Err((Whose::Agent, full));
         }
-        let all = bucket(&mut self.namespaces, namespace, &NAMESPACE, now);
+        let all = self.namespaces.get(namespace, &NAMESPACE, now);
         if let Some(full) = all.full(&NAMESPACE, now) {
             return Err((Whose::Namespace, full));
         }
@@ -93,7 +147,7 @@ impl Limits {
 
     /// Somebody at `address` shows a token that we do not know. Whether the API server is asked about it.
     pub fn stranger(&mut self, address: &str, now: Duration) -> bool {
-        let bucket = bucket(&mut self.strangers, address, &STRANGERS, now);
+        let bucket = self.strangers.get(address, now);
         let may = bucket.full(&STRANGERS, now).is_none();
         if may {
             bucket.left -= 1.0;
@@ -103,17 +157,10 @@ impl Limits {
 
     /// A call that began has ended.
     pub fn end(&mut self, namespace: &str, uid: &str) {
-        for bucket in [self.agents.get_mut(uid), self.namespaces.get_mut(namespace)].into_iter().flatten() {
+        for bucket in [self.agents.of.get_mut(uid), self.namespaces.of.get_mut(namespace)].into_iter().flatten() {
             bucket.in_flight = bucket.in_flight.saturating_sub(1);
         }
     }
-}
-
-fn bucket<'a>(all: &'a mut HashMap<String, Bucket>, name: &str, bounds: &Bounds, now: Duration) -> &'a mut Bucket {
-    if all.len() >= REMEMBERED {
-        all.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < RESTED);
-    }
-    all.entry(name.to_owned()).or_insert(Bucket { left: bounds.burst, at: now, in_flight: 0 })
 }
 
 #[cfg(test)]
@@ -163,5 +210,31 @@ mod tests {
         }
         assert_eq!(refused, Some((Whose::Namespace, Full::Rate)));
         assert_eq!(limits.begin("quiet", "b", Duration::ZERO), Ok(()));
+    }
+
+    #[test]
+    fn callers_that_rest_are_forgotten_and_those_in_flight_are_not() {
+        let mut limits = Limits::default();
+        assert_eq!(limits.begin("n", "in-flight", Duration::ZERO), Ok(()));
+        for agent in 0..5 * REMEMBERED {
+            let now = Duration::from_millis(10 * u64::try_from(agent).expect("small"));
+            let (namespace, agent) = (format!("n{agent}"), agent.to_string());
+            assert_eq!(limits.begin(&namespace, &agent, now), Ok(()));
+            limits.end(&namespace, &agent);
+        }
+        assert!(limits.agents.of.len() <= REMEMBERED && limits.namespaces.of.len() <= REMEMBERED);
+        assert_eq!(limits.agents.of["in-flight"].in_flight, 1);
+    }
+
+    #[test]
+    fn more_addresses_than_are_remembered_share_what_one_may() {
+        let mut limits = Limits::default();
+        let now = Duration::from_secs(1000);
+        let asked = (0..3 * ADDRESSES).filter(|address| limits.stranger(&address.to_string(), now)).count();
+        assert_eq!((asked, limits.strangers.of.len()), (ADDRESSES + 20, ADDRESSES + 1));
+        assert!(limits.stranger("0", now), "one that is known has its own");
+        let later = now + RESTED;
+        assert!((0..100).all(|address| limits.stranger(&format!("new-{address}"), later)), "and new ones have when those rest");
+        assert!(limits.strangers.of.len() < ADDRESSES);
     }
 }

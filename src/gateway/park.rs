@@ -7,18 +7,78 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::policy::sweep::Sweep;
 use crate::wire::governor::Change;
 
-/// Revocations kept; a token of an older one is refused by the API server, because its pod is gone.
-const KEPT: usize = 50_000;
+/// Revocations kept at least; twice as many at most. A token of an older one is refused by the API server, because its pod
+/// is gone.
+const REVOKED: usize = 25_000;
+/// Agents that are remembered in each map before those are looked for that wait no more.
+const WAITING: usize = 4096;
+
+/// Who waits for something, by uid.
+struct Waiting<T> {
+    senders: HashMap<String, watch::Sender<T>>,
+    sweep: Sweep,
+}
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Self {
+        Self { senders: HashMap::new(), sweep: Sweep::new(WAITING) }
+    }
+}
+
+impl<T: Clone + Default> Waiting<T> {
+    fn subscribe(&mut self, uid: &str) -> watch::Receiver<T> {
+        if self.sweep.is_due(self.senders.len()) {
+            self.senders.retain(|_, sender| sender.receiver_count() > 0);
+            self.sweep.done(self.senders.len());
+        }
+        self.senders.entry(uid.to_owned()).or_insert_with(|| watch::channel(T::default()).0).subscribe()
+    }
+
+    /// Wakes one, with this.
+    fn wake(&self, uid: &str, what: T) {
+        if let Some(sender) = self.senders.get(uid) {
+            sender.send_replace(what);
+        }
+    }
+
+    /// Wakes everybody, with nothing.
+    fn wake_all(&self) {
+        self.senders.values().for_each(|sender| drop(sender.send_replace(T::default())));
+    }
+
+    /// Wakes one for the last time.
+    fn end(&mut self, uid: &str) {
+        if let Some(sender) = self.senders.remove(uid) {
+            sender.send_replace(T::default());
+        }
+    }
+}
 
 #[derive(Default)]
 struct Known {
-    waiting: HashMap<String, watch::Sender<Option<String>>>,
-    hungry: HashMap<String, watch::Sender<()>>,
+    waiting: Waiting<Option<String>>,
+    hungry: Waiting<()>,
     /// Who has a stream open; woken when nothing is known any more.
-    streaming: HashMap<String, watch::Sender<()>>,
+    streaming: Waiting<()>,
     revoked: HashSet<String>,
+    /// Those before them.
+    revoked_before: HashSet<String>,
+}
+
+impl Known {
+    fn revoke(&mut self, uid: String) {
+        if self.revoked.len() >= REVOKED {
+            self.revoked_before = std::mem::take(&mut self.revoked);
+        }
+        self.revoked.insert(uid);
+    }
+
+    fn is_revoked(&self, uid: &str) -> bool {
+        self.revoked.contains(uid) || self.revoked_before.contains(uid)
+    }
 }
 
 /// What is known of agents. Cheap to clone.
@@ -35,28 +95,13 @@ impl Park {
         let mut known = self.lock();
         match change {
             Change::Alive => {}
-            Change::Wanted { uid, revision } => {
-                if let Some(waiting) = known.waiting.get(&uid) {
-                    waiting.send_replace(Some(revision));
-                }
-            }
-            Change::Work { uid } => {
-                if let Some(hungry) = known.hungry.get(&uid) {
-                    hungry.send_replace(());
-                }
-            }
+            Change::Wanted { uid, revision } => known.waiting.wake(&uid, Some(revision)),
+            Change::Work { uid } => known.hungry.wake(&uid, ()),
             Change::Revoked { uid } => {
-                if let Some(hungry) = known.hungry.remove(&uid) {
-                    hungry.send_replace(());
-                }
-                if let Some(waiting) = known.waiting.remove(&uid) {
-                    waiting.send_replace(None);
-                }
-                known.streaming.remove(&uid);
-                if known.revoked.len() >= KEPT {
-                    known.revoked.clear();
-                }
-                known.revoked.insert(uid);
+                known.hungry.end(&uid);
+                known.waiting.end(&uid);
+                known.streaming.senders.remove(&uid);
+                known.revoke(uid);
             }
         }
     }
@@ -64,44 +109,33 @@ impl Park {
     /// The stream of changes broke, or began: whoever waits must ask.
     pub fn nothing_is_known(&self) {
         let known = self.lock();
-        known.waiting.values().for_each(|waiting| drop(waiting.send_replace(None)));
-        known.hungry.values().for_each(|hungry| hungry.send_replace(()));
-        known.streaming.values().for_each(|streaming| streaming.send_replace(()));
+        known.waiting.wake_all();
+        known.hungry.wake_all();
+        known.streaming.wake_all();
     }
 
     /// For as long as `uid` has a stream open: it ends when `uid` is revoked, and changes when that may have been missed.
     pub fn stream(&self, uid: &str) -> watch::Receiver<()> {
         let mut known = self.lock();
-        if known.revoked.contains(uid) {
+        if known.is_revoked(uid) {
             return watch::channel(()).1;
         }
-        if known.streaming.len() > KEPT {
-            known.streaming.retain(|_, streaming| streaming.receiver_count() > 0);
-        }
-        known.streaming.entry(uid.to_owned()).or_insert_with(|| watch::channel(()).0).subscribe()
+        known.streaming.subscribe(uid)
     }
 
     /// Whether the agent ended.
     pub fn is_revoked(&self, uid: &str) -> bool {
-        self.lock().revoked.contains(uid)
+        self.lock().is_revoked(uid)
     }
 
     /// Waits until something is, or may be, wanted of `uid` that is not `after`.
     pub fn wait(&self, uid: &str) -> watch::Receiver<Option<String>> {
-        let mut known = self.lock();
-        if known.waiting.len() > KEPT {
-            known.waiting.retain(|_, waiting| waiting.receiver_count() > 0);
-        }
-        known.waiting.entry(uid.to_owned()).or_insert_with(|| watch::channel(None).0).subscribe()
+        self.lock().waiting.subscribe(uid)
     }
 
     /// Waits until there may be work for `uid`.
     pub fn wait_for_work(&self, uid: &str) -> watch::Receiver<()> {
-        let mut known = self.lock();
-        if known.hungry.len() > KEPT {
-            known.hungry.retain(|_, hungry| hungry.receiver_count() > 0);
-        }
-        known.hungry.entry(uid.to_owned()).or_insert_with(|| watch::channel(()).0).subscribe()
+        self.lock().hungry.subscribe(uid)
     }
 }
 
@@ -153,5 +187,37 @@ mod tests {
         park.apply(Change::Revoked { uid: "u".into() });
         assert!(park.is_revoked("u") && !park.is_revoked("v"));
         assert!(waiting.changed().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_waits_no_more_is_forgotten_and_who_waits_is_not() {
+        let park = Park::default();
+        let mut waits = (park.wait("waits"), park.wait_for_work("waits"), park.stream("waits"));
+        for at in 0..5 * WAITING {
+            let uid = at.to_string();
+            drop((park.wait(&uid), park.wait_for_work(&uid), park.stream(&uid)));
+        }
+        let lengths = {
+            let known = park.lock();
+            [known.waiting.senders.len(), known.hungry.senders.len(), known.streaming.senders.len()]
+        };
+        assert!(lengths.iter().all(|length| *length <= WAITING), "{lengths:?}");
+        park.nothing_is_known();
+        waits.0.changed().await.expect("a sender");
+        waits.1.changed().await.expect("a sender");
+        waits.2.changed().await.expect("a sender");
+    }
+
+    #[test]
+    fn as_many_revocations_are_kept_as_are_needed_and_the_last_ones_always() {
+        let park = Park::default();
+        for at in 0..=4 * REVOKED {
+            park.apply(Change::Revoked { uid: at.to_string() });
+            if at >= REVOKED {
+                assert!(park.is_revoked(&(at - REVOKED + 1).to_string()), "it is one of the last {REVOKED}");
+            }
+        }
+        let known = park.lock();
+        assert!(known.revoked.len() + known.revoked_before.len() <= 2 * REVOKED);
     }
 }

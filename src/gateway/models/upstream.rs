@@ -43,6 +43,14 @@ const SHARED: usize = 8;
 /// and an answer may take minutes.
 const CALLS: Bounds = Bounds { all: 768, of_one: 576, waiting: 2_048 };
 
+/// The longest head of an answer over HTTP/1.1, and what is read ahead of its body. (HTTP/2 takes 16 KiB of headers.)
+const HEAD_BYTES: usize = 64 * 1024;
+/// Bytes of one answer over HTTP/2 that may be here before its client takes them.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// Of all answers on one connection: as many as all calls of an origin may have, so that clients that take nothing keep no
+/// other call of their connection waiting.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 768;
+
 /// Why a provider was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
@@ -116,6 +124,23 @@ struct Pool {
     /// With when it was made, and last used.
     resting: Vec<(First, Instant, Instant)>,
     shared: Vec<(Second, Instant)>,
+}
+
+impl Pool {
+    /// Later calls may go over this connection.
+    fn share(&mut self, sender: Second, made: Instant) {
+        self.shared.retain(|(sender, _)| !sender.is_closed());
+        // Calls that came together may have dialled together: one that is beyond serves its own call, and ends with it.
+        if self.shared.len() < SHARED {
+            self.shared.push((sender, made));
+        }
+    }
+
+    fn rest(&mut self, sender: First, made: Instant) {
+        if self.resting.len() < RESTING {
+            self.resting.push((sender, made, Instant::now()));
+        }
+    }
 }
 
 enum Connection {
@@ -214,10 +239,7 @@ impl Upstream {
 
     fn keep(&self, origin: Origin, sender: First, made: Instant) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        let pool = pools.entry(origin).or_default();
-        if pool.resting.len() < RESTING {
-            pool.resting.push((sender, made, Instant::now()));
-        }
+        pools.entry(origin).or_default().rest(sender, made);
     }
 
     async fn dial(self: &Arc<Self>, origin: &Origin, terms: &Terms) -> Result<Connection, Trouble> {
@@ -244,17 +266,15 @@ impl Upstream {
         let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
         let (stream, made) = (TokioIo::new(stream), Instant::now());
         if !second {
-            let (sender, connection) = http1::Builder::new().handshake(stream).await?;
+            let (sender, connection) = first_builder().handshake(stream).await?;
             // What went wrong shows at the sender.
             tokio::spawn(async move { drop(connection.await) });
             return Ok(Connection::First(sender, made));
         }
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).keep_alive_interval(Duration::from_secs(20)).keep_alive_timeout(Duration::from_secs(20));
-        let (sender, connection) = builder.handshake(stream).await?;
+        let (sender, connection) = second_builder().handshake(stream).await?;
         tokio::spawn(async move { drop(connection.await) });
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.entry(origin.clone()).or_default().shared.push((sender.clone(), made));
+        pools.entry(origin.clone()).or_default().share(sender.clone(), made);
         Ok(Connection::Second(sender))
     }
 
@@ -268,6 +288,26 @@ impl Upstream {
         self.configs.lock().unwrap_or_else(PoisonError::into_inner).insert(origin.clone(), config.clone());
         Ok(config)
     }
+}
+
+/// How connections over HTTP/1.1 are held.
+fn first_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(HEAD_BYTES);
+    builder
+}
+
+/// How connections over HTTP/2 are held.
+fn second_builder() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(16 * 1024);
+    builder
 }
 
 /// The addresses of an origin, each of which may be dialled. One that may not is told of only if there is no other.
@@ -296,4 +336,86 @@ fn request(origin: &Origin, call: &Call, version: Version) -> http::Result<Reque
         request.headers_mut().insert(header::HOST, host);
     }
     Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+    use super::*;
+
+    /// A connection that is kept, and its other side.
+    async fn second() -> (Second, DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let (sender, connection) = second_builder().handshake(TokioIo::new(ours)).await.expect("a connection");
+        tokio::spawn(connection);
+        (sender, theirs)
+    }
+
+    #[tokio::test]
+    async fn connections_that_calls_dialled_together_are_not_all_kept() {
+        let (mut pool, mut others) = (Pool::default(), Vec::new());
+        for _ in 0..3 * SHARED {
+            let (sender, other) = second().await;
+            pool.share(sender, Instant::now());
+            others.push(other);
+        }
+        assert_eq!(pool.shared.len(), SHARED);
+        for _ in 0..3 * RESTING {
+            let (ours, theirs) = tokio::io::duplex(1024);
+            let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(ours)).await.expect("a connection");
+            tokio::spawn(connection);
+            pool.rest(sender, Instant::now());
+            others.push(theirs);
+        }
+        assert_eq!(pool.resting.len(), RESTING);
+    }
+
+    #[tokio::test]
+    async fn a_provider_whose_head_does_not_end_is_given_up() {
+        let (ours, mut theirs) = tokio::io::duplex(8 * HEAD_BYTES);
+        let (mut sender, connection) = first_builder().handshake::<_, Full<Bytes>>(TokioIo::new(ours)).await.expect("a connection");
+        let ended = tokio::spawn(connection);
+        let request = Request::get("/").body(Full::default()).expect("a request");
+        let answering = async {
+            let mut asked = [0; 14];
+            theirs.read_exact(&mut asked).await.expect("the call");
+            let head = [&b"HTTP/1.1 200 OK\r\nx-endless: "[..], &vec![b'a'; 4 * HEAD_BYTES]].concat();
+            theirs.write_all(&head).await.expect("it is read");
+            asked
+        };
+        let (answer, asked) = tokio::join!(sender.send_request(request), answering);
+        assert!(answer.is_err() && asked.starts_with(b"GET / HTTP/1.1"));
+        drop(ended.await.expect("no panic"));
+    }
+
+    /// A provider that answers each call with as many bytes as it is let.
+    async fn endless(stream: DuplexStream) {
+        use std::convert::Infallible;
+
+        let answer = async |_: Request<Incoming>| {
+            let parts =
+                futures::stream::repeat_with(|| Ok::<_, Infallible>(hyper::body::Frame::data(Bytes::from_static(&[b'a'; 16 * 1024]))));
+            Ok::<_, Infallible>(Response::new(http_body_util::StreamBody::new(parts)))
+        };
+        let service = hyper::service::service_fn(answer);
+        drop(hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await);
+    }
+
+    #[tokio::test]
+    async fn answers_that_nobody_takes_keep_no_other_answer_of_their_connection_waiting() {
+        let (mut sender, other) = second().await;
+        tokio::spawn(endless(other));
+        let mut left = Vec::new();
+        for _ in 0..120 {
+            let request = Request::get("https://provider/").body(Full::default()).expect("a request");
+            left.push(sender.send_request(request).await.expect("an answer").into_body());
+        }
+        let mut taken = left.pop().expect("an answer");
+        for _ in 0..64 {
+            let part = tokio::time::timeout(Duration::from_secs(30), taken.frame()).await.expect("the others do not hinder it");
+            assert!(part.expect("more").expect("whole").into_data().is_ok());
+        }
+    }
 }
