@@ -331,7 +331,7 @@ impl Supervisor {
     fn notice(&mut self, now: BootTime, about: &str, text: String) {
         self.own_notices += 1;
         let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
-        self.unwritten.push_back(notice);
+        notices::queue_own(&mut self.unwritten, notice, UNWRITTEN);
         self.write_at = now;
     }
 
@@ -602,9 +602,7 @@ impl Supervisor {
             }
             self.warnings.extend(self.unwritten.pop_front());
         }
-        while self.warnings.len() > WARNINGS {
-            self.warnings.pop_front();
-        }
+        notices::keep_last(&mut self.warnings, WARNINGS);
         self.write_at = now.after(WRITE_AGAIN);
     }
 

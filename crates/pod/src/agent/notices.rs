@@ -4,6 +4,7 @@
 //! one name is written to, and reading is bounded. What is wrong is replaced. The folder itself is opened before the program
 //! starts, and is a mount that it cannot exchange.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
@@ -12,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, openat, renameat, unlinkat};
 use spillway_wire::agent::Notice;
 
-use crate::NOTICES_FILE;
+use crate::{NOTICES_FILE, OWN_NOTICES};
 
 /// The file is never larger.
 const MOST: u64 = 1024 * 1024;
@@ -20,6 +21,23 @@ const MOST: u64 = 1024 * 1024;
 const KEPT: u64 = MOST / 2;
 /// The name under which a shortened file is made.
 const BESIDE: &str = ".notices.jsonl.new";
+
+/// Queues a notice of our own, of which `most` wait to be written: of more the oldest is lost. One of the governor's is not, which
+/// would not come again once a later one is written.
+pub fn queue_own(unwritten: &mut VecDeque<Notice>, notice: Notice, most: usize) {
+    let own = |notice: &Notice| notice.id >= OWN_NOTICES;
+    if unwritten.iter().filter(|notice| own(notice)).count() >= most
+        && let Some(oldest) = unwritten.iter().position(own)
+    {
+        unwritten.remove(oldest);
+    }
+    unwritten.push_back(notice);
+}
+
+/// Of notices that wait for the hook the last ones are kept.
+pub fn keep_last(notices: &mut VecDeque<Notice>, most: usize) {
+    notices.drain(..notices.len().saturating_sub(most));
+}
 
 /// The folder.
 #[derive(Debug)]
@@ -135,6 +153,21 @@ mod tests {
 
     fn notice(id: u64) -> Notice {
         Notice { id, time: "2026-01-01T00:00:00Z".into(), about: "BudgetNearLimit".into(), text: "x".repeat(100) }
+    }
+
+    #[test]
+    fn our_own_notices_that_cannot_be_written_are_bounded_and_push_out_none_of_the_governors() {
+        let notice = |id| Notice { id, time: String::new(), about: "a".into(), text: "t".into() };
+        let mut unwritten: VecDeque<Notice> = (1..=5).map(notice).collect();
+        (0..1_000).for_each(|at| queue_own(&mut unwritten, notice(OWN_NOTICES + at), 256));
+        assert_eq!(unwritten.len(), 5 + 256);
+        assert!(unwritten.iter().take(5).all(|notice| notice.id < OWN_NOTICES));
+        assert_eq!(unwritten.back().map(|notice| notice.id), Some(OWN_NOTICES + 999));
+        keep_last(&mut unwritten, 32);
+        let last: Vec<u64> = unwritten.iter().map(|notice| notice.id).collect();
+        assert_eq!(last, (OWN_NOTICES + 968..OWN_NOTICES + 1_000).collect::<Vec<_>>());
+        keep_last(&mut unwritten, 64);
+        assert_eq!(unwritten.len(), 32);
     }
 
     #[test]

@@ -506,6 +506,16 @@ mod tests {
     }
 
     #[test]
+    fn rights_to_try_whose_commands_never_end_are_bounded() {
+        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
+        for id in 0..10 * TRIED as u64 {
+            let command = TryCommand { command: CommandPermit { owner: 1, epoch: 1, id }, timeout_milliseconds: 1_000 };
+            commands.asked(time(0), 0.5, command, Some(Ok(CommandPermit { owner: 9, epoch: 8, id })));
+        }
+        assert_eq!(commands.tried.len(), TRIED);
+    }
+
+    #[test]
     fn a_command_that_nobody_timed_counts_like_one_that_timed_out() {
         let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
         for _ in 0..10 {

@@ -49,6 +49,11 @@ async fn serve_one(address: SocketAddr, what: &'static str, models: Option<Model
         }
     };
     let places = Arc::new(Semaphore::new(if models.is_some() { models::AT_ONCE } else { AT_ONCE }));
+    take(listener, what, models, places).await;
+}
+
+/// Takes connections, as many at once as there are places.
+async fn take(listener: TcpListener, what: &'static str, models: Option<Models>, places: Arc<Semaphore>) {
     loop {
         // Taken before accepting: who comes when all are taken waits in the kernel's queue.
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -99,4 +104,37 @@ async fn answer(mut stream: TcpStream, what: &str) -> std::io::Result<()> {
 fn refusal(what: &str) -> String {
     let message = format!("this version of Spillway does not serve {what} to agents");
     serde_json::to_string(&Refusal::new(Code::NotBuilt, message)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_port_takes_so_many_connections_and_further_ones_wait() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let places = Arc::new(Semaphore::new(2));
+        tokio::spawn(take(listener, "git", None, places.clone()));
+        let mut idle = Vec::new();
+        for _ in 0..2 {
+            idle.push(TcpStream::connect(address).await.expect("a connection"));
+        }
+        while places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let mut third = TcpStream::connect(address).await.expect("a connection");
+        third.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        let mut first = [0_u8; 1];
+        assert!(third.try_read(&mut first).is_err(), "there is no place for it");
+        drop(idle.pop());
+        timeout(WITHIN, third.read_exact(&mut first)).await.expect("a place").expect("an answer");
+        let mut answer = Vec::new();
+        third.shutdown().await.expect("all is said");
+        third.read_to_end(&mut answer).await.expect("the rest");
+        assert!(answer.starts_with(b"TTP/1.1 501"));
+    }
 }
