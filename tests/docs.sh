@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests of the documentation: that relative links lead somewhere, that every `make X` exists, and that every example of
-# ours is accepted by the API server (a dry run: nothing is stored). The last needs a cluster with our CRDs:
+# Tests of the documentation: that relative links lead somewhere, that every `make X` exists, that every test and constant that
+# a page names exists, and that every example of ours is accepted by the API server (a dry run: nothing is stored). The last
+# needs a cluster with our CRDs:
 #
 #   tests/docs.sh                              without one: examples are skipped
 #   e2e/cluster/cluster run tests/docs.sh      with the local one
@@ -65,6 +66,34 @@ for page in "${pages[@]}"; do
     done < <(in_code "$page" | grep -oE 'kubectl[ -]spillway [a-z]+' | sed -E 's/.* //' | sort -u)
 done
 if [ -z "$unknown" ]; then ok "every command of the plugin exists"; else bad "every command of the plugin exists" "${unknown%$'\n'}"; fi
+
+# --- tests and constants that pages name ------------------------------------------------------------------------------
+# `path::name` is a test: a function of that name below a test's attribute; of a shell script, a check of that name.
+is_test() {
+    [ -f "$1" ] || return 1
+    case $1 in
+    *.sh) grep -qF -- "\"$2\"" "$1" ;;
+    *) grep -E -B4 "^ *(async )?fn $2\(" "$1" | grep -qE '#\[(tokio::)?test\b|#\[(tokio::)?test\(' ;;
+    esac
+}
+unknown='' named=0
+while IFS= read -r line; do
+    page=${line%%:\`*} reference=${line#*:\`} reference=${reference%\`}
+    named=$((named + 1))
+    is_test "${reference%%::*}" "${reference#*::}" || unknown+="$page: $reference"$'\n'
+done < <(grep -oE '`(crates|e2e|src|tests)/[A-Za-z0-9_./-]+::[^`]+`' "${pages[@]}")
+[ "$named" -gt 0 ] || unknown="no page names a test"$'\n'
+if [ -z "$unknown" ]; then ok "every test that a page names exists"; else bad "every test that a page names exists" "${unknown%$'\n'}"; fi
+
+# Each row of the page of bounds, but those of what others bound, names a test; what stands there in capitals is a constant.
+bounds=docs/reference/bounds.md
+without=$(awk '/^## What is bounded by others/ { exit } /^\|/' "$bounds" | grep -vE '^[-|]+$|^\| what \|' | grep -vE '`[^`]+::[^`]+` \|$')
+if [ -z "$without" ]; then ok "every bound has a test"; else bad "every bound has a test" "$without"; fi
+unknown=''
+while IFS= read -r name; do
+    grep -rqE --include='*.rs' "\b(const|static) $name\b" src crates || unknown+="$name"$'\n'
+done < <(grep -oE '`[A-Z][A-Z_]+`' "$bounds" | tr -d '`' | sort -u)
+if [ -z "$unknown" ]; then ok "every constant of a bound exists"; else bad "every constant of a bound exists" "${unknown%$'\n'}"; fi
 
 # --- examples ---------------------------------------------------------------------------------------------------------
 # Blocks marked yaml, and what is fed to a command that stands without a prompt, where they hold an object of ours. (With
