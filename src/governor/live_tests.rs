@@ -323,9 +323,7 @@ async fn a_gateway_that_reads_too_slowly_is_sent_away_and_nothing_is_kept_for_it
 fn gangs_of_which_people_were_told_are_forgotten_after_a_minute() {
     let live = Live::new(7);
     assert!(live.first_of_gang("n", "words") && !live.first_of_gang("n", "words"));
-    for (_, told) in &mut live.lock().gangs {
-        *told = BootTime::default();
-    }
+    live.lock().gangs.values_mut().for_each(|told| *told = BootTime::default());
     assert!(live.first_of_gang("n", "other"));
     assert_eq!(live.lock().gangs.len(), 1);
 }
