@@ -5,8 +5,8 @@ mod limits;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, PodSpec, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
@@ -211,7 +211,7 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let bundles = watch_walls::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
-    let again = Triggers { pools: pools_again.boxed(), agents: agents_again.boxed(), budgets: budgets_again.boxed(), wake };
+    let again = Triggers { pools: stream(pools_again), agents: stream(agents_again), budgets: stream(budgets_again), wake };
     let stores = Stores {
         pools,
         agents,
@@ -421,6 +421,10 @@ where
     K::DynamicType: Default,
 {
     namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
+}
+
+fn stream<T>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T> {
+    queue.boxed()
 }
 
 fn in_namespace(agent: &Agent, namespace: &str) -> bool {
