@@ -423,7 +423,7 @@ where
     namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
 }
 
-fn stream<T>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T> {
+fn stream<T: 'static>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T> {
     queue.boxed()
 }
 
