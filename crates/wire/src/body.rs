@@ -27,7 +27,9 @@ pub fn read<T: Checked>(bytes: &[u8]) -> Result<T, Refusal> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        let field = if path == "." { named(error.inner()).unwrap_or("(body)".to_owned()) } else { path };
+        let field = if path == "." { named(error.inner()) } else { Some(path) };
+        // A member without a name is none that can be named.
+        let field = field.filter(|field| !field.is_empty()).unwrap_or_else(|| "(body)".to_owned());
         Refusal::new(Code::InvalidBody, format!("{field}: {}", error.inner())).field(field)
     })?;
     deserializer.end().map_err(|error| Refusal::new(Code::InvalidBody, format!("after the end of the body: {error}")).field("(body)"))?;
@@ -70,6 +72,7 @@ mod tests {
             ("{\"reason\": \"x\"} tail", "(body)"),
             ("{\"reason\": ", "reason"),
             ("{\"reason\": \"a\", \"reason\": \"b\"}", "reason"),
+            ("{\"\": 1}", "(body)"),
         ];
         for (body, field) in cases {
             let refusal = refusal(body);
