@@ -91,6 +91,28 @@ async fn a_call_is_held_for_forwarded_with_the_teams_key_and_settled() {
 }
 
 #[tokio::test]
+async fn what_costs_more_than_its_tokens_say_is_not_sent_unless_it_is_allowed() {
+    let (mut world, side) = plain().await;
+    let fast = || {
+        let (head, _) = messages(false).into_parts();
+        let body = json!({"model": "claude-x", "max_tokens": 64, "service_tier": "priority", "messages": []});
+        http::Request::from_parts(head, Body::from(body.to_string()))
+    };
+    let got = side.ask(fast()).await;
+    assert!(got.status == 400 && got.body.is_some_and(|body| body.contains("service_tier: priority") && body.contains("allowedFields")));
+    assert!(
+        world.leader.table().holds.is_empty() && world.provider.seen.lock().expect("whole").is_empty(),
+        "it is neither held for nor sent"
+    );
+    world.allowed_fields = vec!["service_tier".into()];
+    let side = world.gateway("h", Times::default(), true);
+    world.provider.then(answer());
+    assert_eq!(side.ask(fast()).await.status, 200);
+    let sent: serde_json::Value = serde_json::from_slice(&world.provider.seen.lock().expect("whole")[0].body).expect("JSON");
+    assert_eq!(sent["service_tier"], "priority");
+}
+
+#[tokio::test]
 async fn a_stream_passes_byte_for_byte_and_is_counted() {
     let (world, side) = plain().await;
     world.provider.then(Script::Events(stream()));

@@ -134,6 +134,9 @@ struct GatewayArguments {
     /// A header of model calls that goes to providers besides the usual ones. May be given several times.
     #[arg(long, value_name = "NAME")]
     allowed_header: Vec<String>,
+    /// A field of model calls that passes although it may cost more than its tokens say. May be given several times.
+    #[arg(long, value_name = "NAME", value_parser = spillway_dialect::CHARGED)]
+    allowed_field: Vec<String>,
     /// How log lines look. RUST_LOG chooses which are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     log_format: LogFormat,
@@ -277,6 +280,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         service_account,
         model_origins_file,
         allowed_header,
+        allowed_field,
         log_format,
     } = arguments;
     let governor =
@@ -291,6 +295,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         account: service_account,
         model_origins: model_origins_file,
         allowed_headers: allowed_header,
+        allowed_fields: allowed_field,
     };
     run(log_format, |stop| gateway::run(settings, stop))
 }

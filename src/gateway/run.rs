@@ -63,6 +63,8 @@ pub struct Settings {
     pub model_origins: Option<PathBuf>,
     /// Names of headers that go to providers besides the usual ones.
     pub allowed_headers: Vec<String>,
+    /// Names of fields in bodies that may cost more than their tokens say, and pass.
+    pub allowed_fields: Vec<String>,
 }
 
 /// Runs until `stop`.
@@ -139,6 +141,7 @@ fn models(settings: &Settings, client: Client, governor: Governor) -> anyhow::Re
     let credentials = Credentials::new(client, &settings.account, &settings.governor.namespace);
     let mut models = Models::new(meter, Upstream::new(origins), credentials, Times::default());
     models.allowed = Allowed::new(&settings.allowed_headers).map_err(|why| anyhow::anyhow!("--allowed-header: {why}"))?;
+    models.allowed_fields.clone_from(&settings.allowed_fields);
     Ok(models)
 }
 

@@ -386,6 +386,8 @@ pub struct World {
     pub origin: String,
     pub secrets: Secrets,
     pub folder: PathBuf,
+    /// Fields that pass a gateway although they may cost more than their tokens say.
+    pub allowed_fields: Vec<String>,
     ca: Pair,
     address: SocketAddr,
 }
@@ -440,7 +442,7 @@ impl World {
         let address = served(&pair, routes, true).await;
         let secrets = Secrets::default();
         secrets.lock().expect("whole").insert("key".into(), secret("spillway.dev/model-credential", &origin, "team-key"));
-        Self { leader, provider, origin, secrets, folder, ca, address }
+        Self { leader, provider, origin, secrets, folder, allowed_fields: Vec::new(), ca, address }
     }
 
     /// A gateway with the journal `journal`.
@@ -462,7 +464,9 @@ impl World {
         let origins = json!([{"origin": self.origin, "allowPrivate": private, "caBundle": self.ca.certificate}]).to_string();
         let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
         let credentials = Credentials::new(client.clone(), "spillway-gateway", "spillway-system");
-        let models = Arc::new(Models::new(meter.clone(), upstream.clone(), credentials, times));
+        let mut models = Models::new(meter.clone(), upstream.clone(), credentials, times);
+        models.allowed_fields.clone_from(&self.allowed_fields);
+        let models = Arc::new(models);
         let metrics = Metrics::default();
         let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));

@@ -4,18 +4,19 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::call::{Asked, Limit, model, none_of};
-use crate::media::{Found, image};
+use crate::media::{Data, Found, image};
 use crate::outcome::{ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
 use crate::scan::{Kind, Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
 
-/// Tools that Anthropic describes and the client runs.
-const RUN_BY_CLIENTS: [&str; 4] = ["bash_", "text_editor_", "computer_", "memory_"];
-const REFUSED: [(&str, &str); 3] = [
+/// Tools that Anthropic describes and the client runs, up to the century of their date: `bash_code_execution` runs there.
+const RUN_BY_CLIENTS: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
+/// Members of blocks that are text, whatever stands in them: what tools are called with, what is quoted, how tools are described.
+const TEXT: [&str; 5] = ["input", "citations", "tool", "cache_control", "caller"];
+const REFUSED: [(&str, &str); 2] = [
     ("mcp_servers", "the provider would call these servers and read their answers as input that nobody here can count"),
     ("container", "files and skills of a container are input that does not stand in the body"),
-    ("fallbacks", "another model than the one that was allowed could answer"),
 ];
 
 pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
@@ -84,26 +85,53 @@ fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<
     if node.is_some_and(|node| node.text().is_some()) {
         return Ok(());
     }
-    for (index, block) in strict::list(node, at)?.iter().enumerate() {
+    for (index, node) in strict::list(node, at)?.iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(block), &at)?;
-        match strict::text(block.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
-            "image" | "document" => source(block.get("source"), &at.key("source"), found)?,
-            "tool_result" => content(block.get("content"), &at.key("content"), found)?,
-            "container_upload" => return Err(at.fault("a file that the provider keeps is input that does not stand in the body")),
-            "tool_addition" => {
-                if let Some(added) = block.get("tool") {
-                    tool(added, &at.key("tool"), found)?;
-                }
+        strict::object(Some(node), &at)?;
+        block(node, &at, found)?;
+    }
+    Ok(())
+}
+
+/// A block, and all that stands in it: an unknown type hides no source.
+fn block(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    let kind = strict::text(node.get("type"), &at.key("type"))?.unwrap_or_default();
+    match kind.as_ref() {
+        "container_upload" => return Err(at.fault("a file that the provider keeps is input that does not stand in the body")),
+        "image" | "document" if node.get("source").is_none() => return Err(at.key("source").fault("it is missing")),
+        "tool_addition" => {
+            if let Some(added) = node.get("tool") {
+                tool(added, &at.key("tool"), found)?;
             }
-            // Text, thinking, calls of tools, and what is yet to come: text, as it stands.
-            _ => {}
+        }
+        // Text, thinking, calls of tools, and what is yet to come: text, as it stands.
+        _ => {}
+    }
+    for member in node.members().iter().filter(|member| !TEXT.contains(&member.key.as_ref())) {
+        let at = at.key(&member.key);
+        match member.key.as_ref() {
+            // A result of a search says its source as a text.
+            "source" if kind != "image" && kind != "document" && member.node.text().is_some() => {}
+            "source" => source(Some(&member.node), &at, kind == "image", found)?,
+            "file_id" if !member.node.is_empty() => {
+                return Err(at.fault("send the data itself: a file that the provider keeps cannot be counted"));
+            }
+            "content" if member.node.members().is_empty() => content(node.get("content"), &at, found)?,
+            _ => within(&member.node, &at, found)?,
         }
     }
     Ok(())
 }
 
-fn source(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn within(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    if !node.members().is_empty() {
+        return block(node, at, found);
+    }
+    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
+}
+
+/// `is_image`: of an image. Whatever else it is of may be read as a document.
+pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut Found) -> Result<(), Fault> {
     let source = strict::object(node, at)?.ok_or_else(|| at.fault("it is missing"))?;
     match strict::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
         "base64" => {
@@ -111,7 +139,9 @@ fn source(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(
             let at = at.key("data");
             let data = source.get("data").ok_or_else(|| at.fault("it is missing"))?;
             strict::text(Some(data), &at)?;
-            found.base64(&mime, data.text_bytes(), image(Dialect::Anthropic, "", None));
+            // No document is read as text from base64, and nothing else than an image from an image.
+            let mime = if is_image && mime.to_ascii_lowercase().starts_with("image/") { mime.as_ref() } else { "application/octet-stream" };
+            found.base64(mime, &Data::of_node(Some(data)), image(Dialect::Anthropic, "", None));
             Ok(())
         }
         "text" => Ok(()),

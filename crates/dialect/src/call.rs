@@ -9,7 +9,7 @@ use spillway_wire::{Code, Refusal};
 use crate::media::Found;
 use crate::route::{Kind, MODEL_LENGTH, Route};
 use crate::strict::{self, Node, Path};
-use crate::{anthropic, chat, gemini, responses};
+use crate::{anthropic, chat, fields, gemini, responses};
 
 /// Why a body is not passed: for a 400 in its dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +106,7 @@ pub struct Call {
     kind: Kind,
     asked: Asked,
     facts: Facts,
+    charges: Vec<fields::Charge>,
     body: Vec<u8>,
 }
 
@@ -140,8 +141,13 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
         thinking: asked.thinking,
         choices: asked.choices,
     };
+    let charges = match dialect {
+        Dialect::Anthropic | Dialect::OpenAIChat | Dialect::Gemini => fields::Charge::of(&node, true),
+        // Kept unless it is told otherwise: who says so asks for nothing more.
+        Dialect::OpenAIResponses => fields::Charge::of(&node, false),
+    };
     drop(node);
-    Ok(Call { dialect, kind: route.kind, asked, facts, body })
+    Ok(Call { dialect, kind: route.kind, asked, facts, charges, body })
 }
 
 fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
@@ -151,7 +157,7 @@ fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
     // Of several dialects: any of them, for nothing of the call depends on it.
     let dialect = route.dialect.unwrap_or(Dialect::OpenAIChat);
     let asked = Asked { model: route.model.clone().unwrap_or_default(), ..Asked::default() };
-    Ok(Call { dialect, kind: route.kind, asked, facts: Facts::default(), body: Vec::new() })
+    Ok(Call { dialect, kind: route.kind, asked, facts: Facts::default(), charges: Vec::new(), body: Vec::new() })
 }
 
 /// JSON, in UTF-8, as it stands.
@@ -164,14 +170,13 @@ fn plain(content_type: Option<&str>, content_encoding: Option<&str>) -> Result<(
     let Some(content_type) = content_type else { return Ok(()) };
     let mut parts = content_type.split(';').map(|part| part.trim().to_ascii_lowercase());
     let media = parts.next().unwrap_or_default();
-    if media != "application/json" && !(media.starts_with("application/") && media.ends_with("+json")) {
+    if media != "application/json" {
         return Err(Fault::at("content-type".to_owned(), format_args!("application/json is expected, not {media:.80}")));
     }
-    for part in parts {
-        if let Some(charset) = part.strip_prefix("charset=")
-            && !matches!(charset.trim_matches('"'), "utf-8" | "utf8" | "us-ascii")
-        {
-            return Err(Fault::at("content-type".to_owned(), format_args!("charset {charset:.40} is not read: send UTF-8")));
+    for part in parts.filter(|part| part.starts_with("charset")) {
+        let charset = part.strip_prefix("charset=").map(|charset| charset.trim_matches('"'));
+        if !charset.is_some_and(|charset| matches!(charset, "utf-8" | "utf8" | "us-ascii")) {
+            return Err(Fault::at("content-type".to_owned(), format_args!("{part:.40} is not read: send UTF-8")));
         }
     }
     Ok(())
@@ -184,6 +189,12 @@ pub(crate) fn model(body: &Node<'_>) -> Result<String, Fault> {
     let plain = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     match name.len() {
         0 => Err(at.fault("a model must be named")),
+        1..=MODEL_LENGTH if plain && name.to_ascii_lowercase().ends_with(":online") => {
+            Err(at.fault("the provider would search and read what it finds as input that nobody here can count: leave :online out"))
+        }
+        1..=MODEL_LENGTH if plain && name.contains("@preset/") => {
+            Err(at.fault("a preset is input that the provider keeps, and may name another model: name the model itself"))
+        }
         1..=MODEL_LENGTH if plain => Ok(name.into_owned()),
         1..=MODEL_LENGTH => Err(at.fault("no name of a model: it has spaces, quotes or other signs")),
         length => Err(at.fault(format_args!("{length} bytes; a model's name has at most {MODEL_LENGTH}"))),
@@ -191,7 +202,7 @@ pub(crate) fn model(body: &Node<'_>) -> Result<String, Fault> {
 }
 
 /// Members of a body that are read, in any of the dialects but Gemini.
-const READ: [&str; 17] = [
+const READ: [&str; 21] = [
     "model",
     "messages",
     "input",
@@ -209,21 +220,30 @@ const READ: [&str; 17] = [
     "thinking",
     "store",
     "modalities",
+    "service_tier",
+    "speed",
+    "extra_body",
+    "chat_template_kwargs",
 ];
 
-/// Refuses each of these members of `body` that asks for something, and what a server that takes small and capital letters for
-/// the same would read as a member that is read or refused here.
+/// Refuses each of these members of `body` that asks for something, those that are refused in all dialects, and what a server
+/// that takes small and capital letters for the same would read as a member that is read or refused here.
 pub(crate) fn none_of(body: &Node<'_>, refused: &[(&str, &str)]) -> Result<(), Fault> {
+    let all = || refused.iter().chain(&fields::REFUSED);
     for member in body.members() {
         // To capitals first: some signs have a capital in ASCII and are small letters of their own.
         let folded = member.key.to_uppercase().to_lowercase();
-        if folded != *member.key && (READ.contains(&folded.as_str()) || refused.iter().any(|(key, _)| *key == folded)) {
+        let exact = |name: &str| *name == *member.key;
+        if folded != *member.key
+            && !all().any(|(key, _)| exact(key))
+            && (READ.contains(&folded.as_str()) || all().any(|(key, _)| key.to_lowercase() == folded))
+        {
             return Err(Path::Root.key(&member.key).fault(format_args!("some servers read it as {folded}: spell it so, or leave it out")));
         }
     }
-    match refused.iter().find(|(key, _)| body.get(key).is_some_and(|node| !node.is_empty())) {
+    match all().find(|(key, _)| body.get(key).is_some_and(|node| !node.is_empty())) {
         Some((key, why)) => Err(Path::Root.key(key).fault(why)),
-        None => Ok(()),
+        None => fields::check(body),
     }
 }
 
@@ -253,6 +273,18 @@ impl Call {
         self.facts
     }
 
+    /// Fails if it asks for something that costs money which its tokens do not show, unless `allows` has the field
+    /// ([`CHARGED`](crate::CHARGED) names them).
+    ///
+    /// # Errors
+    /// A fault for a 400 in the dialect.
+    pub fn costs_what_it_says(&self, allows: impl Fn(&str) -> bool) -> Result<(), Fault> {
+        match self.charges.iter().find(|charge| !allows(charge.field)) {
+            Some(charge) => Err(charge.fault.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// The client's bytes, as they stand.
     pub fn into_body(self) -> Vec<u8> {
         self.body
@@ -269,7 +301,8 @@ impl Call {
     /// The body to send: the client's bytes, with these edits and no others:
     /// - the output limit, where it is above `output_per_choice`, is null or is not there;
     /// - `stream_options.include_usage: true` in a streamed Chat call;
-    /// - offered web search and image generation taken out of `tools` of a Responses call.
+    /// - offered web search and image generation taken out of `tools` of a Responses call;
+    /// - the `id` of an item of a Responses call that stands for what the provider kept of it.
     pub fn upstream(&self, output_per_choice: i64) -> Vec<u8> {
         match self.kind {
             Kind::Generate => {}

@@ -20,6 +20,12 @@ fn sent(call: &Call, output: i64) -> Value {
     serde_json::from_slice(&call.upstream(output)).expect("JSON is sent")
 }
 
+/// So many bytes of base64 that begin as an image does.
+fn png(bytes: usize) -> String {
+    let start = "iVBORw0KGgoAAAAN";
+    format!("{start}{}", "A".repeat(bytes - start.len()))
+}
+
 fn with(mut body: Value, key: &str, value: Value) -> Value {
     body[key] = value;
     body
@@ -50,6 +56,11 @@ fn bodies_that_two_could_read_in_two_ways_are_refused() {
         (Some("text/plain"), None, "content-type"),
         (Some("application/x-www-form-urlencoded"), None, "content-type"),
         (Some("application/json; charset=utf-16"), None, "content-type"),
+        (Some("application/json; charset = utf-7"), None, "content-type"),
+        (Some("application/json; charset="), None, "content-type"),
+        (Some("application/json; charset*=utf-7''x"), None, "content-type"),
+        (Some("application/json; charset=utf-8; charset=utf-7"), None, "content-type"),
+        (Some("application/x-protobuf+json"), None, "content-type"),
         (JSON, Some("gzip"), "content-encoding"),
         (JSON, Some("zstd"), "content-encoding"),
         (JSON, Some("identity, br"), "content-encoding"),
@@ -101,6 +112,7 @@ fn faults_name_their_fields() {
         (CHAT, r#"{"model":"a","stream":true,"stream_options":{"include_usage":1}}"#, "stream_options.include_usage"),
         (RESPONSES, r#"{"model":"a","max_output_tokens":{}}"#, "max_output_tokens"),
         (RESPONSES, r#"{"model":"a","input":7}"#, "input"),
+        (RESPONSES, r#"{"model":"a","instructions":[{"type":"item_reference","id":"i"}]}"#, "instructions"),
         (GEMINI, r#"{"generationConfig":7}"#, "generationConfig"),
         (GEMINI, r#"{"generationConfig":{"maxOutputTokens":"5"}}"#, "generationConfig.maxOutputTokens"),
         (GEMINI, r#"{"generationConfig":{"maxOutputTokens":5,"max_output_tokens":6}}"#, "generationConfig.maxOutputTokens"),
@@ -146,6 +158,40 @@ fn what_brings_input_that_is_not_in_the_body_is_refused() {
             "messages[0].content[0].content[0].source.type",
         ),
         (MESSAGES, block(json!({"type": "container_upload", "file_id": "f"})), "messages[0].content[0]"),
+        (
+            MESSAGES,
+            block(json!({"type": "web_fetch_tool_result", "content": {"type": "web_fetch_result", "url": "https://x",
+                "content": {"type": "document", "source": {"type": "url", "url": "https://x"}}}})),
+            "messages[0].content[0].content.content.source.type",
+        ),
+        (
+            MESSAGES,
+            block(json!({"type": "yet_to_come", "parts": [[{"source": {"type": "file", "file_id": "f"}}]]})),
+            "messages[0].content[0].parts[0][0].source.type",
+        ),
+        (
+            MESSAGES,
+            block(json!({"type": "code_execution_tool_result", "content": {"content": [{"file_id": "f"}]}})),
+            "messages[0].content[0].content.content[0].file_id",
+        ),
+        (MESSAGES, with(messages(), "tools", json!([{"type": "bash_code_execution_20250825"}])), "tools[0].type"),
+        (
+            CHAT,
+            with(chat(), "messages", json!([{"role": "user", "content": "x", "images": [{"image_url": {"url": "https://x"}}]}])),
+            "messages[0].images[0].image_url.url",
+        ),
+        (CHAT, part(json!({"type": "document_url", "document_url": "https://x"})), "messages[0].content[0].document_url"),
+        (CHAT, part(json!({"type": "image", "source": {"type": "url", "url": "https://x"}})), "messages[0].content[0].source.type"),
+        (CHAT, part(json!({"type": "yet_to_come", "inner": [{"file_id": "f"}]})), "messages[0].content[0].inner[0].file_id"),
+        (RESPONSES, item(json!({"type": "input_file", "file_url": "https://x"})), "input[0].file_url"),
+        (RESPONSES, item(json!({"type": "input_image", "image_url": "https://x"})), "input[0].image_url"),
+        (RESPONSES, item(json!({"type": "yet_to_come", "inner": {"parts": [{"file_id": "f"}]}})), "input[0].inner.parts[0].file_id"),
+        (
+            GEMINI,
+            inline(json!({"toolResponse": {"parts": [{"file_data": {"file_uri": "https://x"}}]}})),
+            "contents[0].parts[0].toolResponse.parts[0].fileData",
+        ),
+        (GEMINI, with(gemini(), "generationConfig", json!({"routingConfig": {}})), "generationConfig.routingConfig"),
         (CHAT, with(chat(), "web_search_options", json!({})), "web_search_options"),
         (CHAT, with(chat(), "models", json!(["other"])), "models"),
         (CHAT, with(chat(), "prediction", json!({"type": "content", "content": "x"})), "prediction"),
@@ -227,8 +273,112 @@ fn what_asks_for_nothing_passes() {
 }
 
 #[test]
+fn what_tools_are_called_with_and_what_is_quoted_is_text() {
+    let like = json!({"file_id": "f", "image_url": "https://x", "source": {"type": "url"}});
+    let function = json!([{"type": "function", "function": {"name": "f", "parameters": {"properties": like}}}]);
+    for (path, body) in [
+        (
+            MESSAGES,
+            with(
+                messages(),
+                "messages",
+                json!([{"role": "assistant", "content": [{"type": "tool_use", "input": like},
+            {"type": "text", "text": "x", "citations": [{"file_id": "f", "source": "https://x"}]},
+            {"type": "search_result", "source": "https://x", "content": [{"type": "text", "text": "x"}]},
+            {"type": "web_search_tool_result", "content": [{"type": "web_search_result", "url": "https://x"}]}]}]),
+            ),
+        ),
+        (MESSAGES, with(messages(), "tools", json!([{"name": "f", "input_schema": {"properties": like}}]))),
+        (CHAT, with(chat(), "tools", function)),
+        (
+            CHAT,
+            with(
+                chat(),
+                "messages",
+                json!([{"role": "assistant", "content": "x", "annotations": [{"file_id": "f"}],
+            "tool_calls": [{"function": {"arguments": like}}]}]),
+            ),
+        ),
+        (
+            RESPONSES,
+            with(
+                responses(),
+                "input",
+                json!([{"type": "message", "role": "assistant", "content": [{"type": "output_text",
+            "text": "x", "annotations": [{"file_id": "f", "url": "https://x"}]}]}, {"type": "function_call", "arguments": like},
+            {"type": "tool_search_output", "tools": [{"type": "function", "parameters": {"properties": like}}]}]),
+            ),
+        ),
+    ] {
+        good(path, &body);
+    }
+}
+
+#[test]
+fn a_file_counts_by_what_it_is_and_not_by_what_it_is_called() {
+    let window = crate::media::WINDOW;
+    let base64 = |kind: &str, mime: &str, data: &str| {
+        let source = json!({"type": "base64", "media_type": mime, "data": data});
+        with(messages(), "messages", json!([{"role": "user", "content": [{"type": kind, "source": source}]}]))
+    };
+    let (pdf, text, image) = ("JVBERi0xLjcK", "aGVsbG8=", png(20));
+    let fetched = json!({"type": "web_fetch_tool_result", "content": {"content": {"type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": pdf}}}});
+    let file = |mime: &str, name: &str, data: &str| {
+        let file = json!({"filename": name, "file_data": format!("data:{mime};base64,{data}")});
+        with(chat(), "messages", json!([{"role": "user", "content": [{"type": "file", "file": file}]}]))
+    };
+    let top = |file: Value| with(responses(), "input", json!([file]));
+    let inline = |mime: &str, data: &str| json!({"contents": [{"parts": [{"inlineData": {"mimeType": mime, "data": data}}]}]});
+    for (path, body, tokens) in [
+        (MESSAGES, base64("image", "image/png", &image), 5_000),
+        (MESSAGES, base64("image", "image/png", pdf), window),
+        (MESSAGES, base64("image", "application/pdf", &image), window),
+        (MESSAGES, base64("document", "image/png", &image), window),
+        (MESSAGES, base64("document", "text/plain", text), window),
+        (MESSAGES, base64("document", "application/pdf", pdf), window),
+        (MESSAGES, with(messages(), "messages", json!([{"role": "user", "content": [fetched]}])), window),
+        (CHAT, file("text/plain", "a.txt", text), 0),
+        (CHAT, file("text/plain", "a.pdf", text), window),
+        (CHAT, file("text/plain", "a.txt", pdf), window),
+        (CHAT, file("image/png", "a.png", &image), window),
+        (RESPONSES, top(json!({"type": "input_file", "filename": "a.txt", "file_data": format!("data:text/plain;base64,{pdf}")})), window),
+        (RESPONSES, top(json!({"type": "input_image", "detail": "low", "image_url": format!("data:image/png;base64,{image}")})), 3_000),
+        (GEMINI, inline("image/png", pdf), window),
+        (GEMINI, inline("text/plain", pdf), window),
+        (GEMINI, inline("text/plain", text), 0),
+        (GEMINI, inline("audio/wav", pdf), window),
+        (
+            GEMINI,
+            json!({"contents": [{"parts": [{"toolResponse": {"inline_data": {"mime_type": "application/pdf", "data": pdf}}}]}]}),
+            window,
+        ),
+        // As some writers write a slash.
+        (GEMINI, inline("image/jpeg", "/9j/4AAQSkZJRg=="), 4_500),
+    ] {
+        assert_eq!(good(path, &body).facts().other_tokens, tokens, "{body}");
+    }
+    let escaped = r#"{"contents":[{"parts":[{"inlineData":{"mimeType":"image\/jpeg","data":"\/9j\/4AAQSkZJRg=="}}]}]}"#;
+    assert_eq!(call(GEMINI, escaped).expect("a call").facts().other_tokens, 4_500);
+}
+
+#[test]
+fn an_item_that_stands_for_what_was_kept_goes_without_its_id() {
+    let items = json!([{"type": "reasoning", "id": "rs_1", "summary": []}, {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "gAAA"}, {"type": "message", "id": "msg_1", "role": "user",
+        "content": "x"}, {"id": "cc", "type": "code_interpreter_call", "k\u{e4}y\"": 1}]);
+    let sent = sent(&good(RESPONSES, &with(responses(), "input", items)), 9);
+    assert_eq!(
+        sent["input"],
+        json!([{"type": "reasoning", "summary": []}, {"type": "web_search_call", "status": "completed"},
+            {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "gAAA"}, {"type": "message", "id": "msg_1",
+            "role": "user", "content": "x"}, {"type": "code_interpreter_call", "k\u{e4}y\"": 1}])
+    );
+}
+
+#[test]
 fn facts_are_all_bytes_but_those_of_images() {
-    let data = "A".repeat(4000);
+    let data = png(4000);
     let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}});
     let body = with(messages(), "messages", json!([{"role": "user", "content": [image, {"type": "tool_result", "content": [image]}]}]));
     let facts = good(MESSAGES, &body).facts();
@@ -243,7 +393,7 @@ fn facts_are_all_bytes_but_those_of_images() {
     let body = with(with(messages(), "thinking", json!({"type": "adaptive"})), "tools", json!([{"name": "x"}, {"type": "bash_20250124"}]));
     assert_eq!((good(MESSAGES, &body).facts().thinking, good(MESSAGES, &body).facts().other_tokens), (0, 3_000));
 
-    let url = format!("data:image/jpeg;base64,{data}");
+    let url = format!("data:image/png;base64,{data}");
     let parts = json!([{"type": "image_url", "image_url": {"url": url}}, {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]);
     let body = with(with(chat(), "n", json!(3)), "messages", json!([{"role": "user", "content": parts}]));
@@ -259,7 +409,7 @@ fn facts_are_all_bytes_but_those_of_images() {
     );
     assert_eq!(good(RESPONSES, &body).facts().other_tokens, crate::media::WINDOW);
 
-    let body = json!({"contents": {"parts": {"inline_data": {"mime_type": "image/png", "data": "AAAA"}}},
+    let body = json!({"contents": {"parts": {"inline_data": {"mime_type": "image/png", "data": png(20)}}},
         "generation_config": {"max_output_tokens": 9, "candidateCount": 2, "thinkingConfig": {"thinkingBudget": -1}}});
     let facts = good(GEMINI, &body).facts();
     assert_eq!((facts.other_tokens, facts.output, facts.choices, facts.thinking), (4_500, Some(9), 2, 0));

@@ -3,6 +3,7 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
+use crate::anthropic::source;
 use crate::call::{Asked, Edit, Limit, first_of, model, none_of};
 use crate::media::{Found, image};
 use crate::outcome::{ERROR_PLACE, FLAT_PLACES, KIND_PLACE, OWN_NOTES, has_error};
@@ -10,21 +11,16 @@ use crate::scan::{Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
 
-const SEARCH: &str = "the provider would search and read what it finds as input that nobody here can count";
-const OTHERS: &str = "another model than the one that was allowed could answer";
-const REFUSED: [(&str, &str); 11] = [
-    ("web_search_options", SEARCH),
-    ("search_parameters", SEARCH),
-    ("plugins", SEARCH),
-    ("enable_search", SEARCH),
-    ("data_sources", SEARCH),
-    ("models", OTHERS),
-    ("route", OTHERS),
-    ("fallbacks", OTHERS),
+const REFUSED: [(&str, &str); 3] = [
     ("audio", "spoken output costs more than its text and is not passed"),
     ("prediction", "rejected predictions are charged beside the output limit"),
-    ("chat_template", "a template can make more input than stands in the body"),
+    ("n_predict", "some servers take it for the output limit, before max_tokens"),
 ];
+/// Members of messages that are text, whatever stands in them: calls of tools, and what an answer quoted.
+const TEXT: [&str; 6] = ["tool_calls", "function_call", "annotations", "tools", "parameters", "cache_control"];
+/// What a provider keeps or fetches, or what unpacks to more than its bytes, in parts of messages.
+const FETCHED: [&str; 10] =
+    ["file_id", "file_ids", "file_url", "file_uri", "video_url", "video", "audio_url", "document_url", "image_embeds", "audio_embeds"];
 /// Where a limit may stand. The second is what new models take, and what is written if there is none.
 const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
@@ -94,46 +90,64 @@ fn messages(body: &Node<'_>, model: &str, found: &mut Found) -> Result<(), Fault
         if message.get("audio").is_some() {
             return Err(at.key("audio").fault("sound that the provider keeps is input that does not stand in the body"));
         }
-        let Some(content) = message.get("content").filter(|content| content.text().is_none()) else { continue };
-        let at = at.key("content");
-        for (index, part) in strict::list(Some(content), &at)?.iter().enumerate() {
-            strict::object(Some(part), &at.item(index))?;
-            part_of(part, &at.item(index), model, found)?;
+        if let Some(content) = message.get("content").filter(|content| content.text().is_none()) {
+            let at = at.key("content");
+            for (index, part) in strict::list(Some(content), &at)?.iter().enumerate() {
+                strict::object(Some(part), &at.item(index))?;
+            }
+        }
+        part_of(message, &at, model, found)?;
+    }
+    Ok(())
+}
+
+/// By members, wherever they stand, and not by types: some servers do without the type, and an unknown one hides nothing.
+fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    let present = |member: &&strict::Member<'_>| !matches!(member.node.value, strict::Value::Null);
+    for member in part.members().iter().filter(present).filter(|member| !TEXT.contains(&member.key.as_ref())) {
+        let (node, at) = (&member.node, at.key(&member.key));
+        match member.key.as_ref() {
+            "image_url" => image_url(node, &at, model, found)?,
+            "input_audio" => {
+                strict::object(Some(node), &at)?;
+                strict::text(node.get("data"), &at.key("data"))?;
+                found.sound(node.get("data").map_or(0, Node::text_bytes));
+            }
+            "file_data" => {
+                let data = strict::text(Some(node), &at)?.unwrap_or_default();
+                let name = part.get("filename").or_else(|| part.get("file_name")).and_then(Node::text).unwrap_or_default();
+                found.file_url(&data, &name, &at)?;
+            }
+            // As Anthropic has it; servers that speak both take it here too.
+            "source" if !node.members().is_empty() => {
+                source(Some(node), &at, part.get("type").is_some_and(|kind| kind.is("image")), found)?
+            }
+            key if FETCHED.contains(&key) => {
+                let what = "send the data itself: the provider would fetch it, has kept it, or unpacks what nobody here can count";
+                return Err(at.fault(what));
+            }
+            _ => within(node, &at, model, found)?,
         }
     }
     Ok(())
 }
 
-/// By its members, not by its type: some servers do without the type.
-fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
-    if let Some(node) = part.get("image_url") {
-        let at = at.key("image_url");
-        // A server that takes the URL itself instead of an object has no details.
-        let (url, detail) = if node.text().is_some() {
-            (node.text(), None)
-        } else {
-            strict::object(Some(node), &at)?;
-            (strict::text(node.get("url"), &at.key("url"))?, strict::text(node.get("detail"), &at.key("detail"))?)
-        };
-        found.url(&url.unwrap_or_default(), &at.key("url"), image(Dialect::OpenAIChat, model, detail.as_deref()))?;
+fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    if !node.members().is_empty() {
+        return part_of(node, at, model, found);
     }
-    let inner = at.key("input_audio");
-    if let Some(sound) = strict::object(part.get("input_audio"), &inner)? {
-        strict::text(sound.get("data"), &inner.key("data"))?;
-        found.base64("audio", sound.get("data").map_or(0, Node::text_bytes), 0);
-    }
-    let inner = at.key("file");
-    if let Some(file) = strict::object(part.get("file"), &inner)? {
-        if file.get("file_id").is_some() {
-            return Err(inner.key("file_id").fault("send the data itself: a file that the provider keeps cannot be counted"));
-        }
-        let data = strict::text(file.get("file_data"), &inner.key("file_data"))?.unwrap_or_default();
-        found.url(&data, &inner.key("file_data"), image(Dialect::OpenAIChat, model, None))?;
-    }
-    match ["video_url", "audio_url", "file_url", "image_embeds"].into_iter().find(|key| part.get(key).is_some()) {
-        Some(key) => Err(at.key(key).fault("the provider would fetch it, or unpack what nobody here can count")),
-        None => Ok(()),
-    }
+    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
+}
+
+fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    // A server that takes the URL itself instead of an object has no details.
+    let (url, detail) = if node.text().is_some() {
+        (node.text(), None)
+    } else {
+        strict::object(Some(node), at)?;
+        (strict::text(node.get("url"), &at.key("url"))?, strict::text(node.get("detail"), &at.key("detail"))?)
+    };
+    found.url(&url.unwrap_or_default(), &at.key("url"), image(Dialect::OpenAIChat, model, detail.as_deref()))
 }
 
 /// Usage is asked for in every stream; whether the client did not.

@@ -7,7 +7,7 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::call::{Asked, Limit, first_of};
-use crate::media::{Found, image};
+use crate::media::{Data, Found, image};
 use crate::outcome::{ERROR_PLACE, KIND_PLACE, OWN_NOTES};
 use crate::scan::{Kind, Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
@@ -15,6 +15,9 @@ use crate::strict::{self, Node, Path, Value};
 
 /// What may stand in a tool. All else is run by the provider.
 const TOOLS: [&str; 2] = ["functionDeclarations", "computerUse"];
+
+/// Members of parts that are read here, or text, whatever stands in them: calls of tools.
+const KNOWN: [&str; 5] = ["fileData", "inlineData", "functionResponse", "functionCall", "toolCall"];
 
 pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut Found) -> Result<Asked, Fault> {
     let root = Path::Root;
@@ -91,23 +94,37 @@ fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<()
     for (index, part) in many(node).iter().enumerate() {
         let at = at.item(index);
         strict::object(Some(part), &at)?;
-        if pick(part, "fileData", &at)?.is_some() {
-            return Err(at.key("fileData").fault("send the data itself, inline: what the provider keeps or fetches cannot be counted"));
-        }
-        if let Some(inline) = pick(part, "inlineData", &at)? {
-            let at = at.key("inlineData");
-            strict::object(Some(inline), &at)?;
-            let mime = strict::text(pick(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
-            let data = inline.get("data");
-            strict::text(data, &at.key("data"))?;
-            found.base64(&mime, data.map_or(0, Node::text_bytes), image(Dialect::Gemini, "", None));
-        }
-        if let Some(response) = pick(part, "functionResponse", &at)? {
-            let at = at.key("functionResponse");
-            parts(pick(response, "parts", &at)?, &at.key("parts"), found)?;
-        }
+        part_of(part, &at, found)?;
     }
     Ok(())
+}
+
+/// A part, and all that stands in it: an unknown member hides no data.
+fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    if pick(part, "fileData", at)?.is_some() {
+        return Err(at.key("fileData").fault("send the data itself, inline: what the provider keeps or fetches cannot be counted"));
+    }
+    if let Some(inline) = pick(part, "inlineData", at)? {
+        let at = at.key("inlineData");
+        strict::object(Some(inline), &at)?;
+        let mime = strict::text(pick(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
+        let data = inline.get("data");
+        strict::text(data, &at.key("data"))?;
+        found.base64(&mime, &Data::of_node(data), image(Dialect::Gemini, "", None));
+    }
+    if let Some(response) = pick(part, "functionResponse", at)? {
+        let at = at.key("functionResponse");
+        parts(pick(response, "parts", &at)?, &at.key("parts"), found)?;
+    }
+    let known = |key: &str| KNOWN.into_iter().any(|known| key == known || key == snake(known));
+    part.members().iter().filter(|member| !known(&member.key)).try_for_each(|member| within(&member.node, &at.key(&member.key), found))
+}
+
+fn within(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+    if !node.members().is_empty() {
+        return part_of(node, at, found);
+    }
+    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
 }
 
 fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
@@ -160,6 +177,14 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Asked, Fault> {
         strict::object(Some(thinking), &at)?;
         // -1: as much as the model likes, within the limit.
         asked.thinking = strict::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
+    }
+    for key in ["routingConfig", "modelConfig"] {
+        if pick(config, key, &at)?.is_some() {
+            return Err(at.key(key).fault("another model than the one that was allowed could answer"));
+        }
+    }
+    if pick(config, "enableEnhancedCivicAnswers", &at)?.is_some_and(|node| !node.is_empty()) {
+        return Err(at.key("enableEnhancedCivicAnswers").fault("the provider would read more than stands in the body"));
     }
     let modalities = pick(config, "responseModalities", &at)?;
     let at = at.key("responseModalities");

@@ -6,6 +6,7 @@
 //! | `route` | a method, a path and a query: what is asked for, or nothing that may be passed |
 //! | `strict` | reading JSON once, with the place of each value |
 //! | `call` | a call: its facts, and the body that is sent on |
+//! | `fields` | what is refused beside the conversation, and what costs more than its tokens say |
 //! | `media` | what is no text, by a table of upper bounds |
 //! | `anthropic`, `chat`, `responses`, `gemini` | the fields of each dialect, in calls and in answers |
 //! | `sse`, `pieces` | events and JSON objects of an answer, at whatever places it is cut |
@@ -25,18 +26,21 @@
 //! | all | URLs and ids of files, images, sound | what the provider fetches or keeps is not counted; and a URL is a way out |
 //! | all | tools that the provider runs (search, fetching, code, MCP, retrieval) | it reads their results as input, again and again |
 //! | all | output that is no text | it costs more than its tokens say |
-//! | Anthropic | `mcp_servers`, `container`, `fallbacks`, edits of the context other than `clear_*` | hidden input; another model; another call inside the call |
-//! | Chat | `web_search_options`, `search_parameters`, `plugins`, `enable_search`, `data_sources`, `models`, `route`, `fallbacks`, `audio`, `prediction`, `chat_template` | hidden input; another model; output beside the limit |
-//! | Responses | `previous_response_id`, `conversation`, `prompt`, `background`, `context_management`, `fallbacks`, references to items, sealed reasoning that is not in the body while `store` is not false | hidden input; an answer that nobody reads |
-//! | Gemini | `cachedContent`, both spellings of a name, another model in the body than in the path | hidden input; two readers |
+//! | all but Gemini | what `fields` lists: `web_search_options`, `plugins`, `models`, `fallbacks`, `preset`, `chat_template` and the like; `:online` models | hidden input; another model; an answer that nobody reads |
+//! | Anthropic | `mcp_servers`, `container`, edits of the context other than `clear_*` | hidden input; another model; another call inside the call |
+//! | Chat | `audio`, `prediction`, `n_predict` | output beside the limit |
+//! | Responses | `previous_response_id`, `conversation`, `prompt`, `background`, `context_management`, references to items, sealed reasoning that is not in the body while `store` is not false | hidden input; an answer that nobody reads |
+//! | Gemini | `cachedContent`, `routingConfig`, `modelConfig`, both spellings of a name, another model in the body than in the path | hidden input; two readers |
 //!
 //! Web search and image generation that a Responses call only offers are taken out of its tools: programs offer them unasked.
+//! The `id` of an item that stands for what the provider kept of it is taken out where the item may stand without.
 //! Null, `false` and empty strings and lists ask for nothing and pass. Fields that are not known here pass: a provider that
 //! adds one which brings tokens is not covered until it stands in the table.
 
 mod anthropic;
 mod call;
 mod chat;
+mod fields;
 mod gemini;
 mod media;
 mod meter;
@@ -51,6 +55,7 @@ mod sse;
 mod strict;
 
 pub use call::{Call, Fault, parse};
+pub use fields::CHARGED;
 pub use meter::Meter;
 pub use outcome::{Ended, of_answer, of_status};
 pub use refuse::{Answer, budget_headers, refuse, refuse_in_stream};

@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | an image | 5,000 (2,576 pixels a side) | 25,000 (10,000 patches, the largest factor); 3,000 with `detail: low`; 48,500 for models named `4o-mini` | 4,500 (16 tiles) |
 //! | sound | | two a byte of its base64, at most a window | the same |
+//! | a text file in base64 | a window | its bytes | its bytes |
 //! | any other file (PDF, video, office) | a window | a window | a window |
 //! | a list of tools | 1,000 for the words that the provider puts around it | 1,000 | 1,000 |
 //! | a tool that the provider describes and the client runs | 2,000 | 2,000 | 2,000 |
@@ -12,11 +13,16 @@
 //! A window is 1,050,000 tokens, the largest that a model of these providers has: no call can have more input, so all of this
 //! together never counts as more. What a file holds cannot be known without unpacking it, and a small one can hold much.
 //! A text file counts by its bytes, in base64 as it stands.
+//!
+//! The declared media type is not believed: a provider may look at the data itself. An image must begin as one, sound must not
+//! begin as a document, and a text file must be text; anything else counts as a window.
+
+use std::borrow::Cow;
 
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::strict::Path;
+use crate::strict::{Node, Path};
 
 /// The largest context window.
 pub(crate) const WINDOW: i64 = 1_050_000;
@@ -24,6 +30,11 @@ pub(crate) const WINDOW: i64 = 1_050_000;
 const TOOLS: i64 = 1_000;
 /// A tool that the provider describes itself.
 const KNOWN_TOOL: i64 = 2_000;
+
+/// Bytes of base64 that are looked at: a kilobyte of what it holds.
+const HEAD: usize = 1_400;
+/// How files are called that unpack to more than their bytes.
+const DOCUMENTS: [&str; 14] = ["pdf", "doc", "docx", "dot", "dotx", "odt", "rtf", "ppt", "pptx", "odp", "xls", "xlsx", "ods", "epub"];
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,24 +55,41 @@ impl Found {
         self.tokens = self.tokens.saturating_add(tokens);
     }
 
-    /// Something of type `mime` in so many bytes of base64.
-    pub fn base64(&mut self, mime: &str, bytes: usize, image: i64) {
-        match mime.split('/').next().unwrap_or_default().to_ascii_lowercase().as_str() {
-            "image" => self.add(bytes, image),
-            "audio" => self.add(bytes, i64::try_from(bytes).unwrap_or(WINDOW).saturating_mul(2).min(WINDOW)),
-            "text" => {}
-            _ => self.add(bytes, WINDOW),
+    /// Something of type `mime` that is shown to the model as it is: an image, sound, a text, or what is none of them.
+    pub fn base64(&mut self, mime: &str, data: &Data<'_>, image: i64) {
+        let start = decoded(&data.head);
+        match media(mime).as_str() {
+            "image" if is_image(&start) => self.add(data.bytes, image),
+            "audio" if !is_document(&start) => self.sound(data.bytes),
+            "text" if is_text(&start, &data.head) => {}
+            _ => self.add(data.bytes, WINDOW),
         }
     }
 
-    /// A `data:` URL of so many bytes. Any other URL is refused: the provider would fetch what nobody here has seen, and send
-    /// to a host of the agent's choice what stands in its path.
+    /// A file of type `mime`, whose reader may go by its name. Only text counts by its bytes.
+    pub fn file(&mut self, mime: &str, name: &str, data: &Data<'_>) {
+        if media(mime) != "text" || !is_text(&decoded(&data.head), &data.head) || has_document_name(name) {
+            self.add(data.bytes, WINDOW);
+        }
+    }
+
+    /// Sound in so many bytes of base64, where nothing else is read.
+    pub fn sound(&mut self, bytes: usize) {
+        self.add(bytes, i64::try_from(bytes).unwrap_or(WINDOW).saturating_mul(2).min(WINDOW));
+    }
+
+    /// A `data:` URL of an image. Any other URL is refused: the provider would fetch what nobody here has seen, and send to a
+    /// host of the agent's choice what stands in its path.
     pub fn url(&mut self, url: &str, at: &Path<'_>, image: i64) -> Result<(), Fault> {
-        let inner = url.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")).and_then(|_| url[5..].split_once(','));
-        let Some((mime, data)) = inner else {
-            return Err(at.fault("only data: URLs are passed: the provider would fetch anything else by itself, unseen and uncounted"));
-        };
-        self.base64(mime, data.len(), image);
+        let (mime, data) = data_url(url, at)?;
+        self.base64(mime, &Data::of(data), image);
+        Ok(())
+    }
+
+    /// A `data:` URL of a file.
+    pub fn file_url(&mut self, url: &str, name: &str, at: &Path<'_>) -> Result<(), Fault> {
+        let (mime, data) = data_url(url, at)?;
+        self.file(mime, name, &Data::of(data));
         Ok(())
     }
 
@@ -87,37 +115,174 @@ pub(crate) fn image(dialect: Dialect, model: &str, detail: Option<&str>) -> i64 
     }
 }
 
+/// Base64 as it stands in a body: how it begins, and how long it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Data<'d> {
+    head: Cow<'d, str>,
+    bytes: usize,
+}
+
+impl<'d> Data<'d> {
+    /// Of a text.
+    pub fn of(text: &'d str) -> Self {
+        let end = (0..=HEAD.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+        Self { head: Cow::Borrowed(&text[..end]), bytes: text.len() }
+    }
+
+    /// Of a string in a body.
+    pub fn of_node(node: Option<&Node<'d>>) -> Self {
+        Self { head: node.map(|node| node.text_head(HEAD)).unwrap_or_default(), bytes: node.map_or(0, Node::text_bytes) }
+    }
+}
+
+/// `data:MIME,DATA`.
+fn data_url<'u>(url: &'u str, at: &Path<'_>) -> Result<(&'u str, &'u str), Fault> {
+    let inner = url.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")).and_then(|_| url[5..].split_once(','));
+    inner.ok_or_else(|| at.fault("only data: URLs are passed: the provider would fetch anything else by itself, unseen and uncounted"))
+}
+
+/// The first part of a media type.
+fn media(mime: &str) -> String {
+    mime.split('/').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// The bytes of the base64 that a text begins with, in either alphabet.
+fn decoded(text: &str) -> Vec<u8> {
+    let (mut out, mut bits, mut count) = (Vec::with_capacity(text.len()), 0u32, 0u32);
+    for sign in text.bytes().filter(|sign| !sign.is_ascii_whitespace()) {
+        let six = match sign {
+            b'A'..=b'Z' => sign - b'A',
+            b'a'..=b'z' => sign - b'a' + 26,
+            b'0'..=b'9' => sign - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => break,
+        };
+        (bits, count) = (bits << 6 | u32::from(six), count + 6);
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    out
+}
+
+/// Whether data begins as an image that some provider takes: PNG, JPEG, GIF, WebP, BMP, TIFF, HEIC, AVIF. A document that
+/// begins as an image is no image.
+fn is_image(start: &[u8]) -> bool {
+    let begins = [&b"\x89PNG\r\n\x1a\n"[..], b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"];
+    let still = [&b"heic"[..], b"heix", b"heim", b"heis", b"mif1", b"avif"];
+    let known = begins.iter().any(|magic| start.starts_with(magic))
+        || (start.starts_with(b"RIFF") && start.get(8..12) == Some(b"WEBP"))
+        || (start.get(4..8) == Some(b"ftyp") && start.get(8..12).is_some_and(|brand| still.contains(&brand)));
+    known && !is_document(start)
+}
+
+/// Whether data begins as something that unpacks to more than its bytes: PDF, which readers look for in the first kilobyte, ZIP
+/// (office), OLE, RTF, gzip.
+fn is_document(start: &[u8]) -> bool {
+    let begins = [&b"PK"[..], b"\xd0\xcf\x11\xe0", b"{\\rtf", b"\x1f\x8b"];
+    begins.iter().any(|magic| start.starts_with(magic)) || start.windows(5).any(|part| part == b"%PDF-")
+}
+
+/// Whether data begins as a text. `raw`: as it stands, in case it is no base64.
+fn is_text(start: &[u8], raw: &str) -> bool {
+    let sign = |byte: &u8| *byte >= 0x20 || matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b);
+    start.iter().all(sign) && !is_document(start) && !raw.contains("PDF-")
+}
+
+/// Whether a file is called as a document is.
+fn has_document_name(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.trim().to_ascii_lowercase()).unwrap_or_default();
+    DOCUMENTS.contains(&ending.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What begins so, in base64, with 100 bytes in all.
+    fn data(start: &[u8]) -> String {
+        const SIGNS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let bytes: Vec<u8> = start.iter().copied().chain(std::iter::repeat(b' ')).take(75).collect();
+        let sign = |group: &[u8], at: u32| {
+            let bits = u32::from(group[0]) << 16 | u32::from(group[1]) << 8 | u32::from(group[2]);
+            char::from(SIGNS[(bits >> (18 - 6 * at) & 63) as usize])
+        };
+        bytes.chunks(3).flat_map(|group| (0..4).map(move |at| sign(group, at))).collect()
+    }
+
+    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+
     #[test]
     fn each_sort_counts_by_its_row_and_all_together_at_most_a_window() {
-        for (mime, hidden, tokens) in [
-            ("image/png", 100, 7),
-            ("IMAGE/JPEG", 100, 7),
-            ("audio/wav", 100, 200),
-            ("text/plain", 0, 0),
-            ("application/pdf", 100, WINDOW),
-            ("video/mp4", 100, WINDOW),
-            ("", 100, WINDOW),
+        for (mime, start, hidden, tokens) in [
+            ("image/png", PNG, 100, 7),
+            ("IMAGE/JPEG", b"\xff\xd8\xff\xe0", 100, 7),
+            ("image/webp", b"RIFF\x10\0\0\0WEBPVP8 ", 100, 7),
+            ("image/heic", b"\0\0\0\x18ftypheic", 100, 7),
+            ("audio/wav", b"RIFF\x10\0\0\0WAVE", 100, 200),
+            ("text/plain", b"hello\tworld\n", 0, 0),
+            ("application/pdf", b"%PDF-1.7", 100, WINDOW),
+            ("video/mp4", b"\0\0\0\x18ftypisom", 100, WINDOW),
+            ("", PNG, 100, WINDOW),
         ] {
             let mut found = Found::default();
-            found.base64(mime, 100, 7);
+            found.base64(mime, &Data::of(&data(start)), 7);
             assert_eq!((found.hidden, found.tokens()), (hidden, tokens), "{mime}");
         }
         let mut found = Found::default();
-        (0..3).for_each(|_| found.base64("application/pdf", 1, 0));
+        (0..3).for_each(|_| found.base64("application/pdf", &Data::of("A"), 0));
         assert_eq!(found.tokens(), WINDOW);
+    }
+
+    #[test]
+    fn a_declared_type_is_not_believed() {
+        let png_with_pdf = [PNG, b" %PDF-1.4"].concat();
+        for (mime, start) in [
+            ("image/png", &b"%PDF-1.7"[..]),
+            ("image/png", b"junk %PDF-1.7"),
+            ("image/png", &png_with_pdf),
+            ("image/png", b"PK\x03\x04"),
+            ("image/png", b"\0\0\0\x18ftypisom"),
+            ("image/png", b"RIFF\x10\0\0\0AVI "),
+            ("image/svg+xml", b"<svg>"),
+            ("audio/wav", b"%PDF-1.7"),
+            ("audio/wav", b"PK\x03\x04"),
+            ("text/plain", b"%PDF-1.7"),
+            ("text/plain", b"{\\rtf1"),
+            ("text/plain", b"\xd0\xcf\x11\xe0\0\0"),
+            ("text/plain", b"\0binary"),
+        ] {
+            let mut found = Found::default();
+            found.base64(mime, &Data::of(&data(start)), 7);
+            assert_eq!((found.hidden, found.tokens()), (100, WINDOW), "{mime} {start:?}");
+        }
+        let text = data(b"a,b\n1,2\n");
+        for (mime, name, wanted) in [
+            ("text/csv;base64", "a.csv", 0),
+            ("text/plain;base64", "", 0),
+            ("text/plain;base64", "a.PDF", WINDOW),
+            ("text/plain;base64", "a.docx", WINDOW),
+            ("image/png;base64", "a.png", WINDOW),
+            ("application/pdf;base64", "a.pdf", WINDOW),
+        ] {
+            let mut found = Found::default();
+            found.file(mime, name, &Data::of(&text));
+            assert_eq!(found.tokens(), wanted, "{mime} {name}");
+        }
     }
 
     #[test]
     fn a_provider_fetches_nothing() {
         for url in ["https://example.org/a.png", "http://10.0.0.1/", "file:///etc/passwd", "gs://b/o", "", "data:", "data", "d\u{e4}ta:,"] {
             assert!(Found::default().url(url, &Path::Root.key("url"), 1).is_err(), "{url}");
+            assert!(Found::default().file_url(url, "", &Path::Root.key("file_data")).is_err(), "{url}");
         }
         let mut found = Found::default();
-        found.url("data:image/png;base64,AAAA", &Path::Root, 9).expect("a data URL");
-        assert_eq!((found.hidden, found.tokens()), (4, 9));
+        let url = format!("data:image/png;base64,{}", data(PNG));
+        found.url(&url, &Path::Root, 9).expect("a data URL");
+        assert_eq!((found.hidden, found.tokens()), (100, 9));
     }
 }

@@ -11,13 +11,26 @@ use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
 
 const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 5] = [
     ("previous_response_id", KEPT),
     ("conversation", KEPT),
     ("prompt", KEPT),
     ("background", "nobody would read what the answer used; stream it, or wait for it"),
     ("context_management", "a summary runs the model once more, outside of the output limit"),
-    ("fallbacks", "another model than the one that was allowed could answer"),
+];
+/// Items that stand for more than they say where they are named by their id: what a tool of the provider found.
+const FOUND_BY_PROVIDER: [&str; 3] = ["web_search_call", "file_search_call", "code_interpreter_call"];
+/// Members of items that are text, whatever stands in them: calls of tools, tools, and what an answer quoted.
+const TEXT: [&str; 9] = [
+    "arguments",
+    "input",
+    "action",
+    "actions",
+    "annotations",
+    "tools",
+    "parameters",
+    "pending_safety_checks",
+    "acknowledged_safety_checks",
 ];
 /// Where tools stand that the client runs itself, and such that the provider runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +55,8 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Ask
     let mut edits = Vec::new();
     tools(body.get("tools"), &root.key("tools"), text, found, &mut edits)?;
     choice(body)?;
+    // Answers have items there; a list of them in a call would be more input.
+    strict::text(body.get("instructions"), &root.key("instructions"))?;
     let at = root.key("input");
     let of = Input { text, model: &model, keeps };
     if let Some(input) = body.get("input").filter(|input| input.text().is_none()) {
@@ -146,7 +161,11 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found,
                 let do_so = "send store: false and include: [\"reasoning.encrypted_content\"]";
                 return Err(at.fault(format_args!("it stands for reasoning that the provider keeps, which nobody here can count; {do_so}")));
             }
+            if !whole {
+                nameless(item, text, edits);
+            }
         }
+        Some(kind) if FOUND_BY_PROVIDER.contains(&kind) => nameless(item, text, edits),
         // The image that was made, without the image.
         Some("image_generation_call") if item.get("result").is_none_or(Node::is_empty) => return Err(at.fault(KEPT)),
         Some(_) | None => {}
@@ -155,37 +174,51 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found,
     if let Some("tool_search_output" | "additional_tools") = kind.as_deref() {
         tools(item.get("tools"), &at.key("tools"), text, found, edits)?;
     }
-    for key in ["content", "output"] {
-        let Some(node) = item.get(key) else { continue };
-        let at = at.key(key);
-        if node.members().is_empty() {
-            for (index, part) in node.items().iter().enumerate() {
-                part_of(part, &at.item(index), model, found)?;
+    part_of(item, at, model, found)
+}
+
+/// Takes the id out of an item: what an earlier call left with the provider under it would be read as input.
+fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<Edit>) {
+    if item.member("id").is_none() {
+        return;
+    }
+    let kept = item.members().iter().filter(|member| member.key != "id");
+    let kept: Vec<_> =
+        kept.map(|member| format!("{}:{}", serde_json::Value::from(&*member.key), &text[member.node.at()..member.node.end()])).collect();
+    edits.push(Edit { at: item.at(), end: item.end(), text: format!("{{{}}}", kept.join(",")) });
+}
+
+/// By members, wherever they stand, and not by types: an unknown type hides nothing.
+fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    let present = |member: &&strict::Member<'_>| !matches!(member.node.value, strict::Value::Null);
+    for member in part.members().iter().filter(present).filter(|member| !TEXT.contains(&member.key.as_ref())) {
+        let (node, at) = (&member.node, at.key(&member.key));
+        match member.key.as_ref() {
+            "file_id" | "file_ids" | "file_url" | "video_url" | "audio_url" => {
+                return Err(at.fault("send the data itself: what the provider keeps or fetches cannot be counted"));
             }
-        } else {
-            part_of(node, &at, model, found)?;
+            "image_url" => {
+                let url = strict::text(Some(node), &at)?.unwrap_or_default();
+                let detail = part.get("detail").and_then(Node::text);
+                found.url(&url, &at, image(Dialect::OpenAIResponses, model, detail.as_deref()))?;
+            }
+            "file_data" => {
+                let url = strict::text(Some(node), &at)?.unwrap_or_default();
+                let name = part.get("filename").and_then(Node::text).unwrap_or_default();
+                found.file_url(&url, &name, &at)?;
+            }
+            "input_audio" => found.sound(node.get("data").map_or(0, Node::text_bytes)),
+            _ => within(node, &at, model, found)?,
         }
     }
     Ok(())
 }
 
-/// By its members, not by its type: so an unknown type hides nothing.
-fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
-    for key in ["file_id", "file_url", "video_url"] {
-        if part.get(key).is_some() {
-            return Err(at.key(key).fault("send the data itself: what the provider keeps or fetches cannot be counted"));
-        }
+fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+    if !node.members().is_empty() {
+        return part_of(node, at, model, found);
     }
-    let detail = strict::text(part.get("detail"), &at.key("detail"))?;
-    for key in ["image_url", "file_data"] {
-        if let Some(url) = strict::text(part.get(key), &at.key(key))? {
-            found.url(&url, &at.key(key), image(Dialect::OpenAIResponses, model, detail.as_deref()))?;
-        }
-    }
-    if let Some(sound) = part.get("input_audio").and_then(|sound| sound.get("data")) {
-        found.base64("audio", sound.text_bytes(), 0);
-    }
-    Ok(())
+    node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
 }
 
 const RESPONSE: usize = OWN_NOTES;

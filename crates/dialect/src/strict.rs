@@ -101,6 +101,13 @@ impl<'a> Node<'a> {
         if let Value::Text(text) = &self.value { text.raw.len() } else { 0 }
     }
 
+    /// What a string begins with, of at most so many bytes as they stand in the body; nothing of what is none.
+    pub fn text_head(&self, most: usize) -> Cow<'a, str> {
+        let Value::Text(text) = &self.value else { return Cow::Borrowed("") };
+        let end = (0..=most.min(text.raw.len())).rev().find(|end| text.raw.is_char_boundary(*end)).unwrap_or_default();
+        Text { raw: &text.raw[..end], escaped: text.escaped }.read()
+    }
+
     /// Whether it is the string `word`.
     pub fn is(&self, word: &str) -> bool {
         self.text().is_some_and(|text| text == word)

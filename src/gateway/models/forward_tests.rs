@@ -207,3 +207,12 @@ async fn a_turn_that_takes_too_long_is_told_so_and_read_on_for_what_it_used() {
     let told = scene.settled(3).await;
     assert_eq!((told.end, told.quality), (End { outcome: failed(Why::Late), timed_out: true }, Quality::Estimated));
 }
+
+#[test]
+fn an_answer_that_was_lost_on_its_way_may_have_cost_and_a_refusal_did_not() {
+    let lost = [408, 499, 502, 504].into_iter().chain(520..=527);
+    assert!(lost.into_iter().all(|status| may_have_worked(StatusCode::from_u16(status).expect("a status"))));
+    for status in [400, 401, 403, 404, 409, 413, 422, 429, 500, 501, 503, 529] {
+        assert!(!may_have_worked(StatusCode::from_u16(status).expect("a status")), "{status}");
+    }
+}

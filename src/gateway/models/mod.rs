@@ -116,6 +116,8 @@ pub struct Models {
     pub readers: Turns,
     /// Headers of calls that go out besides the usual ones.
     pub allowed: Allowed,
+    /// Fields of bodies that may cost more than their tokens say, and pass.
+    pub allowed_fields: Vec<String>,
     /// How long what may take.
     pub times: Times,
     /// Calls that are forwarded.
@@ -129,7 +131,8 @@ impl Models {
     pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
         let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::new(BODIES), TaskTracker::new(), CancellationToken::new());
         let readers = Turns::new(READERS);
-        Self { meter, upstream, credentials, limits, bodies, readers, allowed: Allowed::default(), times, tasks, stopping }
+        let (allowed, allowed_fields) = (Allowed::default(), Vec::new());
+        Self { meter, upstream, credentials, limits, bodies, readers, allowed, allowed_fields, times, tasks, stopping }
     }
 
     /// Ends what is forwarded still, and tells the ledger of it, for at most `within`.
@@ -251,6 +254,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
         Kind::Generate => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
             tongue.stream = call.stream();
+            call.costs_what_it_says(|field| gateway.models.allowed_fields.iter().any(|allowed| allowed == field))?;
             let way = way(Some(call.model().to_owned()));
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
             let target: Target = held.given.target.clone();

@@ -1,0 +1,170 @@
+//! Members of a body that stand beside the conversation, of any dialect but Gemini's: those that are refused wherever they
+//! stand, and those that make a call dearer than its tokens say.
+//!
+//! Servers that speak Messages, Chat or Responses take each other's members, and proxies before them take their own. So what is
+//! refused here is refused in all three.
+
+use crate::Fault;
+use crate::strict::{Node, Path};
+
+const SEARCH: &str = "the provider would search and read what it finds as input that nobody here can count";
+const OTHERS: &str = "another model, host or account than the one that was allowed could answer";
+const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
+const LATER: &str = "the answer would come later, and nobody would read what it used";
+const TEMPLATE: &str = "a template can make more input than stands in the body";
+const MEDIA: &str = "it changes how many tokens images, sound and films have";
+const MERGED: &str = "a server may read these as members of the call itself, which nobody checked: put them there";
+
+/// What is refused in each of the three.
+pub(crate) const REFUSED: [(&str, &str); 52] = [
+    // Searching.
+    ("web_search_options", SEARCH),
+    ("web_search", SEARCH),
+    ("search_parameters", SEARCH),
+    ("search_settings", SEARCH),
+    ("search_options", SEARCH),
+    ("plugins", SEARCH),
+    ("enable_search", SEARCH),
+    ("enable_enhancement", SEARCH),
+    ("force_search_enhancement", SEARCH),
+    ("enable_deep_search", SEARCH),
+    ("enable_code_interpreter", SEARCH),
+    ("compound_custom", SEARCH),
+    ("data_sources", SEARCH),
+    ("enhancements", SEARCH),
+    ("vector_store_ids", SEARCH),
+    // Another model, host or account.
+    ("models", OTHERS),
+    ("route", OTHERS),
+    ("fallbacks", OTHERS),
+    ("context_window_fallbacks", OTHERS),
+    ("content_policy_fallbacks", OTHERS),
+    ("model_list", OTHERS),
+    ("user_config", OTHERS),
+    ("lora", OTHERS),
+    ("lora_path", OTHERS),
+    ("api_base", OTHERS),
+    ("base_url", OTHERS),
+    ("api_key", OTHERS),
+    ("custom_llm_provider", OTHERS),
+    ("extra_headers", OTHERS),
+    ("headers", OTHERS),
+    ("extra_query", OTHERS),
+    ("bootstrap_host", OTHERS),
+    // What stands somewhere else.
+    ("preset", KEPT),
+    ("prompt_id", KEPT),
+    ("prompt_variables", KEPT),
+    ("file_ids", KEPT),
+    ("cached_content", KEPT),
+    ("cachedContent", KEPT),
+    ("session_params", KEPT),
+    ("kv_transfer_params", KEPT),
+    ("image_data", KEPT),
+    ("video_data", KEPT),
+    ("audio_data", KEPT),
+    // What makes more of what stands here.
+    ("chat_template", TEMPLATE),
+    ("mm_processor_kwargs", MEDIA),
+    ("media_io_kwargs", MEDIA),
+    ("custom_logit_processor", "the server would run it"),
+    ("logits_processors", "the server would run it"),
+    ("additional_drop_params", "the output limit could be dropped"),
+    ("deferred", LATER),
+    ("provider_options", MERGED),
+    ("providerOptions", MERGED),
+];
+
+/// The longest text that a template may be given by name: a choice, not an input.
+const CHOICE: usize = 64;
+/// What may stand in `extra_body.google`, in either spelling.
+const GOOGLE: [&str; 6] =
+    ["thinking_config", "thinkingConfig", "thought_tag_marker", "thoughtTagMarker", "safety_settings", "safetySettings"];
+
+/// Checks the members that may stand in a body for some of what they hold.
+pub(crate) fn check(body: &Node<'_>) -> Result<(), Fault> {
+    template(body)?;
+    extra_body(body)
+}
+
+/// What a template is given must not be a template, nor input that it could repeat.
+fn template(body: &Node<'_>) -> Result<(), Fault> {
+    let at = Path::Root.key("chat_template_kwargs");
+    let Some(given) = body.get("chat_template_kwargs") else { return Ok(()) };
+    crate::strict::object(Some(given), &at)?;
+    for member in given.members() {
+        let at = at.key(&member.key);
+        let plain = member.node.items().is_empty() && member.node.members().is_empty() && member.node.text_bytes() <= CHOICE;
+        if !plain || (member.key.eq_ignore_ascii_case("chat_template") && !member.node.is_empty()) {
+            return Err(at.fault(format_args!("{TEMPLATE}; only switches, numbers and words of at most {CHOICE} bytes are passed")));
+        }
+    }
+    Ok(())
+}
+
+/// Gemini's servers take members of their own here; others take all of it for members of the call.
+fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
+    let at = Path::Root.key("extra_body");
+    let Some(extra) = body.get("extra_body") else { return Ok(()) };
+    crate::strict::object(Some(extra), &at)?;
+    for member in extra.members().iter().filter(|member| !member.node.is_empty()) {
+        let at = at.key(&member.key);
+        if member.key != "google" {
+            return Err(at.fault(MERGED));
+        }
+        crate::strict::object(Some(&member.node), &at)?;
+        let unknown = |inner: &&crate::strict::Member<'_>| !GOOGLE.contains(&inner.key.as_ref()) && !inner.node.is_empty();
+        if let Some(inner) = member.node.members().iter().find(unknown) {
+            let known =
+                "only thinking_config, thought_tag_marker and safety_settings are passed: others bring input that does not stand here";
+            return Err(at.key(&inner.key).fault(known));
+        }
+    }
+    Ok(())
+}
+
+/// Tiers that cost what a model's tokens cost, or less, and the project's own choice.
+const TIERS: [&str; 8] = ["", "auto", "default", "flex", "on_demand", "standard", "standard_only", "unspecified"];
+/// Members that make a call dearer than its tokens say, unless they hold what is known to cost no more.
+pub const CHARGED: [&str; 3] = ["service_tier", "speed", "store"];
+
+/// A member of a body that costs money which no token shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Charge {
+    /// One of [`CHARGED`].
+    pub field: &'static str,
+    pub fault: Fault,
+}
+
+impl Charge {
+    /// Of a call. `keeps`: whether `store` asks for more than the dialect does by itself.
+    pub fn of(body: &Node<'_>, keeps: bool) -> Vec<Self> {
+        let mut found = Vec::new();
+        for (key, field) in [("service_tier", CHARGED[0]), ("serviceTier", CHARGED[0]), ("speed", CHARGED[1]), ("store", CHARGED[2])] {
+            let Some(node) = body.get(key) else { continue };
+            let text = node.text().map(|text| text.to_ascii_lowercase());
+            let word = text.as_deref();
+            let free = match field {
+                "service_tier" => word.is_some_and(|tier| TIERS.contains(&tier.strip_prefix("service_tier_").unwrap_or(tier))),
+                "speed" => word.is_some_and(|speed| matches!(speed, "" | "standard")),
+                _ => !keeps || node.is_empty(),
+            };
+            if !free {
+                let what = match field {
+                    "store" => "the provider keeps the answer".to_owned(),
+                    _ => format!("{:.40} may cost more than its tokens say", text.unwrap_or_else(|| "this".to_owned())),
+                };
+                let fault = Path::Root.key(key).fault(format_args!(
+                    "{what}, which nobody here counts: leave it out, or ask the administrators of the cluster to allow it \
+                     (gateway.allowedFields of the chart)"
+                ));
+                found.push(Self { field, fault });
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+#[path = "fields_tests.rs"]
+mod tests;
