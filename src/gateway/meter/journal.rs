@@ -191,7 +191,7 @@ fn text(line: &Line) -> io::Result<Vec<u8>> {
 }
 
 /// The lines, but the last where it was torn. What cannot be read in between ends it: what follows makes no sense without.
-fn read(text: &[u8]) -> Vec<Line> {
+pub fn read(text: &[u8]) -> Vec<Line> {
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();
     for line in text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

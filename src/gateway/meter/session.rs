@@ -118,6 +118,10 @@ impl Session {
         for line in rest {
             session.replay(line)?;
         }
+        // No process comes so far, and the next number must be one.
+        if session.reserved.max(session.last()) > u64::MAX / 2 {
+            return Err("its numbers are too high");
+        }
         session.names.prune();
         // What was reserved may have been used.
         session.next_hold = session.reserved;
@@ -140,7 +144,7 @@ impl Session {
             Line::Extended { id, output } => {
                 self.extended(*id, *output);
             }
-            Line::Over(Over { seq, .. }) | Line::Ended(Settled { seq, .. }) if *seq != self.last() + 1 => {
+            Line::Over(Over { seq, .. }) | Line::Ended(Settled { seq, .. }) if Some(*seq) != self.last().checked_add(1) => {
                 return Err("a settle is missing");
             }
             Line::Over(Over { seq: _, id, unanswered, usage, quality, end, model, bytes }) => {
@@ -205,7 +209,7 @@ impl Session {
     }
 
     fn last(&self) -> u64 {
-        self.acked + u64::try_from(self.settles.len()).unwrap_or(u64::MAX)
+        self.acked.saturating_add(u64::try_from(self.settles.len()).unwrap_or(u64::MAX))
     }
 
     /// A number for a hold of a namespace; the line, if there is one, must be written before it is used.
