@@ -1,19 +1,14 @@
-//! Any text as the value of a member that no dialect reads: what is passed on is JSON for serde_json too, with the same value,
-//! and what serde_json takes is passed on, but for what is refused on purpose.
+//! Any text as the value of a member that no dialect reads: what is passed on is JSON for serde_json too, and what serde_json
+//! takes is passed on, but for what is refused on purpose.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 /// Why a body may be refused that serde_json reads.
-const ON_PURPOSE: [&str; 6] = [
-    "stands twice",
-    "half a character",
-    "nested deeper",
-    "more than",
-    "some servers read it as",
-    "something stands after the end",
-];
+const ON_PURPOSE: [&str; 6] =
+    ["stands twice", "half a character", "nested deeper", "more than", "some servers read it as", "something stands after the end"];
 
 fuzz_target!(|data: &[u8]| {
     let Some(route) = spillway_dialect::route("POST", "/v1/chat/completions", None) else { return };
@@ -21,9 +16,10 @@ fuzz_target!(|data: &[u8]| {
     body.extend_from_slice(data);
     body.push(b'}');
     let theirs: Result<Value, _> = serde_json::from_slice(&body);
-    match (spillway_dialect::parse(&route, Some("application/json"), None, &body), theirs) {
+    match (spillway_dialect::parse(&route, Some("application/json"), None, body.as_slice()), theirs) {
         (Ok(_), Ok(value)) => assert!(value.is_object()),
-        (Ok(_), Err(error)) => panic!("taken, and serde_json says {error}"),
+        // Half a character in a text, and a number that is too large for it, are JSON all the same.
+        (Ok(_), Err(error)) => assert!(serde_json::from_slice::<IgnoredAny>(&body).is_ok(), "taken, and serde_json says {error}"),
         (Err(_), Err(_)) => {}
         (Err(fault), Ok(value)) => {
             // Text that closes the object adds members that dialects read: they may be refused for what they say.

@@ -1,0 +1,30 @@
+//! The gateway's journal of holds, as a process before may have left it: what is taken up can be written anew and is the same
+//! again, and a torn end takes nothing away that stands before it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use spillway::gateway::meter::journal::read;
+use spillway::gateway::meter::session::Session;
+
+fuzz_target!(|data: &[u8]| {
+    let lines = read(data);
+    let torn = read(&[data, b"{\"sent\": 1"].concat());
+    if data.last() == Some(&b'\n') {
+        assert_eq!(torn, lines, "half a line is none");
+    }
+    let Ok(mut session) = Session::restore(&lines, || "new".to_owned()) else { return };
+    let snapshot: Vec<_> = session.snapshot().lines().collect();
+    let mut text = Vec::new();
+    for line in &snapshot {
+        text.extend(serde_json::to_vec(line).expect("JSON"));
+        text.push(b'\n');
+    }
+    assert_eq!(read(&text), snapshot, "what is written is read");
+    let again = Session::restore(&snapshot, || "other".to_owned()).expect("what was taken up is taken up again");
+    assert_eq!(again.snapshot().lines().collect::<Vec<_>>(), snapshot);
+    assert_eq!((again.name(), again.owed()), (session.name(), session.owed()));
+    // It can go on.
+    let (id, line) = session.ask();
+    assert!(line.is_some(), "what was reserved may have been used");
+    session.never(id);
+});
