@@ -10,6 +10,7 @@
 
 mod support;
 
+mod bombs;
 mod breakers;
 mod budget_signals;
 mod budgets;

@@ -1,7 +1,7 @@
 //! What the API server refuses, and what the operator does about what got past it.
 
 #[path = "../../crates/api/tests/table/mod.rs"]
-mod table;
+pub mod table;
 
 use std::path::Path;
 

@@ -7,6 +7,7 @@ use kube::{Client, Config};
 use tower::timeout::TimeoutLayer;
 
 use super::pace::PaceLayer;
+use super::trim::TrimLayer;
 use crate::telemetry::Metrics;
 
 /// How long the beginning of an answer may take before the request counts as unanswered. What streams after it, as a watch
@@ -23,7 +24,7 @@ pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Clien
     config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
     let builder = ClientBuilder::try_from(config)?;
     // The last is the first that a request meets: what waits for its turn is not counted as asked yet.
-    let builder = builder.with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics.clone()));
+    let builder = builder.with_layer(&TrimLayer).with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics.clone()));
     Ok(builder.with_layer(&PaceLayer::new(metrics)).build())
 }
 

@@ -13,6 +13,8 @@ pub mod pace;
 pub mod remembered;
 pub mod served;
 pub mod token;
+pub mod tolerant;
+pub mod trim;
 pub mod watch;
 
 pub use error::{Class, Error};

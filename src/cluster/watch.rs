@@ -1,21 +1,29 @@
 //! One watch a kind, kept in a store, with a tap that turns events into work.
 //!
 //! A malformed object must not stop the others, so custom resources are read through [`Tolerant`]. Objects are pruned
-//! before they are kept: memory grows with what is needed of an object, not with what others write on it.
+//! before they are kept: memory grows with what is needed of an object, not with what others write on it. A list is read in
+//! pages, each of which is in memory at once: they are as short as large objects need ([`config`]).
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use futures::{Stream, StreamExt};
 use kube::Resource;
-use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{Lookup, Store, store};
 use kube::runtime::watcher::{self, Event};
 use tokio::task::JoinSet;
 
-/// An object that may not fit its type.
-pub type Tolerant<K> = DeserializeGuard<K>;
+pub use super::tolerant::Tolerant;
+
+/// Objects in one page of a list. A page is in memory twice while it is read; of the kinds that users write, the largest have
+/// some 400 kB.
+const PAGE: u32 = 100;
+
+/// How everything is listed and watched.
+pub fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
 
 /// What the tap sees.
 pub enum Change<'a, K>

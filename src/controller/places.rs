@@ -28,11 +28,9 @@ use crate::api::quantity::units;
 use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, Budget, ClusterBudget, names};
 use crate::policy::agent::{Hindrance, HindranceKind};
-use crate::policy::budget::Key as Place;
+use crate::policy::budget::{CHAIN, Key as Place};
 use crate::policy::places::{Amounts, Holder, Limit, Over, Path, Project, What, beyond, full};
 
-/// Budgets above one another: more are a circle.
-const DEPTH: usize = 16;
 /// A ClusterBudget's field with the number of projects.
 const PROJECTS: &str = "spec.projects.max";
 
@@ -200,21 +198,35 @@ fn path_of(namespace: &str, pool: &str, stores: &Stores) -> Path {
     known.map_or(Path::All, Path::Known)
 }
 
-/// The pool's Budget and those above it. One that does not fit its type cannot say how many it allows.
+/// The pool's Budget and those above it, or why they are not all known.
 fn path(pool: &AgentPool, stores: &Stores) -> Result<Vec<String>, Hindrance> {
+    match known_path(pool, stores) {
+        (path, None) => Ok(path),
+        (_, Some(hindrance)) => Err(hindrance),
+    }
+}
+
+/// The pool's Budget and those above it as far as they are known, and what is in the way of the others. One that does not fit
+/// its type cannot say how many it allows.
+fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindrance>) {
     let namespace = pool.namespace().unwrap_or_default();
     let mut next = Some(pool.spec.budget_ref.as_ref().map_or(names::DEFAULT, |budget| &budget.name).to_owned());
     let mut path = Vec::new();
-    while let Some(name) = next.take().filter(|name| path.len() < DEPTH && !path.contains(name)) {
+    // A circle ends where it began.
+    while let Some(name) = next.take().filter(|name| !path.contains(name)) {
         let Some(budget) = stores.budgets.get(&ObjectRef::new(&name).within(&namespace)) else { break };
-        let budget = budget.0.as_ref().map_err(|_| Hindrance {
-            kind: HindranceKind::Unsupported,
-            message: format!("Budget/{name} does not fit its type; see its events"),
-        })?;
+        if let Some(lowest) = path.first().filter(|_| path.len() == CHAIN) {
+            let message = format!("Budget/{lowest} allows no pods: more than {CHAIN} Budgets are above one another (spec.parentRef)");
+            return (path, Some(Hindrance { kind: HindranceKind::BudgetExhausted, message }));
+        }
+        let Ok(budget) = &budget.0 else {
+            let message = format!("Budget/{name} does not fit its type; see its events");
+            return (path, Some(Hindrance { kind: HindranceKind::Unsupported, message }));
+        };
         next = budget.spec.parent_ref.as_ref().map(|parent| parent.name.clone());
         path.push(name);
     }
-    Ok(path)
+    (path, None)
 }
 
 /// A ClusterBudget and the namespaces that it binds.
@@ -327,7 +339,7 @@ pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<(u64, String)> {
         let max = cluster.budget.spec.per_namespace.as_ref()?.work.as_ref()?.max_pending;
         said(max, format!("{} (spec.perNamespace.work.maxPending)", cluster.name()))
     };
-    let path = path(pool, stores).unwrap_or_default();
+    let (path, _) = known_path(pool, stores);
     path.iter().filter_map(of_budget).chain(clusters.iter().filter_map(of_cluster)).min()
 }
 

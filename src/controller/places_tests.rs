@@ -93,6 +93,16 @@ fn budgets_above_count_all_below_them() {
     let circle = [budget("b", json!({"parentRef": {"name": "d"}})), budget("d", json!({"parentRef": {"name": "b"}}))];
     let stores = Stores::of(&[&circle[..], &pools, &[waiting("me", "p")]].concat());
     assert_eq!(take(&Places::default(), "me", &stores), Ok(()), "a circle ends");
+    let chain = |length: usize| -> Vec<Value> {
+        let above = |at: usize| if at + 1 < length { json!({"parentRef": {"name": format!("b{}", at + 1)}}) } else { at_most(1) };
+        let budgets = (0..length).map(|at| budget(&format!("b{at}"), above(at)));
+        budgets.chain([pool("n", "p", Some("b0")), pool("n", "q", None), waiting("me", "p"), running("x", "p")]).collect()
+    };
+    let eighth = take(&Places::default(), "me", &Stores::of(&chain(8)));
+    assert!(eighth.is_err_and(|(_, words)| words.starts_with("Budget/b7 allows 1")), "the eighth is counted in");
+    let ninth = take(&Places::default(), "me", &Stores::of(&chain(9))).expect_err("too many");
+    let words = "Budget/b0 allows no pods: more than 8 Budgets are above one another (spec.parentRef)";
+    assert_eq!(ninth, (HindranceKind::BudgetExhausted, words.to_owned()), "and the ninth is never left out");
     let odd = json!({"apiVersion": API, "kind": "Budget", "metadata": {"name": "b", "namespace": "n"}, "spec": 7});
     let stores = Stores::of(&[odd, pools[0].clone(), waiting("me", "p")]);
     assert!(take(&Places::default(), "me", &stores).is_err_and(|(kind, _)| kind == HindranceKind::Unsupported));

@@ -24,7 +24,7 @@ use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
-use crate::cluster::watch::{Change, Tolerant, start};
+use crate::cluster::watch::{Change, Tolerant, config, start};
 
 /// An AgentPool as stored, which may not fit its type.
 pub type PoolObject = Tolerant<AgentPool>;
@@ -70,9 +70,9 @@ pub struct Stores {
     /// LimitRanges of ours.
     pub ranges: Store<LimitRange>,
     /// Queues, by name only.
-    pub queues: Store<PartialObjectMeta<WorkQueue>>,
+    pub queues: Store<Tolerant<PartialObjectMeta<WorkQueue>>>,
     /// Toolsets, by name only.
-    pub toolsets: Store<PartialObjectMeta<Toolset>>,
+    pub toolsets: Store<Tolerant<PartialObjectMeta<Toolset>>>,
     /// NetworkPolicies of ours.
     pub policies: Store<NetworkPolicy>,
     /// ConfigMaps with the certificates that pods trust.
@@ -205,9 +205,9 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let queues = references::<WorkQueue>(tasks, client, namespace, &wake, &pools);
     let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
     let ours = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
-    let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let named = |name: &str| config().fields(&format!("metadata.name={name}"));
     let policies = watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), named(names::WALL), &wake, &pools, &agents);
-    let labelled = || watcher::Config::default().labels(&ours);
+    let labelled = || config().labels(&ours);
     let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
     let bundles = watch_walls::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
@@ -252,7 +252,7 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> S
     };
     let store = start(
         tasks,
-        watcher(api, watcher::Config::default()),
+        watcher(api, config()),
         |_| (),
         move |change| match change {
             Change::Present(agent) => changed(agent, false),
@@ -275,7 +275,7 @@ fn watch_pools(
     let mut generations = limits::Generations::default();
     start(
         tasks,
-        watcher(api, watcher::Config::default()),
+        watcher(api, config()),
         |_| (),
         move |change| match change {
             Change::Present(pool) => {
@@ -314,7 +314,7 @@ fn watch_pods(
     agents: Store<AgentObject>,
     disappearances: Disappearances,
 ) -> Store<Pod> {
-    let ours = watcher::Config::default().labels(names::AGENT_LABEL);
+    let ours = config().labels(names::AGENT_LABEL);
     start(tasks, watcher(api, ours), prune_pod, move |change| match change {
         Change::Present(pod) => {
             wake.agent(&Key::of(pod));
@@ -344,7 +344,7 @@ fn watch_nodes(tasks: &mut JoinSet<()>, api: Api<Node>, wake: Wake, pods: Store<
         };
         before != now
     };
-    start(tasks, watcher(api, watcher::Config::default()), prune_node, move |change| match change {
+    start(tasks, watcher(api, config()), prune_node, move |change| match change {
         Change::Present(node) if changed(node, Some(super::agent::reachable(node))) => wake.agents_on(&pods, &node.name_any()),
         Change::Deleted(node) if changed(node, None) => wake.agents_on(&pods, &node.name_any()),
         Change::Listed(nodes) => {
@@ -362,7 +362,7 @@ fn references<K>(
     namespace: Option<&str>,
     wake: &Wake,
     pools: &Store<PoolObject>,
-) -> Store<PartialObjectMeta<K>>
+) -> Store<Tolerant<PartialObjectMeta<K>>>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
         + Clone
@@ -373,15 +373,17 @@ where
         + 'static,
 {
     let (wake, pools) = (wake.clone(), pools.clone());
-    let drop_annotations = |object: &mut PartialObjectMeta<K>| object.metadata.annotations = None;
-    start(tasks, watcher(scoped::<PartialObjectMeta<K>>(client, namespace), watcher::Config::default()), drop_annotations, move |change| {
-        match change {
-            Change::Present(object) | Change::Deleted(object) => {
-                wake.pools_in(&pools, object.metadata.namespace.as_deref().unwrap_or_default())
-            }
-            Change::Listed(_) => {}
-        }
+    let api = scoped::<Tolerant<PartialObjectMeta<K>>>(client, namespace);
+    start(tasks, watcher(api, config()), keep_name, move |change| match change {
+        Change::Present(object) | Change::Deleted(object) => wake.pools_in(&pools, &object.namespace().unwrap_or_default()),
+        Change::Listed(_) => {}
     })
+}
+
+/// Of an object that only has to exist, its name is read.
+fn keep_name(object: &mut impl ResourceExt) {
+    let meta = object.meta_mut();
+    (meta.annotations, meta.labels, meta.owner_references, meta.finalizers) = (None, None, None, None);
 }
 
 /// Annotations that are read of what must stand before a pod is made.

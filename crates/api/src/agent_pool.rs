@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, ResourceRequirements, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -12,7 +12,7 @@ use serde_with::skip_serializing_none;
 pub use crate::sandbox::{
     Changeset, ChangesetDriver, Egress, Isolation, Loopback, Outputs, Requirement, Sandbox, SeccompProfile, Software,
 };
-use crate::schema::never_falls;
+use crate::schema::{never_falls, short_command};
 use crate::shared::LocalRef;
 pub use crate::supervision::{Gang, Intervention, Signal, Supervision, SupervisionRule, ViolatedRule};
 
@@ -259,6 +259,13 @@ pub struct May {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = short_command("command", 32_768),
+    validation = short_command("preflightCommand", 16_384),
+    validation = Rule::new("!has(self.env) || self.env.map(entry, has(entry.value) ? entry.value.size() : 0).sum() <= 65536")
+        .message("the values of env must have at most 65536 characters in all: put longer ones into a file (agent.files)")
+        .field_path(".env"),
+)]
 pub struct AgentProgram {
     /// Container image. It needs no knowledge of Spillway.
     #[schemars(length(min = 1, max = 512), regex(pattern = "^[^\\s]+$"))]
@@ -377,6 +384,11 @@ pub struct Continue {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = short_command("checkpoint", 16_384),
+    validation = short_command("drain", 16_384),
+    validation = short_command("warn", 16_384),
+)]
 pub struct Hooks {
     /// Before work with value is paused.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
@@ -440,8 +452,8 @@ pub struct Workspace {
     pub git: Option<GitWorkspace>,
     /// A volume of each agent's own: a PersistentVolumeClaim's spec.
     #[serde(default)]
-    #[schemars(schema_with = "crate::schema::free_object")]
-    pub volume_claim_template: Option<serde_json::Value>,
+    #[schemars(schema_with = "crate::schema::claim_spec")]
+    pub volume_claim_template: Option<PersistentVolumeClaimSpec>,
     /// An existing PersistentVolumeClaim, for a pool of at most one agent.
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
@@ -497,8 +509,8 @@ pub struct Scheduling {
     pub node_selector: Option<BTreeMap<String, String>>,
     /// Taints that are tolerated, as in a pod.
     #[serde(default)]
-    #[schemars(schema_with = "crate::schema::free_objects")]
-    pub tolerations: Option<Vec<serde_json::Value>>,
+    #[schemars(schema_with = "crate::schema::tolerations")]
+    pub tolerations: Option<Vec<Toleration>>,
     /// PriorityClass of the pods.
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,

@@ -30,6 +30,8 @@ pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
     status = "BudgetStatus",
     derive = "PartialEq",
     doc = "Limits of a project: tokens a window, agents at once, requests, compute, and what happens near a limit.",
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("metadata.name must have at most 63 characters: it is written with every call that the Budget counts"),
     validation = Rule::new("!has(self.spec.parentRef) || self.spec.parentRef.name != self.metadata.name")
         .message("parentRef must not name the Budget itself")
         .field_path(".spec.parentRef"),

@@ -42,6 +42,8 @@ pub const DEFAULT_ANNOTATION: &str = "spillway.dev/default";
 pub const DEFAULT_MADE_ANNOTATION: &str = "spillway.dev/default-budget-made";
 /// The same of `Breaker/default`.
 pub const DEFAULT_BREAKER_MADE_ANNOTATION: &str = "spillway.dev/default-breaker-made";
+/// Argo CD's, on what it keeps: an object that is removed comes again.
+pub const ARGO_TRACKING_ANNOTATION: &str = "argocd.argoproj.io/tracking-id";
 /// Kept on an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
 pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
 

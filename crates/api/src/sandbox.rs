@@ -7,6 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::schema::short_command;
+
 /// The sandbox of each agent.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
@@ -26,6 +28,7 @@ pub struct Sandbox {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = short_command("verify", 16_384))]
 pub struct Changeset {
     /// The means. Default None.
     pub driver: Option<ChangesetDriver>,

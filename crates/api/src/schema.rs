@@ -18,6 +18,13 @@ pub(crate) fn never_falls(field: &str) -> Rule {
     Rule::new(format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} >= oldSelf.{field})")).field_path(format!(".{field}"))
 }
 
+/// The parts of a command have together at most so many characters.
+pub(crate) fn short_command(field: &str, most: usize) -> Rule {
+    Rule::new(format!("!has(self.{field}) || self.{field}.map(part, part.size()).sum() <= {most}"))
+        .message(format!("{field} must have at most {most} characters in all: put longer text into a file").as_str())
+        .field_path(format!(".{field}"))
+}
+
 /// `status.conditions`: a list map by type, so that several writers can own one condition each.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
@@ -43,24 +50,89 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A Kubernetes object of another API, checked by that API when Spillway creates it.
-pub(crate) fn free_object(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
-}
-
-/// A list of such objects, at most 16.
-pub(crate) fn free_objects(_: &mut SchemaGenerator) -> Schema {
+/// The spec of a PersistentVolumeClaim as Kubernetes has it, bounded.
+pub(crate) fn claim_spec(generator: &mut SchemaGenerator) -> Schema {
+    let mut resources = resources(generator);
+    resources.insert("description".to_owned(), "How large the volume is: requests.storage.".into());
+    let mut selector = label_selector(generator);
+    selector.insert("description".to_owned(), "Volumes that may be bound, by their labels.".into());
     json_schema!({
-        "type": "array", "maxItems": 16,
-        "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+        "type": "object",
+        "properties": {
+            "accessModes": {
+                "type": "array", "maxItems": 4, "description": "How nodes may mount the volume.",
+                "items": {"type": "string", "enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]}
+            },
+            "resources": resources,
+            "storageClassName": {"type": "string", "maxLength": 253,
+                                 "description": "StorageClass that makes the volume; unset: the default one; empty: none."},
+            "volumeMode": {"type": "string", "enum": ["Filesystem", "Block"], "description": "Agents work in a Filesystem, which is the default."},
+            "volumeAttributesClassName": {"type": "string", "maxLength": 253, "description": "VolumeAttributesClass of the volume."},
+            "volumeName": {"type": "string", "maxLength": 253, "description": "PersistentVolume that is bound; one volume serves one agent."},
+            "selector": selector,
+            "dataSource": {
+                "type": "object", "required": ["kind", "name"],
+                "description": "What the volume is filled from: a VolumeSnapshot or a PersistentVolumeClaim of the namespace.",
+                "properties": reference(false)
+            },
+            "dataSourceRef": {
+                "type": "object", "required": ["kind", "name"],
+                "description": "What the volume is filled from: any object that a volume populator of the cluster knows.",
+                "properties": reference(true)
+            }
+        }
     })
 }
 
-/// Labels to match: at most 16 of them. A label's key and value are 63 characters at most, its prefix 253.
+/// The fields of a reference to an object of any kind.
+fn reference(namespaced: bool) -> serde_json::Value {
+    let mut fields = serde_json::json!({
+        "apiGroup": {"type": "string", "maxLength": 253, "description": "API group of the kind; unset: the core group."},
+        "kind": {"type": "string", "minLength": 1, "maxLength": 63, "description": "Kind of the object."},
+        "name": {"type": "string", "minLength": 1, "maxLength": 253, "description": "Name of the object."}
+    });
+    if namespaced {
+        fields["namespace"] = serde_json::json!({"type": "string", "minLength": 1, "maxLength": 63,
+            "description": "Namespace of the object; unset: that of the pool."});
+    }
+    fields
+}
+
+/// The tolerations of a pod as Kubernetes has them, at most 16.
+pub(crate) fn tolerations(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array", "maxItems": 16,
+        "items": {
+            "type": "object",
+            "properties": {
+                "key": {"type": "string", "maxLength": 317, "description": "Key of the taint; empty: all, with operator Exists."},
+                "operator": {"type": "string", "enum": ["", "Exists", "Equal", "Lt", "Gt"],
+                             "description": "How the taint's value relates to the value. Default Equal."},
+                "value": {"type": "string", "maxLength": 63, "description": "Value of the taint."},
+                "effect": {"type": "string", "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
+                           "description": "Effect of the taint; unset: all."},
+                "tolerationSeconds": {"type": "integer", "format": "int64",
+                                      "description": "How long a taint NoExecute is tolerated; unset: for ever."}
+            }
+        }
+    })
+}
+
+/// Keys of a map are bounded by a rule alone: a schema cannot say how long they may be. A label's key is 63 characters at
+/// most, its prefix 253, with a slash between them; so is the name of a resource.
+fn short_keys() -> serde_json::Value {
+    serde_json::json!({
+        "rule": "self.all(key, key.size() <= 317)",
+        "message": "keys must have at most 317 characters"
+    })
+}
+
+/// Labels to match: at most 16 of them. A label's value is 63 characters at most.
 pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object", "maxProperties": 16,
-        "additionalProperties": {"type": "string", "maxLength": 63}
+        "additionalProperties": {"type": "string", "maxLength": 63},
+        "x-kubernetes-validations": [short_keys()]
     })
 }
 
@@ -71,7 +143,8 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
         "properties": {
             "matchLabels": {
                 "type": "object", "maxProperties": 16, "description": "Labels that must have exactly these values.",
-                "additionalProperties": {"type": "string", "maxLength": 63}
+                "additionalProperties": {"type": "string", "maxLength": 63},
+                "x-kubernetes-validations": [short_keys()]
             },
             "matchExpressions": {
                 "type": "array", "maxItems": 16, "description": "Further requirements; all must hold.",
@@ -110,7 +183,8 @@ pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
 
 /// Quantities by the name of the resource, at most 16.
 pub(crate) fn quantities(generator: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "object", "maxProperties": 16, "additionalProperties": quantity(generator)})
+    json_schema!({"type": "object", "maxProperties": 16, "additionalProperties": quantity(generator),
+        "x-kubernetes-validations": [short_keys()]})
 }
 
 /// `requests` and `limits` of a container. Claims of dynamic resources are not offered: nothing here could bound them.

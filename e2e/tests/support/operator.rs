@@ -30,9 +30,19 @@ impl Operator {
 
     /// As [`start`](Self::start), with more arguments.
     pub fn start_with(room: &Room, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
+        let only = ["--namespace".to_owned(), room.namespace.clone()];
+        Self::controller(room, name, kubeconfig, &[only.as_slice(), more].concat())
+    }
+
+    /// As [`start`](Self::start), for all namespaces: other tests must not run beside it.
+    pub fn start_everywhere(room: &Room, name: &str) -> Self {
+        Self::controller(room, name, None, &[])
+    }
+
+    fn controller(room: &Room, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
         let namespace = &room.namespace;
         let governor = SocketAddr::new(room.node, free_port(room.node));
-        let mut arguments: Vec<String> = ["controller", "--namespace", namespace, "--lease-namespace", namespace].map(str::to_owned).into();
+        let mut arguments: Vec<String> = ["controller", "--lease-namespace", namespace].map(str::to_owned).into();
         arguments.extend(["--agent-image", "localhost/spillway/spillway:dev", "--gateway-account"].map(str::to_owned));
         arguments.extend([format!("{namespace}:{GATEWAY}"), "--gateway-address".into(), room.gateway.to_string()]);
         arguments.extend(["--governor-listen".into(), governor.to_string(), "--governor-address".into(), governor.to_string()]);
@@ -111,6 +121,13 @@ impl Operator {
     /// Whether it did not end by itself.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The most memory that it ever had, in kB.
+    pub fn memory_peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
     pub fn signal(&self, signal: Signal) {

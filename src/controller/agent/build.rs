@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
     Capabilities, ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, ExecAction, KeyToPath, Lifecycle,
     LifecycleHandler, LocalObjectReference, ObjectFieldSelector, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod,
     PodDNSConfig, PodDNSConfigOption, PodSecurityContext, PodSpec, ProjectedVolumeSource, ResourceRequirements, SeccompProfile,
-    SecurityContext, ServiceAccountTokenProjection, Toleration, Volume, VolumeMount, VolumeProjection,
+    SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -105,10 +105,7 @@ pub fn pod(agent: &Agent, pool: &AgentPool, user_namespaces: bool, supervised: &
             dns_config: Some(no_dns()),
             volumes: Some(volumes(agent, pool, &files)),
             node_selector: scheduling.node_selector.filter(|selector| !selector.is_empty()),
-            // What does not fit the type of a toleration was refused before (`unsupported`).
-            tolerations: scheduling
-                .tolerations
-                .map(|list| list.into_iter().filter_map(|value| serde_json::from_value::<Toleration>(value).ok()).collect()),
+            tolerations: scheduling.tolerations,
             priority_class_name: scheduling.priority_class_name,
             runtime_class_name: scheduling.runtime_class_name,
             service_account_name: scheduling.service_account_name,
@@ -321,7 +318,7 @@ pub fn claim(agent: &Agent, pool: &AgentPool) -> Option<PersistentVolumeClaim> {
             owner_references: Some(vec![owner::<Agent>(&agent.metadata)]),
             ..ObjectMeta::default()
         },
-        spec: Some(serde_json::from_value(template).ok()?), // one that is none stalls the pool before
+        spec: Some(template),
         status: None,
     })
 }

@@ -414,10 +414,6 @@ pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
     if workspace.is_some_and(|workspace| workspace.git.is_some()) {
         return Some("spec.workspace.git is not supported by this version: use empty or claimName".into());
     }
-    let template = workspace.and_then(|workspace| workspace.volume_claim_template.clone());
-    if let Some(Err(error)) = template.map(serde_json::from_value::<k8s_openapi::api::core::v1::PersistentVolumeClaimSpec>) {
-        return Some(format!("spec.workspace.volumeClaimTemplate is not the spec of a PersistentVolumeClaim: {error}"));
-    }
     if spec.preflight.as_ref().and_then(|preflight| preflight.urls.as_ref()).is_some_and(|urls| !urls.is_empty()) {
         return Some("spec.preflight.urls is not supported by this version: have agent.preflightCommand ask them".into());
     }
@@ -432,14 +428,8 @@ pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
         (sandbox.outputs.is_some(), "outputs"),
         (matches!(changeset, Some(ChangesetDriver::Git | ChangesetDriver::Copy)), "changeset.driver"),
     ];
-    if let Some((_, wall)) = walls.into_iter().find(|(asked, _)| *asked) {
-        return Some(format!("spec.sandbox.{wall} is not enforced by this version: leave it unset"));
-    }
-    let tolerations = spec.scheduling.as_ref().and_then(|scheduling| scheduling.tolerations.as_ref());
-    tolerations.into_iter().flatten().enumerate().find_map(|(at, value)| {
-        let error = serde_json::from_value::<k8s_openapi::api::core::v1::Toleration>(value.clone()).err()?;
-        Some(format!("spec.scheduling.tolerations[{at}] is no toleration: {error}"))
-    })
+    let (_, wall) = walls.into_iter().find(|(asked, _)| *asked)?;
+    Some(format!("spec.sandbox.{wall} is not enforced by this version: leave it unset"))
 }
 
 #[cfg(test)]
@@ -632,7 +622,5 @@ mod tests {
             assert!(unsupported(&spec(json!({"sandbox": sandbox}))).is_some_and(|message| message.contains("not enforced")), "{sandbox}");
         }
         assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}}}))), None);
-        let bad = unsupported(&spec(json!({"scheduling": {"tolerations": [{"tolerationSeconds": "x"}]}})));
-        assert!(bad.is_some_and(|message| message.contains("tolerations[0]")));
     }
 }

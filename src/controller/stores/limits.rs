@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use super::{AgentObject, BreakerObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject, Wake, in_namespace, waits_for};
 use crate::api::conditions::reasons;
 use crate::api::names;
-use crate::cluster::watch::{Change, start};
+use crate::cluster::watch::{Change, config, start};
 use crate::controller::Key;
 
 /// What a person last wrote of each object, to tell it from a status that others write: its uid and generation.
@@ -71,7 +71,7 @@ pub(super) fn watch_budgets(
             }
         }
     };
-    let store = start(tasks, watcher(api, watcher::Config::default()), keep_ours, move |change| {
+    let store = start(tasks, watcher(api, config()), keep_ours, move |change| {
         match change {
             Change::Present(budget) => {
                 let key = Key::of(budget);
@@ -110,7 +110,7 @@ pub(super) fn watch_cluster_budgets(
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
     let mut generations = Generations::default();
     let events = match api {
-        Some(api) => watcher(api, watcher::Config::default()).boxed(),
+        Some(api) => watcher(api, config()).boxed(),
         None => futures::stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(futures::stream::pending()).boxed(),
     };
     start(tasks, events, keep_ours, move |change| {
@@ -141,7 +141,7 @@ pub(super) fn watch_namespaces(
 ) -> Store<PartialObjectMeta<Namespace>> {
     let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
     let drop_annotations = |object: &mut PartialObjectMeta<Namespace>| object.metadata.annotations = None;
-    start(tasks, watcher(api, watcher::Config::default()), drop_annotations, move |change| {
+    start(tasks, watcher(api, config()), drop_annotations, move |change| {
         match change {
             Change::Present(namespace) | Change::Deleted(namespace) => {
                 wake.pools_in(&pools, &namespace.name_any());
@@ -156,12 +156,12 @@ pub(super) fn watch_namespaces(
 /// Grants: the governor alone reads them.
 pub(super) fn watch_grants(tasks: &mut JoinSet<()>, api: Api<GrantObject>, told: Arc<Notify>) -> Store<GrantObject> {
     let drop_annotations = |object: &mut GrantObject| object.meta_mut().annotations = None;
-    start(tasks, watcher(api, watcher::Config::default()), drop_annotations, move |_| told.notify_one())
+    start(tasks, watcher(api, config()), drop_annotations, move |_| told.notify_one())
 }
 
 /// Breakers: the governor alone reads them.
 pub(super) fn watch_breakers(tasks: &mut JoinSet<()>, api: Api<BreakerObject>, told: Arc<Notify>) -> Store<BreakerObject> {
-    start(tasks, watcher(api, watcher::Config::default()), keep_ours, move |_| told.notify_one())
+    start(tasks, watcher(api, config()), keep_ours, move |_| told.notify_one())
 }
 
 /// Watches what Budgets make of their compute: their reconciler repairs it, and agents that wait for quota may get it.

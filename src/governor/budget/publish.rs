@@ -14,7 +14,7 @@ use crate::api::conditions::{reasons, types};
 use crate::controller::conditions::{Builder, find, with_old_words};
 use crate::policy::budget::node::Block;
 use crate::policy::budget::tree::Defect;
-use crate::policy::budget::{Key, Mode, View};
+use crate::policy::budget::{CHAIN, Key, Mode, View};
 
 /// The condition types that are made here: whatever else stands in a status is another's.
 const OWN: [&str; 4] = [types::READY, types::NEAR_LIMIT, types::BLOCKED, types::STALLED];
@@ -151,7 +151,8 @@ fn words_of(defect: &Defect) -> (&'static str, String) {
             (reasons::PARENT_CYCLE, format!("it gives nothing: by spec.parentRef it is its own parent, by way of {}", names.join(", ")))
         }
         Defect::Blocked(Block::TooDeep) => {
-            (reasons::TOO_MANY_PARENTS, "it gives nothing: there are too many Budgets above it (spec.parentRef)".to_owned())
+            let words = format!("it gives nothing: with it, more than {CHAIN} Budgets are above one another (spec.parentRef)");
+            (reasons::TOO_MANY_PARENTS, words)
         }
         Defect::GuaranteesExceedParent { limit, left } => (
             reasons::GUARANTEES_EXCEED_PARENT,

@@ -296,7 +296,7 @@ fn tracked(meta: &ObjectMeta) -> bool {
         map.as_ref().is_some_and(|map| keys.iter().any(|key| map.contains_key(*key)))
     };
     let labels = ["argocd.argoproj.io/instance", "kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name"];
-    has(&meta.annotations, &["argocd.argoproj.io/tracking-id"]) || has(&meta.labels, &labels)
+    has(&meta.annotations, &[names::ARGO_TRACKING_ANNOTATION]) || has(&meta.labels, &labels)
 }
 
 fn phase_of(phase: WorkItemPhase) -> Phase {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::desk::Desk;
 use super::queues::Queues;
 use crate::api::{WorkItem, WorkQueue};
-use crate::cluster::watch::Tolerant;
+use crate::cluster::watch::{Tolerant, config};
 use crate::controller::Key;
 
 /// Starts both on `tasks`. With `namespace`, only that one is served.
@@ -33,7 +33,7 @@ where
 }
 
 async fn watch_items(api: Api<Tolerant<WorkItem>>, desk: Desk) {
-    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher::watcher(api, config()).default_backoff().boxed();
     // What was known when a list began: what came since is not in it, and not gone.
     let (mut known, mut seen) = (HashSet::new(), HashSet::new());
     // A list comes in no order: how far it goes is known at its end.
@@ -83,7 +83,7 @@ fn observe(desk: &Desk, item: &Tolerant<WorkItem>) {
 }
 
 async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues) {
-    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher::watcher(api, config()).default_backoff().boxed();
     let mut gone = HashSet::new();
     while let Some(event) = events.next().await {
         match event {

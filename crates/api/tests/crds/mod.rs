@@ -104,8 +104,15 @@ fn every_schema_is_structural_and_bounded() {
                 Some("string") if node["maxLength"].is_null() && node["enum"].is_null() && node["format"] != "date-time" => {
                     say("a string without maxLength");
                 }
-                Some("object") if node["additionalProperties"].is_object() && node["maxProperties"].is_null() => {
-                    say("a map without maxProperties");
+                Some("object") if node["additionalProperties"].is_object() => {
+                    if node["maxProperties"].is_null() {
+                        say("a map without maxProperties");
+                    }
+                    // A schema cannot bound them.
+                    let keys = |rule: &Value| rule["rule"].as_str().is_some_and(|rule| rule.starts_with("self.all(key, key.size() <= "));
+                    if !node["x-kubernetes-validations"].as_array().is_some_and(|rules| rules.iter().any(keys)) {
+                        say("a map whose keys are not bounded");
+                    }
                 }
                 Some("number") => say("a fraction"),
                 None if !whole => say("no type"),
@@ -114,6 +121,14 @@ fn every_schema_is_structural_and_bounded() {
             }
             if node["format"].as_str().is_some_and(|format| !["int32", "int64", "date-time"].contains(&format)) {
                 say("a format that the API server does not know or would warn of");
+            }
+            if node["additionalProperties"] == true || node["type"] == "array" && !node["items"].is_object() {
+                say("anything is allowed inside");
+            }
+            for key in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"] {
+                if !node[key].is_null() {
+                    say(key);
+                }
             }
             for key in ["$ref", "allOf", "anyOf", "oneOf", "not", "definitions"] {
                 if !node[key].is_null() {
@@ -149,6 +164,57 @@ fn every_rule_compiles_and_says_what_is_wrong() {
                 assert!(!text.contains(".?"), "{path}: {text}");
             }
         });
+    }
+}
+
+/// The most characters of JSON that a schema admits, rules aside, as if none of them were escaped. Keys of maps are as long as
+/// those of labels.
+fn longest(schema: &Value) -> u64 {
+    let most = |key: &str| schema[key].as_u64().unwrap_or_default();
+    let whole = |most: u64| most.saturating_add(2);
+    match schema["type"].as_str() {
+        Some("object") if schema["additionalProperties"].is_object() => {
+            whole(most("maxProperties").saturating_mul(longest(&schema["additionalProperties"]).saturating_add(317 + 4)))
+        }
+        Some("object") => {
+            let fields = schema["properties"].as_object();
+            whole(
+                fields
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, field)| longest(field).saturating_add(u64::try_from(name.len()).expect("a length") + 4))
+                    .sum(),
+            )
+        }
+        Some("array") => whole(most("maxItems").saturating_mul(longest(&schema["items"]).saturating_add(1))),
+        Some("string") if schema["enum"].is_array() || schema["format"] == "date-time" => 40,
+        Some("string") | None => whole(most("maxLength")),
+        Some("integer") => 20,
+        Some("boolean") => 5,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_users_may_write_is_as_long_as_it_is_known_to_be() {
+    // Together with the rules about commands and environments no spec of a user is much longer than 256 KiB, above which
+    // the operator reads none: the first two are, where each field is filled to the last character.
+    let expected = [
+        ("AgentPool", 2_600_000),
+        ("WorkItem", 800_000),
+        ("Agent", 16_000),
+        ("Breaker", 16_000),
+        ("Budget", 64_000),
+        ("ClusterBudget", 128_000),
+        ("Grant", 16_000),
+        ("Toolset", 64_000),
+        ("WorkQueue", 64_000),
+    ];
+    let expected: std::collections::BTreeMap<_, _> = expected.into();
+    for crd in crds::all() {
+        let length = longest(&schema(&crd)["properties"]["spec"]);
+        let most = expected[crd.spec.names.kind.as_str()];
+        assert!(length <= most, "{}: {length} characters", crd.spec.names.kind);
     }
 }
 

@@ -14,9 +14,11 @@ use super::node::{Debt, Grant, Key, Mode, NodeSpec};
 use super::saved::{Latch, Saved, SavedPlace, SavedWindow};
 use super::session::{Session, State};
 use super::thresholds::{Acted, Stage};
+use super::tree::CHAIN;
 
-/// Places that one call may pass.
-pub const DEPTH: usize = 28;
+/// Places that one call may pass: its item and its agent; then [`CHAIN`] Budgets, the namespace and the cluster, each with a
+/// share of it that is kept for the pool's type. A path is written with each call: it must be short.
+pub const DEPTH: usize = 2 + 2 * (CHAIN + 2);
 /// Sessions that one record knows of at once.
 pub const SESSIONS: usize = 64;
 

@@ -59,6 +59,7 @@ pub use route::Route;
 pub use saved::{Draft, Saved};
 pub use session::{Log, Open, SessionId, Told};
 pub use thresholds::Event;
+pub use tree::CHAIN;
 pub use view::View;
 pub use window::{Clock, Span, Window};
 pub use writing::Written;

@@ -192,7 +192,7 @@ pub enum Block {
     ParentMissing(String),
     /// It is its own ancestor, by way of these.
     Cycle(Vec<String>),
-    /// It has more ancestors than a path may have.
+    /// With it more than [`super::CHAIN`] Budgets are above one another.
     TooDeep,
 }
 

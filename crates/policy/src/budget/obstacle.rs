@@ -12,6 +12,7 @@ use super::ledger::{Ledger, Node};
 use super::node::{Block, Key};
 use super::refusal::{Because, Refusal, Room, When, because, field_of};
 use super::route::Route;
+use super::tree::CHAIN;
 use super::window::{Span, Window};
 
 /// What a call of a pool was refused for, which others of that pool are taken to need too.
@@ -110,7 +111,9 @@ impl fmt::Display for Obstacle {
                 Because::Blocked(Block::Cycle(names)) => {
                     write!(out, "{key} gives no tokens: it is its own parent, by way of {} ({field})", names.join(", "))
                 }
-                Because::Blocked(Block::TooDeep) => write!(out, "{key} gives no tokens: it has too many parents ({field})"),
+                Because::Blocked(Block::TooDeep) => {
+                    write!(out, "{key} gives no tokens: more than {CHAIN} Budgets are above one another ({field})")
+                }
                 Because::Used
                 | Because::Held
                 | Because::Guaranteed

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::node::{Block, Key};
+use super::tree::CHAIN;
 use super::window::{Span, Window};
 
 /// A window that ends within so many milliseconds is waited for.
@@ -130,7 +131,7 @@ impl fmt::Display for Refusal {
             Because::Missing => out.write_str(" does not exist")?,
             Because::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent, Budget/{parent}, does not exist")?,
             Because::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent, by way of {}", names.join(", "))?,
-            Because::Blocked(Block::TooDeep) => out.write_str(": it has too many parents")?,
+            Because::Blocked(Block::TooDeep) => write!(out, ": more than {CHAIN} Budgets are above one another")?,
         }
         match (when, self.resets_at()) {
             (When::Wait(seconds), _) => write!(out, "; try again in {seconds} s"),

@@ -8,8 +8,7 @@ use super::node::{Block, Debt, Key, LimitSpec, Mode, NodeSpec, Threshold};
 use super::share::{Child, allot, reserved};
 use super::window::Window;
 
-/// Budgets above one another, the lowest among them. With their shares, the namespace, the cluster, an agent, its parents and
-/// an item they are no more than [`super::DEPTH`].
+/// Budgets above one another, the lowest among them. What one call passes besides them is counted in [`super::DEPTH`].
 pub const CHAIN: usize = 8;
 
 /// A limit as it is written by people.
@@ -304,6 +303,34 @@ mod tests {
             (0..20).map(|at| budget(&format!("n{at}"), (at > 0).then(|| format!("n{}", at - 1)).as_deref(), 1, None)).collect();
         let tree = build(&[], &chain);
         assert_eq!(tree.nodes.iter().filter(|node| node.block == Some(Block::TooDeep)).count(), 20 - CHAIN);
+    }
+
+    #[test]
+    fn the_longest_path_there_can_be_is_as_long_as_a_path_may_be() {
+        let reservations = vec![Reservation { name: "own".into(), pool_types: vec!["worker".into()], percent: 20, cap: false }];
+        let limits = vec![TokenLimit { name: "hourly".into(), window: Window::Hour, tokens: 100, guaranteed: None }];
+        let tokens = Tokens { limits, reservations, ..Tokens::default() };
+        let cluster = ClusterFacts {
+            name: "all".into(),
+            tokens: tokens.clone(),
+            per_namespace: tokens.clone(),
+            namespaces: vec![("team".into(), 1)],
+            ..ClusterFacts::default()
+        };
+        let chain: Vec<_> = (0..CHAIN)
+            .map(|at| {
+                let above = (at > 0).then(|| format!("n{}", at - 1));
+                BudgetFacts { tokens: tokens.clone(), ..budget(&format!("n{at}"), above.as_deref(), 100, None) }
+            })
+            .collect();
+        let tree = build(&[cluster], &chain);
+        let mut ledger = super::super::Ledger::new(0);
+        ledger.set_tree(&tree.nodes);
+        let leafs = vec![Key::Task { item: "i".into(), epoch: 1 }, Key::Agent("a".into())];
+        leafs.iter().for_each(|leaf| ledger.put(NodeSpec::new(leaf.clone(), None)));
+        let mut route = super::super::Route::new(leafs, Some(Key::budget("team", &format!("n{}", CHAIN - 1))), "worker");
+        ledger.refresh(&mut route);
+        assert_eq!((route.path.len(), &route.missing), (super::super::DEPTH, &None));
     }
 
     #[test]

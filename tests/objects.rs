@@ -1,0 +1,177 @@
+//! What reading custom resources takes of memory, whatever is stored.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::PartialObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use spillway::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkItem, WorkQueue};
+use spillway::cluster::tolerant::{LONGEST_SPEC, Tolerant};
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "an allocator cannot be written without")]
+// SAFETY: each call goes to the system's allocator as it came; counting changes nothing of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How much of an object a schema asks for.
+#[derive(Clone, Copy, PartialEq)]
+enum Fill {
+    /// Every field once, lists and maps with nothing, strings empty.
+    Least,
+    /// Every field, each list and map as full as it may be, strings empty: what takes most beside its own length.
+    Many,
+    /// Every field, strings as long as they may be, lists with one.
+    Long,
+    /// More than the schema allows, as an older one may have let it pass.
+    More,
+}
+
+/// A value of a schema. Patterns and rules are not met: nothing here asks for them.
+fn value(schema: &Value, fill: Fill) -> Value {
+    let most = |key: &str, less: usize| match fill {
+        Fill::Least => 0,
+        Fill::Many => schema[key].as_u64().and_then(|most| usize::try_from(most).ok()).unwrap_or(less).min(400),
+        Fill::Long => 1,
+        Fill::More => 100,
+    };
+    if let Some(first) = schema["enum"].as_array().and_then(|values| values.first()) {
+        return first.clone();
+    }
+    match schema["type"].as_str() {
+        Some("object") if schema["additionalProperties"].is_object() => {
+            let inner = &schema["additionalProperties"];
+            (0..most("maxProperties", 16)).map(|at| (format!("k{at}"), value(inner, fill))).collect::<Map<_, _>>().into()
+        }
+        Some("object") => {
+            let fields = schema["properties"].as_object();
+            fields.into_iter().flatten().map(|(name, field)| (name.clone(), value(field, fill))).collect::<Map<_, _>>().into()
+        }
+        // Lists inside lists would be longer than an object can be.
+        Some("array") => {
+            let inner = value(&schema["items"], if fill == Fill::More { Fill::Least } else { fill });
+            std::iter::repeat_n(inner, most("maxItems", 16)).collect()
+        }
+        Some("string") if schema["format"] == "date-time" => json!("2026-01-01T00:00:00.000000Z"),
+        Some("string") | None => {
+            let length = schema["maxLength"].as_u64().and_then(|most| usize::try_from(most).ok()).unwrap_or(64);
+            json!(if fill == Fill::Long { "x".repeat(length) } else { String::new() })
+        }
+        Some("integer") => json!(1),
+        Some("boolean") => json!(true),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Objects of a kind as they may be stored, each with its name.
+fn objects(crd: &CustomResourceDefinition) -> Vec<(String, String)> {
+    let schema = crd.spec.versions[0].schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()).expect("a schema");
+    let schema = serde_json::to_value(schema).expect("JSON");
+    let kind = &crd.spec.names.kind;
+    let object = |metadata: Value, spec: Value, status: Option<Value>| {
+        let mut whole = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": kind, "spec": spec,
+            "metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}});
+        whole["metadata"].as_object_mut().expect("an object").extend(metadata.as_object().expect("an object").clone());
+        if let Some(status) = status {
+            whole["status"] = status;
+        }
+        whole.to_string()
+    };
+    let (spec, status) = (&schema["properties"]["spec"], &schema["properties"]["status"]);
+    let mut all = Vec::new();
+    for (name, fill) in [
+        ("empty", Fill::Least),
+        ("full of little things", Fill::Many),
+        ("full of long strings", Fill::Long),
+        ("beyond its schema", Fill::More),
+    ] {
+        all.push((name.to_owned(), object(json!({}), value(spec, fill), None)));
+        all.push((format!("{name}, with its status"), object(json!({}), value(spec, fill), Some(value(status, fill)))));
+    }
+    let least = || value(spec, Fill::Least);
+    for (name, part) in [("lists", "[]"), ("objects", r#"{"":0}"#), ("strings", r#""""#)] {
+        let bomb = |length: usize| format!("[{}]", vec![part; length / (part.len() + 1)].join(","));
+        let inside = |field: &str, length: usize| object(json!({}), json!({field: "?"}), None).replacen("\"?\"", &bomb(length), 1);
+        all.push((format!("a long unknown field of {name}"), inside("bomb", 1_000_000)));
+        all.push((format!("an unknown field of {name}"), inside("bomb", 250_000)));
+        let fields = spec["properties"].as_object().into_iter().flatten().map(|(field, _)| field);
+        all.extend(fields.map(|field| (format!("{field} of {name}"), inside(field, 250_000))));
+    }
+    for depth in [100_000, 500_000] {
+        let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        all.push(("a deep field".into(), object(json!({}), json!({"bomb": "?"}), None).replacen("\"?\"", &deep, 1)));
+    }
+    let texts = |count: usize, length: usize| -> Map<String, Value> {
+        (0..count).map(|at| (format!("{at:x}"), json!("x".repeat(length)))).collect()
+    };
+    all.push(("long annotations".into(), object(json!({"annotations": texts(4, 64_000)}), least(), None)));
+    all.push(("many annotations".into(), object(json!({"annotations": texts(60_000, 0)}), least(), None)));
+    all.push(("labels".into(), object(json!({"labels": texts(3_000, 0)}), least(), None)));
+    all.push(("many labels".into(), object(json!({"labels": texts(90_000, 0)}), least(), None)));
+    all.push(("many finalizers".into(), object(json!({"finalizers": vec![""; 300_000]}), least(), None)));
+    let owner = json!({"apiVersion": "", "kind": "", "name": "", "uid": ""});
+    all.push(("many owners".into(), object(json!({"ownerReferences": vec![owner; 20_000]}), least(), None)));
+    let fields: Map<String, Value> = (0..100_000).map(|at| (format!("f:{at:x}"), json!({}))).collect();
+    all.push(("many managed fields".into(), object(json!({"managedFields": [{"manager": "m", "fieldsV1": fields}]}), least(), None)));
+    all
+}
+
+/// What a watch keeps of each object, and takes while it reads it.
+fn bounded<K: DeserializeOwned>(crd: &CustomResourceDefinition, written_by_users: bool) {
+    for (name, text) in objects(crd) {
+        let before = NOW.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let read: Tolerant<K> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (kept, peak) = (NOW.load(Ordering::Relaxed) - before, PEAK.load(Ordering::Relaxed) - before);
+        let place = format!("{}: {name}: {kept} kept, {peak} at most, of {} bytes", crd.spec.names.kind, text.len());
+        // A constant is what an empty object takes; the text is held once while parts of it are read.
+        assert!(kept <= 16 * text.len() + 16_384, "{place}");
+        assert!(peak <= 20 * text.len() + 65_536, "{place}");
+        // And of what users write by a constant, however long it is. The status is not theirs.
+        if written_by_users && !name.contains("status") {
+            assert!(kept <= 12 * LONGEST_SPEC, "{place}");
+            assert!(peak <= 3 * text.len() + 24 * LONGEST_SPEC, "{place}");
+        }
+        drop(black_box(read));
+    }
+}
+
+/// In one test: others would be counted too.
+#[test]
+fn what_is_kept_of_an_object_is_bounded_by_its_length_and_of_a_users_by_a_constant() {
+    let crds = spillway::api::crds::all();
+    let of = |kind: &str| crds.iter().find(|crd| crd.spec.names.kind == kind).expect("a CRD");
+    bounded::<AgentPool>(of("AgentPool"), true);
+    bounded::<Agent>(of("Agent"), true);
+    bounded::<Breaker>(of("Breaker"), true);
+    bounded::<Budget>(of("Budget"), true);
+    bounded::<ClusterBudget>(of("ClusterBudget"), false);
+    bounded::<Grant>(of("Grant"), true);
+    bounded::<WorkItem>(of("WorkItem"), true);
+    bounded::<WorkQueue>(of("WorkQueue"), true);
+    // Of these only the metadata is watched.
+    bounded::<PartialObjectMeta<Toolset>>(of("Toolset"), true);
+    bounded::<PartialObjectMeta<WorkQueue>>(of("WorkQueue"), true);
+}
