@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -63,6 +64,54 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         read(text.get()).map_err(D::Error::custom)
+    }
+}
+
+/// An object of which nothing is read but its metadata: that it is there.
+#[derive(Clone, Debug)]
+pub struct Named<K> {
+    metadata: ObjectMeta,
+    kind: PhantomData<K>,
+}
+
+impl<K: Resource> Resource for Named<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::kind(dt)
+    }
+
+    fn group(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::group(dt)
+    }
+
+    fn version(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::version(dt)
+    }
+
+    fn plural(dt: &K::DynamicType) -> Cow<'_, str> {
+        K::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl<'de, K> Deserialize<'de> for Named<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let named = |text: &str| -> Result<ObjectMeta, serde_json::Error> {
+            let parts: Parts<'_> = serde_json::from_str(text)?;
+            let (metadata, _) = metadata(parts.metadata)?;
+            serde_json::from_str(&serde_json::to_string(&metadata)?)
+        };
+        Ok(Self { metadata: named(text.get()).map_err(D::Error::custom)?, kind: PhantomData })
     }
 }
 

@@ -14,7 +14,7 @@ use kube::runtime::reflector::{Lookup, Store, store};
 use kube::runtime::watcher::{self, Event};
 use tokio::task::JoinSet;
 
-pub use super::tolerant::Tolerant;
+pub use super::tolerant::{Named, Tolerant};
 
 /// Objects in one page of a list. A page is in memory twice while it is read; of the kinds that users write, the largest have
 /// some 400 kB.

@@ -24,7 +24,7 @@ use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
-use crate::cluster::watch::{Change, Tolerant, config, start};
+use crate::cluster::watch::{Change, Named, Tolerant, config, start};
 
 /// An AgentPool as stored, which may not fit its type.
 pub type PoolObject = Tolerant<AgentPool>;
@@ -70,9 +70,9 @@ pub struct Stores {
     /// LimitRanges of ours.
     pub ranges: Store<LimitRange>,
     /// Queues, by name only.
-    pub queues: Store<Tolerant<PartialObjectMeta<WorkQueue>>>,
+    pub queues: Store<Named<WorkQueue>>,
     /// Toolsets, by name only.
-    pub toolsets: Store<Tolerant<PartialObjectMeta<Toolset>>>,
+    pub toolsets: Store<Named<Toolset>>,
     /// NetworkPolicies of ours.
     pub policies: Store<NetworkPolicy>,
     /// ConfigMaps with the certificates that pods trust.
@@ -362,7 +362,7 @@ fn references<K>(
     namespace: Option<&str>,
     wake: &Wake,
     pools: &Store<PoolObject>,
-) -> Store<Tolerant<PartialObjectMeta<K>>>
+) -> Store<Named<K>>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
         + Clone
@@ -373,7 +373,7 @@ where
         + 'static,
 {
     let (wake, pools) = (wake.clone(), pools.clone());
-    let api = scoped::<Tolerant<PartialObjectMeta<K>>>(client, namespace);
+    let api = scoped::<Named<K>>(client, namespace);
     start(tasks, watcher(api, config()), keep_name, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => wake.pools_in(&pools, &object.namespace().unwrap_or_default()),
         Change::Listed(_) => {}
