@@ -1,6 +1,7 @@
 //! Calls of models through the gateway: a real journal, a governor and a provider over real TLS, a cluster that is a table.
 
 #[path = "models/world.rs"]
+#[expect(dead_code, reason = "shared with the tests of the protocols, which serve a gateway")]
 mod world;
 
 use std::sync::atomic::Ordering;

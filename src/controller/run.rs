@@ -38,7 +38,7 @@ use crate::pki::keep::{Places, Trust, keep};
 use crate::pki::tls::{self, Serving};
 use crate::policy::lease::{Timing, owner_epoch};
 use crate::serve::bodies::Bodies;
-use crate::serve::{Bounds, LAST_CALLS, bind, serve_tls};
+use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::GOVERNOR_AUDIENCE;
 
@@ -196,9 +196,8 @@ async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Re
     let reviewer = Reviewer::new(context.client.clone(), GOVERNOR_AUDIENCE);
     let (gateway, bodies) = (settings.gateway_user.clone(), Bodies::new(BODIES));
     let governor = Arc::new(Governor { context: context.clone(), reviewer, gateway, bodies });
-    // A gateway gives up many at once when its clients go.
-    let bounds = Bounds { streams: 10_000, given_up: 10_000, last_calls: LAST_CALLS };
-    let serving = serve_tls(listening, tls::server(certificate.clone()), bounds, routes(governor), CancellationToken::new());
+    let (server, metrics) = (tls::server(certificate.clone()), context.metrics.clone());
+    let serving = serve_tls(listening, server, Bounds::GATEWAYS, routes(governor), metrics, CancellationToken::new());
     let wake = context.wake.clone();
     let ticking = context.live.clone().run(move |key| wake.agent(key));
     let renewing = async {

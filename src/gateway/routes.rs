@@ -6,9 +6,10 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use sha2::{Digest as _, Sha256};
 
 use super::governor::Governor;
 use super::limits::{Full, Limits, Whose};
@@ -18,8 +19,9 @@ use super::park::Park;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::{PodIdentity, Reviewer};
 use crate::governor::server::refused;
+use crate::serve::admission::Full as ConnectionsFull;
 use crate::serve::bodies::{Bodies, Sizes};
-use crate::serve::{Peer, query};
+use crate::serve::{Connection, Peer, query};
 use crate::telemetry::Metrics;
 use crate::wire::access::{Call, Caller, Found, Row, find, methods};
 use crate::wire::agent::{AskWanted, Goodbye, Register, Report, Spawn, Wanted};
@@ -67,9 +69,31 @@ pub fn routes(gateway: Arc<Gateway>) -> axum::Router {
     axum::Router::new().route("/openapi.json", get(document).fallback(async || wrong_method(&["GET"]))).fallback(answer).with_state(gateway)
 }
 
-async fn document() -> Response {
-    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document().to_string());
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+/// The OpenAPI document and its entity tag.
+static DOCUMENT: LazyLock<(String, String)> = LazyLock::new(|| {
+    let document = openapi::document().to_string();
+    let digest = Sha256::digest(document.as_bytes());
+    let tag = digest.iter().take(16).fold(String::from("\""), |tag, byte| format!("{tag}{byte:02x}")) + "\"";
+    (document, tag)
+});
+/// How long a client may use the document without asking again, in seconds.
+const DOCUMENT_CACHE: &str = "public, max-age=3600";
+
+async fn document(request: Request) -> Response {
+    // Requests on connections that are not known were counted before.
+    let connection = request.extensions().get::<Connection>().filter(|connection| connection.is_known());
+    if let Some(connection) = connection
+        && !connection.take_turn().await
+    {
+        return refused(&Refusal::new(Code::TooManyCalls, "too many requests come from this address").retry_after(1));
+    }
+    let (text, tag) = &*DOCUMENT;
+    let fresh = [(header::ETAG, tag.as_str()), (header::CACHE_CONTROL, DOCUMENT_CACHE)];
+    let known = request.headers().get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    if known.flat_map(|value| value.split(',')).any(|one| matches!(one.trim(), one if one == "*" || one.trim_start_matches("W/") == tag)) {
+        return (StatusCode::NOT_MODIFIED, fresh).into_response();
+    }
+    (fresh, [(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
 }
 
 async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
@@ -100,11 +124,33 @@ fn wrong_method(methods: &[&str]) -> Response {
     response
 }
 
-/// Whose call it is: the pod that its token is bound to, unless it ended.
-pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, peer: Option<Peer>) -> Result<PodIdentity, Refusal> {
-    let peer = peer.map(|peer| peer.0.to_string()).unwrap_or_default();
+/// Whose call it is: the pod that its token is bound to, unless it ended. The connection of the call is a known one from then on.
+pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, extensions: &Extensions) -> Result<PodIdentity, Refusal> {
+    let peer = extensions.get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
+    let identified = vouched(gateway, headers, &peer).await;
+    if let Some(connection) = extensions.get::<Connection>() {
+        match &identified {
+            Ok(pod) => connection.admit(&pod.namespace).map_err(no_place)?,
+            Err(refusal) if refusal.code.passes() => {}
+            Err(_) => connection.refuse(),
+        }
+    }
+    identified
+}
+
+/// Why a call is refused whose connection cannot become known.
+fn no_place(full: ConnectionsFull) -> Refusal {
+    let message = match full {
+        ConnectionsFull::Namespace => "the agents of this namespace have as many connections as they may",
+        ConnectionsFull::Address => "this address has as many connections as it may",
+        ConnectionsFull::Gone => "the connection gave way to another one",
+    };
+    Refusal::new(Code::TooManyCalls, message).retry_after(1)
+}
+
+async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
     let may_ask = || {
-        let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(&peer, now());
+        let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(peer, now());
         let message = "too many unknown tokens come from this address";
         if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
     };
@@ -117,8 +163,7 @@ pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, peer: Optio
 }
 
 async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response, Refusal> {
-    let peer = request.extensions().get::<Peer>().copied();
-    let pod = identify(gateway, request.headers(), peer).await?;
+    let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let row = match row {
         Found::Row(row) => row,
         Found::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),

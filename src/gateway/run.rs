@@ -107,9 +107,9 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     });
     let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
     let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
-    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics, models: models.clone() });
-    let bounds = Bounds { streams: 64, given_up: 20, last_calls: LAST_CALLS };
-    let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), served.clone());
+    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics: metrics.clone(), models: models.clone() });
+    let bounds = Bounds { last_calls: LAST_CALLS, ..Bounds::AGENTS };
+    let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);
     let ended = tokio::select! {
         // A task beside never ends by itself: it has failed.

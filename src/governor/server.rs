@@ -15,6 +15,7 @@ use super::caller::Caller;
 use super::{budget, calls};
 use crate::cluster::token::Reviewer;
 use crate::controller::{Context, Key};
+use crate::serve::Connection;
 use crate::serve::bodies::{Bodies, Sizes};
 use crate::wire::access::{Call, Found, find};
 use crate::wire::body::MAX_BYTES;
@@ -73,9 +74,12 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     if context.leadership.check().is_err() {
         return Err(Refusal::away("this replica does not lead"));
     }
-    let holder = governor.reviewer.review(request.headers(), || Ok(())).await?;
-    if holder.user != governor.gateway {
-        return Err(Refusal::new(Code::NotAllowed, format!("{} is not the gateways' ServiceAccount", holder.user)));
+    vouched(governor, request.headers()).await?;
+    // A gateway's connection carries the calls of all its agents and its stream of changes: once known, it is not ended for a token
+    // that is refused later. Each call is.
+    if let Some(connection) = request.extensions().get::<Connection>() {
+        let full = |_| Refusal::new(Code::TooManyCalls, "the gateways have as many connections as they may").retry_after(1);
+        connection.admit(&governor.gateway).map_err(full)?;
     }
     let row = match find(request.method().as_str(), request.uri().path()) {
         Found::Row(row) => row,
@@ -114,6 +118,15 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         Some(answer) => answered(&answer),
         None => StatusCode::NO_CONTENT.into_response(),
     })
+}
+
+/// Whether a gateway calls.
+async fn vouched(governor: &Governor, headers: &HeaderMap) -> Result<(), Refusal> {
+    let holder = governor.reviewer.review(headers, || Ok(())).await?;
+    if holder.user != governor.gateway {
+        return Err(Refusal::new(Code::NotAllowed, format!("{} is not the gateways' ServiceAccount", holder.user)));
+    }
+    Ok(())
 }
 
 fn value(headers: &HeaderMap, name: &'static str) -> Result<String, Refusal> {

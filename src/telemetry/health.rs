@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::Metrics;
+use crate::serve::{Bounds, serve_plain};
 
 /// What stands between this process and being ready, by check.
 #[derive(Clone, Debug, Default)]
@@ -50,8 +51,8 @@ pub async fn serve(address: SocketAddr, health: Health, metrics: Metrics, stop: 
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
-        .with_state((health, metrics));
-    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await
+        .with_state((health, metrics.clone()));
+    serve_plain(listener, Bounds::HEALTH, routes, metrics, stop).await
 }
 
 async fn readyz(State((health, _)): State<(Health, Metrics)>) -> impl IntoResponse {

@@ -141,6 +141,34 @@ struct Because {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfClass {
+    listener: &'static str,
+    class: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TurnedAway {
+    listener: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Default)]
+struct Connections {
+    open: Family<OfClass, Gauge>,
+    refused: Family<TurnedAway, Counter>,
+}
+
+impl Connections {
+    fn register(registry: &mut Registry) -> Self {
+        let connections = Self::default();
+        let Self { open, refused } = &connections;
+        registry.register("connections", "Connections by listener and class: strange, or known by a token", open.clone());
+        registry.register("connections_refused", "Connections that were turned away, by listener and reason", refused.clone());
+        connections
+    }
+}
+
 #[derive(Default)]
 struct Budgets {
     limit: Family<Limit, Gauge>,
@@ -190,6 +218,7 @@ struct Inner {
     model_calls: Family<ModelCall, Histogram, fn() -> Histogram>,
     first_bytes: Family<OfDialect, Histogram, fn() -> Histogram>,
     notifications: Family<Notified, Counter>,
+    connections: Connections,
     leader: Gauge,
     epoch: Gauge<f64, AtomicU64>,
 }
@@ -242,6 +271,7 @@ impl Default for Metrics {
         registry.register("gateway_ttft_seconds", "Time from a model call to the first part of its answer", first_bytes.clone());
         let notifications = Family::default();
         registry.register("notifications", "Tries to tell a webhook, by outcome, and notices that were lost", notifications.clone());
+        let connections = Connections::register(&mut registry);
         let leader = Gauge::default();
         registry.register("leader", "1 while this process leads", leader.clone());
         let epoch = Gauge::default();
@@ -266,6 +296,7 @@ impl Default for Metrics {
             model_calls,
             first_bytes,
             notifications,
+            connections,
             leader,
             epoch,
         }))
@@ -403,6 +434,18 @@ impl Metrics {
         self.0.notifications.get_or_create(&Notified { outcome, webhook: webhook.to_owned() }).inc();
     }
 
+    /// So many connections a listener has.
+    pub fn connections(&self, listener: &'static str, strange: usize, known: usize) {
+        for (class, count) in [("strange", strange), ("known", known)] {
+            self.0.connections.open.get_or_create(&OfClass { listener, class }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A listener turned a connection away, or did not let it become a known one.
+    pub fn connection_refused(&self, listener: &'static str, reason: &'static str) {
+        self.0.connections.refused.get_or_create(&TurnedAway { listener, reason }).inc();
+    }
+
     /// We lead now, under this owner epoch.
     pub fn leading(&self, epoch: i64) {
         self.0.leader.set(1);
@@ -440,6 +483,8 @@ mod tests {
         metrics.breakers([circuit("default", State::Open), circuit("gone", State::Closed)]);
         metrics.breakers([circuit("default", State::Open)]);
         metrics.breaker_moved("work", "closed", "open", 2);
+        metrics.connections("agents", 3, 5);
+        metrics.connection_refused("agents", "evicted");
         let text = metrics.text().expect("encodes");
         assert!(text.contains(r#"spillway_api_requests_total{verb="patch",resource="agents/status",code="200"} 1"#), "{text}");
         assert!(
@@ -451,6 +496,8 @@ mod tests {
         assert!(!text.contains("gone") && text.contains(r#"spillway_budget_refusals_total{reason="used"} 1"#), "{text}");
         assert!(text.contains(r#"spillway_breaker_state{namespace="n",breaker="default",circuit="work/p"} 2"#), "{text}");
         assert!(text.contains(r#"spillway_breaker_transitions_total{guard="work",from="closed",to="open"} 2"#), "{text}");
+        assert!(text.contains(r#"spillway_connections{listener="agents",class="known"} 5"#), "{text}");
+        assert!(text.contains(r#"spillway_connections_refused_total{listener="agents",reason="evicted"} 1"#), "{text}");
         assert!(text.contains("spillway_leader 1") && text.contains("spillway_owner_epoch 42"), "{text}");
     }
 }

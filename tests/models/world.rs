@@ -30,18 +30,19 @@ use spillway::governor::server::refused;
 use spillway::pki::authority::{Pair, authority, serving};
 use spillway::pki::tls::{self, Serving};
 use spillway::serve::bodies::Bodies;
-use spillway::serve::{Bounds, bind, serve_tls};
+use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
 use spillway::wire::governor::{Change, OWNER_EPOCH};
 use spillway::wire::meter::{Acked, Begin, Dialect, End, Extend, Extended, Given, Hold, Open, Room, Settle, Settles, Target, Way};
-use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_TLS_NAME, Refusal};
+use spillway::wire::{Code, GATEWAY_AUDIENCE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME, Refusal};
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
+use tower::util::MapRequestLayer;
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-const BOUNDS: Bounds = Bounds { streams: 64, given_up: 20, last_calls: Duration::ZERO };
+const BOUNDS: Bounds = Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS };
 
 /// Waits until `look` finds something.
 pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -55,6 +56,12 @@ pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Providers and governors of the tests look at no token.
+fn let_in(request: Request) -> Request {
+    request.extensions().get::<Connection>().expect("served").admit("clients").expect("a place");
+    request
+}
+
 async fn served(pair: &Pair, routes: axum::Router, second: bool) -> SocketAddr {
     let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
     let address = listener.local_addr().expect("bound");
@@ -64,7 +71,8 @@ async fn served(pair: &Pair, routes: axum::Router, second: bool) -> SocketAddr {
     if !second {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
     }
-    tokio::spawn(serve_tls(listener, config, BOUNDS, routes, CancellationToken::new()));
+    let routes = routes.layer(MapRequestLayer::new(let_in));
+    tokio::spawn(serve_tls(listener, config, BOUNDS, routes, Metrics::default(), CancellationToken::new()));
     address
 }
 
@@ -389,6 +397,7 @@ pub struct World {
     /// Fields that pass a gateway although they may cost more than their tokens say.
     pub allowed_fields: Vec<String>,
     ca: Pair,
+    provider_certificate: String,
     address: SocketAddr,
 }
 
@@ -414,10 +423,13 @@ impl World {
         let now = jiff::Timestamp::now().as_second();
         let ca = authority(now).expect("a CA");
         let provider = Arc::new(Provider::default());
-        let pair = serving(&ca, "localhost", now).expect("a certificate");
+        // Spillway's authority vouches for no provider.
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let pair = Pair { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), times: ca.times };
         let answers = provider.clone();
         let app = axum::Router::new().fallback(move |request: Request| answers.clone().answer(request));
         let port = served(&pair, app, second).await.port();
+        let provider_certificate = pair.certificate;
         let origin = format!("https://localhost:{port}");
         let target = Target { origin: origin.clone(), dialect: Dialect::Anthropic, credential: Some("key".into()), credential_type: None };
         let table = Table {
@@ -442,7 +454,7 @@ impl World {
         let address = served(&pair, routes, true).await;
         let secrets = Secrets::default();
         secrets.lock().expect("whole").insert("key".into(), secret("spillway.dev/model-credential", &origin, "team-key"));
-        Self { leader, provider, origin, secrets, folder, allowed_fields: Vec::new(), ca, address }
+        Self { leader, provider, origin, secrets, folder, allowed_fields: Vec::new(), ca, provider_certificate, address }
     }
 
     /// A gateway with the journal `journal`.
@@ -461,7 +473,7 @@ impl World {
             listening.run(|_| ()).await;
         });
         tasks.spawn(telling.run());
-        let origins = json!([{"origin": self.origin, "allowPrivate": private, "caBundle": self.ca.certificate}]).to_string();
+        let origins = json!([{"origin": self.origin, "allowPrivate": private, "caBundle": self.provider_certificate}]).to_string();
         let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
         let credentials = Credentials::new(client.clone(), "spillway-gateway", "spillway-system");
         let mut models = Models::new(meter.clone(), upstream.clone(), credentials, times);
@@ -472,6 +484,29 @@ impl World {
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
         let gateway = Gateway { reviewer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models };
         Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, _tasks: tasks }
+    }
+}
+
+impl World {
+    /// Serves `side` to agents.
+    pub async fn serve(&self, side: &Side, bounds: Bounds) -> SocketAddr {
+        self.listen(side.routes.clone(), side.metrics.clone(), bounds).await
+    }
+
+    /// Serves `routes` as a gateway's are served.
+    pub async fn listen(&self, routes: axum::Router, metrics: Metrics, bounds: Bounds) -> SocketAddr {
+        let pair = serving(&self.ca, GATEWAY_TLS_NAME, jiff::Timestamp::now().as_second()).expect("a certificate");
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let certificate = Serving::default();
+        certificate.set(&pair).expect("a certificate");
+        tokio::spawn(serve_tls(listener, tls::server(certificate), bounds, routes, metrics, CancellationToken::new()));
+        address
+    }
+
+    /// Certificates to trust.
+    pub fn bundle(&self) -> String {
+        self.ca.certificate.clone()
     }
 }
 

@@ -43,7 +43,6 @@ use super::meter::Meter;
 use super::routes::{Gateway, identify, now, too_many};
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
-use crate::serve::Peer;
 use crate::serve::bodies::{Bodies, Sizes};
 use crate::serve::turns::{Bounds, Full, Turns};
 use crate::wire::meter::{Dialect, ITEM, Target, Way};
@@ -212,8 +211,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     let route = spillway_dialect::route(request.method().as_str(), path, uri.query());
     tongue.dialect = route.as_ref().and_then(|route| route.dialect);
     tongue.stream = route.as_ref().and_then(|route| route.stream).unwrap_or_default();
-    let peer = request.extensions().get::<Peer>().copied();
-    let pod = identify(gateway, request.headers(), peer).await?;
+    let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let route = route.ok_or_else(|| {
         let message = "Spillway passes on the calls that it can count: messages, chat completions, responses, generateContent, their \
                        counting of tokens, and lists of models";

@@ -1,0 +1,187 @@
+//! Which connections may exist. Pure: the time comes in as an argument.
+//!
+//! A connection is strange until a request on it was let in by a vouched-for token; from then on it is known. Strange ones are
+//! counted by address, and an old one gives way to a new one. Known ones are counted by namespace, and never give way.
+//!
+//! What always holds: there are never more strange connections than there are places, nor more of one address than it may
+//! have; addresses that take all they can never keep out an address that has few; namespaces that take all they can never take
+//! the last place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Strange connections.
+    pub strange: usize,
+    /// Strange connections of one address.
+    pub strange_per_address: usize,
+    /// Known connections.
+    pub known: usize,
+    /// Known connections of one address.
+    pub known_per_address: usize,
+}
+
+/// An address with at most so many strange connections is likely to be honest: a pod begins with two or three.
+const FEW_PER_ADDRESS: usize = 3;
+/// While all addresses have few, many pods begin at once. Their connections get so much time before one gives way.
+pub const RUSH_GRACE: Duration = Duration::from_secs(5);
+
+/// Number of a connection. Later ones have higher numbers.
+pub type Id = u64;
+
+/// What becomes of a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It has a place. This other connection, if any, lost its own to it and must be ended.
+    Place {
+        /// The number of the new connection.
+        id: Id,
+        /// The connection to end.
+        evicted: Option<Id>,
+    },
+    /// There is no place now. There may be one when a connection ends, and certainly after this time.
+    Later(Duration),
+}
+
+/// Why a connection cannot become known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// Its namespace has its share of all places.
+    Namespace,
+    /// Its address has as many as one may.
+    Address,
+    /// It has lost its place already.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Known {
+    address: IpAddr,
+    namespace: String,
+}
+
+/// All connections of a listener.
+#[derive(Debug)]
+pub struct Admission {
+    capacity: Capacity,
+    last: Id,
+    /// Start of each strange connection, by address.
+    strange: HashMap<IpAddr, BTreeMap<Id, Duration>>,
+    strange_count: usize,
+    known: HashMap<Id, Known>,
+    known_of_address: HashMap<IpAddr, usize>,
+    known_of_namespace: HashMap<String, usize>,
+}
+
+impl Admission {
+    /// No connections yet.
+    pub fn new(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            last: 0,
+            strange: HashMap::new(),
+            strange_count: 0,
+            known: HashMap::new(),
+            known_of_address: HashMap::new(),
+            known_of_namespace: HashMap::new(),
+        }
+    }
+
+    /// Strange and known connections.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.strange_count, self.known.len())
+    }
+
+    /// A connection from `address` begins at `now`. It is strange.
+    pub fn arrive(&mut self, address: IpAddr, now: Duration) -> Arrival {
+        let own = self.strange.get(&address);
+        let victim = if own.is_some_and(|own| own.len() >= self.capacity.strange_per_address) {
+            own.and_then(|own| own.first_key_value()).map(|(id, _)| (address, *id))
+        } else if self.strange_count >= self.capacity.strange {
+            match self.oldest_of_the_most() {
+                Some((_, _, began, count)) if count <= FEW_PER_ADDRESS && now.saturating_sub(began) < RUSH_GRACE => {
+                    return Arrival::Later(RUSH_GRACE.saturating_sub(now.saturating_sub(began)));
+                }
+                most => most.map(|(address, id, _, _)| (address, id)),
+            }
+        } else {
+            None
+        };
+        if let Some((address, id)) = victim {
+            self.forget_strange(address, id);
+        }
+        self.last += 1;
+        self.strange.entry(address).or_default().insert(self.last, now);
+        self.strange_count += 1;
+        Arrival::Place { id: self.last, evicted: victim.map(|(_, id)| id) }
+    }
+
+    /// Of the address that has the most strange connections the oldest one, and how many there are. Of several such addresses,
+    /// that with the oldest connection.
+    fn oldest_of_the_most(&self) -> Option<(IpAddr, Id, Duration, usize)> {
+        let oldest = self.strange.iter().filter_map(|(address, own)| {
+            let (id, began) = own.first_key_value()?;
+            Some((*address, *id, *began, own.len()))
+        });
+        oldest.max_by_key(|(_, id, _, count)| (*count, std::cmp::Reverse(*id)))
+    }
+
+    /// The strange connection `id` of `address` becomes one of the known ones of `namespace`. Of the places that other
+    /// namespaces leave it may have three quarters: alone that of all, and however many take all they can, one more finds some.
+    pub fn admit(&mut self, id: Id, address: IpAddr, namespace: &str) -> Result<(), Full> {
+        if self.known.contains_key(&id) {
+            return Ok(());
+        }
+        if !self.strange.get(&address).is_some_and(|own| own.contains_key(&id)) {
+            return Err(Full::Gone);
+        }
+        let own = self.known_of_namespace.get(namespace).copied().unwrap_or_default();
+        let left_by_others = self.capacity.known.saturating_sub(self.known.len() - own);
+        if (own + 1) * 4 > left_by_others * 3 {
+            return Err(Full::Namespace);
+        }
+        if self.known_of_address.get(&address).copied().unwrap_or_default() >= self.capacity.known_per_address {
+            return Err(Full::Address);
+        }
+        self.forget_strange(address, id);
+        *self.known_of_namespace.entry(namespace.to_owned()).or_default() += 1;
+        *self.known_of_address.entry(address).or_default() += 1;
+        self.known.insert(id, Known { address, namespace: namespace.to_owned() });
+        Ok(())
+    }
+
+    /// The connection `id` of `address` has ended. It may have lost its place before.
+    pub fn leave(&mut self, id: Id, address: IpAddr) {
+        self.forget_strange(address, id);
+        if let Some(Known { address, namespace }) = self.known.remove(&id) {
+            subtract(&mut self.known_of_address, &address);
+            subtract(&mut self.known_of_namespace, &namespace);
+        }
+    }
+
+    fn forget_strange(&mut self, address: IpAddr, id: Id) {
+        let Some(own) = self.strange.get_mut(&address) else { return };
+        if own.remove(&id).is_some() {
+            self.strange_count -= 1;
+        }
+        if own.is_empty() {
+            self.strange.remove(&address);
+        }
+    }
+}
+
+fn subtract<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -1,0 +1,300 @@
+//! One connection, as requests on it and its driver see it; and the register of all of a listener's connections.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Bounds;
+use super::admission::{Admission, Arrival, Full, Id};
+use super::lifetime::{Lifetime, Step};
+use super::rate::AddressRates;
+use crate::telemetry::Metrics;
+
+/// Why a connection, or a request on it, was turned away: label of a metric.
+mod reason {
+    /// A strange connection gave way to a new one.
+    pub const EVICTED: &str = "evicted";
+    /// No request on it was let in within its time.
+    pub const NOT_ADMITTED: &str = "not_admitted";
+    /// The token of a known connection was refused.
+    pub const TOKEN_REFUSED: &str = "token_refused";
+    /// Its address sends more requests without a token that is vouched for than it may.
+    pub const RATE: &str = "rate";
+    /// Its namespace has all known connections that it may have.
+    pub const NAMESPACE: &str = "namespace";
+    /// Its address has all known connections that it may have.
+    pub const ADDRESS: &str = "address";
+}
+
+struct State {
+    admission: Admission,
+    /// How to end each strange connection.
+    ends: HashMap<Id, CancellationToken>,
+    rates: AddressRates,
+}
+
+struct Shared {
+    bounds: Bounds,
+    metrics: Metrics,
+    began: Instant,
+    state: Mutex<State>,
+    /// A place was given back.
+    freed: Notify,
+}
+
+/// All connections of a listener. Cheap to clone.
+#[derive(Clone)]
+pub struct Register(Arc<Shared>);
+
+impl Register {
+    /// No connections yet.
+    pub fn new(bounds: Bounds, metrics: Metrics) -> Self {
+        let admission = Admission::new(bounds.capacity);
+        let state = Mutex::new(State { admission, ends: HashMap::new(), rates: AddressRates::default() });
+        Self(Arc::new(Shared { bounds, metrics, began: Instant::now(), state, freed: Notify::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    fn show(&self, state: &State) {
+        let (strange, known) = state.admission.counts();
+        self.0.metrics.connections(self.0.bounds.listener, strange, known);
+    }
+
+    fn turned_away(&self, reason: &'static str) {
+        self.0.metrics.connection_refused(self.0.bounds.listener, reason);
+    }
+
+    /// A connection from `address` begins. Else: it has to wait for so long, or until [`Self::freed`].
+    pub fn arrive(&self, address: IpAddr) -> Result<Place, Duration> {
+        let now = self.now();
+        let mut state = self.lock();
+        match state.admission.arrive(address, now) {
+            Arrival::Later(after) => Err(after),
+            Arrival::Place { id, evicted } => {
+                if let Some(end) = evicted.and_then(|id| state.ends.remove(&id)) {
+                    end.cancel();
+                    self.turned_away(reason::EVICTED);
+                }
+                let ended = CancellationToken::new();
+                state.ends.insert(id, ended.clone());
+                self.show(&state);
+                let lifetime = Mutex::new(Lifetime::new(self.0.bounds.times, now));
+                let (known, waits, changed) = (AtomicBool::new(false), AtomicBool::new(false), Notify::new());
+                Ok(Place(Connection(Arc::new(Inner { register: self.clone(), id, address, known, waits, lifetime, changed, ended }))))
+            }
+        }
+    }
+
+    /// Waits until a place is given back. For one task only.
+    pub async fn freed(&self) {
+        self.0.freed.notified().await;
+    }
+}
+
+struct Inner {
+    register: Register,
+    id: Id,
+    address: IpAddr,
+    known: AtomicBool,
+    /// A request on it waits for its address's turn.
+    waits: AtomicBool,
+    lifetime: Mutex<Lifetime>,
+    /// What is to be done with it may be due earlier now.
+    changed: Notify,
+    ended: CancellationToken,
+}
+
+/// The connection of a request: an extension of every request. Cheap to clone.
+#[derive(Clone)]
+pub struct Connection(Arc<Inner>);
+
+/// The place of a connection, until it is dropped.
+pub struct Place(Connection);
+
+impl Place {
+    /// Whose place it is.
+    pub fn connection(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Inner { register, id, address, .. } = &*self.0.0;
+        let mut state = register.lock();
+        state.ends.remove(id);
+        state.admission.leave(*id, *address);
+        register.show(&state);
+        drop(state);
+        register.0.freed.notify_one();
+    }
+}
+
+impl Connection {
+    /// A request on it is let in: it is one of the known connections of `namespace` from now on. An error: there is no place for
+    /// it among them, and the request must be refused.
+    pub fn admit(&self, namespace: &str) -> Result<(), Full> {
+        let Inner { register, id, address, known, lifetime: _, waits: _, changed: _, ended: _ } = &*self.0;
+        if known.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut state = register.lock();
+        match state.admission.admit(*id, *address, namespace) {
+            Ok(()) => {}
+            Err(full) => {
+                drop(state);
+                match full {
+                    Full::Namespace => register.turned_away(reason::NAMESPACE),
+                    Full::Address => register.turned_away(reason::ADDRESS),
+                    Full::Gone => {}
+                }
+                return Err(full);
+            }
+        }
+        // Its handshake and this request do not count.
+        if state.ends.remove(id).is_some() {
+            state.rates.give_back(*address);
+            state.rates.give_back(*address);
+        }
+        register.show(&state);
+        drop(state);
+        self.lifetime().admitted();
+        known.store(true, Ordering::Release);
+        register.0.freed.notify_one();
+        Ok(())
+    }
+
+    /// The token of a request on it is refused, for good. A known connection takes no more requests then.
+    pub fn refuse(&self) {
+        if self.is_known() {
+            self.lifetime().refused();
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Whether a request on it was let in.
+    pub fn is_known(&self) -> bool {
+        self.0.known.load(Ordering::Acquire)
+    }
+
+    /// Counts one request of its address, and waits while the address has none left. False: another request on it waits already.
+    pub async fn take_turn(&self) -> bool {
+        let Inner { register, address, waits, .. } = &*self.0;
+        let mut waiting = None;
+        loop {
+            let now = register.now();
+            let taken = register.lock().rates.take(*address, now);
+            let Err(after) = taken else { return true };
+            if waiting.is_none() {
+                if waits.swap(true, Ordering::AcqRel) {
+                    register.turned_away(reason::RATE);
+                    return false;
+                }
+                waiting = Some(Waiting(waits));
+            }
+            tokio::time::sleep(after).await;
+        }
+    }
+
+    fn lifetime(&self) -> MutexGuard<'_, Lifetime> {
+        self.0.lifetime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The head of a request is complete. Its answer is not handed over until this is dropped.
+    pub(super) fn begin(&self) -> Running {
+        self.lifetime().request_began();
+        Running(self.clone())
+    }
+
+    /// Bytes came (HTTP/1).
+    pub(super) fn bytes_came(&self) {
+        let begins = self.lifetime().bytes_came(self.0.register.now());
+        // A strange one ends earlier than its head must be whole.
+        if begins && self.is_known() {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// It was told to close.
+    pub(super) fn closing(&self) {
+        let (now, mut lifetime) = (self.0.register.now(), self.lifetime());
+        if lifetime.step(now) == Step::Close {
+            // A known one that is closed for its rest is not turned away.
+            if !self.is_known() {
+                self.0.register.turned_away(reason::NOT_ADMITTED);
+            } else if lifetime.is_refused() {
+                self.0.register.turned_away(reason::TOKEN_REFUSED);
+            }
+        }
+        lifetime.closing(now);
+    }
+
+    /// What is to be done now; times are those of [`Self::at`].
+    pub(super) fn step(&self) -> Step {
+        self.lifetime().step(self.0.register.now())
+    }
+
+    /// The instant of a time.
+    pub(super) fn at(&self, time: Duration) -> Instant {
+        self.0.register.0.began + time
+    }
+
+    /// When a strange connection is over that begins now.
+    pub(super) fn strange_until(&self) -> Instant {
+        Instant::now() + self.0.register.0.bounds.times.strange
+    }
+
+    /// Waits until its next step may be another one.
+    pub(super) async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    /// Ends it now.
+    pub(super) fn end(&self) {
+        self.0.ended.cancel();
+    }
+
+    /// Waits until it has to end: another one has its place.
+    pub(super) async fn ended(&self) {
+        self.0.ended.cancelled().await;
+    }
+
+    pub(super) fn address(&self) -> IpAddr {
+        self.0.address
+    }
+}
+
+/// A request that waits for its turn.
+struct Waiting<'a>(&'a AtomicBool);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A request that runs.
+pub(super) struct Running(Connection);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let now = self.0.0.register.now();
+        let none_runs = self.0.lifetime().request_ended(now);
+        if none_runs && self.0.is_known() {
+            self.0.0.changed.notify_one();
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Accepting connections, shaking hands apart from each other, serving until told to stop.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use super::connection::{Connection, Place, Register};
+use super::io::{Answer, Watched};
+use super::lifetime::Step;
+use super::{Bounds, Peer};
+use crate::telemetry::Metrics;
+
+/// Bytes of a request's head, and of trailers (HTTP/1). A token has about 2 kB.
+const HEAD_BYTES: usize = 32 * 1024;
+/// Fields in a request's head (HTTP/1).
+const HEAD_FIELDS: usize = 64;
+/// Bytes of a request's fields, and 32 for each of them (HTTP/2).
+const HEADER_LIST_BYTES: u32 = 16 * 1024;
+/// Bytes of a frame (HTTP/2).
+const FRAME_BYTES: u32 = 16 * 1024;
+/// Bytes of fields remembered to shorten later ones (HTTP/2).
+const HEADER_TABLE_BYTES: u32 = 4 * 1024;
+/// Bytes of an answer that wait to be sent (HTTP/2).
+const SEND_BUFFER_BYTES: usize = 128 * 1024;
+/// Streams that the server had to reset for errors of the peer: one more ends the connection (HTTP/2).
+const ERROR_RESETS: usize = 64;
+/// Between two pings of the server, which find out whether the peer is there (HTTP/2).
+const PING_PERIOD: Duration = Duration::from_secs(20);
+/// For the answer to one.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// After an error of accepting: the process may be out of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+type Trouble = Box<dyn std::error::Error + Send + Sync>;
+
+/// Serves `routes` over TLS on `listener` until `stop`; then running calls have a moment to end.
+pub async fn serve_tls(
+    listener: TcpListener,
+    config: ServerConfig,
+    bounds: Bounds,
+    routes: axum::Router,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    serve(listener, Some(TlsAcceptor::from(Arc::new(config))), bounds, routes, metrics, stop).await
+}
+
+/// Serves `routes` without TLS, by HTTP/1. All connections stay strange, and are short.
+pub async fn serve_plain(
+    listener: TcpListener,
+    bounds: Bounds,
+    routes: axum::Router,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    serve(listener, None, bounds, routes, metrics, stop).await
+}
+
+async fn serve(
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    bounds: Bounds,
+    routes: axum::Router,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let (register, tasks) = (Register::new(bounds, metrics), TaskTracker::new());
+    while let Some((stream, place)) = next(&listener, &register, &stop).await {
+        let (acceptor, routes, stop) = (acceptor.clone(), routes.clone(), stop.clone());
+        tasks.spawn(async move {
+            let connection = place.connection();
+            let ended = tokio::select! {
+                ended = one(stream, acceptor, bounds, routes, connection, &stop) => ended,
+                () = connection.ended() => Ok(()),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(peer = %connection.address(), %error, "a connection ended");
+            }
+        });
+    }
+    tasks.close();
+    let _ = tokio::time::timeout(bounds.last_calls, tasks.wait()).await;
+    Ok(())
+}
+
+/// The next connection that has a place. None: we stop.
+async fn next(listener: &TcpListener, register: &Register, stop: &CancellationToken) -> Option<(TcpStream, Place)> {
+    let (stream, peer) = loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return None,
+        };
+        match accepted {
+            Ok(accepted) => break accepted,
+            Err(error) => {
+                // Out of descriptors, or a connection that went before it came: neither ends a server.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    };
+    let address = peer.ip().to_canonical();
+    loop {
+        let after = match register.arrive(address) {
+            Ok(place) => return Some((stream, place)),
+            Err(after) => after,
+        };
+        // Others wait in the kernel meanwhile.
+        tokio::select! {
+            () = tokio::time::sleep(after) => {}
+            () = register.freed() => {}
+            () = stop.cancelled() => return None,
+        }
+    }
+}
+
+/// The version of HTTP that a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    First,
+    Second,
+}
+
+async fn one(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    bounds: Bounds,
+    routes: axum::Router,
+    connection: &Connection,
+    stop: &CancellationToken,
+) -> Result<(), Trouble> {
+    stream.set_nodelay(true)?;
+    let Some(acceptor) = acceptor else { return drive(stream, Protocol::First, bounds, routes, connection, stop).await };
+    let shaking = async {
+        // A handshake costs more than most requests.
+        connection.take_turn().await;
+        acceptor.accept(stream).await
+    };
+    let stream = tokio::select! {
+        shaken = tokio::time::timeout_at(connection.strange_until(), shaking) => shaken??,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
+    let protocol = if second { Protocol::Second } else { Protocol::First };
+    drive(stream, protocol, bounds, routes, connection, stop).await
+}
+
+/// Serves one connection whose handshake is over.
+pub(super) async fn drive<S>(
+    stream: S,
+    protocol: Protocol,
+    bounds: Bounds,
+    routes: axum::Router,
+    connection: &Connection,
+    stop: &CancellationToken,
+) -> Result<(), Trouble>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let whose = connection.clone();
+    let service = service_fn(move |request| answer(request, whose.clone(), routes.clone()));
+    match protocol {
+        Protocol::Second => {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_PERIOD)
+                .keep_alive_timeout(PING_TIMEOUT)
+                .max_concurrent_streams(bounds.streams)
+                .max_pending_accept_reset_streams(bounds.given_up)
+                .max_local_error_reset_streams(ERROR_RESETS)
+                .max_header_list_size(HEADER_LIST_BYTES)
+                .max_frame_size(FRAME_BYTES)
+                .header_table_size(HEADER_TABLE_BYTES)
+                .max_send_buf_size(SEND_BUFFER_BYTES)
+                .initial_stream_window_size(bounds.stream_window_bytes)
+                .initial_connection_window_size(bounds.connection_window_bytes);
+            let serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            live(serving, |serving| serving.graceful_shutdown(), connection, stop).await
+        }
+        Protocol::First => {
+            let mut builder = http1::Builder::new();
+            // How long a head may take is the lifetime's to say: it depends on what the connection did before.
+            builder.timer(TokioTimer::new()).header_read_timeout(None);
+            builder.max_buf_size(HEAD_BYTES).max_header_size(HEAD_BYTES).max_headers(HEAD_FIELDS);
+            let stream = TokioIo::new(Watched::new(stream, connection.clone()));
+            let serving = std::pin::pin!(builder.serve_connection(stream, service));
+            live(serving, |serving| serving.graceful_shutdown(), connection, stop).await
+        }
+    }
+}
+
+/// Drives `serving` for as long as its connection may live.
+async fn live<C: Future<Output = hyper::Result<()>>>(
+    mut serving: Pin<&mut C>,
+    close: impl Fn(Pin<&mut C>),
+    connection: &Connection,
+    stop: &CancellationToken,
+) -> Result<(), Trouble> {
+    let mut stopping = false;
+    loop {
+        let until = match connection.step() {
+            Step::End => return Ok(()),
+            Step::Close => {
+                close(serving.as_mut());
+                connection.closing();
+                continue;
+            }
+            Step::WaitUntil(time) => Some(connection.at(time)),
+            Step::Wait => None,
+        };
+        let due = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = serving.as_mut() => return Ok(ended?),
+            () = due => {}
+            () = connection.changed() => {}
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                close(serving.as_mut());
+                connection.closing();
+            }
+        }
+    }
+}
+
+async fn answer(mut request: Request<Incoming>, connection: Connection, routes: axum::Router) -> Result<Response<Answer>, Infallible> {
+    let running = connection.begin();
+    // What waits is bounded: more than one request of a connection that is not known ends it.
+    let response = if connection.is_known() || connection.take_turn().await {
+        request.extensions_mut().insert(Peer(connection.address()));
+        request.extensions_mut().insert(connection);
+        routes.oneshot(request.map(Body::new)).await?
+    } else {
+        connection.end();
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        response
+    };
+    Ok(response.map(|body| Answer::new(body, running)))
+}
