@@ -15,7 +15,7 @@ STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --targe
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
 
-.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint deny supply-chain unit fuzz fuzz-night chart e2e clients bench bench-ledger
+.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint deny supply-chain unit fuzz fuzz-night h2spec chart e2e clients bench bench-ledger
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: toolchain ## the main job: a cluster, the operator, Codex at work, agents 
 demo-down: ## remove what `make demo` made
 	@CLUSTER='$(CLUSTER)' e2e/demo.sh down
 
-test: toolchain fmt lint deny supply-chain unit fuzz e2e ## everything: format, lint, licences, advisories, supply chain, unit, property, fuzzing, fake API server, chart, real cluster
+test: toolchain fmt lint deny supply-chain unit h2spec fuzz e2e ## everything: format, lint, licences, advisories, supply chain, unit, property, fuzzing, HTTP/2, fake API server, chart, real cluster
 	@echo "all tests passed"
 
 toolchain:
@@ -79,6 +79,13 @@ $(TOOLS)/bin/cargo-deny:
 unit: ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked
 	tests/docs.sh
+
+h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener with HTTP/2
+	H2SPEC="$(TOOLS)/bin/h2spec" cargo test --locked --package spillway --test protocol h2spec
+
+# A program in Go, which the cluster's build needs too; its versions are pinned by the module.
+$(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum
+	cd tests/h2spec && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/summerwind/h2spec/cmd/h2spec
 
 fuzz: toolchain ## run each fuzz target for FUZZ_SECONDS (60), two at a time, from the corpus in fuzz/corpus
 	fuzz/run.sh

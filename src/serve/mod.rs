@@ -12,6 +12,7 @@
 //! | [`connection`] | one connection, and the register of all |
 //! | [`listener`] | accepting, shaking hands, serving |
 //! | `io` | what tells a lifetime of bytes and answers |
+//! | [`bodies`] | memory of the bodies of calls |
 //! | [`query`], [`turns`] | reading queries; places taken in turns |
 
 pub mod admission;
