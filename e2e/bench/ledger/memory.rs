@@ -213,7 +213,7 @@ impl<'a> Driver<'a> {
         };
         let route = fresh.as_mut().unwrap_or(&mut self.kept);
         loop {
-            match self.meter.hold(&self.caller.session, self.id, route, &body(), MODEL) {
+            match self.meter.hold(&self.caller.session, self.id, route, &body(), (NAMESPACE, MODEL)) {
                 Held::Given { .. } => break,
                 // A record is being written.
                 Held::Soon => std::thread::sleep(Duration::from_millis(1)),
@@ -254,7 +254,7 @@ mod tests {
                 for around in [Around::Governor, Around::Least] {
                     let mut kept = callers[0].route(&meter).expect("a route");
                     drop(Driver::begin(&meter, &callers[0], around));
-                    let held = meter.hold(&callers[0].session, 1_000, &mut kept, &body(), MODEL);
+                    let held = meter.hold(&callers[0].session, 1_000, &mut kept, &body(), (NAMESPACE, MODEL));
                     assert!(matches!(&held, Held::Given { path, .. } if path.len() == depth), "{depth}: {held:?}");
                 }
                 over.store(true, Ordering::Relaxed);

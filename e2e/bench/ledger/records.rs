@@ -84,7 +84,7 @@ fn demand(meter: &Meter, namespace: &str, budgets: usize, session: &str) {
     for (id, number) in (1..).zip(0..budgets) {
         let mut route = Route::new(Vec::new(), Some(Key::budget(namespace, &format!("b{number}"))), "worker");
         let body = Body { bytes: 800, other_tokens: 0, output: Some(64), model_output: None, thinking: 0, choices: 1 };
-        drop(meter.hold(session, id, &mut route, &body, "bench"));
+        drop(meter.hold(session, id, &mut route, &body, (namespace, "bench")));
     }
 }
 

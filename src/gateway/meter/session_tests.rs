@@ -215,7 +215,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
     // Numbers after which there is no next one.
     for (reserved, acked) in [(u64::MAX, 0), (1, u64::MAX)] {
         let first = Line::Session { name: "s".into(), reserved, acked };
-        assert!(Session::restore(&[first.clone(), ended(u64::MAX)], String::new).is_err());
+        assert!(Session::restore(&[first.clone(), over(u64::MAX, true)], String::new).is_err());
         assert!(Session::restore(&[first], String::new).is_err());
     }
     assert!(Session::restore(&[first[0].clone(), Line::Reserved(u64::MAX)], String::new).is_err());

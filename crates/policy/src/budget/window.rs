@@ -289,8 +289,8 @@ mod tests {
     fn a_step_of_the_wall_clock_begins_no_window_again_and_at_most_as_many_more_as_it_skips() {
         let often: Vec<(u64, i64)> = (10..110).map(|minute| (minute, if minute % 2 == 0 { HOUR } else { -HOUR })).collect();
         // The minutes that pass, the steps, and at most how many windows.
-        let cases: [(&str, u64, &[(u64, i64)], usize); 6] = [
-            ("none", 120, &[], 3),
+        let cases = [
+            ("none", 120, [].as_slice(), 3),
             ("an hour back", 120, &[(45, -HOUR)], 3),
             ("an hour ahead", 120, &[(45, HOUR)], 4),
             ("an hour ahead, and put right", 120, &[(45, HOUR), (50, -HOUR)], 4),
