@@ -36,6 +36,9 @@ pub struct Sizes {
 /// through while nothing else does.
 const SHARE: usize = 2;
 
+/// Calls of one namespace that wait for room: each looks again whenever any is given back.
+const WAITING: usize = 16;
+
 /// How many bytes there are. Cheap to clone.
 #[derive(Clone)]
 pub struct Bodies(Arc<Shared>);
@@ -50,11 +53,12 @@ struct Counts {
     sizes: Sizes,
     all: usize,
     of: HashMap<String, usize>,
+    waiting: HashMap<String, usize>,
 }
 
 impl Counts {
     fn new(sizes: Sizes) -> Self {
-        Self { sizes, all: 0, of: HashMap::new() }
+        Self { sizes, all: 0, of: HashMap::new(), waiting: HashMap::new() }
     }
 
     /// Takes room for so many more bytes of a namespace, if there is any for it.
@@ -72,12 +76,41 @@ impl Counts {
 
     fn give_back(&mut self, namespace: &str, bytes: usize) {
         self.all = self.all.saturating_sub(bytes);
-        if let Some(own) = self.of.get_mut(namespace) {
-            *own = own.saturating_sub(bytes);
-            if *own == 0 {
-                self.of.remove(namespace);
-            }
+        subtract(&mut self.of, namespace, bytes);
+    }
+}
+
+/// Takes so many from a namespace's number, which is forgotten when nothing is left of it.
+fn subtract(numbers: &mut HashMap<String, usize>, namespace: &str, count: usize) {
+    if let Some(number) = numbers.get_mut(namespace) {
+        *number = number.saturating_sub(count);
+        if *number == 0 {
+            numbers.remove(namespace);
         }
+    }
+}
+
+/// One of the calls of a namespace that wait, until it is dropped.
+struct Waiting<'a> {
+    bodies: &'a Bodies,
+    namespace: &'a str,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(bodies: &'a Bodies, namespace: &'a str) -> Result<Self, Refusal> {
+        let mut counts = bodies.lock();
+        let waiting = counts.waiting.entry(namespace.to_owned()).or_default();
+        if *waiting >= WAITING {
+            return Err(full());
+        }
+        *waiting += 1;
+        Ok(Self { bodies, namespace })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        subtract(&mut self.bodies.lock().waiting, self.namespace, 1);
     }
 }
 
@@ -98,7 +131,11 @@ impl Place {
 
     /// Takes room for `bytes`; while there is none, waits for a moment.
     async fn wait(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let (bodies, patience) = (self.bodies.clone(), self.bodies.0.sizes.patience);
+        if self.grow(bytes) {
+            return Ok(());
+        }
+        let (bodies, namespace, patience) = (self.bodies.clone(), self.namespace.clone(), self.bodies.0.sizes.patience);
+        let _waiting = Waiting::begin(&bodies, &namespace)?;
         let waiting = async {
             loop {
                 let freed = bodies.0.freed.notified();
@@ -171,6 +208,7 @@ async fn whole(mut body: Body, mut place: Place, most: usize) -> Result<(Vec<u8>
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use proptest::prelude::*;
 
     use super::*;
@@ -237,6 +275,20 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(place);
         assert_eq!(waiting.await.expect("no panic"), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_of_a_namespace_wait_for_room_and_no_more() {
+        let bodies = Bodies::new(MODELS);
+        let (_, _place) = bodies.read("loud", body(MOST)).await.expect("room");
+        let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(bodies.read("loud", body(MOST)))).collect();
+        assert!(waiting.iter_mut().all(|call| call.now_or_never().is_none()));
+        let further = Box::pin(bodies.read("loud", body(MOST))).now_or_never().expect("at once");
+        assert_eq!(code(further), Some(Code::TooManyCalls));
+        let mut other = Box::pin(bodies.read("louder", body(MOST)));
+        assert!((&mut other).now_or_never().is_none(), "another namespace waits, and is not refused");
+        drop((waiting, other));
+        assert!(bodies.lock().waiting.is_empty());
     }
 
     /// The calls of agents that write, where nothing that they wait for is ever done: thousands of them, with the largest bodies.
