@@ -11,6 +11,7 @@ pub mod gate;
 pub mod lease;
 pub mod pace;
 pub mod remembered;
+mod request;
 pub mod served;
 pub mod token;
 pub mod tolerant;

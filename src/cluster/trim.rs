@@ -1,5 +1,5 @@
-//! Answers of the API server without what nobody here reads, and anybody may write: `metadata.managedFields`, and annotations
-//! of others.
+//! Lists and watches of the API server without what nobody here reads, and anybody may write: `metadata.managedFields`, and
+//! annotations of others. One object that is read by its name comes whole: who wrote it may matter, or it is written back.
 //!
 //! Both may be most of an object, and a tree of fields takes up to a hundred times its length once it is read. They are cut
 //! out of the bytes as they arrive, before anything is made of them. What must not happen: that anything else changes.
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_body_util::combinators::MapFrame;
 
+use super::request::describe;
 use crate::api::names;
 
 /// Annotations that are read. The last one is the API server's, and ends a list that is streamed.
@@ -63,19 +64,18 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        // A Lease of ours is written back whole, with what others wrote on it.
-        let whole = request.uri().path().starts_with("/apis/coordination.k8s.io/");
+        let many = matches!(describe(request.method(), request.uri()).0, "list" | "watch");
         let answer = self.0.call(request);
-        Box::pin(async move { answer.await.map(|answer| trimmed(answer, whole)) })
+        Box::pin(async move { answer.await.map(|answer| trimmed(answer, many)) })
     }
 }
 
-fn trimmed<R>(mut answer: http::Response<R>, whole: bool) -> http::Response<MapFrame<R, Map>>
+fn trimmed<R>(mut answer: http::Response<R>, many: bool) -> http::Response<MapFrame<R, Map>>
 where
     R: hyper::body::Body<Data = Bytes> + 'static,
 {
     let json = answer.headers().get(http::header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    let trims = json && !whole;
+    let trims = many && json;
     if trims {
         answer.headers_mut().remove(http::header::CONTENT_LENGTH);
     }

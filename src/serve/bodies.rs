@@ -187,6 +187,11 @@ async fn whole(mut body: Body, mut place: Place, most: usize) -> Result<(Vec<u8>
     // Whoever says how much will come waits for room before any of it is here: with a part of it others might wait for each other.
     let said = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).unwrap_or_default();
     if said > most {
+        // Read as far as a body may go, and kept nowhere: a client that is cut while it sends does not see the answer.
+        let mut passed = 0;
+        while let (true, Some(Ok(frame))) = (passed <= most, body.frame().await) {
+            passed += frame.data_ref().map_or(0, |data| data.len());
+        }
         return Err(too_large());
     }
     place.wait(said).await?;

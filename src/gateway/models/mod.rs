@@ -284,17 +284,14 @@ async fn parse(
     headers: &HeaderMap,
     body: Vec<u8>,
 ) -> Result<spillway_dialect::Call, Refusal> {
-    let text = |name: header::HeaderName| {
-        let mut values = headers.get_all(&name).iter();
-        let (first, second) = (values.next(), values.next());
-        if second.is_some() {
-            return Err(
-                Refusal::new(Code::InvalidBody, format!("{name} is said twice: readers differ in which one counts")).field(name.as_str())
-            );
-        }
-        Ok(first.map(|value| value.to_str().unwrap_or("?").to_owned()))
-    };
-    let (kind, encoding) = (text(header::CONTENT_TYPE)?, text(header::CONTENT_ENCODING)?);
+    let text = |value: &HeaderValue| value.to_str().unwrap_or("?").to_owned();
+    // The first one counts: what goes out is our own, so nobody after us can take another. Some clients add one to their user's.
+    let kind = headers.get(header::CONTENT_TYPE).map(text);
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let encoding = encodings.next().map(text);
+    if encodings.next().is_some() {
+        return Err(Refusal::new(Code::InvalidBody, "content-encoding is said twice").field("content-encoding"));
+    }
     let route = route.clone();
     let parsed = beside(gateway, pod, body.len(), move || spillway_dialect::parse(&route, kind.as_deref(), encoding.as_deref(), body));
     Ok(parsed.await??)
