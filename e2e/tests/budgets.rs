@@ -54,7 +54,8 @@ impl Call {
         Self { body: body(input), estimate, costs, most: estimate }
     }
 
-    /// Likewise, in words so long that they seem to be more than it may write: its hold is extended while it runs.
+    /// Likewise, in words so long that they seem to be more than it may write: its hold is extended while it runs, and what the
+    /// provider says it used in the end is too little to be believed.
     fn extended(modes: &str, output: i64, percent: i64) -> Self {
         let long = 128;
         let call = Self::new(&format!("--long-{long}{modes}"), true, output, percent);
@@ -238,6 +239,10 @@ struct Made {
     life: Life,
     /// All of its answer came. Else its client left, or its gateway was killed.
     whole: bool,
+    /// The most that it may be charged, where what the provider says is not heard or not believed.
+    most: i64,
+    /// What the provider says is believed.
+    believed: bool,
 }
 
 /// What a call was answered.
@@ -255,7 +260,8 @@ struct Scene<'a> {
     room: &'a Room,
     provider: &'a Scripted,
     gateways: Gateways<'a>,
-    call: Call,
+    /// Of every other agent: one whose usage is believed, and one that is extended.
+    calls: [Call; 2],
     limit: i64,
     made: Mutex<Vec<Made>>,
     /// Answers that came whole.
@@ -265,12 +271,12 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     /// One agent's program: call after call, about half of which it drops at some moment, until the budget is spent.
-    async fn works(&self, agent: &Standin, mut dice: Dice) {
+    async fn works(&self, agent: &Standin, call: &Call, mut dice: Dice) {
         for number in 0.. {
             let leaves = (dice.below(2) == 0).then(|| Duration::from_millis(u64::try_from(dice.below(ANSWER)).expect("a number")));
             for again in 0.. {
                 let name = format!("{}.{number}.{again}", agent.name);
-                match self.calls(agent, &name, dice.below(self.gateways.count()), leaves).await {
+                match self.calls(agent, call, &name, dice.below(self.gateways.count()), leaves).await {
                     Outcome::Whole | Outcome::Left => break,
                     Outcome::Lost => tokio::time::sleep(Duration::from_millis(100)).await, // as clients do
                     Outcome::ComeBack(after) => tokio::time::sleep(after).await,
@@ -281,12 +287,11 @@ impl Scene<'_> {
     }
 
     /// One call. It fails for nothing but that its own gateway is killed.
-    async fn calls(&self, agent: &Standin, name: &str, gateway: usize, leaves: Option<Duration>) -> Outcome {
+    async fn calls(&self, agent: &Standin, call: &Call, name: &str, gateway: usize, leaves: Option<Duration>) -> Outcome {
         let life = self.gateways.life(gateway);
         let caller = agent.caller.at(self.gateways.address(gateway)).saying("x-caller", name);
         let began = Instant::now();
-        let calling =
-            async { caller.connect().await?.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), self.call.body.clone()).await };
+        let calling = async { caller.connect().await?.call_for(GENEROUS, "POST", &format!("/models/gpt{PATH}"), call.body.clone()).await };
         let outcome = match tokio::time::timeout(leaves.unwrap_or(GENEROUS), calling).await {
             Err(_) => Outcome::Left,
             Ok(Ok(answer)) => self.answered(&answer, began.elapsed()),
@@ -305,7 +310,8 @@ impl Scene<'_> {
             Outcome::ComeBack(_) | Outcome::Spent => return outcome,
         };
         self.whole.fetch_add(usize::from(whole), Ordering::SeqCst);
-        let made = Made { name: name.to_owned(), agent: agent.name.clone(), gateway, life, whole };
+        let (most, believed) = (call.most, call.most == call.estimate);
+        let made = Made { name: name.to_owned(), agent: agent.name.clone(), gateway, life, whole, most, believed };
         self.made.lock().expect("not poisoned").push(made);
         outcome
     }
@@ -380,13 +386,13 @@ impl Scene<'_> {
     fn bounds(&self) -> BTreeMap<String, (i64, i64)> {
         let counted = self.provider.callers();
         let mut bounds = BTreeMap::new();
-        for Made { name, agent, gateway, life, whole } in self.made.lock().expect("not poisoned").iter() {
+        for Made { name, agent, gateway, life, whole, most: call_most, believed } in self.made.lock().expect("not poisoned").iter() {
             let killed = self.gateways.life(*gateway).number != life.number;
             let (least, most) = match counted.get(name) {
                 // Who leaves is charged what the provider says, if it is heard to its end.
-                Some(Counted { finished: 1, told, .. }) if *whole || !killed => (*told, *told),
-                Some(Counted { told, .. }) => (*told, self.call.most),
-                None if killed => (0, self.call.most),
+                Some(Counted { finished: 1, told, .. }) if *believed && (*whole || !killed) => (*told, *told),
+                Some(Counted { told, .. }) => (*told, *call_most),
+                None if killed => (0, *call_most),
                 None => (0, 0),
             };
             let (all_least, all_most) = bounds.entry(agent.clone()).or_insert((0, 0));
@@ -440,17 +446,19 @@ async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
 async fn under_faults(room: &Room, controllers: &Controllers, dice: &mut Dice) {
     let provider = Scripted::serve(room).await;
     // Half of what is held is used in the end: by those who stay, and by those who leave.
-    let call = Call::extended("--events-8--pace-300", 64, 50);
+    let calls = [Call::new("--events-8--pace-300", true, 64, 50), Call::extended("--events-8--pace-300", 64, 50)];
+    let estimate = calls.iter().map(|call| call.estimate).max().expect("two calls");
     // Some are charged in full: those whose gateway is killed, of every agent twice if that comes early. It is reached after
     // the last fault, and then soon.
-    let limit = i64::try_from(BEFORE * 3).expect("a number") * call.estimate;
+    let limit = i64::try_from(BEFORE * 3).expect("a number") * estimate;
     budget(room, limit).await;
     let agents = agents(room, &provider, FLEET).await;
     let gateways = Gateways::start(room, 2).await;
     let (made, whole) = (Mutex::default(), AtomicUsize::new(0));
-    let scene = Scene { room, provider: &provider, gateways, call, limit, made, whole, controllers };
+    let scene = Scene { room, provider: &provider, gateways, calls, limit, made, whole, controllers };
     let everything = async {
-        let works = agents.iter().map(|agent| scene.works(agent, dice.another())).collect::<Vec<_>>();
+        let calls = scene.calls.iter().cycle();
+        let works = agents.iter().zip(calls).map(|(agent, call)| scene.works(agent, call, dice.another())).collect::<Vec<_>>();
         futures::join!(futures::future::join_all(works), scene.fails(dice.another()));
         scene.is_quiet().await;
     };
@@ -460,7 +468,7 @@ async fn under_faults(room: &Room, controllers: &Controllers, dice: &mut Dice) {
     }
     let (used, ..) = spent(room).await;
     assert!(used <= limit && provider.told() <= limit, "{used} of {limit}; told: {}", provider.told());
-    assert!(used + scene.call.estimate > limit, "nobody was refused for good while there was room: {used} of {limit}");
+    assert!(used + estimate > limit, "nobody was refused for good while there was room: {used} of {limit}");
     let made = scene.made.lock().expect("not poisoned").iter().map(|made| made.whole).collect::<Vec<_>>();
     eprintln!("{} calls, {} of them whole; {used} tokens of {limit}", made.len(), made.iter().filter(|whole| **whole).count());
 }
