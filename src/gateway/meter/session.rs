@@ -122,7 +122,6 @@ impl Session {
         if session.reserved.max(session.last()) > u64::MAX / 2 {
             return Err("its numbers are too high");
         }
-        session.names.prune();
         // What was reserved may have been used.
         session.next_hold = session.reserved;
         let open: Vec<(u64, bool)> = session.open.iter().map(|(id, entry)| (*id, entry.sent)).collect();
@@ -130,6 +129,7 @@ impl Session {
             let quality = if sent { Quality::Estimated } else { Quality::Exact };
             session.end(id, Usage::default(), quality, End::default(), "", 0);
         }
+        session.names.prune();
         Ok(session)
     }
 
@@ -154,10 +154,6 @@ impl Session {
                 self.end(*id, *usage, *quality, *end, model, *bytes).ok_or("a call ended that was not held for")?;
             }
             Line::Ended(Settled { seq: _, told: Told { open, usage, quality, end }, model, bytes }) => {
-                if let Some(entry) = self.open.remove(&open.id) {
-                    self.shares.give_back(&entry.hold.of, entry.cost);
-                    self.release(&entry.hold);
-                }
                 self.take(open, "");
                 self.end(open.id, *usage, *quality, *end, model, *bytes);
             }
@@ -179,7 +175,7 @@ impl Session {
         let cost = reserve(path.iter().filter_map(|number| self.names.text(*number)), of);
         let of = self.shares.take(of, cost);
         let hold = Hold { id: *id, at: *at, of, path: path.as_slice().into(), input: *input, output: *output };
-        self.open.insert(*id, Entry { hold, sent: false, cost });
+        self.insert(Entry { hold, sent: false, cost });
         Ok(())
     }
 
@@ -262,8 +258,16 @@ impl Session {
         });
         let path = path.collect();
         let hold = Hold { id: *id, at: *at, of: self.shares.take(of, cost), path, input: *input, output: *output };
-        self.open.insert(*id, Entry { hold, sent: false, cost });
+        self.insert(Entry { hold, sent: false, cost });
         names
+    }
+
+    /// An open hold. One under the same number, as only a journal that nobody of us wrote has, gives back what it took.
+    fn insert(&mut self, entry: Entry) {
+        if let Some(replaced) = self.open.insert(entry.hold.id, entry) {
+            self.shares.give_back(&replaced.hold.of, replaced.cost);
+            self.release(&replaced.hold);
+        }
     }
 
     fn release(&mut self, hold: &Hold) {

@@ -222,6 +222,16 @@ fn a_journal_that_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn a_number_that_a_journal_holds_twice_takes_room_once() {
+    let [first, second] = ["a", "b"].map(|place| Line::Held(Open { id: 1, at: 5, path: vec![place.into()], input: 0, output: 2 }));
+    let session = Line::Session { name: "s".into(), reserved: 4, acked: 0 };
+    let [once, twice] = [vec![session.clone(), second.clone()], vec![session, first, second]]
+        .map(|lines| Session::restore(&lines, String::new).expect("restored"));
+    assert_eq!(twice.snapshot().lines().count(), once.snapshot().lines().count(), "and its place is forgotten");
+    assert_eq!(twice.bytes(), once.bytes());
+}
+
+#[test]
 fn a_number_that_nobody_answered_is_settled_with_nothing() {
     let mut session = begun();
     let (id, _) = session.ask("team").expect("room");
