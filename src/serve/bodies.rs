@@ -189,7 +189,9 @@ async fn whole(mut body: Body, mut place: Place, most: usize) -> Result<(Vec<u8>
     if said > most {
         // Read as far as a body may go, and kept nowhere: a client that is cut while it sends does not see the answer.
         let mut passed = 0;
-        while let (true, Some(Ok(frame))) = (passed <= most, body.frame().await) {
+        while passed <= most
+            && let Some(Ok(frame)) = body.frame().await
+        {
             passed += frame.data_ref().map_or(0, |data| data.len());
         }
         return Err(too_large());
