@@ -75,8 +75,8 @@ impl Ledger {
             if limit.cell.contains(at) {
                 return by <= limit.free().saturating_add(relief);
             }
-            // In a window that is over nobody else asks any more. In one that is not kept nothing counts.
-            limit.cell_at(at).is_none_or(|cell| by <= cell.peak.saturating_sub(cell.committed()))
+            // In a window that is over nobody else asks any more. Of one that is not kept nobody knows what is left: nothing is.
+            limit.cell_at(at).is_some_and(|cell| by <= cell.peak.saturating_sub(cell.committed()))
         })
     }
 

@@ -1,6 +1,7 @@
 //! The ledger with one leader and a store that takes every write: limits, reservations, thresholds, refusals, windows,
 //! changes under open holds; and what a crash costs.
 
+use super::cell::KEPT;
 use super::estimate::{Ask, Quality, Weights};
 use super::holding::{Answer, Settle, Settled};
 use super::ledger::{Ledger, SESSIONS};
@@ -238,6 +239,31 @@ fn a_call_can_be_extended_while_there_is_room() {
     one.settle(hold, 101);
     assert_eq!(one.view(&top()).carried, 1, "it finished all the same");
     assert_eq!(extend(&mut one, 200), Answer::Closed);
+}
+
+#[test]
+fn a_call_of_a_window_that_is_not_kept_any_more_gets_no_more_than_it_has() {
+    let minutely = place(top(), None, vec![limit(Window::Minute, 100, 0), limit(Window::Day, 1000, 0)]);
+    let mut one = One::new(&[minutely]);
+    let mut path = route("top");
+    let hold = one.hold(&mut path, 60);
+    let most_kept = i64::try_from(KEPT).expect("small");
+    for minute in 1..=most_kept {
+        one.now = NOW + minute * 60_000;
+        one.hold(&mut path, 1);
+    }
+    let extend = |one: &mut One, output| match one.ledger.extend(one.now, one.session, hold, output) {
+        Answer::Write(_) => {
+            one.write();
+            one.ledger.extend(one.now, one.session, hold, output)
+        }
+        other => other,
+    };
+    assert!(matches!(extend(&mut one, 70), Answer::Given(_)), "its window is the oldest that is kept");
+    one.now += 60_000;
+    assert!(matches!(extend(&mut one, 80), Answer::Refused(_)), "nobody knows what is left of its minute");
+    one.settle(hold, 80);
+    assert_eq!(one.ledger.view(&top())[1].used, 80, "it finished all the same, and the day counts all of it");
 }
 
 #[test]
