@@ -54,7 +54,8 @@ impl Scheduler {
         let bin = folder.join("bin");
         fs::create_dir_all(&bin).expect("a folder");
         let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists());
-        let busybox = busybox.expect("a busybox, which the image is made of (Debian: apt-get install busybox-static)");
+        let busybox =
+            busybox.expect("a busybox, which the image is made of (`make cluster-packages`, or Debian: apt-get install busybox-static)");
         for tool in TOOLS {
             symlink(busybox, bin.join(tool)).expect("a link");
         }

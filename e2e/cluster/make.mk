@@ -3,7 +3,10 @@
 CLUSTER_DIR := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 CLUSTER := $(if $(CLUSTER_NAME),SPILLWAY_CLUSTER=$(CLUSTER_NAME) )$(CLUSTER_DIR)/cluster
 
-.PHONY: cluster-build cluster-up cluster-down cluster-status cluster-run cluster-check cluster-test
+.PHONY: cluster-packages cluster-build cluster-up cluster-down cluster-status cluster-run cluster-check cluster-test
+
+cluster-packages: ## install the Debian packages that the cluster and the tests need
+	@$(CLUSTER) packages
 
 cluster-build: ## build what the local cluster needs (a quarter of an hour the first time, then nothing); WITH=dns,kwok for more
 	$(CLUSTER) build $(if $(WITH),--with $(WITH))

@@ -110,6 +110,15 @@ need_packages() {
     say "installed them"
 }
 
+# packages : what tests without a cluster need of them too
+packages() {
+    mkdir -p "$CACHE/build"
+    (
+        lock "$CACHE/build/.lock" build
+        need_packages
+    )
+}
+
 # --- the parts ---------------------------------------------------------------------------------------------------------
 build_go() { # PART DIR
     local out=$2/

@@ -6,7 +6,7 @@ external() { # COMMAND ARGUMENT...
     [ -r "$SPILLWAY_KUBECONFIG" ] || die "SPILLWAY_KUBECONFIG=$SPILLWAY_KUBECONFIG cannot be read"
     export KUBECONFIG=$SPILLWAY_KUBECONFIG
     case $command in
-        build | up | down) say "SPILLWAY_KUBECONFIG is set: '$command' does nothing; the cluster of $KUBECONFIG is used as it is" ;;
+        packages | build | up | down) say "SPILLWAY_KUBECONFIG is set: '$command' does nothing; the cluster of $KUBECONFIG is used as it is" ;;
         kubeconfig) echo "$KUBECONFIG" ;;
         run) [ $# -gt 0 ] || die "run what? run CMD..."; exec "$@" ;;
         status) exec kubectl get nodes ;;
