@@ -5,11 +5,13 @@ use std::fmt::Debug;
 use either::Either;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::quiet::OnlyShows;
 use super::{Class, Error};
 
 /// Applies `status` as `manager`. With `resource_version` it is a compare-and-swap: anybody's write in between is a
@@ -41,6 +43,21 @@ where
     K: Resource + DeserializeOwned,
 {
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(Error::of_status_write("writing a status"))
+}
+
+/// As [`patch_status`], of what only shows: it keeps nothing waiting that waits for [`super::quiet`].
+pub async fn show_status<K>(api: &Api<K>, name: &str, body: &Value) -> Result<K, Error>
+where
+    K: Resource + DeserializeOwned + Clone + Debug,
+{
+    let request = Request::new(api.resource_url());
+    let request = request.patch_subresource("status", name, &PatchParams::default(), &Patch::Merge(body));
+    let sent = async {
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.extensions_mut().insert(OnlyShows);
+        api.clone().into_client().request(request).await
+    };
+    sent.await.map_err(Error::of_status_write("showing a status"))
 }
 
 /// Applies `object` as `manager`: what it says is so, what others wrote beside it stays.

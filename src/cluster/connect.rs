@@ -7,6 +7,7 @@ use kube::{Client, Config};
 use tower::timeout::TimeoutLayer;
 
 use super::pace::PaceLayer;
+use super::quiet::Quiet;
 use super::request::describe;
 use super::trim::TrimLayer;
 use crate::telemetry::Metrics;
@@ -16,8 +17,8 @@ use crate::telemetry::Metrics;
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Connects as the environment says (in a pod: its ServiceAccount; else `KUBECONFIG` or `~/.kube/config`), and counts
-/// every request by verb, resource and answer.
-pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Client> {
+/// every request by verb, resource and answer. While it writes it is not `quiet`.
+pub async fn connect(user_agent: &str, metrics: Metrics, quiet: Quiet) -> anyhow::Result<Client> {
     let mut config = Config::infer().await?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = None; // a quiet watch is not a broken one: the server ends it
@@ -26,7 +27,7 @@ pub async fn connect(user_agent: &str, metrics: Metrics) -> anyhow::Result<Clien
     let builder = ClientBuilder::try_from(config)?;
     // The last is the first that a request meets: what waits for its turn is not counted as asked yet.
     let builder = builder.with_layer(&TrimLayer).with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics.clone()));
-    Ok(builder.with_layer(&PaceLayer::new(metrics)).build())
+    Ok(builder.with_layer(&PaceLayer::new(metrics, quiet)).build())
 }
 
 /// A layer that counts requests.

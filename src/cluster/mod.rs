@@ -10,6 +10,7 @@ pub mod events;
 pub mod gate;
 pub mod lease;
 pub mod pace;
+pub mod quiet;
 pub mod remembered;
 mod request;
 pub mod served;

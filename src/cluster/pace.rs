@@ -3,6 +3,8 @@
 //! The API server itself knows no namespaces: what one user sends it works on at the same time, and each write that it takes
 //! makes all others slower. How many it takes without that is found out by how long they take ([`crate::policy::pace`]).
 //!
+//! Each write that somebody waits for keeps those waiting that nobody waits for ([`super::quiet`]).
+//!
 //! Not in turn: reads, watches, leases (leadership must not wait for anything), reviews of tokens.
 
 use std::future::poll_fn;
@@ -15,6 +17,7 @@ use http::{Method, Request, Response, Uri};
 use tower::BoxError;
 
 use super::clock::BootTime;
+use super::quiet::{OnlyShows, Quiet};
 use crate::policy::pace::{LEAST, Pace};
 use crate::serve::turns::{Bounds, Turns};
 use crate::telemetry::Metrics;
@@ -38,14 +41,15 @@ pub struct PaceLayer {
     pace: Arc<Mutex<Pace>>,
     began: BootTime,
     metrics: Metrics,
+    quiet: Quiet,
 }
 
 impl PaceLayer {
-    /// Who waits is counted there.
-    pub fn new(metrics: Metrics) -> Self {
+    /// Who waits is counted in `metrics`; that somebody writes, `quiet` knows.
+    pub fn new(metrics: Metrics, quiet: Quiet) -> Self {
         let turns = Turns::new(Bounds { all: NAMESPACES * LEAST, of_one: LEAST, waiting: usize::MAX });
         metrics.writes_at_once(LEAST);
-        Self { turns, pace: Arc::default(), began: BootTime::now(), metrics }
+        Self { turns, pace: Arc::default(), began: BootTime::now(), metrics, quiet }
     }
 
     /// A write was made that began then.
@@ -108,6 +112,7 @@ where
         let (inner, pace) = (self.inner.clone(), self.pace.clone());
         Box::pin(async move {
             let Some(namespace) = whose(request.method(), request.uri()) else { return Self::send(inner, request).await };
+            let _disturbs = request.extensions().get::<OnlyShows>().is_none().then(|| pace.quiet.disturb());
             // As many may wait as want to.
             let asked = BootTime::now();
             let turn = pace.turns.take(&namespace).await.ok();
@@ -176,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_keeps_its_namespace_from_nothing_for_long_and_others_not_at_all() {
-        let mut paced = PaceLayer::new(Metrics::default()).layer(Webhook);
+        let mut paced = PaceLayer::new(Metrics::default(), Quiet::default()).layer(Webhook);
         let mut hanging: Vec<_> = (0..LEAST).map(|_| paced.call(post("/api/v1/namespaces/a/pods"))).collect();
         assert!(hanging.iter_mut().all(|call| call.now_or_never().is_none()));
         let mut own = paced.call(post("/api/v1/namespaces/a/events"));
@@ -186,6 +191,23 @@ mod tests {
         let hanging = tokio::spawn(futures::future::join_all(hanging));
         own.await.expect("its turn comes");
         hanging.abort();
+    }
+
+    #[tokio::test]
+    async fn what_somebody_waits_for_is_no_quiet_and_what_only_shows_is() {
+        let quiet = Quiet::default();
+        let mut paced = PaceLayer::new(Metrics::default(), quiet.clone()).layer(Webhook);
+        let is_quiet = || quiet.wait(Duration::MAX).now_or_never().is_some();
+        let mut shows = post("/api/v1/namespaces/a/pods");
+        shows.extensions_mut().insert(OnlyShows);
+        let mut shows = paced.call(shows);
+        assert!((&mut shows).now_or_never().is_none() && is_quiet());
+        let mut read = paced.call(Request::get("/api/v1/namespaces/a/pods").body(()).expect("a request"));
+        assert!((&mut read).now_or_never().is_none() && is_quiet());
+        let mut write = paced.call(post("/api/v1/namespaces/b/pods"));
+        assert!((&mut write).now_or_never().is_none() && !is_quiet());
+        drop(write);
+        quiet.wait(Duration::MAX).await;
     }
 
     #[test]

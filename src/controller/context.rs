@@ -19,6 +19,7 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::events::Events;
 use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
+use crate::cluster::quiet::Quiet;
 use crate::cluster::{Class, Error};
 use crate::governor::Live;
 use crate::governor::breaker::Circuits;
@@ -81,6 +82,8 @@ pub struct Parts {
     pub trust: watch::Receiver<Option<Trust>>,
     /// Items of work.
     pub desk: Desk,
+    /// Whether we write what somebody waits for.
+    pub quiet: Quiet,
 }
 
 /// What every reconcile is given.
@@ -119,6 +122,8 @@ pub struct Context {
     pub live: Live,
     /// Items of work.
     pub desk: Desk,
+    /// Whether we write what somebody waits for.
+    pub quiet: Quiet,
     /// Tokens.
     pub meter: Meter,
     /// Circuits.
@@ -147,7 +152,7 @@ struct Published {
 impl Context {
     /// A context for one leadership.
     pub fn new(parts: Parts, epoch: i64) -> Self {
-        let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk } = parts;
+        let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk, quiet } = parts;
         let circuits = Circuits::new(epoch, metrics.clone());
         Self {
             client,
@@ -167,6 +172,7 @@ impl Context {
             waiting: Waiting::default(),
             live: Live::new(epoch),
             desk,
+            quiet,
             meter: Meter::new(epoch),
             circuits,
             attempts: Attempts::default(),

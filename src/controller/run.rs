@@ -25,6 +25,7 @@ use super::stores::{AgentObject, BudgetObject, PoolObject, Stores, Triggers, wat
 use super::{agent_pool, budget, cluster_default, publish::Owned, supervised};
 use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
+use crate::cluster::quiet::Quiet;
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
 use crate::governor::budget as tokens;
@@ -81,14 +82,15 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let serving = serve(settings.listen, health.clone(), metrics.clone(), served.clone());
     side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--listen)") });
     let user_agent = format!("spillway-controller/{} ({})", crate::VERSION, settings.lease.holder);
-    let client = connect::connect(&user_agent, metrics.clone())
+    let quiet = Quiet::default();
+    let client = connect::connect(&user_agent, metrics.clone(), quiet.clone())
         .await
         .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
     side.spawn(watch_kinds(client.clone(), health.clone()));
     tokio::select! {
         // A task beside never ends by itself: it has failed.
         Some(ended) = side.join_next() => ended.context("a task panicked")?,
-        result = stand_and_lead(settings, client, health, metrics, stop) => {
+        result = stand_and_lead(settings, (client, quiet), health, metrics, stop) => {
             served.cancel();
             result
         }
@@ -110,7 +112,7 @@ async fn watch_kinds(client: Client, health: Health) -> anyhow::Result<()> {
 
 async fn stand_and_lead(
     settings: Settings,
-    client: Client,
+    (client, quiet): (Client, Quiet),
     health: Health,
     metrics: Metrics,
     stop: CancellationToken,
@@ -164,6 +166,7 @@ async fn stand_and_lead(
             supervised: supervised.clone(),
             trust: trust.clone(),
             desk,
+            quiet,
         };
         let context = Arc::new(Context::new(parts, epoch));
         tokio::select! {

@@ -23,6 +23,7 @@ use super::models::{Models, Times};
 use super::park::Park;
 use super::routes::{BODIES, Gateway, routes};
 use crate::cluster::connect;
+use crate::cluster::quiet::Quiet;
 use crate::cluster::token::Reviewer;
 use crate::pki::keep::{pair, text};
 use crate::pki::tls::{self, Serving};
@@ -76,7 +77,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let serving = serve(settings.health, health.clone(), metrics.clone(), health_served.clone());
     side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--health-listen)") });
     let user_agent = format!("spillway-gateway/{} ({})", crate::VERSION, settings.governor.identity);
-    let client = connect::connect(&user_agent, metrics.clone())
+    let client = connect::connect(&user_agent, metrics.clone(), Quiet::default())
         .await
         .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
     health.set("certificate", vec!["the Secret of the gateways' certificate".into()]);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::convert::{self, Beside};
 use super::follow::tell_failure;
 use super::queues;
-use super::room::{Queues, now};
+use super::room::{Lane, Queues, now};
 use super::run::store;
 use crate::api::agent_pool::PoolMode;
 use crate::api::names;
@@ -189,7 +189,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
             Err(Refused::Away(words)) => return Err(Refusal::away(words)),
         }
-        let result = store(context, &key, &entry, &next, &Beside::default()).await;
+        let result = store(context, &key, &entry, &next, (Lane::Needed, &Beside::default())).await;
         match &result {
             Ok(_) => writing.back = None,
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
@@ -462,7 +462,8 @@ async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside
         queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
     }
     let said = context.desk.with(&key.namespace, |room| room.progress(&entry.uid));
-    let stored = store(context, key, entry, record, &Beside { progress: said.map(progress), ..beside.clone() }).await?;
+    let beside = Beside { progress: said.map(progress), ..beside.clone() };
+    let stored = store(context, key, entry, record, (Lane::Needed, &beside)).await?;
     if final_failure(record) {
         let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
         let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();

@@ -47,11 +47,12 @@ const UNSAVED: i64 = 2_000;
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Writes at once. Each item waits once at most, here and in each of the other lanes.
 const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
-/// Writes at once that only show that an item waits, on which nobody relies. Ten thousand items that come together shall not
-/// take the API server from those who wait for it: after each the next one of its namespace waits nine times as long as that
-/// took, and so the longer the more the API server has to do.
-const SHOWN: Bounds = Bounds { all: 4, of_one: 1, waiting: usize::MAX };
-const SHOWN_REST: u32 = 9;
+/// Writes at once that only show that an item waits, on which nobody relies. Of ten thousand items that come together they take
+/// all that the API server can do while nothing else is written, and nearly nothing while something is.
+const SHOWN: Bounds = Bounds { all: 4, of_one: 2, waiting: usize::MAX };
+/// After each, the next one waits until nothing else is written, but no more than so many times as long as that one took: and so
+/// the longer the more the API server has to do.
+const SHOWN_REST: u32 = 19;
 /// At least and at most so long.
 const SHOWN_EACH: [Duration; 2] = [Duration::from_millis(25), Duration::from_secs(2)];
 /// Deletions of finished items at once, beside those: nobody waits for them, and none of them is waited for.
@@ -135,8 +136,8 @@ enum Do {
     Nothing,
     Remember(Record),
     Store(Record, Beside),
-    /// As `Store`, of what is only to be seen: that it waits.
-    Show(Record, Beside),
+    /// To be seen: that it waits.
+    Show(Record),
     Collect,
 }
 
@@ -208,7 +209,7 @@ impl Writer {
             Do::Nothing => {}
             Do::Remember(record) => desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(..) => self.enqueue(key, Lane::Needed),
-            Do::Show(..) => self.enqueue(key, Lane::Shown),
+            Do::Show(_) => self.enqueue(key, Lane::Shown),
             Do::Collect => self.enqueue(key, Lane::Collected),
         }
     }
@@ -236,23 +237,25 @@ impl Writer {
         };
         let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
         let what = desk.with(&key.namespace, |room| match decide(room, &key.name, &entry, holder, now(), rand::random()) {
-            what @ (Do::Store(..) | Do::Show(..) | Do::Collect) if room.begin(&key.name) => what,
+            what @ (Do::Store(..) | Do::Show(_) | Do::Collect) if room.begin(&key.name) => what,
             Do::Remember(record) => Do::Remember(record),
-            Do::Nothing | Do::Store(..) | Do::Show(..) | Do::Collect => Do::Nothing,
+            Do::Nothing | Do::Store(..) | Do::Show(_) | Do::Collect => Do::Nothing,
         });
         let began = Instant::now();
         let result = match what {
             Do::Nothing => return,
             Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
-            Do::Store(record, beside) | Do::Show(record, beside) => self.store(&key, &entry, &record, &beside).await,
+            Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
+            Do::Show(record) => store(&self.context, &key, &entry, &record, (Lane::Shown, &Beside::default())).await.map(drop),
             Do::Collect => self.collect(&key, &entry).await,
         };
         // Others have their turn while this one waits after a failure.
         if lane == Lane::Shown {
             let [least, most] = SHOWN_EACH;
             let rest = (began.elapsed() * SHOWN_REST).clamp(least, most);
+            let quiet = self.context.quiet.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(rest).await;
+                quiet.wait(rest).await;
                 drop(place);
             });
         } else {
@@ -302,7 +305,7 @@ impl Writer {
         if let (Some(group), true) = (&entry.spec.group, super::calls::final_failure(record)) {
             super::queues::cancel_group(&self.context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
         }
-        let stored = store(&self.context, key, entry, record, beside).await?;
+        let stored = store(&self.context, key, entry, record, (Lane::Needed, beside)).await?;
         if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
             let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
             let last = record.history.last().and_then(|last| last.message.clone());
@@ -389,7 +392,7 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
             let progress = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
             match progress.map(super::calls::progress) {
                 Some(progress) => Do::Store(entry.record.clone(), Beside { progress: Some(progress), ..Beside::default() }),
-                None if late => Do::Show(entry.record.clone(), Beside::default()),
+                None if late => Do::Show(entry.record.clone()),
                 None => Do::Nothing,
             }
         }
@@ -435,7 +438,13 @@ fn given_back(context: &Context, key: &Key, entry: &Entry, holder: &Holder) {
 }
 
 /// Writes a record over the version that it was decided on. What is true afterwards is known, however it ended.
-pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record, beside: &Beside) -> Result<WorkItem, Error> {
+pub async fn store(
+    context: &Context,
+    key: &Key,
+    entry: &Entry,
+    record: &Record,
+    (lane, beside): (Lane, &Beside),
+) -> Result<WorkItem, Error> {
     context.leadership.check()?;
     let policy = context.desk.with(&key.namespace, |room| room.book.policy(entry));
     let stored = context.desk.with(&key.namespace, |room| room.used(&entry.uid));
@@ -444,7 +453,10 @@ pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record,
     let body = convert::patch(entry, record, &policy, &beside, context.epoch, now());
     let api = context.api::<WorkItem>(&key.namespace);
     let said = beside.progress.as_ref().and_then(|_| context.desk.with(&key.namespace, |room| room.progress(&entry.uid)));
-    let result = calls::patch_status(&api, &key.name, &body).await;
+    let result = match lane {
+        Lane::Shown => calls::show_status(&api, &key.name, &body).await,
+        Lane::Needed | Lane::Collected => calls::patch_status(&api, &key.name, &body).await,
+    };
     if let Some(told) = told {
         match result.as_ref().map_err(Error::class) {
             Ok(_) => context.meter.told_of(&entry.uid, told, false),
