@@ -122,6 +122,7 @@ pub(super) async fn fill(stage: &mut Stage) -> anyhow::Result<Report> {
     let mut rows = vec![
         Row::one("items created a second", float(wanted) / made, "/s"),
         Row::one("first create -> all are Ready and that is stored", ready, "s"),
+        Row::one("last create -> all are Ready and that is stored", ready - made, "s"),
     ];
     rows.extend(used.rows(wanted));
     rows.extend(cost::each(&cost::ours(room, since), wanted, None));
