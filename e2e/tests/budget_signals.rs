@@ -7,8 +7,9 @@ use serde_json::json;
 use spillway::api::work_item::WorkItemPhase::{Ready, Succeeded};
 use spillway::api::{Agent, Budget, WorkItem};
 
+use crate::support::gateways::Gateways;
 use crate::support::history::{condition, says};
-use crate::support::models::Scripted;
+use crate::support::models::{Scripted, spent};
 use crate::support::work::attempts;
 use crate::support::{Room, eventually, seen};
 
@@ -106,5 +107,51 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     }
     room.pool_says("fixers", "Blocked", "False").await;
     agent(&room, "its agent has tokens again", &name, |agent| says(agent, "BudgetAvailable", "True", "TokensLeft")).await;
+    room.close().await;
+}
+
+/// One call whose answer does not come before the provider is let go. That it is cut is no failure of the item.
+const CUT_CALL: &str = r#"wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large--wait", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions" || true"#;
+
+#[tokio::test]
+async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budgets() {
+    let room = Room::open("cut").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    let provider = Scripted::serve(&room).await;
+    let gateways = Gateways::start(&room, 1).await;
+    budget(&room, 1_000_000).await;
+    room.apply_queue("bugs", json!({})).await;
+    let extra = json!({
+        "replicas": 2, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
+        "models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": {"lifetimeTokens": 1_000_000_000_i64},
+    });
+    room.apply_workers("fixers", &["bugs"], CUT_CALL, extra).await;
+    room.submit("bugs", "plain", json!({"payload": "x"})).await;
+    room.submit("bugs", "shared", json!({"payload": "x", "bulkhead": {"tokens": 50_000}})).await;
+    eventually("both calls are at the provider", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
+    gateways.kill(0);
+    gateways.serves(0).await;
+    for item in ["plain", "shared"] {
+        let done = room.item_is(item, Succeeded).await;
+        let holder = attempts(&done)[0].1.clone();
+        eventually(&format!("{item} says what its agent says"), async || {
+            let item = room.api::<WorkItem>().get(item).await.map_err(|error| error.to_string())?;
+            let agent = room.api::<Agent>().get(&holder).await.map_err(|error| error.to_string())?;
+            let of_item = item.status.and_then(|status| status.tokens).map(|tokens| tokens.used);
+            let of_agent = agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used);
+            // What is not known is charged as it was held: 300 tokens that might have been written, and what was said.
+            seen(of_item == of_agent && of_item > Some(300), || format!("{of_item:?}, {of_agent:?}"))
+        })
+        .await;
+    }
+    let items = room.list::<WorkItem>().await;
+    let all: i64 = items.into_iter().filter_map(|item| item.status?.tokens).map(|tokens| tokens.used).sum();
+    eventually("the Budget says the same", async || {
+        let spent = spent(&room).await;
+        seen(spent == (all, 0, 0), || format!("{spent:?} and {all}"))
+    })
+    .await;
+    provider.go();
     room.close().await;
 }

@@ -34,6 +34,7 @@ pub struct Told {
 struct Item {
     /// Holds that are not settled.
     open: usize,
+    /// What was used and is not told; below 0 where too much was told, as of calls whose gateway came back.
     untold: i64,
     doubts: Vec<Told>,
 }
@@ -51,6 +52,8 @@ struct Late {
 #[derive(Debug, Default)]
 pub struct Items {
     holds: HashMap<(SessionId, u64), String>,
+    /// Of holds whose gateway is lost: what was counted for them. It may come back and say what they used.
+    lost: HashMap<(SessionId, u64), (String, i64)>,
     items: HashMap<String, Item>,
     /// Items that ended with calls open: what those used is still to be told.
     late: HashMap<String, Late>,
@@ -67,15 +70,41 @@ impl Items {
         }
     }
 
-    /// A hold was settled.
+    /// A hold was settled. Said again it counts nothing.
     pub fn settled(&mut self, session: SessionId, settle: &Settle) {
-        let Some(item) = self.holds.remove(&(session, settle.hold)) else { return };
         let charged = settle.charged(&Weights::default());
-        let item = self.items.entry(item).or_default();
+        if let Some(item) = self.holds.remove(&(session, settle.hold)) {
+            self.over(&item, charged);
+        } else if let Some((item, counted)) = self.lost.remove(&(session, settle.hold)) {
+            let item = self.items.entry(item).or_default();
+            item.untold = item.untold.saturating_add(charged).saturating_sub(counted);
+        }
+    }
+
+    /// A hold is not open any more, and so much was used.
+    fn over(&mut self, item: &str, used: i64) {
+        let item = self.items.entry(item.to_owned()).or_default();
         item.open = item.open.saturating_sub(1);
-        item.untold = item.untold.saturating_add(charged);
+        item.untold = item.untold.saturating_add(used);
         if item.open == 0 {
             self.none_open.notify_waiters();
+        }
+    }
+
+    /// A session began, or began again: of its holds only those are open that its gateway and the ledger know.
+    pub fn begun(&mut self, session: SessionId, is_open: impl Fn(u64) -> bool) {
+        let closed = self.holds.extract_if(|(of, hold), _| *of == session && !is_open(*hold));
+        let closed: Vec<String> = closed.map(|(_, item)| item).collect();
+        closed.iter().for_each(|item| self.over(item, 0));
+    }
+
+    /// A session is lost: each of its holds counts as what was held.
+    pub fn lost(&mut self, session: SessionId, held: impl Fn(u64) -> i64) {
+        let lost: Vec<_> = self.holds.extract_if(|(of, _), _| *of == session).collect();
+        for (key, item) in lost {
+            let held = held(key.1);
+            self.over(&item, held);
+            self.lost.insert(key, (item, held));
         }
     }
 
@@ -91,7 +120,7 @@ impl Items {
             item.untold = item.untold.saturating_sub(item.doubts[made].part);
             item.doubts.clear();
         }
-        (item.untold > 0).then(|| Told { total: stored.saturating_add(item.untold), part: item.untold })
+        (item.untold != 0).then(|| Told { total: stored.saturating_add(item.untold).max(0), part: item.untold })
     }
 
     /// It was told; or (`doubt`) nobody knows whether it was.
@@ -109,6 +138,7 @@ impl Items {
         let kept = |uid: &String| items(uid) || self.late.contains_key(uid);
         self.items.retain(|uid, _| kept(uid));
         self.holds.retain(|_, uid| kept(uid));
+        self.lost.retain(|_, (uid, _)| kept(uid));
     }
 }
 
@@ -179,7 +209,8 @@ impl Meter {
     pub fn keep_items(&self, living: impl FnOnce(&HashSet<String>) -> HashSet<String>) {
         let known: HashSet<String> = {
             let state = self.lock();
-            state.items.items.keys().chain(state.items.holds.values()).cloned().collect()
+            let Items { items, holds, lost, .. } = &state.items;
+            items.keys().chain(holds.values()).chain(lost.values().map(|(item, _)| item)).cloned().collect()
         };
         // Not under our lock: whoever is asked has one of its own.
         let living = living(&known);
@@ -193,7 +224,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget::{Ledger, Log, Quality, Usage};
+    use crate::policy::budget::{Ledger, Log, Open, Quality, Told as BudgetTold, Usage};
 
     fn session() -> SessionId {
         Ledger::new(0).begin(0, "g", &Log { next_hold: 1, ..Log::default() }).0
@@ -267,8 +298,50 @@ mod tests {
         meter.told_late("i", false);
         meter.keep_items(|_| HashSet::new());
         let state = meter.lock();
-        let Items { holds, items, late, none_open: _ } = &state.items;
-        assert_eq!((holds.len(), items.len(), late.len()), (0, 0, 0));
+        let Items { holds, lost, items, late, none_open: _ } = &state.items;
+        assert_eq!((holds.len(), lost.len(), items.len(), late.len()), (0, 0, 0, 0));
+    }
+
+    fn open(id: u64) -> Open {
+        Open { id, at: 0, path: Arc::from([]), input: 20, output: 30 }
+    }
+
+    #[test]
+    fn what_a_gateways_journal_tells_when_it_begins_again_counts_for_the_items_once() {
+        let meter = Meter::new(1);
+        let began = Log { next_hold: 4, open: vec![open(1), open(2), open(3)], ..Log::default() };
+        meter.begin("g", &began);
+        for (id, item) in [(1, "cut"), (2, "never-sent"), (3, "goes-on")] {
+            meter.held_for("g", id, item);
+        }
+        let cut = BudgetTold { open: open(1), usage: Usage::default(), quality: Quality::Estimated };
+        let again = Log { next_hold: 4, settles: vec![cut], open: vec![open(3)], ..Log::default() };
+        for _ in 0..2 {
+            meter.begin("g", &again);
+            assert_eq!(meter.used_by("cut", 100), Some(Told { total: 150, part: 50 }), "as it was held");
+            assert_eq!(meter.used_by("never-sent", 100), None);
+        }
+        let is_open = ["cut", "never-sent", "goes-on"].map(|item| meter.lock().items.is_open(item));
+        assert_eq!(is_open, [false, false, true]);
+    }
+
+    #[test]
+    fn calls_of_a_gateway_that_is_lost_count_as_held_until_it_comes_back_and_tells() {
+        let meter = Meter::new(1);
+        meter.begin("g", &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+        meter.held_for("g", 1, "i");
+        meter.pass(61_000);
+        assert_eq!(meter.tick(), ["g"]);
+        let told = meter.used_by("i", 100).expect("what was held");
+        assert_eq!(told, Told { total: 150, part: 50 });
+        assert!(!meter.lock().items.is_open("i"));
+        meter.told_of("i", told, false);
+        let usage = Usage { output: 7, ..Usage::default() };
+        let back = BudgetTold { open: open(1), usage, quality: Quality::Exact };
+        for _ in 0..2 {
+            meter.begin("g", &Log { next_hold: 2, settles: vec![back.clone()], ..Log::default() });
+            assert_eq!(meter.used_by("i", 150), Some(Told { total: 107, part: -43 }));
+        }
     }
 
     #[test]

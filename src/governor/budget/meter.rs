@@ -25,7 +25,7 @@ use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
 use crate::policy::budget::tree::{Defect, Tree, build};
 use crate::policy::budget::{
     Answer, Ask, Body, Clock, Given, Grant, Key, Ledger, Log, Mode, Quality, Ratios, Refusal, Route, Saved, SessionId, Settle, Settled,
-    View,
+    View, Weights,
 };
 use crate::wire::meter::Room;
 
@@ -458,12 +458,17 @@ impl Meter {
     /// A gateway's session begins. The last settle that is acknowledged.
     pub fn begin(&self, session: &str, log: &Log) -> u64 {
         let mut state = self.lock();
+        let state = &mut *state;
         let now = state.now();
         let mut log = log.clone();
         let told = log.open.iter_mut().chain(log.settles.iter_mut().map(|told| &mut told.open));
         told.for_each(|open| open.at = open.at.min(now.saturating_add(AHEAD)));
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);
+        for (told, seq) in log.settles.iter().zip(log.acked.saturating_add(1)..) {
+            state.items.settled(id, &told.settle(seq));
+        }
+        state.items.begun(id, |hold| state.ledger.given(id, hold).is_some());
         self.work();
         acked
     }
@@ -589,10 +594,15 @@ impl Meter {
     /// Time has passed. Sessions that died.
     pub fn tick(&self) -> Vec<String> {
         let mut state = self.lock();
+        let state = &mut *state;
         let passed = std::mem::replace(&mut state.ticked, BootTime::now()).elapsed();
         state.served += passed.min(LONGEST_TICK);
         let (now, served) = (state.now(), u64::try_from(state.served.as_millis()).unwrap_or(u64::MAX));
         let died = state.ledger.tick(now, served);
+        for session in died.iter().filter_map(|name| state.sessions.get(name).copied()) {
+            let held = |given: Given| Weights::default().bound(given.input, given.output);
+            state.items.lost(session, |hold| state.ledger.given(session, hold).map_or(0, held));
+        }
         if !died.is_empty() {
             self.work();
         }
