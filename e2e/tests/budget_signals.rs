@@ -119,14 +119,14 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
-    let gateways = Gateways::start(&room, 1).await;
     budget(&room, 1_000_000).await;
     room.apply_queue("bugs", json!({})).await;
     let extra = json!({
-        "replicas": 2, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
+        "scaling": {"min": 0, "max": 2}, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
         "models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": {"lifetimeTokens": 1_000_000_000_i64},
     });
     room.apply_workers("fixers", &["bugs"], CUT_CALL, extra).await;
+    let gateways = Gateways::start(&room, 1).await;
     room.submit("bugs", "plain", json!({"payload": "x"})).await;
     room.submit("bugs", "shared", json!({"payload": "x", "bulkhead": {"tokens": 50_000}})).await;
     eventually("both calls are at the provider", async || seen(provider.calls() == 2, || provider.calls().to_string())).await;
