@@ -72,12 +72,8 @@ impl Items {
 
     /// A hold was settled. Said again it counts nothing.
     pub fn settled(&mut self, session: SessionId, settle: &Settle) {
-        let charged = settle.charged(&Weights::default());
         if let Some(item) = self.holds.remove(&(session, settle.hold)) {
-            self.over(&item, charged);
-        } else if let Some((item, counted)) = self.lost.remove(&(session, settle.hold)) {
-            let item = self.items.entry(item).or_default();
-            item.untold = item.untold.saturating_add(charged).saturating_sub(counted);
+            self.over(&item, settle.charged(&Weights::default()));
         }
     }
 
@@ -91,18 +87,27 @@ impl Items {
         }
     }
 
-    /// A session began, or began again: of its holds only those are open that its gateway and the ledger know.
-    pub fn begun(&mut self, session: SessionId, is_open: impl Fn(u64) -> bool) {
+    /// A session began, or began again, and told these settles: of its other holds only those are open that the ledger knows.
+    pub fn begun(&mut self, session: SessionId, settles: &[Settle], is_open: impl Fn(u64) -> bool) {
+        // What a lost gateway held counts no more when it is back: it says what it used, or that the call goes on.
+        let back: Vec<_> = self.lost.extract_if(|(of, _), _| *of == session).collect();
+        for ((_, hold), (item, counted)) in back {
+            self.held(session, hold, &item);
+            let item = self.items.entry(item).or_default();
+            item.untold = item.untold.saturating_sub(counted);
+        }
+        settles.iter().for_each(|settle| self.settled(session, settle));
         let closed = self.holds.extract_if(|(of, hold), _| *of == session && !is_open(*hold));
         let closed: Vec<String> = closed.map(|(_, item)| item).collect();
         closed.iter().for_each(|item| self.over(item, 0));
     }
 
-    /// A session is lost: each of its holds counts as what was held.
-    pub fn lost(&mut self, session: SessionId, held: impl Fn(u64) -> i64) {
+    /// A session is lost: each of its holds counts as what was held, for good once the ledger does not remember it.
+    pub fn lost(&mut self, session: SessionId, held: impl Fn(SessionId, u64) -> Option<i64>) {
+        self.lost.retain(|(of, hold), _| held(*of, *hold).is_some());
         let lost: Vec<_> = self.holds.extract_if(|(of, _), _| *of == session).collect();
         for (key, item) in lost {
-            let held = held(key.1);
+            let held = held(key.0, key.1).unwrap_or(0);
             self.over(&item, held);
             self.lost.insert(key, (item, held));
         }
@@ -342,6 +347,34 @@ mod tests {
             meter.begin("g", &Log { next_hold: 2, settles: vec![back.clone()], ..Log::default() });
             assert_eq!(meter.used_by("i", 150), Some(Told { total: 107, part: -43 }));
         }
+    }
+
+    #[test]
+    fn what_a_gateway_that_was_lost_never_sent_counts_nothing_when_it_is_back() {
+        let meter = Meter::new(1);
+        meter.begin("g", &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+        meter.held_for("g", 1, "i");
+        meter.pass(61_000);
+        meter.tick();
+        meter.begin("g", &Log { next_hold: 2, ..Log::default() });
+        assert_eq!(meter.used_by("i", 100), None);
+        assert!(!meter.lock().items.is_open("i"));
+    }
+
+    #[test]
+    fn of_gateways_that_are_lost_for_good_no_holds_are_kept() {
+        let meter = Meter::new(1);
+        for (name, hour) in [("a", 0), ("b", 3), ("c", 6)] {
+            meter.begin(name, &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+            meter.held_for(name, 1, "i");
+            (0..3600 * 2 / 59).for_each(|_| {
+                meter.pass(59_000);
+                meter.tick();
+            });
+            let state = meter.lock();
+            assert_eq!((state.items.holds.len(), state.items.lost.len()), (0, 1), "after {hour} hours");
+        }
+        assert_eq!(meter.used_by("i", 0), Some(Told { total: 150, part: 150 }), "what they held stays counted");
     }
 
     #[test]

@@ -465,10 +465,8 @@ impl Meter {
         told.for_each(|open| open.at = open.at.min(now.saturating_add(AHEAD)));
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);
-        for (told, seq) in log.settles.iter().zip(log.acked.saturating_add(1)..) {
-            state.items.settled(id, &told.settle(seq));
-        }
-        state.items.begun(id, |hold| state.ledger.given(id, hold).is_some());
+        let settles: Vec<Settle> = log.settles.iter().zip(log.acked.saturating_add(1)..).map(|(told, seq)| told.settle(seq)).collect();
+        state.items.begun(id, &settles, |hold| state.ledger.given(id, hold).is_some());
         self.work();
         acked
     }
@@ -601,7 +599,7 @@ impl Meter {
         let died = state.ledger.tick(now, served);
         for session in died.iter().filter_map(|name| state.sessions.get(name).copied()) {
             let held = |given: Given| Weights::default().bound(given.input, given.output);
-            state.items.lost(session, |hold| state.ledger.given(session, hold).map_or(0, held));
+            state.items.lost(session, |session, hold| state.ledger.given(session, hold).map(held));
         }
         if !died.is_empty() {
             self.work();
