@@ -13,8 +13,13 @@ use crate::support::models::{Scripted, spent};
 use crate::support::work::attempts;
 use crate::support::{Room, eventually, seen};
 
-/// One call of a model, by the address that stands in the environment; what it answers is not looked at.
-const ONE_CALL: &str = r#"wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions" || exit 7"#;
+/// One call of a model, by the address that stands in the environment; what it answers is not looked at. If it fails, what
+/// follows is done.
+fn one_call(model: &str, failed: &str) -> String {
+    let body = json!({"model": model, "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]});
+    let options = "-q -Y off -O /dev/null --header 'content-type: application/json'";
+    format!(r#"wget {options} --post-data '{body}' "$OPENAI_BASE_URL/chat/completions" || {failed}"#)
+}
 
 async fn budget(room: &Room, tokens: i64) {
     let object = json!({
@@ -45,7 +50,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
         "scaling": {"min": 0, "max": 2}, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
         "models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": {"lifetimeTokens": 1_000_000_000_i64},
     });
-    room.apply_workers("fixers", &["bugs"], ONE_CALL, extra).await;
+    room.apply_workers("fixers", &["bugs"], &one_call("scripted-large", "exit 7"), extra).await;
     room.submit("bugs", "first", json!({"payload": "x"})).await;
     let first = room.item_is("first", Succeeded).await;
     eventually("an item without a share says what it used too", async || {
@@ -110,9 +115,6 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
     room.close().await;
 }
 
-/// One call whose answer does not come before the provider is let go. That it is cut is no failure of the item.
-const CUT_CALL: &str = r#"wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large--wait", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions" || true"#;
-
 #[tokio::test]
 async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budgets() {
     let room = Room::open("cut").await;
@@ -125,7 +127,8 @@ async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budget
         "scaling": {"min": 0, "max": 2}, "whenEmpty": {"action": "Idle", "afterSeconds": 600},
         "models": [provider.entry("gpt", "OpenAIChat")], "bulkhead": {"lifetimeTokens": 1_000_000_000_i64},
     });
-    room.apply_workers("fixers", &["bugs"], CUT_CALL, extra).await;
+    // Its answer does not come before the provider is let go, and that it is cut is no failure of the item.
+    room.apply_workers("fixers", &["bugs"], &one_call("scripted-large--wait", "true"), extra).await;
     let gateways = Gateways::start(&room, 1).await;
     room.submit("bugs", "plain", json!({"payload": "x"})).await;
     room.submit("bugs", "shared", json!({"payload": "x", "bulkhead": {"tokens": 50_000}})).await;
