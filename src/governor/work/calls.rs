@@ -189,7 +189,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
             Err(Refused::Away(words)) => return Err(Refusal::away(words)),
         }
-        let result = store(context, &key, &entry, &next, (Lane::Needed, &Beside::default())).await;
+        let result = store(context, &key, &entry, &next, &Beside::default(), Lane::Needed).await;
         match &result {
             Ok(_) => writing.back = None,
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
@@ -463,7 +463,7 @@ async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside
     }
     let said = context.desk.with(&key.namespace, |room| room.progress(&entry.uid));
     let beside = Beside { progress: said.map(progress), ..beside.clone() };
-    let stored = store(context, key, entry, record, (Lane::Needed, &beside)).await?;
+    let stored = store(context, key, entry, record, &beside, Lane::Needed).await?;
     if final_failure(record) {
         let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
         let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();

@@ -246,7 +246,7 @@ impl Writer {
             Do::Nothing => return,
             Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
-            Do::Show(record) => store(&self.context, &key, &entry, &record, (Lane::Shown, &Beside::default())).await.map(drop),
+            Do::Show(record) => store(&self.context, &key, &entry, &record, &Beside::default(), Lane::Shown).await.map(drop),
             Do::Collect => self.collect(&key, &entry).await,
         };
         // Others have their turn while this one waits after a failure.
@@ -305,7 +305,7 @@ impl Writer {
         if let (Some(group), true) = (&entry.spec.group, super::calls::final_failure(record)) {
             super::queues::cancel_group(&self.context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
         }
-        let stored = store(&self.context, key, entry, record, (Lane::Needed, beside)).await?;
+        let stored = store(&self.context, key, entry, record, beside, Lane::Needed).await?;
         if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
             let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
             let last = record.history.last().and_then(|last| last.message.clone());
@@ -437,14 +437,8 @@ fn given_back(context: &Context, key: &Key, entry: &Entry, holder: &Holder) {
     }
 }
 
-/// Writes a record over the version that it was decided on. What is true afterwards is known, however it ended.
-pub async fn store(
-    context: &Context,
-    key: &Key,
-    entry: &Entry,
-    record: &Record,
-    (lane, beside): (Lane, &Beside),
-) -> Result<WorkItem, Error> {
+/// Writes a record over the version that it was decided on, as a write of this lane. What is true afterwards is known, however it ended.
+pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record, beside: &Beside, lane: Lane) -> Result<WorkItem, Error> {
     context.leadership.check()?;
     let policy = context.desk.with(&key.namespace, |room| room.book.policy(entry));
     let stored = context.desk.with(&key.namespace, |room| room.used(&entry.uid));
