@@ -35,3 +35,4 @@ mod supervision;
 mod work;
 mod work_faults;
 mod work_fleet;
+mod work_rules;

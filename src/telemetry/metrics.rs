@@ -1,5 +1,7 @@
 //! What is counted. Names follow Prometheus' conventions: a unit as suffix, `_total` on counters (added by the encoder).
 
+mod collected;
+
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +16,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::policy::breaker::State;
+use crate::policy::work::book::Removal;
+use collected::CollectedItems;
 
 /// Seconds an item was ready before it was claimed: from at once to a day.
 const WAIT_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 60.0, 600.0, 3600.0, 86400.0];
@@ -210,6 +214,7 @@ struct Inner {
     refused: Family<RefusedCall, Counter>,
     interventions: Family<Intervened, Counter>,
     items: Family<Entered, Counter>,
+    collected: CollectedItems,
     waits: Histogram,
     missed: Family<Missed, Counter>,
     budgets: Budgets,
@@ -254,6 +259,7 @@ impl Default for Metrics {
         );
         let items = Family::default();
         registry.register("items", "Items of work by the phase that was written", items.clone());
+        let collected = CollectedItems::register(&mut registry);
         let waits = Histogram::new(WAIT_BUCKETS);
         registry.register("item_wait_seconds", "Time from an item's being ready to its claim", waits.clone());
         let missed = Family::default();
@@ -288,6 +294,7 @@ impl Default for Metrics {
             refused,
             interventions,
             items,
+            collected,
             waits,
             missed,
             budgets,
@@ -357,6 +364,11 @@ impl Metrics {
     /// An item's phase was written.
     pub fn item(&self, phase: &'static str) {
         self.0.items.get_or_create(&Entered { phase }).inc();
+    }
+
+    /// An item that ended was deleted.
+    pub fn item_collected(&self, dead_letter: bool, removal: Removal) {
+        self.0.collected.count(dead_letter, removal);
     }
 
     /// An item was claimed after it was ready for so long.
@@ -472,6 +484,7 @@ mod tests {
         metrics.reconciled("agent", "ok", Duration::from_millis(2));
         metrics.item("Leased");
         metrics.objective_missed("wait");
+        metrics.item_collected(true, Removal::TooMany);
         metrics.waited(Duration::from_secs(2));
         metrics.leading(42);
         let limit = |name: &str| Limit { kind: "Budget", namespace: "n".into(), name: name.into(), limit: "hourly".into() };
@@ -491,6 +504,7 @@ mod tests {
             text.contains(r#"spillway_items_total{phase="Leased"} 1"#) && text.contains("spillway_item_wait_seconds_count 1"),
             "{text}"
         );
+        assert!(text.contains(r#"spillway_items_collected_total{kind="dead_letter",reason="count"} 1"#), "{text}");
         assert!(text.contains(r#"spillway_objectives_missed_total{objective="wait"} 1"#), "{text}");
         assert!(text.contains(r#"spillway_budget_used_units{kind="Budget",namespace="n",name="a",limit="hourly"} 7"#), "{text}");
         assert!(!text.contains("gone") && text.contains(r#"spillway_budget_refusals_total{reason="used"} 1"#), "{text}");

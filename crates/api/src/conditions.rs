@@ -10,6 +10,8 @@ pub mod types {
     pub const READY: &str = "Ready";
     /// A queue takes items.
     pub const ACCEPTING: &str = "Accepting";
+    /// A queue keeps every dead letter for its whole time.
+    pub const DEAD_LETTERS_KEPT: &str = "DeadLettersKept";
     /// No item of a queue is over its objectives.
     pub const OBJECTIVES_MET: &str = "ObjectivesMet";
     /// A new generation is being made real.
@@ -159,11 +161,15 @@ pub mod reasons {
     pub const SUSPENDED: &str = "Suspended";
     /// Items are accepted.
     pub const ACCEPTED: &str = "Accepted";
+    /// There is room for more dead letters.
+    pub const DEAD_LETTERS_FIT: &str = "DeadLettersFit";
+    /// A queue has as many dead letters as it keeps: for each one more the oldest is deleted.
+    pub const DEAD_LETTERS_FULL: &str = "DeadLettersFull";
     /// No item is over its queue's objectives.
     pub const OBJECTIVES_MET: &str = "ObjectivesMet";
     /// Items wait, or take, longer than their queue's objectives say.
     pub const OBJECTIVE_MISSED: &str = "ObjectiveMissed";
-    /// Items are accepted, and the queue is over 80 % full.
+    /// Items are accepted, and the queue is over 80 % full; or of dead letters over 80 % of what it keeps are there.
     pub const NEARLY_FULL: &str = "NearlyFull";
     /// The queue holds as much as it may.
     pub const QUEUE_FULL: &str = "QueueFull";

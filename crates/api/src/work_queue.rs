@@ -28,8 +28,9 @@ pub const MAX_PAYLOAD_BYTES: i32 = 16_384;
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.counts.ready"),
     printcolumn(name = "Leased", type_ = "integer", json_path = ".status.counts.leased"),
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.counts.waiting"),
-    printcolumn(name = "Dead", type_ = "integer", json_path = ".status.counts.deadLettered"),
     printcolumn(name = "Oldest", type_ = "date", json_path = ".status.oldestReadyTime"),
+    printcolumn(name = "Dead", type_ = "integer", json_path = ".status.counts.deadLettered"),
+    printcolumn(name = "Oldest-Dead", type_ = "date", json_path = ".status.oldestDeadLetterTime"),
     printcolumn(name = "Accepting", type_ = "string", json_path = r#".status.conditions[?(@.type=="Accepting")].status"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -52,6 +53,8 @@ pub struct WorkQueueSpec {
     pub item_defaults: Option<ItemPolicy>,
     /// What becomes of failures; unset: retried up to maxAttempts, then dead-lettered.
     pub failure_policy: Option<FailurePolicy>,
+    /// How dead letters are kept: apart from all other finished items.
+    pub dead_letters: Option<DeadLetters>,
     /// How many items may be worked on at once.
     pub concurrency: Option<Concurrency>,
     /// What pools do when it is empty, unless they say themselves.
@@ -98,7 +101,7 @@ pub struct QueueLimits {
     /// Items that are not finished; more are refused (QueueFull). Default 1000.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_pending: Option<i32>,
-    /// Finished items kept for reading; the oldest go first. Default 500.
+    /// Finished items kept for reading, dead letters not among them; the oldest go first. Default 500.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_finished: Option<i32>,
     /// Bytes of one payload. Default 16384, which is also the most.
@@ -128,7 +131,7 @@ pub struct ItemPolicy {
     pub max_stalls: Option<i32>,
     /// Waiting between attempts.
     pub backoff: Option<Backoff>,
-    /// Seconds a finished item is kept. Default 3600.
+    /// Seconds a finished item is kept, unless it is a dead letter (`deadLetters` of its queue). Default 3600.
     #[schemars(range(min = 0, max = 2_592_000))]
     pub ttl_seconds_after_finished: Option<i32>,
 }
@@ -198,6 +201,19 @@ pub enum FailureAction {
     DeadLetter,
     /// It failed for good.
     Fail,
+}
+
+/// How dead letters are kept: until a person redrives or deletes them, at most so long and so many.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetters {
+    /// Seconds a dead letter is kept. Default 2592000, which is 30 days.
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub ttl_seconds: Option<i32>,
+    /// Dead letters kept; for each one more the oldest is deleted, and the condition DeadLettersKept is False. Default 1000.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub max: Option<i32>,
 }
 
 /// How many items may be worked on at once.
@@ -277,10 +293,12 @@ pub struct WorkQueueStatus {
     pub counts: Option<QueueCounts>,
     /// Since when the oldest ready item has been ready.
     pub oldest_ready_time: Option<Time>,
+    /// Since when the oldest dead letter has waited for a person.
+    pub oldest_dead_letter_time: Option<Time>,
     /// Groups that are cancelled, by a person or by a member's failure, and still have members that are not over.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["group"]))]
     pub cancelled_groups: Option<Vec<CancelledGroup>>,
-    /// Ready, Accepting, Stalled; ObjectivesMet where the spec has objectives.
+    /// Ready, Accepting, DeadLettersKept, Stalled; ObjectivesMet where the spec has objectives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -372,7 +372,17 @@ const TABLE: &[(&str, Advice)] = &[
     (reasons::SERVING, Nothing("items are given out")),
     (reasons::SUSPENDED, Do("the queue is paused: `kubectl spillway resume queue/QUEUE -n {namespace}` lets it give items out again")),
     (reasons::ACCEPTED, Nothing("items are accepted")),
-    (reasons::NEARLY_FULL, Nothing("over 80 % of spec.limits.maxPending are in the queue; at all of it more are refused")),
+    (
+        reasons::NEARLY_FULL,
+        Nothing(
+            "the queue is over 80 % full: at all of spec.limits.maxPending more items are refused, and at all of spec.deadLetters.max the oldest dead letters are deleted",
+        ),
+    ),
+    (reasons::DEAD_LETTERS_FIT, Nothing("every dead letter is kept for its whole time")),
+    (
+        reasons::DEAD_LETTERS_FULL,
+        Do("redrive or delete dead letters of the queue, or raise its spec.deadLetters.max: for each one more the oldest is deleted"),
+    ),
     (reasons::QUEUE_FULL, Do("raise spec.limits.maxPending of the queue, or have more of its items done")),
     // What a budget or a Grant says of itself.
     (reasons::METERED, Nothing("calls are counted as spec.mode says")),

@@ -82,6 +82,11 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
         list.text("Losses", Some(format!("{} of {} (maxStalls), of agent or node", record.stalls, policy.max_stalls)));
         list.text("Epoch", Some(record.epoch));
     }
+    if let (Phase::DeadLettered, Some(At(since))) = (record.phase, record.completed) {
+        let until = jiff::Timestamp::from_millisecond(At(since).after(policy.dead_letter_ttl).0).ok();
+        let until = until.map(|until| relative(until, work.now));
+        list.text("Kept until", until.map(|until| format!("{until} (spec.deadLetters of its queue)")));
+    }
     list.text("Redrives", Some(record.redrives).filter(|redrives| *redrives > 0));
     if let Some(progress) = &status.progress {
         let percent = progress.percent.map(|percent| format!("{percent} % ")).unwrap_or_default();

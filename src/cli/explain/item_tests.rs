@@ -326,4 +326,18 @@ fn a_queue_says_why_nothing_is_taken() {
     let served = of_queue(json!({}), vec![pool("p", &json!({"queues": [{"name": "q", "types": ["bug"]}]}), &json!({"desired": 1}))]);
     assert_eq!(served.why, ["pool p has 1 agent (1 Idle)", "1 of its items are dead letters: they wait for a person"]);
     assert!(served.facts.iter().any(|fact| fact.name == "Pools" && fact.value == "p (types bug)"), "{:?}", served.facts);
+    let full = of_queue(json!({"deadLetters": {"max": 1}}), vec![pool("p", &json!({}), &json!({"desired": 1}))]);
+    assert!(reasons(&full).contains(&("DeadLettersFull", true)), "{full:?}");
+    assert!(full.why.iter().any(|why| why.contains("no more than 1 dead letters: for each one more the oldest is deleted")), "{full:?}");
+}
+
+#[test]
+fn a_dead_letter_says_how_long_it_is_kept() {
+    let dead = || item("i", &json!({}), &json!({"phase": "DeadLettered", "completionTime": "2026-01-01T00:09:00Z"}));
+    let kept = |work: Work| told(work).facts.into_iter().find(|fact| fact.name == "Kept until").map(|fact| fact.value);
+    assert_eq!(kept(world(dead())).as_deref(), Some("2026-01-31T00:09:00Z, in 29d (spec.deadLetters of its queue)"));
+    let mut short = world(dead());
+    short.queues = Some(vec![queue(&json!({"deadLetters": {"ttlSeconds": 90}}))]);
+    assert_eq!(kept(short).as_deref(), Some("2026-01-01T00:10:30Z, in 30s (spec.deadLetters of its queue)"));
+    assert_eq!(kept(world(item("i", &json!({}), &json!({"phase": "Failed", "completionTime": "2026-01-01T00:09:00Z"})))), None);
 }

@@ -27,7 +27,8 @@ pub fn report(facts: &Facts, work: &Work, queue: &WorkQueue) -> Report {
     };
     let fact = |name, value: String| Fact { name, time: None, value };
     let mut known: Vec<Fact> = settings(queue).into_iter().map(|(name, value)| fact(name, value)).collect();
-    known.extend(status.oldest_ready_time.as_ref().map(|time| fact("Oldest ready", format!("for {}", age(Some(time.0), work.now)))));
+    let oldest = [("Oldest ready", &status.oldest_ready_time), ("Oldest dead", &status.oldest_dead_letter_time)];
+    known.extend(oldest.iter().filter_map(|(name, since)| Some(fact(name, format!("for {}", age(Some(since.as_ref()?.0), work.now))))));
     let works: Vec<String> = pools_of(work.pools.as_deref().unwrap_or_default(), &name)
         .into_iter()
         .map(|(pool, types)| pool_words(&pool.name_any(), &types))
@@ -104,6 +105,13 @@ fn causes(facts: &Facts, work: &Work, queue: &WorkQueue, book: &Book) -> Vec<Cau
             format!("{} of its items are dead letters: they wait for a person", counts.dead_lettered),
             "DeadLettered",
             advice,
+        ));
+    }
+    if counts.dead_lettered >= known.max_dead_letters {
+        causes.push(Cause::act(
+            format!("it keeps no more than {} dead letters: for each one more the oldest is deleted", known.max_dead_letters),
+            "DeadLettersFull",
+            "raise its spec.deadLetters.max, or redrive or delete some of them",
         ));
     }
     causes

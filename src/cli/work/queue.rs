@@ -136,7 +136,7 @@ pub fn render(report: &Report, now: Timestamp) -> Output {
 }
 
 fn queues_table(queues: &[WorkQueue], with_namespace: bool, now: Timestamp) -> String {
-    let mut header = vec!["NAME", "READY", "LEASED", "WAITING", "DEAD", "FINISHED", "OLDEST", "ACCEPTING", "SUSPENDED"];
+    let mut header = vec!["NAME", "READY", "OLDEST", "LEASED", "WAITING", "FINISHED", "DEAD", "OLDEST-DEAD", "ACCEPTING", "SUSPENDED"];
     if with_namespace {
         header.insert(0, "NAMESPACE");
     }
@@ -146,8 +146,10 @@ fn queues_table(queues: &[WorkQueue], with_namespace: bool, now: Timestamp) -> S
         let accepting = find::condition(&status.conditions, types::ACCEPTING);
         let mut row: Vec<String> = queue.namespace().filter(|_| with_namespace).into_iter().collect();
         row.push(queue.name_any());
-        row.extend([ready, leased, waiting, dead_lettered, finished].map(or_nothing));
+        row.push(or_nothing(ready));
         row.push(age(status.oldest_ready_time.map(|time| time.0), now));
+        row.extend([leased, waiting, finished, dead_lettered].map(or_nothing));
+        row.push(age(status.oldest_dead_letter_time.map(|time| time.0), now));
         row.push(or_nothing(accepting.map(|accepting| &accepting.status)));
         row.push(if queue.spec.suspend == Some(true) { "True" } else { "False" }.to_owned());
         row
@@ -161,7 +163,9 @@ fn one(queue: &WorkQueue, now: Timestamp, output: &mut Output) {
     output.line("\nSettings");
     output.out.push_str(&pairs(&settings(queue)));
     output.line("\nItems by what they do");
-    let oldest = status.oldest_ready_time.map(|time| format!(", the oldest for {}", age(Some(time.0), now))).unwrap_or_default();
+    let oldest = status.oldest_ready_time.map(|time| format!(", the oldest ready one for {}", age(Some(time.0), now))).unwrap_or_default();
+    let dead = status.oldest_dead_letter_time.map(|time| format!(", the oldest dead letter for {}", age(Some(time.0), now)));
+    let oldest = format!("{oldest}{}", dead.unwrap_or_default());
     output.line(format!("  {}{oldest}", status.counts.as_ref().map_or_else(|| "nobody has counted them yet".to_owned(), counts)));
     if !status.conditions.is_empty() {
         output.line("\nConditions");
@@ -199,6 +203,7 @@ pub fn settings(queue: &WorkQueue) -> Vec<(&'static str, String)> {
         suspend,
         max_pending,
         max_finished,
+        max_dead_letters,
         max_item_bytes,
         policy,
         rules,
@@ -229,6 +234,10 @@ pub fn settings(queue: &WorkQueue) -> Vec<(&'static str, String)> {
         ("Gives out", if suspend { "nothing: it is paused (spec.suspend)" } else { "yes" }.to_owned()),
         ("Accepts", format!("{takes} (priority {priority} among queues)")),
         ("Holds", format!("at most {max_pending} unfinished items of {max_item_bytes} bytes each; {max_finished} finished ones are kept")),
+        (
+            "Dead letters",
+            format!("at most {max_dead_letters} are kept, each for {:?}; for one more the oldest is deleted", policy.dead_letter_ttl),
+        ),
         ("At once", format!("{} in all, {} of one concurrency key", limit(max_leased), limit(max_leased_per_key))),
         (
             "Attempts",
@@ -307,15 +316,15 @@ mod tests {
     fn queues_are_a_table() {
         let busy = queue(
             &json!({"suspend": true}),
-            &json!({"counts": {"ready": 3, "leased": 1, "waiting": 0, "paused": 2, "finished": 9, "deadLettered": 4}, "oldestReadyTime": "2026-01-01T00:00:00Z",
+            &json!({"counts": {"ready": 3, "leased": 1, "waiting": 0, "paused": 2, "finished": 9, "deadLettered": 4}, "oldestReadyTime": "2026-01-01T00:00:00Z", "oldestDeadLetterTime": "2025-12-28T00:00:00Z",
                 "conditions": [{"type": "Accepting", "status": "True", "reason": "Accepted", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
         );
         let report = Report::Queues { namespace: None, queues: vec![busy, queue(&json!({}), &json!({}))], unreadable: Vec::new() };
         assert_eq!(
             render(&report, now()).out,
-            "NAMESPACE   NAME   READY   LEASED   WAITING   DEAD   FINISHED   OLDEST   ACCEPTING   SUSPENDED\n\
-             n           q      3       1        0         4      9          2m30s    True        True\n\
-             n           q      -       -        -         -      -          -        -           False\n"
+            "NAMESPACE   NAME   READY   OLDEST   LEASED   WAITING   FINISHED   DEAD   OLDEST-DEAD   ACCEPTING   SUSPENDED\n\
+             n           q      3       2m30s    1        0         9          4      4d            True        True\n\
+             n           q      -       -        -        -         -          -      -             -           False\n"
         );
         let none = Report::Queues { namespace: Some("n".into()), queues: Vec::new(), unreadable: vec!["w".into()] };
         assert_eq!(render(&none, now()).err, "No queues found in namespace n.\nwarning: w\n");
@@ -330,6 +339,7 @@ mod tests {
             "Gives out: yes\n",
             "Accepts: items that name it, of every type (priority 0 among queues)\n",
             "Holds: at most 1000 unfinished items of 16384 bytes each; 500 finished ones are kept\n",
+            "Dead letters: at most 1000 are kept, each for 2592000s; for one more the oldest is deleted\n",
             "At once: no limit in all, no limit of one concurrency key\n",
             "Attempts: 3 failures or 3 losses of the agent, then it is a dead letter; backoff 10s to 360s, times 2\n",
             "Time-outs: lease 60s, without progress 1800s, an attempt 7200s; kept for 3600s after its end\n",
@@ -360,14 +370,23 @@ mod tests {
         };
         let leased = item("a", json!({"phase": "Leased", "attempts": 2, "lease": {"holder": "p", "agent": "c-1", "leaseTransitions": 2}}));
         let report = Report::One {
-            queue: Box::new(queue(&json!({}), &json!({"counts": {"ready": 1, "leased": 1}, "oldestReadyTime": "2026-01-01T00:00:30Z"}))),
+            queue: Box::new(queue(
+                &json!({}),
+                &json!({"counts": {"ready": 1, "leased": 1}, "oldestReadyTime": "2026-01-01T00:00:30Z", "oldestDeadLetterTime": "2026-01-01T00:01:30Z"}),
+            )),
             items: vec![leased, item("b", json!({"phase": "Scheduled", "reason": "Backoff"})), item("c", json!({}))],
             ended: 1,
             limit: 2,
             unreadable: Vec::new(),
         };
         let told = render(&report, now());
-        assert!(told.out.contains("\nItems by what they do\n  1 ready, 1 held by agents, the oldest for 2m\n"), "{}", told.out);
+        assert!(
+            told.out.contains(
+                "\nItems by what they do\n  1 ready, 1 held by agents, the oldest ready one for 2m, the oldest dead letter for 60s\n"
+            ),
+            "{}",
+            told.out
+        );
         assert!(
             told.out.ends_with(
                 "\nItems in their order\n\

@@ -83,6 +83,7 @@ pub fn queue(queue: &WorkQueue) -> Queue {
         limits,
         item_defaults,
         failure_policy,
+        dead_letters,
         concurrency,
         when_empty,
         objectives,
@@ -90,6 +91,8 @@ pub fn queue(queue: &WorkQueue) -> Queue {
     } = &queue.spec;
     let accepts = accepts.clone().unwrap_or_default();
     let limits = limits.clone().unwrap_or_default();
+    let dead_letters = dead_letters.clone().unwrap_or_default();
+    let policy = overrides(item_defaults.as_ref()).over(&Policy::default());
     let count = |value: Option<i32>, default: u64| number(value).unwrap_or(default);
     let rules = failure_policy.as_ref().and_then(|policy| policy.rules.as_ref());
     Queue {
@@ -100,8 +103,9 @@ pub fn queue(queue: &WorkQueue) -> Queue {
         suspend: suspend.unwrap_or(false),
         max_pending: count(limits.max_pending, 1000),
         max_finished: count(limits.max_finished, 500),
+        max_dead_letters: count(dead_letters.max, 1000),
         max_item_bytes: count(limits.max_item_bytes, 16_384),
-        policy: overrides(item_defaults.as_ref()).over(&Policy::default()),
+        policy: Policy { dead_letter_ttl: seconds(dead_letters.ttl_seconds).unwrap_or(policy.dead_letter_ttl), ..policy },
         rules: rules
             .into_iter()
             .flatten()
@@ -473,113 +477,5 @@ fn conditions(record: &Record, message: Option<&str>, generation: i64, now: At) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(spec: Value, status: Value) -> WorkItem {
-        let meta = json!({"name": "i", "namespace": "n", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:02:00Z"});
-        let mut object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem", "metadata": meta, "spec": {"queueRef": {"name": "q"}}, "status": status});
-        object["spec"].as_object_mut().expect("an object").extend(spec.as_object().expect("an object").clone());
-        serde_json::from_value(object).expect("a WorkItem")
-    }
-
-    #[test]
-    fn a_record_survives_its_way_through_a_status() {
-        let entry = entry(&item(json!({}), json!({})));
-        let millis = |at: i64| At(1_767_225_600_000 + at);
-        let attempt = |epoch, verb, reason: Option<&str>| Attempt {
-            epoch,
-            agent: "a-1".into(),
-            start: millis(0),
-            end: millis(2000),
-            verb,
-            reason: reason.map(str::to_owned),
-            message: reason.map(|_| "in words".to_owned()),
-        };
-        let mut records: Vec<Record> =
-            Phase::ALL.into_iter().filter(|phase| !phase.held()).map(|phase| Record { phase, ..Record::default() }).collect();
-        records.push(Record {
-            phase: Phase::Leased,
-            epoch: 3,
-            holder: Some(Holder { pod: "p".into(), agent: "a-2".into(), since: millis(7) }),
-            attempts: 2,
-            failures: 1,
-            stalls: 1,
-            redrives: 4,
-            pauses: 5,
-            queue: Some("q".into()),
-            started: Some(millis(0)),
-            history: Verb::ALL.into_iter().take(5).map(|verb| attempt(2, verb, Some("Why"))).collect(),
-            ..Record::default()
-        });
-        records.push(Record {
-            phase: Phase::Scheduled,
-            reason: Some("Backoff".into()),
-            next_attempt: Some(millis(9000)),
-            ..Record::default()
-        });
-        for record in records {
-            let body = patch(&entry, &record, &Policy::default(), &Beside::default(), 9, millis(0));
-            let mut status = body["status"].clone();
-            // A merge patch removes what is null.
-            status.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
-            if let Some(lease) = status.get_mut("lease").and_then(Value::as_object_mut) {
-                lease.retain(|_, value| !value.is_null());
-            }
-            let stored = item(json!({}), status);
-            assert_eq!(super::record(&stored), record, "{body}");
-            assert_eq!(stored.status.expect("a status").governor_epoch, Some(9));
-        }
-    }
-
-    #[test]
-    fn when_it_was_ready_first_is_stored_with_whatever_is_written_and_forgotten_by_a_redrive() {
-        let mut entry = entry(&item(json!({}), json!({"phase": "Ready", "readyTime": "2026-01-01T00:02:05Z"})));
-        let first = entry.first_ready;
-        assert_eq!(first, Some(At(1_767_225_725_000)));
-        let now = At(1_767_225_800_000);
-        let stored = |entry: &Entry, record: Record| {
-            let body = patch(entry, &record, &Policy::default(), &Beside::default(), 9, now);
-            super::entry(&item(json!({}), body["status"].clone())).first_ready
-        };
-        let in_phase = |phase, redrives| Record { phase, redrives, ..Record::default() };
-        assert_eq!(stored(&entry, in_phase(Phase::Scheduled, 0)), first);
-        assert_eq!(stored(&entry, in_phase(Phase::Ready, 1)), Some(now), "started again, it is measured anew");
-        assert_eq!(stored(&entry, in_phase(Phase::Pending, 1)), None);
-        entry.first_ready = None;
-        assert_eq!(stored(&entry, in_phase(Phase::Ready, 0)), Some(now));
-        assert_eq!(stored(&entry, in_phase(Phase::Blocked, 0)), None);
-    }
-
-    #[test]
-    fn what_comes_back_from_a_backup_is_known_by_its_age_or_its_label() {
-        let restored = |spec: Value, status: Value| super::spec(&item(spec, status)).restored;
-        assert!(!restored(json!({}), json!({})));
-        assert!(!restored(json!({"submitTime": "2026-01-01T00:01:30.000000Z"}), json!({})));
-        assert!(restored(json!({"submitTime": "2026-01-01T00:00:30.000000Z"}), json!({})));
-        assert!(!restored(json!({"submitTime": "2026-01-01T00:00:30.000000Z"}), json!({"phase": "Ready"})), "its status came back with it");
-        let mut labelled = item(json!({}), json!({}));
-        labelled.metadata.labels = Some([("velero.io/restore-name".to_owned(), "r".to_owned())].into());
-        assert!(super::spec(&labelled).restored);
-    }
-
-    #[test]
-    fn the_place_in_the_order_cannot_be_bought_with_an_old_time() {
-        let submitted = |time: &str| super::spec(&item(json!({"submitTime": time}), json!({"phase": "Ready"}))).submitted;
-        let created = super::spec(&item(json!({}), json!({}))).created;
-        assert_eq!(submitted("2020-01-01T00:00:00.000000Z"), At(created.0 - 60_000));
-        assert_eq!(submitted("2030-01-01T00:00:00.000000Z"), At(created.0 + 999), "within the second of its creation");
-        assert_eq!(submitted("2026-01-01T00:01:59.500000Z"), At(created.0 - 500));
-    }
-
-    #[test]
-    fn what_argo_or_flux_keeps_is_known() {
-        let mut meta = ObjectMeta::default();
-        assert!(!tracked(&meta));
-        meta.annotations = Some([("argocd.argoproj.io/tracking-id".to_owned(), "app:x".to_owned())].into());
-        assert!(tracked(&meta));
-        meta.annotations = None;
-        meta.labels = Some([("kustomize.toolkit.fluxcd.io/name".to_owned(), "x".to_owned())].into());
-        assert!(tracked(&meta));
-    }
-}
+#[path = "convert_tests.rs"]
+mod tests;

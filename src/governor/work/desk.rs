@@ -24,6 +24,15 @@ use crate::wire::work::{Held, ItemOrder, ItemWanted};
 /// turns. As many of one namespace may wait as a gateway lets in: what bodies they wait with is bounded where those are read.
 const CALLS: Bounds = Bounds { all: 32, of_one: 24, waiting: 8_000 };
 
+/// Since when the item of a queue is ready, or a dead letter, that has been for the longest time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Oldest {
+    /// Ready.
+    pub ready: Option<At>,
+    /// A dead letter.
+    pub dead_letter: Option<At>,
+}
+
 /// A room, and its lock.
 type Shelf = Arc<Mutex<Room>>;
 
@@ -278,9 +287,13 @@ impl Desk {
         Some(work.unwrap_or_default())
     }
 
-    /// How many items of a queue do what, and since when the oldest ready one has been ready.
-    pub fn counts(&self, namespace: &str, queue: &str) -> (Counts, Option<At>) {
-        self.within(namespace, |room| (room.book.counts(queue), room.book.oldest_ready(queue))).unwrap_or_default()
+    /// How many items of a queue do what, and since when the oldest of some do.
+    pub fn counts(&self, namespace: &str, queue: &str) -> (Counts, Oldest) {
+        let look = |room: &Room| {
+            let oldest = Oldest { ready: room.book.oldest_ready(queue), dead_letter: room.book.oldest_dead_letter(queue) };
+            (room.book.counts(queue), oldest)
+        };
+        self.within(namespace, look).unwrap_or_default()
     }
 
     /// A queue, as it is decided on.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::json;
 
 use super::convert;
@@ -16,7 +16,7 @@ use crate::api::conditions::{reasons, types};
 use crate::api::work_queue::{CancelledGroup, QueueCounts, WorkQueueStatus};
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Error, calls};
-use crate::controller::conditions::{Builder, with_old_words};
+use crate::controller::conditions::{Builder, find, with_old_words};
 use crate::controller::{Context, Key};
 use crate::policy::work::item::At;
 use crate::policy::work::objectives::Over;
@@ -108,6 +108,7 @@ impl Queues {
             let only_counts = WorkQueueStatus {
                 counts: stored.counts.clone(),
                 oldest_ready_time: stored.oldest_ready_time.clone(),
+                oldest_dead_letter_time: stored.oldest_dead_letter_time.clone(),
                 conditions: with_old_words(&next.conditions, &stored.conditions),
                 ..next.clone()
             } == stored;
@@ -120,13 +121,18 @@ impl Queues {
     async fn write(&self, context: &Context, key: &Key, queue: &WorkQueue, next: &WorkQueueStatus) -> Result<(), Error> {
         context.leadership.check()?;
         let mut status = serde_json::to_value(next).unwrap_or_default();
-        for field in ["counts", "oldestReadyTime", "cancelledGroups"] {
+        for field in ["counts", "oldestReadyTime", "oldestDeadLetterTime", "cancelledGroups"] {
             if status.get(field).is_none() {
                 status[field] = serde_json::Value::Null;
             }
         }
         let body = json!({"metadata": {"resourceVersion": queue.metadata.resource_version}, "status": status});
         let stored: WorkQueue = calls::patch_status(&context.api(&key.namespace), &key.name, &body).await?;
+        let full =
+            |status: &WorkQueueStatus| find(&status.conditions, types::DEAD_LETTERS_KEPT).filter(|kept| kept.status == "False").cloned();
+        if let (Some(full), None) = (full(next), queue.status.as_ref().and_then(full)) {
+            context.events.warning(&stored, &full.reason, "Collect", full.message).await;
+        }
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.contains_key(key) {
             all.insert(key.clone(), Known { queue: stored, written: Some(BootTime::now()), put_off: None });
@@ -161,8 +167,9 @@ fn status(key: &Key, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timesta
     } else {
         build.build(types::READY, true, reasons::SERVING, "items are given out")
     };
+    let kept = dead_letters_kept(build, counts.dead_lettered, known.max_dead_letters);
     // A message with a number in it is not news by itself.
-    let mut conditions = with_old_words(&[ready, accepting], &stored.conditions);
+    let mut conditions = with_old_words(&[ready, accepting, kept], &stored.conditions);
     // How many are over is a count like the others, and written as often.
     if !known.objectives.is_empty() {
         let reason = if over.is_empty() { reasons::OBJECTIVES_MET } else { reasons::OBJECTIVE_MISSED };
@@ -186,9 +193,25 @@ fn status(key: &Key, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timesta
             finished: count(counts.finished),
             dead_lettered: count(counts.dead_lettered),
         }),
-        oldest_ready_time: oldest.and_then(second),
+        oldest_ready_time: oldest.ready.and_then(second),
+        oldest_dead_letter_time: oldest.dead_letter.and_then(second),
         cancelled_groups: Some(groups).filter(|groups| !groups.is_empty()),
         conditions,
+    }
+}
+
+/// Whether a dead letter is kept for its whole time, or is deleted sooner because there are too many.
+fn dead_letters_kept(build: Builder, there: u64, most: u64) -> Condition {
+    let condition = |status, reason, message: String| build.build(types::DEAD_LETTERS_KEPT, status, reason, message);
+    let act = "redrive or delete them, or raise spec.deadLetters.max";
+    if there >= most {
+        let message =
+            format!("it has {there} dead letters and keeps {most} (spec.deadLetters.max): for each one more the oldest is deleted; {act}");
+        condition(false, reasons::DEAD_LETTERS_FULL, message)
+    } else if there.saturating_mul(5) >= most.saturating_mul(4) {
+        condition(true, reasons::NEARLY_FULL, format!("it has {there} dead letters and keeps {most} (spec.deadLetters.max); {act}"))
+    } else {
+        condition(true, reasons::DEAD_LETTERS_FIT, "every dead letter is kept for spec.deadLetters.ttlSeconds".to_owned())
     }
 }
 
@@ -217,3 +240,7 @@ pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group
     context.desk.observe_queue(namespace, queue, Some(&stored));
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;

@@ -32,7 +32,7 @@ use crate::governor::live::Working;
 use crate::policy::budget::Key as TokenKey;
 use crate::policy::turns::Line;
 use crate::policy::work::admit::Admission;
-use crate::policy::work::book::Entry;
+use crate::policy::work::book::{Entry, Removal};
 use crate::policy::work::item::{At, Holder, Phase, Record, Verb, reasons as why};
 use crate::policy::work::settle::HolderIs;
 use crate::serve::turns::{Bounds, Turns};
@@ -138,7 +138,7 @@ enum Do {
     Store(Record, Beside),
     /// To be seen: that it waits.
     Show(Record),
-    Collect,
+    Collect(Removal),
 }
 
 #[derive(Clone)]
@@ -210,7 +210,7 @@ impl Writer {
             Do::Remember(record) => desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(..) => self.enqueue(key, Lane::Needed),
             Do::Show(_) => self.enqueue(key, Lane::Shown),
-            Do::Collect => self.enqueue(key, Lane::Collected),
+            Do::Collect(_) => self.enqueue(key, Lane::Collected),
         }
     }
 
@@ -237,9 +237,9 @@ impl Writer {
         };
         let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
         let what = desk.with(&key.namespace, |room| match decide(room, &key.name, &entry, holder, now(), rand::random()) {
-            what @ (Do::Store(..) | Do::Show(_) | Do::Collect) if room.begin(&key.name) => what,
+            what @ (Do::Store(..) | Do::Show(_) | Do::Collect(_)) if room.begin(&key.name) => what,
             Do::Remember(record) => Do::Remember(record),
-            Do::Nothing | Do::Store(..) | Do::Show(_) | Do::Collect => Do::Nothing,
+            Do::Nothing | Do::Store(..) | Do::Show(_) | Do::Collect(_) => Do::Nothing,
         });
         let began = Instant::now();
         let result = match what {
@@ -247,7 +247,7 @@ impl Writer {
             Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
             Do::Show(record) => store(&self.context, &key, &entry, &record, &Beside::default(), Lane::Shown).await.map(drop),
-            Do::Collect => self.collect(&key, &entry).await,
+            Do::Collect(removal) => self.collect(&key, &entry, removal).await,
         };
         // Others have their turn while this one waits after a failure.
         if lane == Lane::Shown {
@@ -340,11 +340,17 @@ impl Writer {
     }
 
     /// Only the very version that was decided on: a redrive that came meanwhile is not removed.
-    async fn collect(&self, key: &Key, entry: &Entry) -> Result<(), Error> {
+    async fn collect(&self, key: &Key, entry: &Entry, removal: Removal) -> Result<(), Error> {
         self.context.leadership.confirm_within(COLLECTED_WITHIN).await?;
         let api = self.context.api::<WorkItem>(&key.namespace);
         if calls::delete_version(&api, &key.name, &entry.uid, &entry.version).await? {
             self.context.desk.forget(&key.namespace, &key.name, &entry.uid);
+            let dead_letter = entry.record.phase == Phase::DeadLettered;
+            self.context.metrics.item_collected(dead_letter, removal);
+            if dead_letter {
+                let queue = entry.record.queue.as_deref().unwrap_or_default();
+                tracing::info!(namespace = key.namespace, item = key.name, queue, ?removal, "a dead letter was deleted");
+            }
         }
         Ok(())
     }
@@ -386,8 +392,10 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
             };
             Do::Store(next, Beside { message, ..Beside::default() })
         }
-        None if room.book.may_collect(name, now) => Do::Collect,
         None => {
+            if let Some(removal) = room.book.removal(name, now) {
+                return Do::Collect(removal);
+            }
             let late = entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
             let progress = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
             match progress.map(super::calls::progress) {
@@ -491,30 +499,5 @@ pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    #[test]
-    fn who_sleeps_or_has_another_pod_holds_nothing_any_more() {
-        let agent = |status: Value| -> Agent {
-            serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
-        };
-        let pod = |uid: &str| json!({"name": "a", "uid": uid});
-        let end = |status: Value| end_of(&agent(status), "u");
-        assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderIs::There);
-        assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderIs::There, "its pod may run");
-        assert_eq!(end(json!({"phase": "Spawning"})), HolderIs::There, "nothing is recorded: nothing follows");
-        let conditions = |type_: &str, reason: &str| json!([{"type": type_, "status": "True", "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        let paused = |reason: &str| end(json!({"phase": "Paused", "podRef": pod("u"), "conditions": conditions("Paused", reason)}));
-        assert_eq!(paused("TokenBudgetExceeded"), HolderIs::Paused("TokenBudgetExceeded".into()));
-        assert_eq!(paused("PausedBySupervisor"), HolderIs::Paused("PausedBySupervisor".into()));
-        assert_eq!(paused("PausedBySpec"), HolderIs::There, "a person's pause takes nothing new, and goes on with what it holds");
-        let ended = |reason: &str| end(json!({"phase": "ForceStopped", "podRef": pod("u"), "conditions": conditions("GivenUp", reason)}));
-        assert!(matches!(ended("TokensSpent"), HolderIs::Gone(Verb::Release, ..)));
-        assert!(matches!(ended("TokensExhausted"), HolderIs::Failed { is_final: false, .. }));
-        assert!(matches!(ended("Reaped"), HolderIs::Gone(Verb::LeaseExpired, ..)));
-        assert!(matches!(end(json!({"phase": "Hibernated"})), HolderIs::Gone(Verb::Release, ..)), "nothing of its pod is left");
-        assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderIs::Gone(Verb::LeaseExpired, ..)));
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;

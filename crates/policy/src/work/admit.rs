@@ -21,8 +21,10 @@ pub struct Queue {
     pub suspend: bool,
     /// Items that are not finished.
     pub max_pending: u64,
-    /// Finished ones that are kept.
+    /// Finished ones that are kept, beside dead letters.
     pub max_finished: u64,
+    /// Dead letters that are kept.
+    pub max_dead_letters: u64,
     /// Bytes of one payload.
     pub max_item_bytes: u64,
     /// What its items do when they say nothing else.

@@ -4,6 +4,7 @@
 //! item that `settle` and `lease` do not, and finds in time that does not grow with the items that wait.
 
 mod asked;
+mod collected;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -11,9 +12,11 @@ use std::time::Duration;
 
 use super::admit::{Admission, Queue, Refusal, enter, route};
 use super::item::{At, Phase, Policy, Record, Spec};
+pub use collected::Removal;
+
 pub use super::line::Class;
 use super::line::{Line, Rank, add, lower, raise, selects, take};
-use super::settle::{Around, Dependencies, HolderIs, look_at, outlived, settle};
+use super::settle::{Around, Dependencies, HolderIs, look_at, settle};
 
 /// An item that names one that does not exist waits so long for it to be made: files are applied in any order.
 const DEPENDENCY_WITHIN: Duration = Duration::from_secs(30);
@@ -112,10 +115,14 @@ pub struct Book {
 impl Book {
     /// The queues, as they are now. Whoever sets them looks at the items of those that changed.
     pub fn set_queue(&mut self, name: &str, queue: Option<Queue>) -> bool {
-        match queue {
+        let changed = match queue {
             Some(queue) => self.queues.insert(name.to_owned(), queue.clone()) != Some(queue),
             None => self.queues.remove(name).is_some(),
+        };
+        if changed {
+            self.time_ended_anew(name);
         }
+        changed
     }
 
     /// The groups of a queue that were cancelled, with when.
@@ -220,7 +227,7 @@ impl Book {
             spec.concurrency_key.iter().for_each(|key| raise(&mut line.held_keys, key.clone()));
         }
         if record.phase.ended() {
-            line.finished.insert((record.completed.unwrap_or_default(), name.to_owned()));
+            line.ended_mut(record.phase).insert((record.completed.unwrap_or_default(), name.to_owned()));
         }
         if let Some(holder) = &record.holder {
             add(&mut self.held, holder.pod.clone(), name);
@@ -257,7 +264,7 @@ impl Book {
                 spec.concurrency_key.iter().for_each(|key| lower(&mut line.held_keys, key));
             }
             if record.phase.ended() {
-                line.finished.remove(&(record.completed.unwrap_or_default(), name.to_owned()));
+                line.ended_mut(record.phase).remove(&(record.completed.unwrap_or_default(), name.to_owned()));
             }
             if line.phases.is_empty() {
                 self.lines.remove(&of);
@@ -274,6 +281,9 @@ impl Book {
     }
 
     fn set_timer(&mut self, name: &str, now: At) {
+        if let Some(at) = self.timer_of.remove(name) {
+            self.timers.remove(&(at, name.to_owned()));
+        }
         if let Some(at) = self.time_of(name, now) {
             self.timers.insert((at, name.to_owned()));
             self.timer_of.insert(name.to_owned(), at);
@@ -550,32 +560,6 @@ impl Book {
         }
         let kept = entry.ready_since.is_none_or(|since| taker.now < since.after(ELSEWHERE));
         (kept && entry.record.avoids() == Some(taker.agent)).then_some(Hindrance::Elsewhere)
-    }
-
-    /// Whether an ended item may go: kept long enough, or one too many; nobody that waits names it; nobody would make it
-    /// again.
-    pub fn may_collect(&self, name: &str, now: At) -> bool {
-        let Some(entry) = self.items.get(name) else { return false };
-        let lives = |other: &String| self.items.get(other).is_some_and(|entry| !entry.record.phase.ended());
-        let plan = entry.spec.plan.as_ref().and_then(|(plan, _)| self.plans.get(plan));
-        let needed = self.dependents.get(name).into_iter().flatten().chain(plan.into_iter().flatten()).any(lives);
-        let stored = entry.unsaved.is_none();
-        let over = outlived(&entry.record, &self.policy(entry), now) || self.is_surplus(name, entry);
-        entry.record.phase.ended() && stored && over && !needed && !entry.tracked
-    }
-
-    fn is_surplus(&self, name: &str, entry: &Entry) -> bool {
-        let of = Self::line_of(entry);
-        let (Some(queue), Some(line)) = (self.queues.get(&of), self.lines.get(&of)) else { return false };
-        let surplus = line.finished.len().saturating_sub(usize::try_from(queue.max_finished).unwrap_or(usize::MAX));
-        line.finished.iter().take(surplus).any(|(_, finished)| finished == name)
-    }
-
-    /// The finished items of a queue beyond what it keeps, the oldest first.
-    pub fn surplus(&self, queue: &str) -> Vec<String> {
-        let (Some(known), Some(line)) = (self.queues.get(queue), self.lines.get(queue)) else { return Vec::new() };
-        let surplus = line.finished.len().saturating_sub(usize::try_from(known.max_finished).unwrap_or(usize::MAX));
-        line.finished.iter().take(surplus).map(|(_, name)| name.clone()).collect()
     }
 }
 

@@ -6,13 +6,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::work::failure::{Action, Failure, Rule};
 use crate::work::item::{Dependency, Holder, OnDependencyFailure, Overrides, reasons};
-use crate::work::lease::{Fence, claim, complete};
+use crate::work::lease::{Fence, Judges, claim, complete, fail};
+
+#[path = "book/collected_tests.rs"]
+mod collected_tests;
 
 const SECOND: i64 = 1000;
 
 fn queue() -> Queue {
-    Queue { max_pending: 100, max_finished: 100, max_item_bytes: 100, ..Queue::default() }
+    Queue { max_pending: 100, max_finished: 100, max_dead_letters: 100, max_item_bytes: 100, ..Queue::default() }
 }
 
 /// A world with a clock: whatever follows by itself, follows at once.
@@ -93,6 +97,18 @@ impl World {
         let entry = self.book.get(name).expect("an item").clone();
         let fence = Fence { epoch: entry.record.epoch, pod, agent: "a" };
         let next = complete(&entry.record, fence, self.now).expect("it is held");
+        self.book.record(name, next, false, self.now);
+        self.look(name);
+    }
+
+    /// The holder fails at it, and a rule sets it aside at once.
+    fn set_aside(&mut self, name: &str, pod: &str) {
+        let entry = self.book.get(name).expect("an item").clone();
+        let fence = Fence { epoch: entry.record.epoch, pod, agent: "a" };
+        let failure = Failure { reason: "Exited".into(), message: String::new(), exit_code: Some(1) };
+        let rules = [Rule { action: Action::DeadLetter, reasons: Vec::new(), exit_codes: Vec::new() }];
+        let judges = Judges { policy: &self.book.policy(&entry), rules: &rules, is_final: false, dice: 0.5 };
+        let next = fail(&entry.record, fence, &failure, judges, self.now).expect("it is held");
         self.book.record(name, next, false, self.now);
         self.look(name);
     }
@@ -305,37 +321,6 @@ fn a_full_queue_takes_nobody_and_an_end_makes_room() {
     world.complete("one", "p");
     world.add("four", to("a"));
     assert_eq!(world.phase("four").0, Phase::Ready);
-}
-
-#[test]
-fn what_ended_goes_after_its_time_unless_somebody_needs_it_or_would_make_it_again() {
-    let short = Overrides { ttl: Some(Duration::from_secs(10)), ..Overrides::default() };
-    let mut world = World::new(&[("a", queue())]);
-    for name in ["needed", "kept", "plain"] {
-        world.add(name, Spec { overrides: short.clone(), ..to("a") });
-        assert_eq!(world.claim(&[("a", &[])], name).as_deref(), Some(name));
-    }
-    world.add("waits", Spec { suspend: true, ..after("a", &["needed"]) });
-    ["needed", "kept", "plain"].iter().for_each(|name| world.complete(name, name));
-    let kept = Entry { tracked: true, ..world.book.get("kept").expect("an item").clone() };
-    world.book.put("kept", kept, world.now);
-    assert!(!world.book.may_collect("plain", world.now));
-    world.pass(10);
-    assert!(world.book.may_collect("plain", world.now));
-    assert!(!world.book.may_collect("needed", world.now) && !world.book.may_collect("kept", world.now));
-}
-
-#[test]
-fn only_so_many_finished_ones_are_kept_and_the_oldest_go() {
-    let mut world = World::new(&[("a", Queue { max_finished: 1, ..queue() })]);
-    for name in ["one", "two", "three"] {
-        world.add(name, to("a"));
-        world.claim(&[("a", &[])], name);
-        world.complete(name, name);
-        world.pass(1);
-    }
-    assert_eq!(world.book.surplus("a"), ["one", "two"]);
-    assert!(world.book.may_collect("one", world.now) && !world.book.may_collect("three", world.now));
 }
 
 #[test]

@@ -252,6 +252,7 @@ impl Overrides {
             max_stalls: max_stalls.unwrap_or(base.max_stalls),
             backoff: backoff.unwrap_or(base.backoff),
             ttl: ttl.unwrap_or(base.ttl),
+            dead_letter_ttl: base.dead_letter_ttl,
         }
     }
 }
@@ -292,8 +293,17 @@ pub struct Policy {
     pub max_stalls: u32,
     /// The bound of the first wait, what each further one multiplies it by, and the bound of all.
     pub backoff: (Duration, u32, Duration),
-    /// How long it is kept after its end.
+    /// How long it is kept after its end, unless it is a dead letter.
     pub ttl: Duration,
+    /// How long it is kept as a dead letter. The queue alone says so: what waits for a person is not the submitter's to remove.
+    pub dead_letter_ttl: Duration,
+}
+
+impl Policy {
+    /// How long an item that ended in `phase` is kept.
+    pub fn kept(&self, phase: Phase) -> Duration {
+        if phase == Phase::DeadLettered { self.dead_letter_ttl } else { self.ttl }
+    }
 }
 
 impl Default for Policy {
@@ -306,6 +316,7 @@ impl Default for Policy {
             max_stalls: 3,
             backoff: (Duration::from_secs(10), 2, Duration::from_secs(360)),
             ttl: Duration::from_secs(3600),
+            dead_letter_ttl: Duration::from_secs(30 * 24 * 3600),
         }
     }
 }

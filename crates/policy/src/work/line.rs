@@ -46,7 +46,10 @@ pub struct Line {
     pub since: BTreeSet<(At, String)>,
     pub ready_keys: HashMap<String, u64>,
     pub held_keys: HashMap<String, u64>,
+    /// Those that ended, but for dead letters, by when.
     pub finished: BTreeSet<(At, String)>,
+    /// Dead letters, by since when they are.
+    pub dead_letters: BTreeSet<(At, String)>,
     pub phases: BTreeMap<Phase, u64>,
 }
 
@@ -58,6 +61,11 @@ impl Line {
             let (_, first) = classes.iter_mut().enumerate().filter_map(|(at, ranks)| Some((*ranks.peek()?, at))).min()?;
             classes.get_mut(first)?.next()
         })
+    }
+
+    /// Where an item that ended in `phase` is kept.
+    pub fn ended_mut(&mut self, phase: Phase) -> &mut BTreeSet<(At, String)> {
+        if phase == Phase::DeadLettered { &mut self.dead_letters } else { &mut self.finished }
     }
 
     pub fn count(&self, wanted: impl Fn(Phase) -> bool) -> u64 {

@@ -252,16 +252,16 @@ fn waiting(spec: &Spec, record: &Record, around: &Around, now: At) -> Option<Rec
 /// When to look again although nothing happens.
 pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<At> {
     if record.phase.ended() {
-        return record.completed.map(|completed| completed.after(policy.ttl));
+        return record.completed.map(|completed| completed.after(policy.kept(record.phase)));
     }
     let deadline = spec.deadline.filter(|_| record.redrives == 0 && record.phase != Phase::Cancelling);
     let due = record.next_attempt.filter(|_| record.phase == Phase::Scheduled);
     deadline.into_iter().chain(due).min()
 }
 
-/// Whether an ended item was kept long enough. One that somebody can still redrive is kept as long.
+/// Whether an ended item was kept long enough.
 pub fn outlived(record: &Record, policy: &Policy, now: At) -> bool {
-    record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.ttl))
+    record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.kept(record.phase)))
 }
 
 #[cfg(test)]

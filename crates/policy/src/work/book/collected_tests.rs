@@ -1,0 +1,155 @@
+//! What of the items that ended may be removed: dead letters apart from all others.
+
+use super::*;
+
+const DAY: i64 = 24 * 3600;
+
+/// An item that is claimed and then succeeds, or is set aside.
+fn ends(world: &mut World, name: &str, well: bool) {
+    world.add(name, to("a"));
+    assert_eq!(world.claim(&[("a", &[])], name).as_deref(), Some(name));
+    if well {
+        world.complete(name, name)
+    } else {
+        world.set_aside(name, name)
+    }
+    world.pass(1);
+}
+
+#[test]
+fn what_ended_goes_after_its_time_unless_somebody_needs_it_or_would_make_it_again() {
+    let short = Overrides { ttl: Some(Duration::from_secs(10)), ..Overrides::default() };
+    let mut world = World::new(&[("a", queue())]);
+    for name in ["needed", "kept", "plain"] {
+        world.add(name, Spec { overrides: short.clone(), ..to("a") });
+        assert_eq!(world.claim(&[("a", &[])], name).as_deref(), Some(name));
+    }
+    world.add("waits", Spec { suspend: true, ..after("a", &["needed"]) });
+    ["needed", "kept", "plain"].iter().for_each(|name| world.complete(name, name));
+    let kept = Entry { tracked: true, ..world.book.get("kept").expect("an item").clone() };
+    world.book.put("kept", kept, world.now);
+    assert_eq!(world.book.removal("plain", world.now), None);
+    world.pass(10);
+    assert_eq!(world.book.removal("plain", world.now), Some(Removal::TimeOver));
+    assert_eq!((world.book.removal("needed", world.now), world.book.removal("kept", world.now)), (None, None));
+}
+
+#[test]
+fn only_so_many_finished_ones_are_kept_and_the_oldest_go() {
+    let mut world = World::new(&[("a", Queue { max_finished: 1, ..queue() })]);
+    for name in ["one", "two", "three"] {
+        world.add(name, to("a"));
+        world.claim(&[("a", &[])], name);
+        world.complete(name, name);
+        world.pass(1);
+    }
+    assert_eq!(world.book.surplus("a"), ["one", "two"]);
+    assert_eq!((world.book.removal("one", world.now), world.book.removal("three", world.now)), (Some(Removal::TooMany), None));
+}
+
+#[test]
+fn a_dead_letter_is_kept_for_thirty_days_whatever_finished_items_are() {
+    let policy = Policy { ttl: Duration::ZERO, ..Policy::default() };
+    let mut world = World::new(&[("a", Queue { max_finished: 0, policy, ..queue() })]);
+    ends(&mut world, "done", true);
+    ends(&mut world, "dead", false);
+    assert_eq!(world.phase("dead").0, Phase::DeadLettered);
+    assert_eq!((world.book.removal("done", world.now), world.book.removal("dead", world.now)), (Some(Removal::TimeOver), None));
+    assert_eq!(world.book.surplus("a"), ["done"]);
+    let end = world.book.get("dead").and_then(|entry| entry.record.completed).expect("an end");
+    assert_eq!(world.book.oldest_dead_letter("a"), Some(end));
+    world.now = At(end.0 + 30 * DAY * SECOND - 1);
+    assert_eq!(world.book.removal("dead", world.now), None);
+    assert!(!world.book.due(world.now).contains(&"dead".to_owned()));
+    world.now = At(world.now.0 + 1);
+    assert_eq!(world.book.removal("dead", world.now), Some(Removal::TimeOver));
+    assert_eq!(world.book.due(world.now), ["dead"], "and it is looked at then");
+    world.book.remove("dead");
+    assert_eq!(world.book.oldest_dead_letter("a"), None);
+}
+
+#[test]
+fn a_queue_says_how_long_a_dead_letter_is_kept_and_its_item_does_not() {
+    let policy = Policy { dead_letter_ttl: Duration::from_secs(100), ..Policy::default() };
+    let mut world = World::new(&[("a", Queue { policy, ..queue() })]);
+    world.add("dead", Spec { overrides: Overrides { ttl: Some(Duration::ZERO), ..Overrides::default() }, ..to("a") });
+    world.claim(&[("a", &[])], "p");
+    world.set_aside("dead", "p");
+    world.pass(99);
+    assert_eq!(world.book.removal("dead", world.now), None);
+    world.pass(1);
+    assert_eq!(world.book.removal("dead", world.now), Some(Removal::TimeOver));
+}
+
+#[test]
+fn another_time_of_a_queue_counts_for_what_has_ended_already() {
+    let kept =
+        |seconds: u64| Policy { dead_letter_ttl: Duration::from_secs(seconds), ttl: Duration::from_secs(seconds), ..Policy::default() };
+    let mut world = World::new(&[("a", Queue { policy: kept(1000), ..queue() })]);
+    ends(&mut world, "dead", false);
+    ends(&mut world, "done", true);
+    world.book.set_queue("a", Some(Queue { policy: kept(60), ..queue() }));
+    assert_eq!(world.book.due(At(world.now.0 + 57 * SECOND)), Vec::<String>::new());
+    let mut due = world.book.due(At(world.now.0 + 60 * SECOND));
+    due.sort();
+    assert_eq!(due, ["dead", "done"]);
+    world.book.set_queue("a", Some(Queue { policy: kept(2000), ..queue() }));
+    assert_eq!(world.book.due(At(world.now.0 + 1000 * SECOND)), Vec::<String>::new());
+    assert_eq!(world.book.due(At(world.now.0 + 2000 * SECOND)).len(), 2);
+}
+
+#[test]
+fn only_so_many_dead_letters_are_kept_and_the_oldest_go_before_their_time() {
+    let mut world = World::new(&[("a", Queue { max_dead_letters: 2, max_finished: 1, ..queue() })]);
+    for name in ["dead-1", "dead-2"] {
+        ends(&mut world, name, false);
+    }
+    ends(&mut world, "done", true);
+    assert_eq!(world.book.surplus("a"), Vec::<String>::new(), "two dead letters and one that is done: each has its room");
+    ends(&mut world, "dead-3", false);
+    assert_eq!(world.book.surplus("a"), ["dead-1"]);
+    let removal = |name: &str| world.book.removal(name, world.now);
+    assert_eq!((removal("dead-1"), removal("dead-2"), removal("dead-3")), (Some(Removal::TooMany), None, None));
+    assert_eq!(removal("done"), None, "a dead letter pushes out no other item");
+}
+
+#[test]
+fn a_dead_letter_that_is_started_again_is_none_any_more() {
+    let mut world = World::new(&[("a", Queue { max_dead_letters: 1, ..queue() })]);
+    ends(&mut world, "dead", false);
+    let entry = world.book.get("dead").expect("an item").clone();
+    world.book.put("dead", Entry { spec: Spec { redrives: 1, ..entry.spec.clone() }, ..entry }, world.now);
+    world.look("dead");
+    assert_eq!((world.phase("dead").0, world.book.oldest_dead_letter("a")), (Phase::Ready, None));
+    ends_other(&mut world);
+    assert_eq!(world.book.surplus("a"), Vec::<String>::new());
+}
+
+/// Another one is set aside, while the first waits.
+fn ends_other(world: &mut World) {
+    world.add("other", Spec { priority: 1, ..to("a") });
+    assert_eq!(world.claim(&[("a", &[])], "p").as_deref(), Some("other"));
+    world.set_aside("other", "p");
+}
+
+proptest! {
+    /// Whatever ends how and when: no more are left than are kept, and of each sort the newest.
+    #[test]
+    fn what_is_kept_is_the_newest_of_each_sort(ends_well in proptest::collection::vec(proptest::bool::ANY, 1..20), most in (0u64..6, 0u64..6)) {
+        let mut world = World::new(&[("a", Queue { max_finished: most.0, max_dead_letters: most.1, ..queue() })]);
+        for (at, well) in ends_well.iter().enumerate() {
+            ends(&mut world, &format!("i{at:02}"), *well);
+        }
+        while let Some(name) = world.book.surplus("a").first().cloned() {
+            prop_assert_eq!(world.book.removal(&name, world.now), Some(Removal::TooMany));
+            world.book.remove(&name);
+        }
+        for (dead, most) in [(false, most.0), (true, most.1)] {
+            let all: Vec<String> = (0..ends_well.len()).filter(|at| ends_well[*at] != dead).map(|at| format!("i{at:02}")).collect();
+            let newest = &all[all.len().saturating_sub(usize::try_from(most).expect("small"))..];
+            let mut left: Vec<String> = world.book.iter().map(|(name, _)| name.clone()).filter(|name| all.contains(name)).collect();
+            left.sort();
+            prop_assert_eq!(left, newest);
+        }
+    }
+}

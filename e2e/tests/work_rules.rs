@@ -1,0 +1,85 @@
+//! What queues, items and projects say of work, as people edit it: dead letters, priorities, who may take an item, how long it may
+//! take, and how much may wait.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use spillway::api::work_item::WorkItemPhase::{DeadLettered, Succeeded};
+use spillway::api::{WorkItem, WorkQueue};
+
+use crate::support::{Operator, Room, eventually, seen};
+
+async fn opened(name: &str) -> (Room, Operator) {
+    let room = Room::open(name).await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    (room, operator)
+}
+
+/// Comes and goes as fast as it may.
+fn quick(max: u32) -> Value {
+    json!({"scaling": {"min": 0, "max": max, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}})
+}
+
+/// Waits until exactly these items are left.
+async fn left(room: &Room, wanted: &[&str]) {
+    eventually(&format!("{wanted:?} are left"), async || {
+        let items: Vec<WorkItem> = room.list().await;
+        let mut names: Vec<String> = items.into_iter().filter_map(|item| item.metadata.name).collect();
+        names.sort();
+        seen(names == wanted, || format!("{names:?}"))
+    })
+    .await;
+}
+
+/// Waits until a queue says so many dead letters, and how its condition DeadLettersKept is; since when the oldest is one.
+async fn letters(room: &Room, queue: &str, count: i32, kept: (&str, &str)) -> Option<Timestamp> {
+    eventually(&format!("queue {queue} has {count} dead letters and says {kept:?}"), async || {
+        let queue: WorkQueue = room.api().get(queue).await.map_err(|error| error.to_string())?;
+        let status = queue.status.unwrap_or_default();
+        let said =
+            status.conditions.iter().find(|one| one.type_ == "DeadLettersKept").map(|one| (one.status.as_str(), one.reason.as_str()));
+        let there = status.counts.as_ref().and_then(|counts| counts.dead_lettered);
+        seen((there, said) == (Some(count), Some(kept)), || format!("{status:?}"))
+            .map(|()| status.oldest_dead_letter_time.as_ref().map(|time| time.0))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many() {
+    let (room, _operator) = opened("letters").await;
+    let queue = |ttl: u32| {
+        let defaults = json!({"maxAttempts": 1, "ttlSecondsAfterFinished": 0});
+        json!({"itemDefaults": defaults, "limits": {"maxFinished": 0}, "deadLetters": {"ttlSeconds": ttl, "max": 2}})
+    };
+    room.apply_queue("bugs", queue(3600)).await;
+    room.apply_workers("fixers", &["bugs"], "exit $task", quick(1)).await;
+    room.submit("bugs", "dead-1", json!({"payload": "7"})).await;
+    let first = room.item_is("dead-1", DeadLettered).await;
+    room.submit("bugs", "done", json!({"payload": "0"})).await;
+    left(&room, &["dead-1"]).await;
+    letters(&room, "bugs", 1, ("True", "DeadLettersFit")).await;
+    room.submit("bugs", "dead-2", json!({"payload": "7"})).await;
+    room.item_is("dead-2", DeadLettered).await;
+    let oldest = letters(&room, "bugs", 2, ("False", "DeadLettersFull")).await;
+    assert_eq!(oldest, first.status.and_then(|status| status.completion_time).map(|time| time.0));
+    room.submit("bugs", "dead-3", json!({"payload": "7"})).await;
+    left(&room, &["dead-2", "dead-3"]).await;
+
+    // One that is started again makes room, and ends as every other.
+    room.change_item("dead-2", json!({"redrives": 1, "priority": 1})).await;
+    eventually("it was tried again", async || {
+        let item = room.item("dead-2").await;
+        let status = item.status.unwrap_or_default();
+        let again = (status.redrives, status.phase) == (Some(1), Some(DeadLettered));
+        seen(again, || format!("{status:?}"))
+    })
+    .await;
+    left(&room, &["dead-2", "dead-3"]).await;
+
+    // A shorter time counts for those that are there.
+    room.apply_queue("bugs", queue(1)).await;
+    left(&room, &[]).await;
+    assert_eq!(letters(&room, "bugs", 0, ("True", "DeadLettersFit")).await, None);
+    room.close().await;
+}

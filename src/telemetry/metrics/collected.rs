@@ -1,0 +1,36 @@
+//! Items that ended and were deleted.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+use crate::policy::work::book::Removal;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Collected {
+    kind: &'static str,
+    reason: &'static str,
+}
+
+/// How many ended items were deleted, and why.
+#[derive(Default)]
+pub struct CollectedItems(Family<Collected, Counter>);
+
+impl CollectedItems {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let items = Self::default();
+        let help = "Items that ended and were deleted: dead letters and others, for their age or because there were too many";
+        registry.register("items_collected", help, items.0.clone());
+        items
+    }
+
+    pub(super) fn count(&self, dead_letter: bool, removal: Removal) {
+        let kind = if dead_letter { "dead_letter" } else { "finished" };
+        let reason = match removal {
+            Removal::TimeOver => "age",
+            Removal::TooMany => "count",
+        };
+        self.0.get_or_create(&Collected { kind, reason }).inc();
+    }
+}
