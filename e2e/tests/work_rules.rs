@@ -3,9 +3,11 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use spillway::api::work_item::WorkItemPhase::{DeadLettered, Succeeded};
+use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Ready, Succeeded};
 use spillway::api::{WorkItem, WorkQueue};
+use spillway::cli::{Cluster, Terminal, work::priority};
 
+use crate::support::work::UNTIL_TOLD;
 use crate::support::{Operator, Room, eventually, seen};
 
 async fn opened(name: &str) -> (Room, Operator) {
@@ -81,5 +83,48 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
     room.apply_queue("bugs", queue(1)).await;
     left(&room, &[]).await;
     assert_eq!(letters(&room, "bugs", 0, ("True", "DeadLettersFit")).await, None);
+    room.close().await;
+}
+
+/// `kubectl spillway priority`, as a person says it.
+async fn prioritise(room: &Room, arguments: priority::Arguments) {
+    let cluster = Cluster { client: room.client.clone(), namespace: room.namespace.clone() };
+    let mut console = Terminal::default();
+    priority::execute(&cluster, &priority::Arguments { yes: true, ..arguments }, &mut console).await.expect("it is written");
+    assert!(!console.failed());
+}
+
+/// These items, in the order in which they were claimed for the first time.
+async fn claimed(room: &Room, names: &[&str]) -> Vec<String> {
+    let mut order = Vec::new();
+    for name in names {
+        let status = room.item_is(name, Succeeded).await.status.unwrap_or_default();
+        let began = status.attempt_history.and_then(|history| history.first().map(|first| first.start_time.0)).expect("an attempt");
+        order.push((began, (*name).to_owned()));
+    }
+    order.sort();
+    order.into_iter().map(|(_, name)| name).collect()
+}
+
+#[tokio::test]
+async fn a_person_changes_the_order_of_a_queue() {
+    let (room, _operator) = opened("priority").await;
+    room.apply_queue("bugs", json!({})).await;
+    // Attempts are told in whole seconds: each takes more than one.
+    let script = format!("case $SPILLWAY_ITEM in long) {UNTIL_TOLD};; *) sleep 2;; esac");
+    room.apply_workers("fixers", &["bugs"], &script, quick(1)).await;
+    room.submit("bugs", "long", json!({})).await;
+    room.item_is("long", Leased).await;
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        room.submit("bugs", name, json!({"group": if name < "c" { "first" } else { "second" }})).await;
+        room.item_is(name, Ready).await;
+    }
+    prioritise(&room, priority::Arguments { items: vec!["d".into(), "long".into()], priority: 9, ..priority::Arguments::default() }).await;
+    let first = priority::Arguments { queue: Some("bugs".into()), group: Some("first".into()), priority: -1, ..priority::Arguments::default() };
+    prioritise(&room, first).await;
+    prioritise(&room, priority::Arguments { items: vec!["a".into()], priority: -2, ..priority::Arguments::default() }).await;
+    room.let_go("long").await;
+    assert_eq!(claimed(&room, &names).await, ["d", "c", "b", "a"]);
     room.close().await;
 }

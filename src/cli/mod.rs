@@ -122,6 +122,8 @@ pub enum Command {
     Queue(work::queue::Arguments),
     /// End items, or all items of a group or of a queue; it cannot be taken back
     Cancel(work::cancel::Arguments),
+    /// Put items before, or behind, the others of their queue
+    Priority(work::priority::Arguments),
     /// Start items again that ended without success, dead letters above all
     Redrive(work::redrive::Arguments),
     /// Say that the node of an item's agent is dead, so that another agent gets the item
@@ -198,6 +200,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
         Command::Submit(arguments) => work::submit::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Queue(arguments) => work::queue::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Cancel(arguments) => work::cancel::execute(&connect.connect().await?, &arguments, console).await?,
+        Command::Priority(arguments) => work::priority::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Redrive(arguments) => work::redrive::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Release(arguments) => work::release::execute(&connect.connect().await?, &arguments, console).await?,
         Command::Explain(arguments) => {
@@ -306,6 +309,12 @@ mod tests {
             "cancel a workitem.spillway.dev/b.c",
             "cancel --group g --queue q -y",
             "cancel --queue q --all --dry-run",
+            "priority a 5",
+            "priority a workitem.spillway.dev/b -5",
+            "priority -n x a -1000000 --dry-run",
+            "priority 5 --queue q",
+            "priority -5 --queue workqueue/q --group g --phase Ready --phase Leased -y",
+            "priority --queue q 0",
             "redrive a",
             "redrive --queue q --phase Failed --phase Expired --reason R --group g --rate 2 -y",
             "release a",
@@ -377,6 +386,11 @@ mod tests {
             ("cancel a --group g", "cannot be used with"),
             ("cancel --all", "--queue"),
             ("redrive", "ITEM"),
+            ("priority a", "invalid value 'a' for '<N>'"),
+            ("priority 5", "required arguments were not provided"),
+            ("priority a 1000001", "1000001 is not in -1000000..=1000000"),
+            ("priority a 5 --queue q", "cannot be used with"),
+            ("priority 5 --queue q --phase Succeeded", "invalid value 'Succeeded'"),
             ("redrive --queue q --phase Succeeded", "possible values: DeadLettered, Failed, Expired, Rejected"),
             ("redrive --phase Failed", "--queue"),
             ("redrive --queue q --rate 0", "0 is not in 1..=1000"),

@@ -1,7 +1,7 @@
-//! `queue`, `cancel`, `redrive`, `release`, and `pause` and `resume` of work.
+//! `queue`, `cancel`, `priority`, `redrive`, `release`, and `pause` and `resume` of work.
 
 use super::*;
-use spillway::cli::work::{cancel, queue as queues, redrive, release};
+use spillway::cli::work::{cancel, priority, queue as queues, redrive, release};
 
 fn patched(path: &str) -> String {
     format!("PATCH {path}?&fieldManager=kubectl-spillway")
@@ -55,7 +55,7 @@ async fn queues_of_all_namespaces_are_asked_for_once() {
     let (report, seen) = tokio::join!(queues::run(&cluster, &arguments), server.answer(200, list(vec![queue(json!({}))])));
     assert_eq!(seen.line, listed("/apis/spillway.dev/v1alpha1/workqueues"));
     let told = queues::render(&report.expect("a report"), jiff::Timestamp::UNIX_EPOCH);
-    assert!(told.out.starts_with("NAMESPACE   NAME   READY   LEASED") && told.out.contains("n           q      1       -"), "{}", told.out);
+    assert!(told.out.starts_with("NAMESPACE   NAME   READY   OLDEST   LEASED") && told.out.contains("n           q      1       -"), "{}", told.out);
 }
 
 #[tokio::test]
@@ -176,6 +176,66 @@ async fn a_whole_queue_is_shown_first_asked_about_and_left_without_a_yes() {
     let chosen = redrive::Arguments { items: vec!["a".into()], phase: vec![redrive::Ended::Failed], ..redrive::Arguments::default() };
     let refused = redrive::execute(&cluster, &chosen, &mut Heard::default()).await.expect_err("refused").to_string();
     assert!(refused.starts_with("--phase, --group and --reason choose among the items of a queue"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_priority_is_written_for_each_item_that_is_not_over() {
+    let (cluster, mut server) = fake();
+    let arguments = priority::Arguments { items: vec!["a".into(), "b".into(), "c".into()], priority: -5, ..priority::Arguments::default() };
+    let mut heard = Heard::default();
+    // All three are looked at at once.
+    let talk = async {
+        server.answer(200, leased("a")).await;
+        server.answer(200, item("b", json!({"phase": "Succeeded"}))).await;
+        server.answer(404, refusal(404, "NotFound", "m", "workitems", "c")).await;
+        server.answer(200, leased("a")).await
+    };
+    let (done, patch) = tokio::join!(priority::execute(&cluster, &arguments, &mut heard), talk);
+    assert!(done.is_ok(), "{done:?}");
+    assert_eq!(
+        (patch.line, patch.body),
+        (patched(&format!("{ITEMS}/a")), json!({"metadata": {"uid": "uid-a"}, "spec": {"priority": -5}}))
+    );
+    assert_eq!(
+        heard.told.out,
+        "workitem.spillway.dev/a has priority -5 (was 0); agent a holds it, and keeps it\n\
+         workitem.spillway.dev/b unchanged: it is Succeeded, which is final: it is not given out again\n"
+    );
+    assert!(heard.told.err.starts_with("error: WorkItem \"c\" not found") && heard.told.failed, "{:?}", heard.told);
+    assert!(heard.asked.is_empty());
+}
+
+#[tokio::test]
+async fn the_priority_of_a_queues_items_is_asked_about_and_not_written_without_a_yes() {
+    let all = priority::Arguments { queue: Some("q".into()), priority: 7, ..priority::Arguments::default() };
+    let look = async |server: &mut Server| {
+        server.answer(200, queue(json!({}))).await;
+        let ready = json!({"phase": "Ready"});
+        let items = vec![item("a", ready.clone()), prioritised("b", 7, ready), item("over", json!({"phase": "Failed"}))];
+        server.answer(200, list(items)).await;
+    };
+    let same = "note: 1 item left: priority 7 already\n";
+    for (dry_run, out, asked) in [(true, "workitem.spillway.dev/a would have priority 7 (dry run)\n", 0), (false, "", 1)] {
+        let (cluster, mut server) = fake();
+        let (arguments, mut heard) = (priority::Arguments { dry_run, ..all.clone() }, Heard::default());
+        let (done, ()) = tokio::join!(priority::execute(&cluster, &arguments, &mut heard), look(&mut server));
+        assert_eq!((done.is_ok(), heard.told.out.as_str(), heard.told.err.as_str()), (dry_run, out, same));
+        assert_eq!(heard.asked, vec!["Set the priority of 1 item of queue q to 7?"; asked]);
+    }
+    let (cluster, mut server) = fake();
+    let mut heard = Heard { yes: true, ..Heard::default() };
+    let talk = async {
+        look(&mut server).await;
+        server.answer(200, item("a", json!({"phase": "Ready"}))).await;
+        server.answer(200, prioritised("a", 7, json!({"phase": "Ready"}))).await
+    };
+    let (done, patch) = tokio::join!(priority::execute(&cluster, &all, &mut heard), talk);
+    assert!(done.is_ok(), "{done:?}");
+    assert_eq!(patch.body["spec"], json!({"priority": 7}));
+    assert_eq!(heard.told.out, "workitem.spillway.dev/a has priority 7 (was 0)\n");
+    let unclear = priority::Arguments { queue: None, items: vec!["a".into()], group: Some("g".into()), ..all };
+    let refused = priority::execute(&cluster, &unclear, &mut heard).await.expect_err("refused").to_string();
+    assert!(refused.starts_with("--phase and --group choose among the items of a queue"), "{refused}");
 }
 
 #[tokio::test]

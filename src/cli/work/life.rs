@@ -112,6 +112,21 @@ pub fn cancel(item: &WorkItem) -> Decision {
     Decision::Write(json!({"cancelRequested": true}))
 }
 
+/// What another priority does with an item.
+pub fn prioritize(item: &WorkItem, priority: i32) -> Decision {
+    let phase = phase(item);
+    if item.metadata.deletion_timestamp.is_some() {
+        return Decision::Refuse("is being deleted".to_owned());
+    }
+    if matches!(phase, Phase::Succeeded | Phase::Cancelled) {
+        return Decision::Leave(format!("it is {}, which is final: it is not given out again", phase.name()));
+    }
+    if item.spec.priority == priority {
+        return Decision::Leave(format!("it has priority {priority} already"));
+    }
+    Decision::Write(json!({"priority": priority}))
+}
+
 #[cfg(test)]
 #[path = "life_tests.rs"]
 mod tests;

@@ -111,3 +111,16 @@ fn an_item_is_cancelled_once_and_before_its_end() {
     assert_eq!(cancelled(json!({"cancelRequested": true}), "Leased"), Decision::Leave("it was asked to end already".into()));
     assert_eq!(cancelled(json!({}), "DeadLettered"), Decision::Leave("it has ended already (DeadLettered)".into()));
 }
+
+#[test]
+fn a_priority_is_changed_for_as_long_as_the_item_may_be_given_out() {
+    let with = |phase: &str, priority: i32| prioritize(&item("i", &json!({"priority": 2}), &json!({"phase": phase})), priority);
+    for phase in ["Pending", "Ready", "Leased", "Paused", "DeadLettered", "Rejected", "Expired", "Failed"] {
+        assert_eq!(with(phase, -7), Decision::Write(json!({"priority": -7})), "{phase}");
+    }
+    assert_eq!(with("Ready", 2), Decision::Leave("it has priority 2 already".into()));
+    assert_eq!(with("Succeeded", 3), Decision::Leave("it is Succeeded, which is final: it is not given out again".into()));
+    let mut going = item("i", &json!({}), &json!({"phase": "Ready"}));
+    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+    assert_eq!(prioritize(&going, 3), Decision::Refuse("is being deleted".into()));
+}

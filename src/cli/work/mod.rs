@@ -3,7 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | this one | what several of them read |
-//! | [`ask`], [`submit`], [`queue`], [`cancel`], [`redrive`], [`release`] | one command each |
+//! | [`ask`], [`submit`], [`queue`], [`cancel`], [`priority`], [`redrive`], [`release`] | one command each |
 //! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, telling what becomes of the items |
 //! | [`life`] | an item in a few words, the order of items, what can be done with one. Pure |
 
@@ -12,6 +12,7 @@ pub mod cancel;
 pub mod follow;
 pub mod life;
 pub mod payload;
+pub mod priority;
 pub mod queue;
 pub mod redrive;
 pub mod release;

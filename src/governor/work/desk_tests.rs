@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::names;
+use crate::policy::work::book::Taker;
 use crate::wire::work::Advance;
 
 const NAMESPACE: &str = "team";
@@ -136,4 +137,41 @@ fn an_item_is_due_once_however_often_it_changes_and_again_when_it_was_looked_at(
     desk.looks_at(&first);
     desk.look("team", "a");
     assert_eq!(looks.len(), 3);
+}
+
+/// A queue without settings, as it is stored.
+fn plain_queue(name: &str) -> WorkQueue {
+    let meta = json!({"name": name, "namespace": NAMESPACE, "resourceVersion": "1"});
+    serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": meta, "spec": {}})).expect("a WorkQueue")
+}
+
+#[test]
+fn another_priority_of_an_item_changes_whose_turn_it_is() {
+    let desk = desk(&[("a", 5, "Ready", ""), ("b", 6, "Ready", ""), ("c", 7, "Ready", "")]);
+    desk.observe_queue(NAMESPACE, "bugs", Some(&plain_queue("bugs")));
+    let queues = vec![("bugs".to_owned(), Vec::new())];
+    let order = || {
+        desk.with(NAMESPACE, |room| {
+            let mut places: Vec<(Option<usize>, String)> = room.book.iter().map(|(name, _)| (room.book.position(name), name.clone())).collect();
+            places.sort();
+            let taker = Taker { agent: "x", labels: &BTreeMap::new(), queues: &queues, now: At(i64::MAX / 2) };
+            let order: Vec<String> = places.into_iter().map(|(_, name)| name).collect();
+            assert_eq!(room.next_for(&taker, false), order.first().cloned());
+            order
+        })
+    };
+    let prioritised = |name: &str, version: u64, priority: i32| {
+        let mut item = stored(&(name, version, "Ready", ""));
+        item.spec.priority = priority;
+        desk.observe(&item);
+    };
+    assert_eq!(order(), ["a", "b", "c"]);
+    prioritised("c", 8, 10);
+    assert_eq!(order(), ["c", "a", "b"]);
+    prioritised("a", 9, -1);
+    assert_eq!(order(), ["c", "b", "a"]);
+    prioritised("c", 10, -2);
+    assert_eq!(order(), ["b", "a", "c"]);
+    prioritised("a", 8, 99);
+    assert_eq!(order(), ["b", "a", "c"], "an older version says nothing");
 }
