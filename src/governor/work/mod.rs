@@ -11,6 +11,7 @@
 //! | [`convert`] | from custom resources to what is decided on, and back to a status |
 //! | [`watch`] | the watches of items and queues |
 //! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
+//! | `holder` | how the agent that holds an item is |
 //! | [`queues`] | the status of queues, groups that are cancelled |
 //! | [`gangs`] | groups whose members fail together |
 //! | [`objectives`] | which items are over their queue's service levels: counted and told |
@@ -24,6 +25,7 @@ pub mod convert;
 pub mod desk;
 pub mod follow;
 pub mod gangs;
+mod holder;
 pub mod objectives;
 pub mod queues;
 pub mod room;

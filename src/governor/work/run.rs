@@ -16,16 +16,13 @@ use tokio::time::Instant;
 use super::convert::{self, Beside};
 use super::follow::tell_failure;
 use super::gangs;
+use super::holder::end_of;
 use super::queues::Queues;
 use super::room::{Lane, Room, now};
-use crate::api::agent::AgentPhase;
-use crate::api::conditions::{reasons, types};
-use crate::api::{Agent, WorkItem, WorkQueue, names};
+use crate::api::{Agent, WorkItem, WorkQueue};
 use crate::cluster::{Class, Error, calls};
-use crate::controller::agent::held_by_supervisor;
-use crate::controller::conditions::find;
 use crate::controller::publish::after_conflict;
-use crate::controller::{Context, Key};
+use crate::controller::{Context, Key, places};
 use crate::governor::breaker::work as attempt;
 use crate::governor::budget::object::in_doubt;
 use crate::governor::live::Working;
@@ -302,7 +299,7 @@ impl Writer {
                 return Ok(());
             }
         }
-        if let (Some(group), true) = (&entry.spec.group, super::calls::final_failure(record)) {
+        if let (Some(group), true) = (&entry.spec.group, super::calls::final_failure(&entry.record, record)) {
             super::queues::cancel_group(&self.context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
         }
         let stored = store(&self.context, key, entry, record, beside, Lane::Needed).await?;
@@ -407,35 +404,6 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
     }
 }
 
-/// How an agent that holds an item is: gone when its Agent ended, which it does when no process of its pod is left.
-fn end_of(agent: &Agent, pod: &str) -> HolderIs {
-    let status = agent.status.clone().unwrap_or_default();
-    let other = status.pod_ref.as_ref().is_some_and(|known| known.uid != pod);
-    let ended = status.phase.is_some_and(AgentPhase::ended);
-    // One that hibernates does so when nothing of its pod is left.
-    let asleep = status.phase == Some(AgentPhase::Hibernated);
-    if !ended && !asleep && !other {
-        return held_by_supervisor(&status).map_or(HolderIs::There, |reason| HolderIs::Paused(reason.to_owned()));
-    }
-    let given_up = find(&status.conditions, types::GIVEN_UP).filter(|given_up| given_up.status == "True");
-    let ready = find(&status.conditions, types::READY);
-    let why = given_up.or(ready);
-    let (reason, message) = why.map_or(("AgentEnded".to_owned(), String::new()), |why| (why.reason.clone(), why.message.clone()));
-    if reason == reasons::TOKENS_EXHAUSTED {
-        let labels = agent.metadata.labels.as_ref();
-        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == names::DRONE);
-        return HolderIs::Failed { reason, message, is_final };
-    }
-    let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {
-        (Some(reasons::ITEM_STALLED | reasons::ITEM_PAST_TIME), _) => Verb::Stalled,
-        // Nothing that the item did, nor a node: it counts nothing.
-        (Some(reasons::TOKENS_SPENT | reasons::GANG_DIVERGENCE), _) => Verb::Release,
-        (Some(_), _) | (None, false) => Verb::LeaseExpired,
-        (None, true) => Verb::Release,
-    };
-    HolderIs::Gone(verb, reason, message)
-}
-
 /// An item was given back: what that attempt has used is written without waiting for more.
 fn given_back(context: &Context, key: &Key, entry: &Entry, holder: &Holder) {
     context.meter.is_over(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
@@ -497,7 +465,3 @@ pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record,
     }
     result
 }
-
-#[cfg(test)]
-#[path = "run_tests.rs"]
-mod tests;

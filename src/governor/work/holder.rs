@@ -1,0 +1,67 @@
+//! How the agent that holds an item is, as its Agent's status tells. Pure.
+
+use crate::api::agent::AgentPhase;
+use crate::api::conditions::{reasons, types};
+use crate::api::{Agent, names};
+use crate::controller::agent::held_by_supervisor;
+use crate::controller::conditions::find;
+use crate::policy::work::item::Verb;
+use crate::policy::work::settle::HolderIs;
+
+/// How an agent that holds an item is: gone when its Agent ended, which it does when no process of its pod is left.
+pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderIs {
+    let status = agent.status.clone().unwrap_or_default();
+    let other = status.pod_ref.as_ref().is_some_and(|known| known.uid != pod);
+    let ended = status.phase.is_some_and(AgentPhase::ended);
+    // One that hibernates does so when nothing of its pod is left.
+    let asleep = status.phase == Some(AgentPhase::Hibernated);
+    if !ended && !asleep && !other {
+        return held_by_supervisor(&status).map_or(HolderIs::There, |reason| HolderIs::Paused(reason.to_owned()));
+    }
+    let given_up = find(&status.conditions, types::GIVEN_UP).filter(|given_up| given_up.status == "True");
+    let ready = find(&status.conditions, types::READY);
+    let why = given_up.or(ready);
+    let (reason, message) = why.map_or(("AgentEnded".to_owned(), String::new()), |why| (why.reason.clone(), why.message.clone()));
+    if reason == reasons::TOKENS_EXHAUSTED {
+        let labels = agent.metadata.labels.as_ref();
+        let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == names::DRONE);
+        return HolderIs::Failed { reason, message, is_final };
+    }
+    let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {
+        (Some(reasons::ITEM_STALLED | reasons::ITEM_PAST_TIME), _) => Verb::Stalled,
+        // Nothing that the item did, nor a node: it counts nothing.
+        (Some(reasons::TOKENS_SPENT | reasons::GANG_DIVERGENCE), _) => Verb::Release,
+        (Some(_), _) | (None, false) => Verb::LeaseExpired,
+        (None, true) => Verb::Release,
+    };
+    HolderIs::Gone(verb, reason, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn who_sleeps_or_has_another_pod_holds_nothing_any_more() {
+        let agent = |status: Value| -> Agent {
+            serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
+        };
+        let pod = |uid: &str| json!({"name": "a", "uid": uid});
+        let end = |status: Value| end_of(&agent(status), "u");
+        assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderIs::There);
+        assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderIs::There, "its pod may run");
+        assert_eq!(end(json!({"phase": "Spawning"})), HolderIs::There, "nothing is recorded: nothing follows");
+        let conditions = |type_: &str, reason: &str| json!([{"type": type_, "status": "True", "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let paused = |reason: &str| end(json!({"phase": "Paused", "podRef": pod("u"), "conditions": conditions("Paused", reason)}));
+        assert_eq!(paused("TokenBudgetExceeded"), HolderIs::Paused("TokenBudgetExceeded".into()));
+        assert_eq!(paused("PausedBySupervisor"), HolderIs::Paused("PausedBySupervisor".into()));
+        assert_eq!(paused("PausedBySpec"), HolderIs::There, "a person's pause takes nothing new, and goes on with what it holds");
+        let ended = |reason: &str| end(json!({"phase": "ForceStopped", "podRef": pod("u"), "conditions": conditions("GivenUp", reason)}));
+        assert!(matches!(ended("TokensSpent"), HolderIs::Gone(Verb::Release, ..)));
+        assert!(matches!(ended("TokensExhausted"), HolderIs::Failed { is_final: false, .. }));
+        assert!(matches!(ended("Reaped"), HolderIs::Gone(Verb::LeaseExpired, ..)));
+        assert!(matches!(end(json!({"phase": "Hibernated"})), HolderIs::Gone(Verb::Release, ..)), "nothing of its pod is left");
+        assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderIs::Gone(Verb::LeaseExpired, ..)));
+    }
+}
