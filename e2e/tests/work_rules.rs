@@ -121,7 +121,8 @@ async fn a_person_changes_the_order_of_a_queue() {
         room.item_is(name, Ready).await;
     }
     prioritise(&room, priority::Arguments { items: vec!["d".into(), "long".into()], priority: 9, ..priority::Arguments::default() }).await;
-    let first = priority::Arguments { queue: Some("bugs".into()), group: Some("first".into()), priority: -1, ..priority::Arguments::default() };
+    let first =
+        priority::Arguments { queue: Some("bugs".into()), group: Some("first".into()), priority: -1, ..priority::Arguments::default() };
     prioritise(&room, first).await;
     prioritise(&room, priority::Arguments { items: vec!["a".into()], priority: -2, ..priority::Arguments::default() }).await;
     room.let_go("long").await;

@@ -55,7 +55,11 @@ async fn queues_of_all_namespaces_are_asked_for_once() {
     let (report, seen) = tokio::join!(queues::run(&cluster, &arguments), server.answer(200, list(vec![queue(json!({}))])));
     assert_eq!(seen.line, listed("/apis/spillway.dev/v1alpha1/workqueues"));
     let told = queues::render(&report.expect("a report"), jiff::Timestamp::UNIX_EPOCH);
-    assert!(told.out.starts_with("NAMESPACE   NAME   READY   OLDEST   LEASED") && told.out.contains("n           q      1       -"), "{}", told.out);
+    assert!(
+        told.out.starts_with("NAMESPACE   NAME   READY   OLDEST   LEASED") && told.out.contains("n           q      1       -"),
+        "{}",
+        told.out
+    );
 }
 
 #[tokio::test]
@@ -192,10 +196,7 @@ async fn a_priority_is_written_for_each_item_that_is_not_over() {
     };
     let (done, patch) = tokio::join!(priority::execute(&cluster, &arguments, &mut heard), talk);
     assert!(done.is_ok(), "{done:?}");
-    assert_eq!(
-        (patch.line, patch.body),
-        (patched(&format!("{ITEMS}/a")), json!({"metadata": {"uid": "uid-a"}, "spec": {"priority": -5}}))
-    );
+    assert_eq!((patch.line, patch.body), (patched(&format!("{ITEMS}/a")), json!({"metadata": {"uid": "uid-a"}, "spec": {"priority": -5}})));
     assert_eq!(
         heard.told.out,
         "workitem.spillway.dev/a has priority -5 (was 0); agent a holds it, and keeps it\n\

@@ -13,7 +13,7 @@ use crate::cli::console::{Console, Output};
 use crate::cli::error::Error;
 use crate::cli::input;
 use crate::cli::table::printable;
-use crate::cli::write::{self, Decision, Done, On};
+use crate::cli::write::{self, Done, On};
 use crate::governor::work::convert;
 use crate::policy::work::Phase;
 
@@ -113,7 +113,10 @@ pub struct Plan {
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let plan = plan(cluster, arguments).await?;
     if plan.same > 0 {
-        console.show(Output { err: format!("note: {} left: priority {} already\n", many(plan.same), arguments.priority), ..Output::default() });
+        console.show(Output {
+            err: format!("note: {} left: priority {} already\n", many(plan.same), arguments.priority),
+            ..Output::default()
+        });
     }
     if plan.items.is_empty() {
         console.show(Output { err: "There is no item to change.\n".to_owned(), ..Output::default() });

@@ -142,7 +142,8 @@ fn an_item_is_due_once_however_often_it_changes_and_again_when_it_was_looked_at(
 /// A queue without settings, as it is stored.
 fn plain_queue(name: &str) -> WorkQueue {
     let meta = json!({"name": name, "namespace": NAMESPACE, "resourceVersion": "1"});
-    serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": meta, "spec": {}})).expect("a WorkQueue")
+    serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": meta, "spec": {}}))
+        .expect("a WorkQueue")
 }
 
 #[test]
@@ -152,7 +153,8 @@ fn another_priority_of_an_item_changes_whose_turn_it_is() {
     let queues = vec![("bugs".to_owned(), Vec::new())];
     let order = || {
         desk.with(NAMESPACE, |room| {
-            let mut places: Vec<(Option<usize>, String)> = room.book.iter().map(|(name, _)| (room.book.position(name), name.clone())).collect();
+            let mut places: Vec<(Option<usize>, String)> =
+                room.book.iter().map(|(name, _)| (room.book.position(name), name.clone())).collect();
             places.sort();
             let taker = Taker { agent: "x", labels: &BTreeMap::new(), queues: &queues, now: At(i64::MAX / 2) };
             let order: Vec<String> = places.into_iter().map(|(_, name)| name).collect();
@@ -175,3 +177,4 @@ fn another_priority_of_an_item_changes_whose_turn_it_is() {
     prioritised("a", 8, 99);
     assert_eq!(order(), ["b", "a", "c"], "an older version says nothing");
 }
+
