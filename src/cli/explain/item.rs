@@ -398,6 +398,9 @@ fn ended(view: &View) -> Vec<Cause> {
         Some(reasons::DEPENDENCY_FAILED) => "an item it waited for did not succeed (spec.onDependencyFailure)".to_owned(),
         Some(reasons::DEPENDENCY_MISSING) => "an item it waited for did not exist half a minute after it was made".to_owned(),
         Some(reasons::PLAN_INCOMPLETE) => "the other items of its plan were not made within ten minutes".to_owned(),
+        Some(reason) if *phase == Phase::DeadLettered => {
+            format!("it was started again, and not admitted: {}", life::message(view.item).unwrap_or(reason))
+        }
         _ => format!("it is {}", phase.name()),
     };
     vec![redriven(view, words)]

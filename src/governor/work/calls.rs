@@ -313,9 +313,9 @@ fn assignment(item: &WorkItem, key: &Key, context: &Context) -> Assignment {
     }
 }
 
-/// Whether this record is the end of an item that failed for good.
-pub fn final_failure(record: &Record) -> bool {
-    matches!(record.phase, Phase::Failed | Phase::DeadLettered)
+/// Whether an item that was as `before` says has now failed for good. A dead letter that is only not admitted again has not.
+pub fn final_failure(before: &Record, record: &Record) -> bool {
+    matches!(record.phase, Phase::Failed | Phase::DeadLettered) && !before.phase.ended()
 }
 
 /// What a holder says of the item `uid`.
@@ -458,13 +458,13 @@ async fn finish(
 }
 
 async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
-    if let (Some(group), true) = (&entry.spec.group, final_failure(record)) {
+    if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
         queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
     }
     let said = context.desk.with(&key.namespace, |room| room.progress(&entry.uid));
     let beside = Beside { progress: said.map(progress), ..beside.clone() };
     let stored = store(context, key, entry, record, &beside, Lane::Needed).await?;
-    if final_failure(record) {
+    if final_failure(&entry.record, record) {
         let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
         let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();
         tell_failure(context, &stored, entry, record, "Fail", (&reason, note)).await;

@@ -382,7 +382,8 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
     match room.book.settle(name, holder, now, dice) {
         Some(next) if entry.record.phase.waits() && next.phase.waits() && next.redrives == entry.record.redrives => Do::Remember(next),
         Some(next) => {
-            let refusal = (next.phase == Phase::Rejected).then(|| room.book.admission(name, &entry.spec));
+            let again = entry.record.phase == Phase::DeadLettered && next.phase == Phase::DeadLettered;
+            let refusal = (again || next.phase == Phase::Rejected).then(|| room.book.admission(name, &entry.spec));
             let message = match refusal {
                 Some(Admission::Refused(refusal)) => Some(refusal.to_string()),
                 Some(Admission::Unknown | Admission::To(_)) | None => None,

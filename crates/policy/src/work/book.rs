@@ -346,7 +346,13 @@ impl Book {
         }
         let dependencies = self.dependencies(&entry.spec, &first, now);
         let around = Around { admission: self.in_time(name, &entry.spec, now), dependencies, ..around };
-        settle(&entry.spec, &first, &around, now).or(Some(first))
+        let next = settle(&entry.spec, &first, &around, now).unwrap_or(first);
+        if entry.record.phase == Phase::DeadLettered && next.phase == Phase::Rejected {
+            // It is kept for a person, who finds no room for it now. It stays as it was, and says why.
+            let Record { redrives, reason, .. } = next;
+            return Some(Record { redrives, reason, ..entry.record.clone() });
+        }
+        Some(next)
     }
 
     /// The queue takes its type by name, and not by default.

@@ -125,6 +125,32 @@ fn a_dead_letter_that_is_started_again_is_none_any_more() {
     assert_eq!(world.book.surplus("a"), Vec::<String>::new());
 }
 
+#[test]
+fn a_dead_letter_that_is_not_admitted_again_stays_one_for_the_rest_of_its_time() {
+    let mut world = World::new(&[("a", Queue { max_pending: 1, ..queue() })]);
+    ends(&mut world, "dead", false);
+    let before = world.book.get("dead").expect("an item").record.clone();
+    let again = |world: &mut World, redrives| {
+        let entry = world.book.get("dead").expect("an item").clone();
+        world.book.put("dead", Entry { spec: Spec { redrives, ..entry.spec.clone() }, ..entry }, world.now);
+        world.pass(1);
+        world.look("dead");
+        world.book.get("dead").expect("an item").record.clone()
+    };
+    world.add("full", to("a"));
+    let refused = again(&mut world, 1);
+    assert_eq!(refused, Record { redrives: 1, reason: Some(reasons::QUEUE_FULL.into()), ..before.clone() });
+    world.claim(&[("a", &[])], "p");
+    world.complete("full", "p");
+    assert_eq!(again(&mut world, 1), refused, "there is room, and nobody asks for it any more");
+    let queue = world.book.queue("a").cloned();
+    world.book.set_queue("a", None);
+    world.pass(10); // a queue may be made a moment after its items
+    assert_eq!(again(&mut world, 2).reason.as_deref(), Some(reasons::QUEUE_MISSING));
+    world.book.set_queue("a", queue);
+    assert_eq!(again(&mut world, 3).phase, Phase::Ready);
+}
+
 /// Another one is set aside, while the first waits.
 fn ends_other(world: &mut World) {
     world.add("other", Spec { priority: 1, ..to("a") });
