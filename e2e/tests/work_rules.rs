@@ -1,14 +1,18 @@
 //! What queues, items and projects say of work, as people edit it: dead letters, priorities, who may take an item, how long it may
 //! take, and how much may wait.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Ready, Succeeded};
-use spillway::api::{WorkItem, WorkQueue};
+use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Ready, Rejected, Succeeded};
+use spillway::api::{Agent, Budget, WorkItem, WorkQueue};
 use spillway::cli::{Cluster, Terminal, work::priority};
 
-use crate::support::work::UNTIL_TOLD;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::work::{UNTIL_TOLD, attempts, phase};
+use crate::support::{Operator, Room, eventually, seen, within};
 
 async fn opened(name: &str) -> (Room, Operator) {
     let room = Room::open(name).await;
@@ -129,3 +133,37 @@ async fn a_person_changes_the_order_of_a_queue() {
     assert_eq!(claimed(&room, &names).await, ["d", "c", "b", "a"]);
     room.close().await;
 }
+
+#[tokio::test]
+async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other() {
+    let (room, _operator) = opened("labels").await;
+    room.apply_queue("bugs", json!({})).await;
+    room.apply_workers("fixers", &["bugs"], "exit 0", json!({"replicas": 2})).await;
+    room.pods_ready(2).await;
+    let names: Vec<String> = room.list::<Agent>().await.into_iter().filter_map(|agent| agent.metadata.name).collect();
+    let [large, plain] = names.try_into().expect("two agents");
+    let label = Patch::Merge(json!({"metadata": {"labels": {"size": "large"}}}));
+    room.api::<Agent>().patch(&large, &PatchParams::default(), &label).await.expect("it is labelled");
+    let asks = |expressions: Value| json!({"agentSelector": {"matchExpressions": expressions}});
+    let zones = json!([{"key": "size", "operator": "In", "values": ["small"]}]);
+    room.submit("bugs", "nobody", json!({"priority": 9, "agentSelector": {"matchExpressions": zones}})).await;
+    for round in 0..3 {
+        for (at, (expressions, taker)) in [
+            (json!([{"key": "size", "operator": "In", "values": ["small", "large"]}]), &large),
+            (json!([{"key": "size", "operator": "NotIn", "values": ["large"]}]), &plain),
+            (json!([{"key": "size", "operator": "Exists"}, {"key": "spillway.dev/pool", "operator": "In", "values": ["fixers"]}]), &large),
+            (json!([{"key": "size", "operator": "DoesNotExist"}]), &plain),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name = format!("item-{round}-{at}");
+            room.submit("bugs", &name, asks(expressions.clone())).await;
+            let done = room.item_is(&name, Succeeded).await;
+            assert_eq!(attempts(&done), [("Complete".to_owned(), taker.clone())], "{expressions}");
+        }
+    }
+    assert_eq!(phase(&room.item("nobody").await), Some(Ready), "it waits, and those behind it do not");
+    room.close().await;
+}
+

@@ -287,11 +287,12 @@ fn ready(view: &View) -> Vec<Cause> {
 /// What its queue does with it, and its place there.
 fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
-    // Who would take anything: what hinders it hinders all.
-    let labels: BTreeMap<String, String> = view.spec.selector.iter().cloned().collect();
+    // An agent without labels, of a pool that takes every type: what hinders it, but for the selector, hinders all.
+    let labels = BTreeMap::new();
     let anybody =
         Taker { agent: "", labels: &labels, queues: &[(queue.to_owned(), Vec::new())], now: At(jiff::Timestamp::now().as_millisecond()) };
-    causes.extend(view.book.why_not(&view.name, &anybody).map(|hindrance| hindered(view, queue, &hindrance)));
+    let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| *hindrance != Hindrance::Selector);
+    causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
     causes.push(Cause::is(match view.book.position(&view.name) {
         Some(0) | None => format!("it is the next one of queue {queue}"),
         Some(1) => format!("1 ready item of queue {queue} is before it"),
@@ -311,7 +312,7 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
         let label_sets =
             view.work.agents.iter().flatten().filter(|agent| agent.spec.pool_ref.name == name).map(|agent| agent.labels().clone());
         let made = names::pool_labels(&name, &pool.uid().unwrap_or_default(), &pool.spec.type_);
-        let fits = |labels: &BTreeMap<String, String>| view.spec.selector.iter().all(|(key, value)| labels.get(key) == Some(value));
+        let fits = |labels: &BTreeMap<String, String>| view.spec.selector.matches(labels);
         if !types.is_empty() && !view.spec.type_.as_ref().is_some_and(|type_| types.contains(type_)) {
             causes.push(Cause::is(format!("pool {name} takes only the types {} from it (spec.queues[].types)", types.join(", "))));
         } else if !label_sets.chain(Some(made)).any(|labels| fits(&labels)) {

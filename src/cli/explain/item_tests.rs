@@ -210,6 +210,18 @@ fn pools_that_take_nothing_are_told_with_the_reason() {
             "no pool that works from queue q takes it",
             "NoPool",
         ),
+        (
+            vec![pool("p", &json!({}), &json!({}))],
+            json!({"agentSelector": {"matchExpressions": [{"key": "spillway.dev/pool", "operator": "NotIn", "values": ["p"]}]}}),
+            "no pool that works from queue q takes it",
+            "NoPool",
+        ),
+        (
+            vec![pool("p", &json!({}), &json!({"desired": 0, "reason": "NoWork"}))],
+            json!({"agentSelector": {"matchExpressions": [{"key": "spillway.dev/pool", "operator": "Exists"}, {"key": "gpu", "operator": "DoesNotExist"}]}}),
+            "pool p wants no agents now (NoWork)",
+            "NoAgents",
+        ),
     ];
     for (pools, spec, words, reason) in cases {
         let (why, hint) = with(pools, Vec::new(), spec);

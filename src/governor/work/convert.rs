@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, MicroTime, ObjectMeta, Time};
 use serde_json::{Map, Value, json};
 
 use crate::api::agent_pool::EmptyAction;
@@ -16,6 +16,7 @@ use crate::policy::work::book::Entry;
 use crate::policy::work::failure::{Action, Rule};
 use crate::policy::work::item::{self, At, Attempt, Dependency, Holder, Overrides, Phase, Policy, Record, Spec, Verb};
 use crate::policy::work::objectives::Objectives;
+use crate::policy::work::selector::{Operator, Requirement, Selector};
 
 /// An item with an empty status that was submitted so long before it was made came back from a backup.
 const RESTORED_AFTER: Duration = Duration::from_secs(60);
@@ -187,11 +188,7 @@ pub fn spec(item: &WorkItem) -> Spec {
             OnDependencyFailure::Run => item::OnDependencyFailure::Run,
             OnDependencyFailure::Hold => item::OnDependencyFailure::Hold,
         },
-        selector: spec
-            .agent_selector
-            .iter()
-            .flat_map(|selector| selector.match_labels.iter().flatten().map(|(key, value)| (key.clone(), value.clone())))
-            .collect(),
+        selector: selector(spec.agent_selector.as_ref()).unwrap_or_default(),
         overrides,
         submitted_by: labels.and_then(|labels| labels.get(names::SUBMITTED_BY_LABEL)).cloned(),
         notify_on: spec
@@ -207,14 +204,30 @@ pub fn spec(item: &WorkItem) -> Spec {
     }
 }
 
+/// Which agents may take an item. None: it has an operator that is none of Kubernetes'.
+fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
+    let Some(LabelSelector { match_labels, match_expressions }) = selector else { return Some(Selector::default()) };
+    let equal = match_labels.iter().flatten().map(|(key, value)| Some(Requirement::equals(key, value)));
+    let expressions = match_expressions.iter().flatten().map(|LabelSelectorRequirement { key, operator, values }| {
+        let values = || values.iter().flatten().cloned().collect();
+        let operator = match operator.as_str() {
+            "In" => Operator::In(values()),
+            "NotIn" => Operator::NotIn(values()),
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            _ => return None,
+        };
+        Some(Requirement { key: key.clone(), operator })
+    });
+    equal.chain(expressions).collect()
+}
+
 /// What this version does not do of what an item asks for: said, rather than left out.
 fn unsupported(item: &WorkItem) -> Option<&'static str> {
     let spec = &item.spec;
-    let expressions =
-        spec.agent_selector.as_ref().is_some_and(|selector| selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty()));
     let walls = spec.bulkhead.as_ref().is_some_and(|bulkhead| bulkhead.changeset.is_some() || bulkhead.sandbox.is_some());
-    if expressions {
-        Some("agentSelector.matchExpressions")
+    if selector(spec.agent_selector.as_ref()).is_none() {
+        Some("an unknown operator in agentSelector.matchExpressions")
     } else if spec.requires.is_some() {
         Some("requires")
     } else if walls {

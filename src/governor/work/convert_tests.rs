@@ -1,5 +1,8 @@
 //! Items and queues on their way from a custom resource to what is decided on, and back.
 
+use kube::core::SelectorExt as _;
+use proptest::prelude::*;
+
 use super::*;
 
 fn item(spec: Value, status: Value) -> WorkItem {
@@ -116,3 +119,34 @@ fn dead_letters_are_kept_as_their_queue_says_and_else_for_thirty_days() {
     assert_eq!(queue(own), (7, 60, 5));
     assert_eq!(queue(json!({"itemDefaults": {"ttlSecondsAfterFinished": 7}, "deadLetters": {}})), (7, 2_592_000, 1000));
 }
+
+#[test]
+fn an_operator_that_kubernetes_does_not_have_is_refused_rather_than_left_out() {
+    let asks = |operator: &str| {
+        let selector = json!({"matchExpressions": [{"key": "k", "operator": operator, "values": ["v"]}]});
+        super::spec(&item(json!({"agentSelector": selector}), json!({}))).unsupported
+    };
+    assert_eq!(asks("In"), None);
+    assert_eq!(asks("Gt").as_deref(), Some("an unknown operator in agentSelector.matchExpressions"));
+}
+
+proptest! {
+    /// The same agents as the selector of Kubernetes' own client finds.
+    #[test]
+    fn an_agent_selector_selects_as_kubernetes_does(
+        match_labels in proptest::option::of(proptest::collection::btree_map("[xyz]", "[ab]?", 0..2)),
+        expressions in proptest::collection::vec(("[xyz]", 0usize..4, proptest::collection::vec("[ab]?", 1..3)), 0..4),
+        labels in proptest::collection::btree_map("[xyz]", "[ab]?", 0..4),
+    ) {
+        let requirement = |(key, operator, values): (String, usize, Vec<String>)| LabelSelectorRequirement {
+            key,
+            operator: ["In", "NotIn", "Exists", "DoesNotExist"][operator].to_owned(),
+            values: (operator < 2).then_some(values),
+        };
+        let selector = LabelSelector { match_labels, match_expressions: Some(expressions.into_iter().map(requirement).collect()) };
+        let kubernetes = kube::core::Selector::try_from(selector.clone()).expect("it is valid");
+        let ours = super::selector(Some(&selector)).expect("it is known");
+        prop_assert_eq!(ours.matches(&labels), kubernetes.matches(&labels), "{:?} on {:?}", selector, labels);
+    }
+}
+

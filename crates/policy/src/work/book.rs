@@ -15,7 +15,7 @@ use super::item::{At, Phase, Policy, Record, Spec};
 pub use collected::Removal;
 
 pub use super::line::Class;
-use super::line::{Line, Rank, add, lower, raise, selects, take};
+use super::line::{Line, Phases, Rank, add, lower, raise, take};
 use super::settle::{Around, Dependencies, HolderIs, look_at, settle};
 
 /// An item that names one that does not exist waits so long for it to be made: files are applied in any order.
@@ -561,7 +561,7 @@ impl Book {
         {
             return Some(Hindrance::KeyBusy(key.clone(), most));
         }
-        if !selects(selector, taker.labels) {
+        if !selector.matches(taker.labels) {
             return Some(Hindrance::Selector);
         }
         let kept = entry.ready_since.is_none_or(|since| taker.now < since.after(ELSEWHERE));

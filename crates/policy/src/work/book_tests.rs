@@ -9,6 +9,7 @@ use super::*;
 use crate::work::failure::{Action, Failure, Rule};
 use crate::work::item::{Dependency, Holder, OnDependencyFailure, Overrides, reasons};
 use crate::work::lease::{Fence, Judges, claim, complete, fail};
+use crate::work::selector::{Operator, Requirement, Selector};
 
 #[path = "book/collected_tests.rs"]
 mod collected_tests;
@@ -226,7 +227,7 @@ fn limits_of_a_queue_and_of_a_key_hold() {
 
 #[test]
 fn in_a_strict_queue_who_cannot_be_served_blocks_those_behind() {
-    let selective = || Spec { selector: vec![("gpu".into(), "yes".into())], ..to("a") };
+    let selective = || Spec { selector: [Requirement::equals("gpu", "yes")].into_iter().collect(), ..to("a") };
     for (strict, expected) in [(true, None), (false, Some("plain".to_owned()))] {
         let mut world = World::new(&[("a", Queue { strict, ..queue() })]);
         world.add("choosy", selective());
@@ -370,14 +371,14 @@ proptest! {
         let mut world = World::new(&[("a", Queue { max_leased_per_key: Some(1), ..queue() })]);
         for (at, (priority, wait, key, choosy)) in items.into_iter().enumerate() {
             world.pass(wait);
-            let selector = if choosy { vec![("gpu".into(), "yes".into())] } else { Vec::new() };
+            let selector = choosy.then(|| Requirement::equals("gpu", "yes")).into_iter().collect();
             let concurrency_key = (key > 0).then(|| format!("k{key}"));
             world.add(&format!("i{at:02}"), Spec { priority, selector, concurrency_key, ..to("a") });
         }
         let mut held_keys = Vec::new();
         while let Some(name) = world.claim(&[("a", &[])], &format!("p{}", world.book.holders().count())) {
             let taken = world.book.get(&name).expect("an item").clone();
-            let better = world.book.iter().filter(|(_, entry)| entry.record.phase == Phase::Ready && entry.spec.selector.is_empty());
+            let better = world.book.iter().filter(|(_, entry)| entry.record.phase == Phase::Ready && entry.spec.selector == Selector::default());
             for (other, entry) in better {
                 let free = entry.spec.concurrency_key.as_ref().is_none_or(|key| !held_keys.contains(key));
                 let rank = |name: &str, entry: &Entry| (std::cmp::Reverse(entry.spec.priority), entry.spec.submitted, name.to_owned());
@@ -391,11 +392,20 @@ proptest! {
     /// Several types, several queues' orders, strict or not: the same as a look at one item after the other.
     #[test]
     fn next_is_who_a_look_at_all_finds(strict: bool, gpu: bool, types in 0u8..3,
-                                       items in proptest::collection::vec((-2i32..3, 0i64..3, 0u8..3, 0u8..3), 1..30)) {
+                                       items in proptest::collection::vec((-2i32..3, 0i64..3, 0u8..3, 0u8..6), 1..30)) {
         let mut world = World::new(&[("a", Queue { strict, ..queue() })]);
         for (at, (priority, wait, type_, choosy)) in items.into_iter().enumerate() {
             world.pass(wait);
-            let selector = (0..choosy).map(|which| (["gpu", "disk"][usize::from(which)].to_owned(), "yes".to_owned())).collect();
+            let gpu = |operator| Requirement { key: "gpu".into(), operator };
+            let selector = match choosy {
+                0 => vec![],
+                1 => vec![Requirement::equals("gpu", "yes")],
+                2 => vec![Requirement::equals("gpu", "yes"), Requirement::equals("disk", "yes")],
+                3 => vec![gpu(Operator::NotIn(["yes".to_owned()].into()))],
+                4 => vec![gpu(Operator::Exists), gpu(Operator::In(["no".to_owned(), "yes".to_owned()].into()))],
+                _ => vec![gpu(Operator::DoesNotExist)],
+            };
+            let selector = selector.into_iter().collect();
             world.add(&format!("i{at:02}"), Spec { priority, selector, type_: (type_ > 0).then(|| format!("t{type_}")), ..to("a") });
         }
         let labels = if gpu { BTreeMap::from([("gpu".to_owned(), "yes".to_owned())]) } else { BTreeMap::new() };

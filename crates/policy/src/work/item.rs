@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::selector::Selector;
+
 /// A time as people write it: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct At(pub i64);
@@ -192,8 +194,8 @@ pub struct Spec {
     pub after: Vec<Dependency>,
     /// What becomes of it when one of those cannot be satisfied.
     pub on_dependency_failure: OnDependencyFailure,
-    /// Labels an agent must have.
-    pub selector: Vec<(String, String)>,
+    /// Which agents may take it, by their labels.
+    pub selector: Selector,
     /// Where it differs from its queue's defaults.
     pub overrides: Overrides,
     /// The pool whose agents submitted it.

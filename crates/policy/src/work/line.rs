@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::item::{At, Phase, Spec};
+use super::selector::Selector;
 
 /// The order in which items of one queue are given out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +15,7 @@ pub struct Rank(pub Reverse<i32>, pub At, pub String);
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
     type_: Option<String>,
-    selector: Vec<(String, String)>,
+    selector: Selector,
 }
 
 impl Class {
@@ -30,13 +31,35 @@ impl Class {
 
     /// Whether an agent with these labels may take it.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        selects(&self.selector, labels)
+        self.selector.matches(labels)
     }
 }
 
-/// Whether these labels are asked for, or more.
-pub fn selects(selector: &[(String, String)], labels: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+/// How many items are in which phase.
+#[derive(Clone, Debug, Default)]
+pub struct Phases(BTreeMap<Phase, u64>);
+
+impl Phases {
+    pub fn add(&mut self, phase: Phase) {
+        *self.0.entry(phase).or_default() += 1;
+    }
+
+    pub fn remove(&mut self, phase: Phase) {
+        if let Some(count) = self.0.get_mut(&phase) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&phase);
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn count(&self, wanted: impl Fn(Phase) -> bool) -> u64 {
+        self.0.iter().filter(|(phase, _)| wanted(**phase)).map(|(_, count)| count).sum()
+    }
 }
 
 /// One queue's items.

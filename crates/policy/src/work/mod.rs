@@ -11,6 +11,7 @@
 //! | [`lease`] | what a holder's call does: claim, complete, fail, release |
 //! | [`failure`] | what becomes of a failure, and when it is tried again |
 //! | [`admit`] | whether an item may enter a queue, and which |
+//! | [`selector`] | which agents may take an item, by their labels |
 //! | [`objectives`] | which items are over their queue's service levels, and whom to tell |
 //! | `line` | one queue's items by what they do |
 //! | [`book`] | all items of a namespace, indexed: who waits for whom, who is next, what is due |
@@ -22,6 +23,7 @@ pub mod item;
 pub mod lease;
 mod line;
 pub mod objectives;
+pub mod selector;
 pub mod settle;
 
 pub use item::{At, Attempt, Holder, Phase, Policy, Record, Spec};
