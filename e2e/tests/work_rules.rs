@@ -135,6 +135,46 @@ async fn a_person_changes_the_order_of_a_queue() {
 }
 
 #[tokio::test]
+async fn an_agent_that_waits_takes_from_the_queues_that_its_pool_names_now() {
+    let (room, _operator) = opened("edited").await;
+    for queue in ["first", "second"] {
+        room.apply_queue(queue, json!({})).await;
+    }
+    let pool = async |queues: Value| {
+        room.apply_workers("fixers", &[], "exit 0", json!({"replicas": 1, "queues": queues})).await;
+    };
+    pool(json!([{"name": "first"}])).await;
+    room.pods_ready(1).await;
+    let mut agents = BTreeSet::new();
+    for at in 0..4 {
+        let (queue, other) = if at % 2 == 0 { ("second", "first") } else { ("first", "second") };
+        let (name, left) = (format!("item-{at}"), format!("left-{at}"));
+        // The agent has asked, and waits for a queue in which there is nothing for it.
+        room.submit(queue, &name, json!({})).await;
+        room.item_is(&name, Ready).await;
+        pool(json!([{"name": queue}])).await;
+        // Much less than an agent waits before it asks again.
+        let done = within(Duration::from_secs(10), &format!("{name} is done"), async || {
+            let item = room.item(&name).await;
+            seen(phase(&item) == Some(Succeeded), || format!("{:?}", item.status)).map(|()| item)
+        })
+        .await;
+        agents.extend(attempts(&done).into_iter().map(|(_, agent)| agent));
+        // And from the other one no more.
+        room.submit(other, &left, json!({})).await;
+        room.item_is(&left, Ready).await;
+        room.change_item(&left, json!({"cancelRequested": true})).await;
+    }
+    assert_eq!(agents.len(), 1, "the agent ran all the time: {agents:?}");
+    // Of which types it takes is edited as well.
+    room.submit("first", "idea", json!({"type": "idea"})).await;
+    pool(json!([{"name": "first", "types": ["bug"]}])).await;
+    room.submit("first", "bug", json!({"type": "bug"})).await;
+    room.item_is("bug", Succeeded).await;
+    room.close().await;
+}
+
+#[tokio::test]
 async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other() {
     let (room, _operator) = opened("labels").await;
     room.apply_queue("bugs", json!({})).await;

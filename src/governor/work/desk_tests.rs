@@ -178,3 +178,29 @@ fn another_priority_of_an_item_changes_whose_turn_it_is() {
     assert_eq!(order(), ["b", "a", "c"], "an older version says nothing");
 }
 
+#[test]
+fn agents_that_wait_are_called_for_the_queues_that_their_pool_names_now() {
+    let desk = desk(&[("b", 5, "Ready", "")]);
+    ["bugs", "other"].iter().for_each(|queue| desk.observe_queue(NAMESPACE, queue, Some(&plain_queue(queue))));
+    let of = |queue: &str, types: &[&str]| vec![(queue.to_owned(), types.iter().map(|type_| (*type_).to_owned()).collect::<Vec<_>>())];
+    let waits = |pod: &str, pool: &str, queues| {
+        let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), pool.to_owned())]);
+        desk.with(NAMESPACE, |room| room.waits(pod, labels, queues));
+    };
+    let edit = |queues: &[(String, Vec<String>)]| {
+        desk.with(NAMESPACE, |room| room.take_from(|pool| (pool == "p").then(|| queues.to_vec())));
+        desk.called(NAMESPACE)
+    };
+    waits("pod", "p", of("other", &[]));
+    waits("pod-of-another", "q", of("other", &[]));
+    assert_eq!(edit(&of("other", &[])), [""; 0]);
+    assert_eq!(edit(&of("bugs", &["idea"])), [""; 0], "not of a type that is there");
+    assert_eq!(edit(&of("bugs", &[])), ["pod"], "and not the agent of the pool that was not edited");
+    waits("pod", "p", of("bugs", &[]));
+    assert_eq!(edit(&of("other", &[])), [""; 0], "the queue was taken away from it");
+    assert_eq!(edit(&[]), [""; 0]);
+    waits("pod", "p", of("bugs", &[]));
+    desk.with(NAMESPACE, |room| room.take_from(|_| None));
+    assert_eq!(desk.called(NAMESPACE), ["pod"], "what is not known changes nothing");
+}
+

@@ -3,6 +3,8 @@
 //!
 //! What always holds: what is known of an item never goes back to an older version.
 
+mod progress;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -241,6 +243,18 @@ impl Room {
         self.waiting.insert(pod.to_owned(), waiting);
     }
 
+    /// Those that wait for work wait for what their pools take now: `queues_of` says that of a pool, if it is known.
+    pub fn take_from(&mut self, queues_of: impl Fn(&str) -> Option<Queues>) {
+        let mut known: HashMap<String, Option<Queues>> = HashMap::new();
+        for waiting in self.waiting.values_mut() {
+            let Some(pool) = waiting.labels.get(names::POOL_LABEL) else { continue };
+            let queues = known.entry(pool.clone()).or_insert_with(|| queues_of(pool));
+            if let Some(queues) = queues.as_ref().filter(|queues| **queues != waiting.queues) {
+                waiting.queues.clone_from(queues);
+            }
+        }
+    }
+
     /// The agents of these pools, and of no others, are not called for work. Whether it is so for fewer than before.
     pub fn hold_back(&mut self, pools: HashSet<String>) -> bool {
         let before = std::mem::replace(&mut self.held_back, pools);
@@ -353,52 +367,6 @@ impl Room {
         let held = u64::try_from(self.book.holders().count()).unwrap_or(u64::MAX);
         self.retired.retain(|_, since| since.elapsed() < RETIRES);
         std::mem::replace(&mut self.told, (ready, held)) != (ready, held)
-    }
-
-    /// How far an item is, as its holder says.
-    pub fn advanced(&mut self, uid: &str, advance: Advance) {
-        let slot = self.progress.entry(uid.to_owned()).or_default();
-        let Advance { epoch, percent, message, checkpoint_ref } = advance;
-        if percent.is_some_and(|percent| percent > 0) || checkpoint_ref.is_some() {
-            self.worth.insert(uid.to_owned(), epoch);
-        }
-        if slot.0.epoch != epoch {
-            slot.0 = Advance::default(); // of an attempt before
-        }
-        let known = &slot.0;
-        slot.0 = Advance {
-            epoch,
-            percent: percent.or(known.percent),
-            message: message.or_else(|| known.message.clone()),
-            checkpoint_ref: checkpoint_ref.or_else(|| known.checkpoint_ref.clone()),
-        };
-    }
-
-    /// What was said of how far an item is and is not stored.
-    pub fn progress(&self, uid: &str) -> Option<Advance> {
-        self.progress.get(uid).map(|(advance, _)| advance.clone()).filter(|said| *said != Advance::default())
-    }
-
-    /// This is stored now.
-    pub fn progress_stored(&mut self, uid: &str, stored: &Advance) {
-        if let Some((said, written)) = self.progress.get_mut(uid) {
-            *written = Some(BootTime::now());
-            if said == stored {
-                *said = Advance::default();
-            }
-        }
-    }
-
-    /// Whether it is to be stored now: the last time was at least `gap` ago.
-    pub fn progress_is_due(&self, uid: &str, gap: Duration) -> bool {
-        self.progress.get(uid).is_some_and(|(_, written)| written.is_none_or(|written| written.elapsed() >= gap))
-    }
-
-    /// Items with progress to store that was last stored at least `gap` ago.
-    pub fn unsaved_progress(&self, gap: Duration) -> Vec<String> {
-        let due = |written: &Option<BootTime>| written.is_none_or(|written| written.elapsed() >= gap);
-        let said = self.progress.iter().filter(|(_, (advance, written))| *advance != Advance::default() && due(written));
-        said.filter_map(|(uid, _)| self.names.get(uid).cloned()).collect()
     }
 
     /// An item, as `entry` says what is decided on. Those that it touches, if that is news.

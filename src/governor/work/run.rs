@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::calls::queues_of;
 use super::convert::{self, Beside};
 use super::follow::tell_failure;
 use super::gangs;
@@ -150,7 +151,13 @@ impl Writer {
     /// What no event tells: agents that ended, waiting phases and progress that are to be written, too many finished items.
     fn round(&self, namespace: &str) {
         let now = now();
+        let queues_of = |pool: &str| {
+            let pool = self.context.stores.pool(namespace, pool);
+            pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(queues_of)
+        };
         let names: HashSet<String> = self.context.desk.with(namespace, |room| {
+            // Agents that wait for work take it from another queue as soon as their pool names one.
+            room.take_from(queues_of);
             let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
             let due = |name: &str, entry: &Entry| entry.record.phase.held() || (late(entry) && !room.is_queued(name, Lane::Shown));
             let late = room.book.iter().filter(|(name, entry)| due(name, entry)).map(|(name, _)| name.clone());
