@@ -207,3 +207,20 @@ async fn an_item_is_taken_by_an_agent_whose_labels_it_asks_for_and_by_no_other()
     room.close().await;
 }
 
+#[tokio::test]
+async fn an_item_may_say_how_long_an_attempt_at_it_may_take() {
+    let (room, _operator) = opened("task-time").await;
+    room.apply_queue("bugs", json!({"itemDefaults": {"attemptTimeoutSeconds": 3600, "maxStalls": 1}})).await;
+    room.apply_workers("fixers", &["bugs"], "while [ \"$task\" = hang ]; do echo working; sleep 1; done; sleep 10", quick(2)).await;
+    room.submit("bugs", "short", json!({"payload": "hang", "bulkhead": {"timeoutSeconds": 5}})).await;
+    room.submit("bugs", "long", json!({"payload": "go"})).await;
+    let item = room.item_is("short", DeadLettered).await;
+    let status = item.status.clone().expect("a status");
+    assert_eq!((status.reason.as_deref(), status.failures, status.stalls), (Some("TooManyStalls"), Some(0), Some(1)));
+    let attempt = status.attempt_history.expect("a history").remove(0);
+    assert_eq!((attempt.verb.as_str(), attempt.reason.as_deref()), ("Stalled", Some("ItemPastTime")), "{attempt:?}");
+    let done = room.item_is("long", Succeeded).await;
+    assert_eq!(attempts(&done).len(), 1, "one that says nothing has the time of its queue");
+    room.close().await;
+}
+

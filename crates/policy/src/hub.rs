@@ -180,7 +180,7 @@ impl TimedOut {
     pub fn words(self) -> &'static str {
         match self {
             Self::ModelTurn => "a call of a model took longer than spec.bulkhead.modelTurnTimeoutSeconds of its pool and was ended",
-            Self::Attempt => "its attempt at an item took longer than attemptTimeoutSeconds",
+            Self::Attempt => "its attempt at an item took longer than attemptTimeoutSeconds, or the item's own bulkhead.timeoutSeconds",
             Self::Commands => "so many of its commands took too long that more are refused for a while",
         }
     }

@@ -150,3 +150,17 @@ proptest! {
     }
 }
 
+#[test]
+fn an_attempt_may_take_the_lesser_of_what_its_item_and_its_queue_say() {
+    let within = |spec: Value, defaults: Value| {
+        let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "q"}, "spec": {"itemDefaults": defaults}});
+        let queue = super::queue(&serde_json::from_value(queue).expect("a WorkQueue"));
+        super::spec(&item(spec, json!({}))).overrides.over(&queue.policy).attempt_timeout.as_secs()
+    };
+    let task = |seconds: u32| json!({"bulkhead": {"timeoutSeconds": seconds}});
+    let own = |seconds: u32| json!({"bulkhead": {"timeoutSeconds": 30}, "overrides": {"attemptTimeoutSeconds": seconds}});
+    assert_eq!((within(json!({}), json!({})), within(task(30), json!({}))), (7200, 30));
+    assert_eq!(within(task(30), json!({"attemptTimeoutSeconds": 60})), 30);
+    assert_eq!(within(task(90), json!({"attemptTimeoutSeconds": 60})), 60, "an item only narrows");
+    assert_eq!((within(own(10), json!({})), within(own(90), json!({}))), (10, 30));
+}

@@ -1,6 +1,7 @@
 //! What the desk says of items, from objects as they are stored.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -202,5 +203,17 @@ fn agents_that_wait_are_called_for_the_queues_that_their_pool_names_now() {
     waits("pod", "p", of("bugs", &[]));
     desk.with(NAMESPACE, |room| room.take_from(|_| None));
     assert_eq!(desk.called(NAMESPACE), ["pod"], "what is not known changes nothing");
+}
+
+#[test]
+fn the_time_of_an_item_is_that_which_its_holder_is_measured_by() {
+    let desk = desk(&[]);
+    let mut item = stored(&("b", 5, "Leased", "p"));
+    item.spec.bulkhead = serde_json::from_value(json!({"timeoutSeconds": 5})).expect("a bulkhead");
+    desk.observe(&item);
+    let queue = json!({"metadata": {"name": "bugs", "resourceVersion": "1"}, "spec": {"itemDefaults": {"attemptTimeoutSeconds": 600}}});
+    desk.observe_queue(NAMESPACE, "bugs", Some(&serde_json::from_value(queue).expect("a WorkQueue")));
+    let holding = desk.holding(NAMESPACE, "p").expect("it holds it");
+    assert_eq!(holding.policy.attempt_timeout, Duration::from_secs(5));
 }
 
