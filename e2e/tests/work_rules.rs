@@ -224,3 +224,53 @@ async fn an_item_may_say_how_long_an_attempt_at_it_may_take() {
     room.close().await;
 }
 
+#[tokio::test]
+async fn what_people_make_beyond_their_project_is_rejected_with_the_numbers_before_an_agent_sees_it() {
+    let (room, _operator) = opened("full").await;
+    let budget = async |most: u32| {
+        let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "team"}, "spec": {"work": {"maxPending": most}}});
+        room.api::<Budget>().patch("team", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("it is accepted");
+    };
+    budget(3).await;
+    for queue in ["bugs", "ideas"] {
+        room.apply_queue(queue, json!({})).await;
+    }
+    room.apply_workers("fixers", &["bugs", "ideas"], UNTIL_TOLD, json!({"replicas": 1, "budgetRef": {"name": "team"}})).await;
+    for (queue, name) in [("bugs", "one"), ("ideas", "two"), ("bugs", "three")] {
+        room.submit(queue, name, json!({})).await;
+        eventually("it is admitted", async || {
+            let item = room.item(name).await;
+            seen(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
+        })
+        .await;
+    }
+    room.submit("ideas", "four", json!({"priority": 100})).await;
+    let rejected = room.item_is("four", Rejected).await;
+    let status = rejected.status.clone().expect("a status");
+    assert_eq!((status.reason.as_deref(), status.attempts.unwrap_or(0), status.lease), (Some("ProjectFull"), 0, None));
+    let failed = status.conditions.iter().find(|one| one.type_ == "Failed").expect("a condition");
+    let words = "Budget/team (spec.work.maxPending) allows 3 unfinished items over all queues of the namespace, and there are 3";
+    assert_eq!(failed.message, words);
+    for queue in ["bugs", "ideas"] {
+        eventually(&format!("queue {queue} accepts nothing"), async || {
+            let queue: WorkQueue = room.api().get(queue).await.map_err(|error| error.to_string())?;
+            let conditions = queue.status.unwrap_or_default().conditions;
+            let full = conditions.iter().any(|one| one.type_ == "Accepting" && one.status == "False" && one.reason == "ProjectFull");
+            seen(full, || format!("{conditions:?}"))
+        })
+        .await;
+    }
+    // There is room: it has to be asked for.
+    budget(4).await;
+    eventually("it is admitted", async || {
+        let item = room.item("four").await;
+        let asked = item.spec.redrives.unwrap_or(0);
+        let known = item.status.as_ref().and_then(|status| status.redrives).unwrap_or(0);
+        if phase(&item) == Some(Rejected) && asked == known {
+            room.change_item("four", json!({"redrives": asked + 1})).await;
+        }
+        seen(matches!(phase(&item), Some(Ready | Leased)), || format!("{:?}", item.status))
+    })
+    .await;
+    room.close().await;
+}

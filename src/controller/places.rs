@@ -14,7 +14,7 @@
 //! Agents without a pod (stopped, hibernated, refused) hold no place; a volume is held as long as its Agent has it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -23,13 +23,14 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
 use super::context::Key;
-use super::stores::Stores;
+use super::stores::{BudgetObject, Stores};
 use crate::api::quantity::units;
 use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, Budget, ClusterBudget, names};
 use crate::policy::agent::{Hindrance, HindranceKind};
 use crate::policy::budget::{CHAIN, Key as Place};
 use crate::policy::places::{Amounts, Holder, Limit, Over, Path, Project, What, beyond, full};
+use crate::policy::work::admit::ProjectLimit;
 
 /// A ClusterBudget's field with the number of projects.
 const PROJECTS: &str = "spec.projects.max";
@@ -316,31 +317,52 @@ fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores)
     Some(limit(owner, "spec.defaults.budget.agents.maxConcurrent", max))
 }
 
-/// The fewest items that may be unfinished in the namespace of a pool, over all queues, by what is above the pool; and who
-/// says so, in which field.
-pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<(u64, String)> {
+/// The fewest items that may be unfinished in a namespace, over all queues, whoever makes them: by its Budgets without a parent and
+/// by ClusterBudgets. And who says so, in which field.
+pub fn project_work(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
+    let clusters = clusters_over(namespace, stores);
+    let of_cluster = |cluster: &Cluster| {
+        let most = cluster.budget.spec.per_namespace.as_ref()?.work.as_ref()?.max_pending?;
+        Some(project_limit(most, format!("{} (spec.perNamespace.work.maxPending)", cluster.name())))
+    };
+    let budgets = stores.budgets_of(namespace);
+    let of_root = |budget: &Arc<BudgetObject>| {
+        let root = budget.0.as_ref().ok().filter(|budget| budget.spec.parent_ref.is_none())?;
+        work_of_budget(root, &clusters)
+    };
+    budgets.iter().filter_map(of_root).chain(clusters.iter().filter_map(of_cluster)).min()
+}
+
+/// The same, for items that agents of a pool make: the Budgets between the pool and the top bind them, too.
+pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<ProjectLimit> {
     let namespace = pool.namespace().unwrap_or_default();
     let clusters = clusters_over(&namespace, stores);
-    let said = |max: Option<i32>, by: String| max.map(|max| (u64::try_from(max).unwrap_or(0), by));
     let of_budget = |name: &String| {
         let object = stores.budgets.get(&ObjectRef::new(name).within(&namespace))?;
-        let spec = object.0.as_ref().ok().map(|budget| &budget.spec).filter(|spec| spec.mode == Mode::Enforce)?;
-        let own = spec.work.as_ref().and_then(|work| work.max_pending);
-        let own = said(own, format!("{}/{name} (spec.work.maxPending)", Budget::kind(&())));
-        own.or_else(|| {
-            let default = |cluster: &Cluster| {
-                let max = cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.work.as_ref()?.max_pending;
-                said(max, format!("{} (spec.defaults.budget.work.maxPending)", cluster.name()))
-            };
-            clusters.iter().filter_map(default).min()
-        })
-    };
-    let of_cluster = |cluster: &Cluster| {
-        let max = cluster.budget.spec.per_namespace.as_ref()?.work.as_ref()?.max_pending;
-        said(max, format!("{} (spec.perNamespace.work.maxPending)", cluster.name()))
+        work_of_budget(object.0.as_ref().ok()?, &clusters)
     };
     let (path, _) = known_path(pool, stores);
-    path.iter().filter_map(of_budget).chain(clusters.iter().filter_map(of_cluster)).min()
+    path.iter().filter_map(of_budget).chain(project_work(&namespace, stores)).min()
+}
+
+fn project_limit(most: i32, says: String) -> ProjectLimit {
+    ProjectLimit { most: u64::try_from(most).unwrap_or(0), says }
+}
+
+/// What a Budget says itself, else what the ClusterBudgets say for Budgets that do not.
+fn work_of_budget(budget: &Budget, clusters: &[Cluster]) -> Option<ProjectLimit> {
+    if budget.spec.mode != Mode::Enforce {
+        return None;
+    }
+    let own = budget.spec.work.as_ref().and_then(|work| work.max_pending);
+    let own = own.map(|most| project_limit(most, format!("{}/{} (spec.work.maxPending)", Budget::kind(&()), budget.name_any())));
+    own.or_else(|| {
+        let default = |cluster: &Cluster| {
+            let most = cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.work.as_ref()?.max_pending?;
+            Some(project_limit(most, format!("{} (spec.defaults.budget.work.maxPending)", cluster.name())))
+        };
+        clusters.iter().filter_map(default).min()
+    })
 }
 
 /// Namespaces with pools, agents or pods.

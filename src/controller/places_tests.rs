@@ -189,7 +189,7 @@ fn the_fewest_items_that_anybody_allows_may_wait() {
     let most = |more: &[Value]| {
         let stores = Stores::of(&[more, &[pool("n", "p", Some("b"))]].concat());
         let pool = stores.pool("n", "p").expect("the pool");
-        most_work(pool.0.as_ref().expect("it fits"), &stores)
+        most_work(pool.0.as_ref().expect("it fits"), &stores).map(|limit| (limit.most, limit.says))
     };
     let waits = |max: u32| json!({"work": {"maxPending": max}});
     assert_eq!(most(&[budget("b", json!({}))]), None);
@@ -199,6 +199,29 @@ fn the_fewest_items_that_anybody_allows_may_wait() {
     let defaults = cluster(json!({"defaults": {"budget": waits(3)}}));
     assert_eq!(most(&[budget("b", json!({})), defaults.clone()]).map(|(max, _)| max), Some(3));
     assert_eq!(most(&[budget("b", json!({"mode": "Disabled", "work": {"maxPending": 1}})), defaults]), None);
+}
+
+#[test]
+fn a_project_allows_what_its_topmost_budgets_and_the_cluster_allow_whoever_makes_items() {
+    let project = |namespace: &str, objects: &[Value]| project_work(namespace, &Stores::of(objects)).map(|limit| (limit.most, limit.says));
+    let waits = |max: u32| json!({"work": {"maxPending": max}});
+    let below = budget("below", json!({"parentRef": {"name": "top"}, "work": {"maxPending": 1}}));
+    let all = [budget("top", waits(7)), below.clone(), budget("other", waits(9))];
+    assert_eq!(project("n", &all), Some((7, "Budget/top (spec.work.maxPending)".into())), "a Budget below is for agents of its pools");
+    assert_eq!(project("elsewhere", &all), None);
+    assert_eq!(project("n", &[below, budget("top", json!({}))]), None);
+    let each = cluster(json!({"perNamespace": waits(3)}));
+    assert_eq!(
+        project("n", &[budget("top", waits(7)), each.clone()]),
+        Some((3, "ClusterBudget/c (spec.perNamespace.work.maxPending)".into()))
+    );
+    assert_eq!(project("n", &[each]).map(|(most, _)| most), Some(3), "without a Budget, too");
+    let defaults = cluster(json!({"defaults": {"budget": waits(4)}}));
+    let words = "ClusterBudget/c (spec.defaults.budget.work.maxPending)".to_owned();
+    assert_eq!(project("n", &[budget("top", json!({})), defaults.clone()]), Some((4, words)));
+    assert_eq!(project("n", std::slice::from_ref(&defaults)), None, "there is no Budget that it would be the default of");
+    assert_eq!(project("n", &[budget("top", waits(9)), defaults]).map(|(most, _)| most), Some(9), "what a Budget says itself comes first");
+    assert_eq!(project("n", &[budget("top", json!({"mode": "Observe", "work": {"maxPending": 1}}))]), None);
 }
 
 mod simulated {

@@ -226,7 +226,9 @@ pub struct AgentLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkLimits {
-    /// Items that are not finished, over all queues. Default 1000.
+    /// Items that are not finished, over all queues of the namespace; more are refused (ProjectFull). Of a Budget without a parent,
+    /// and of a ClusterBudget, whoever makes them; of a Budget below another one, what agents under it make. Unset: no limit but
+    /// those of the queues.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_pending: Option<i32>,
 }

@@ -171,6 +171,8 @@ pub mod reasons {
     pub const OBJECTIVE_MISSED: &str = "ObjectiveMissed";
     /// Items are accepted, and the queue is over 80 % full; or of dead letters over 80 % of what it keeps are there.
     pub const NEARLY_FULL: &str = "NearlyFull";
+    /// The namespace holds as many unfinished items as its Budgets allow, over all queues.
+    pub const PROJECT_FULL: &str = "ProjectFull";
     /// The queue holds as much as it may.
     pub const QUEUE_FULL: &str = "QueueFull";
     /// The agent said goodbye.

@@ -383,6 +383,10 @@ const TABLE: &[(&str, Advice)] = &[
         reasons::DEAD_LETTERS_FULL,
         Do("redrive or delete dead letters of the queue, or raise its spec.deadLetters.max: for each one more the oldest is deleted"),
     ),
+    (
+        reasons::PROJECT_FULL,
+        Do("raise the field that the message names (work.maxPending), have more of the namespace's items done, or cancel some"),
+    ),
     (reasons::QUEUE_FULL, Do("raise spec.limits.maxPending of the queue, or have more of its items done")),
     // What a budget or a Grant says of itself.
     (reasons::METERED, Nothing("calls are counted as spec.mode says")),

@@ -136,6 +136,11 @@ fn admitted(view: &View) -> Vec<Cause> {
 }
 
 fn rejected(view: &View) -> Vec<Cause> {
+    // Whether it is so still is not known here: the Budgets are not read.
+    if view.record.reason.as_deref() == Some(reasons::PROJECT_FULL) {
+        let words = life::message(view.item).unwrap_or("its namespace held as many unfinished items as its Budgets allow").to_owned();
+        return vec![Cause::act(words, reasons::PROJECT_FULL, full_project(view))];
+    }
     if view.work.queues.is_none() {
         return vec![redriven(view, "it was not admitted".to_owned())];
     }
@@ -157,6 +162,7 @@ fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
         Refusal::QueueFull { queue, .. } => {
             format!("raise spec.limits.maxPending of queue {queue}, or wait until some of its items are done, then {again}")
         }
+        Refusal::ProjectFull { .. } => full_project(view),
         Refusal::TypeNotAccepted { queue, .. } => {
             format!("add its type to spec.accepts.types of queue {queue}, then {again}; or submit another item with another --type")
         }
@@ -170,6 +176,11 @@ fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
         Refusal::Unsupported(what) => format!("submit another item, without {what}"),
     };
     Cause::act(words, refusal.reason(), advice)
+}
+
+fn full_project(view: &View) -> String {
+    let again = redrive_command(view);
+    format!("raise the field that is named, or wait until some items of namespace {} are done, then {again}", view.namespace)
 }
 
 fn redrive_command(view: &View) -> String {

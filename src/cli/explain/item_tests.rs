@@ -344,6 +344,20 @@ fn a_queue_says_why_nothing_is_taken() {
 }
 
 #[test]
+fn what_the_operator_said_of_a_full_project_is_told_and_nothing_is_concluded() {
+    let words = "Budget/team (spec.work.maxPending) allows 2 unfinished items over all queues of the namespace, and there are 2";
+    let said = |phase: &str| {
+        let failed = json!({"type": "Failed", "status": "True", "reason": "ProjectFull", "message": words, "lastTransitionTime": "2026-01-01T00:09:00Z"});
+        told(world(item("i", &json!({}), &json!({"phase": phase, "reason": "ProjectFull", "conditions": [failed]}))))
+    };
+    let rejected = said("Rejected");
+    assert_eq!((rejected.why.as_slice(), reasons(&rejected)), ([words.to_owned()].as_slice(), vec![("ProjectFull", true)]));
+    assert!(rejected.advice[0].advice.ends_with("then `kubectl spillway redrive i -n n`"), "{rejected:?}");
+    let dead = said("DeadLettered");
+    assert_eq!(dead.why, [format!("it was started again, and not admitted: {words}")]);
+}
+
+#[test]
 fn a_dead_letter_says_how_long_it_is_kept() {
     let dead = || item("i", &json!({}), &json!({"phase": "DeadLettered", "completionTime": "2026-01-01T00:09:00Z"}));
     let kept = |work: Work| told(work).facts.into_iter().find(|fact| fact.name == "Kept until").map(|fact| fact.value);

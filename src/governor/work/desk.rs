@@ -13,7 +13,7 @@ use super::convert;
 use super::room::{Holding, Queues, Room};
 use crate::api::{WorkItem, WorkQueue};
 use crate::controller::Key;
-use crate::policy::work::admit::Queue;
+use crate::policy::work::admit::{ProjectLimit, Queue};
 use crate::policy::work::book::{Counts, Entry};
 use crate::policy::work::item::{At, Phase, Record, Verb};
 use crate::policy::work::lease::{self, Fence};
@@ -294,6 +294,11 @@ impl Desk {
             (room.book.counts(queue), oldest)
         };
         self.within(namespace, look).unwrap_or_default()
+    }
+
+    /// How many items of a namespace are not over, and how many may be, where that is limited.
+    pub fn project(&self, namespace: &str) -> Option<(u64, ProjectLimit)> {
+        self.within(namespace, |room| room.book.project().map(|(pending, limit)| (pending, limit.clone())))?
     }
 
     /// A queue, as it is decided on.

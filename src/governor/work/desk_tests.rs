@@ -217,3 +217,11 @@ fn the_time_of_an_item_is_that_which_its_holder_is_measured_by() {
     assert_eq!(holding.policy.attempt_timeout, Duration::from_secs(5));
 }
 
+#[test]
+fn a_namespace_says_how_full_it_is_where_that_is_limited() {
+    let desk = desk(&[("a", 5, "Ready", ""), ("b", 6, "Succeeded", ""), ("c", 7, "Leased", "p")]);
+    assert_eq!(desk.project(NAMESPACE), None);
+    let limit = ProjectLimit { most: 2, says: "Budget/b (spec.work.maxPending)".into() };
+    desk.with(NAMESPACE, |room| room.book.set_project_limit(Some(limit.clone())));
+    assert_eq!((desk.project(NAMESPACE), desk.project("other")), (Some((2, limit)), None));
+}

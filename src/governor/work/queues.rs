@@ -18,6 +18,7 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Error, calls};
 use crate::controller::conditions::{Builder, find, with_old_words};
 use crate::controller::{Context, Key};
+use crate::policy::work::admit::Refusal;
 use crate::policy::work::item::At;
 use crate::policy::work::objectives::Over;
 
@@ -153,7 +154,11 @@ fn status(key: &Key, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timesta
     let unfinished = counts.ready + counts.leased + counts.paused + counts.waiting;
     let known = desk.queue(&key.namespace, &key.name).unwrap_or_else(|| convert::queue(queue));
     let limit = known.max_pending;
-    let accepting = if unfinished >= limit {
+    let project = desk.project(&key.namespace).filter(|(pending, limit)| *pending >= limit.most);
+    let accepting = if let Some((current, limit)) = project {
+        let full = Refusal::ProjectFull { limit, current };
+        build.build(types::ACCEPTING, false, full.reason(), full.to_string())
+    } else if unfinished >= limit {
         let message = format!("it holds {unfinished} unfinished items and may hold {limit} (spec.limits.maxPending)");
         build.build(types::ACCEPTING, false, reasons::QUEUE_FULL, message)
     } else if unfinished.saturating_mul(5) >= limit.saturating_mul(4) {

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::api::WorkItem;
+use crate::policy::work::admit::ProjectLimit;
 
 fn key() -> Key {
     Key { namespace: "team".into(), name: "bugs".into() }
@@ -62,6 +63,30 @@ fn dead_letters_are_counted_timed_and_told_of_before_they_are_too_many() {
 }
 
 #[test]
+fn a_queue_of_a_full_project_accepts_nothing_and_says_whose_limit_that_is() {
+    let queue = queue(json!({}));
+    let accepting = |most: Option<u64>| {
+        let (desk, _) = Desk::new();
+        desk.items_listed(&HashSet::new());
+        desk.queues_listed();
+        desk.observe_queue("team", "bugs", Some(&queue));
+        [item(1, "Ready"), item(2, "Leased"), item(3, "Succeeded")].iter().for_each(|item| desk.observe(item));
+        let limit = most.map(|most| ProjectLimit { most, says: "Budget/b (spec.work.maxPending)".into() });
+        desk.with("team", |room| room.book.set_project_limit(limit));
+        let status = status(&key(), &queue, &desk, &[], Timestamp::UNIX_EPOCH);
+        let accepting = find(&status.conditions, types::ACCEPTING).expect("it is always said").clone();
+        (accepting.status, accepting.reason, accepting.message)
+    };
+    assert_eq!((accepting(None).1, accepting(Some(3)).1), (reasons::ACCEPTED.to_owned(), reasons::ACCEPTED.to_owned()));
+    let (status, reason, message) = accepting(Some(2));
+    assert_eq!((status.as_str(), reason.as_str()), ("False", reasons::PROJECT_FULL));
+    assert!(
+        message.starts_with("Budget/b (spec.work.maxPending) allows 2 unfinished items") && message.ends_with("there are 2"),
+        "{message}"
+    );
+}
+
+#[test]
 fn one_dead_letter_more_is_a_count_and_no_news() {
     let queue = queue(json!({}));
     let mut known = queue.clone();
@@ -78,4 +103,14 @@ fn one_dead_letter_more_is_a_count_and_no_news() {
         queues.due(&desk, &objectives::All::new()).len()
     };
     assert_eq!((due(None), due(Some(BootTime::now()))), (1, 0), "written at most each five seconds");
+}
+
+#[test]
+fn only_what_fails_now_cancels_its_group_and_not_a_dead_letter_that_is_not_admitted_again() {
+    use crate::governor::work::calls::final_failure;
+    use crate::policy::work::{Phase, Record};
+    let fails =
+        |before, after| final_failure(&Record { phase: before, ..Record::default() }, &Record { phase: after, ..Record::default() });
+    assert!(fails(Phase::Leased, Phase::DeadLettered) && fails(Phase::Leased, Phase::Failed));
+    assert!(!fails(Phase::DeadLettered, Phase::DeadLettered) && !fails(Phase::Leased, Phase::Succeeded));
 }

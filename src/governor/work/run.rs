@@ -83,8 +83,10 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<Key>) {
         let mut namespaces = HashSet::new();
         for (namespace, key) in std::iter::from_fn(|| line.next(|_| true)).take(LOOKS) {
             writer.context.desk.looks_at(&key);
+            if namespaces.insert(namespace) {
+                writer.limit(&key.namespace);
+            }
             writer.look(key);
-            namespaces.insert(namespace);
         }
         namespaces.iter().for_each(|namespace| writer.call(namespace));
         // Others have their turn, however many come.
@@ -165,7 +167,14 @@ impl Writer {
             late.chain(surplus).chain(room.unsaved_progress(PROGRESS)).collect()
         });
         names.iter().for_each(|name| self.context.desk.look(namespace, name));
+        self.limit(namespace);
         self.call(namespace);
+    }
+
+    /// Items are admitted by what the budgets above their namespace allow now.
+    fn limit(&self, namespace: &str) {
+        let limit = places::project_work(namespace, &self.context.stores);
+        self.context.desk.with(namespace, |room| room.book.set_project_limit(limit));
     }
 
     /// Tells who hears agents what this item's holder works on.

@@ -97,18 +97,14 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
     Ok(Planned { plan, items })
 }
 
-/// Whether so many more items may wait in the namespace, by the budgets above the caller's pool. What people submit is theirs:
-/// queues bound it.
+/// Whether so many more items may be unfinished in the namespace, by the budgets above it and above the caller's pool.
 fn within_budgets(pool: &AgentPool, more: u64, context: &Context) -> Result<(), Refusal> {
-    let Some((most, says)) = places::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
-    let pending = context.desk.with(&pool.namespace().unwrap_or_default(), |room| {
-        room.book.queues().map(|queue| room.book.pending(queue)).fold(0, u64::saturating_add)
-    });
-    if pending.saturating_add(more) <= most {
+    let Some(limit) = places::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
+    let pending = context.desk.with(&pool.namespace().unwrap_or_default(), |room| room.book.unfinished());
+    if pending.saturating_add(more) <= limit.most {
         return Ok(());
     }
-    let message = format!("{says} allows {most} unfinished items over all queues of the namespace, and there are {pending}");
-    Err(Refusal::new(Code::QueueFull, message).field("queue").limit(most, pending))
+    Err(rejected(&Rejection::ProjectFull { limit, current: pending }))
 }
 
 /// How a plan and its items are called.
@@ -235,7 +231,7 @@ fn item_of(caller: &Caller, name: &str, request: Submit, pool: &AgentPool) -> Wo
 fn rejected(rejection: &Rejection) -> Refusal {
     let (code, field) = match rejection {
         Rejection::QueueMissing(_) => (Code::QueueMissing, "queue"),
-        Rejection::QueueFull { .. } => (Code::QueueFull, "queue"),
+        Rejection::QueueFull { .. } | Rejection::ProjectFull { .. } => (Code::QueueFull, "queue"),
         Rejection::TypeNotAccepted { .. } => (Code::TypeNotAccepted, "type"),
         Rejection::TooLarge { .. } => (Code::ItemTooLarge, "payload"),
         Rejection::Duplicate(_) => (Code::Duplicate, "dedupKey"),
@@ -245,6 +241,7 @@ fn rejected(rejection: &Rejection) -> Refusal {
     let refusal = Refusal::new(code, rejection.to_string()).field(field);
     match rejection {
         Rejection::QueueFull { limit, current, .. } | Rejection::TooLarge { limit, current, .. } => refusal.limit(*limit, *current),
+        Rejection::ProjectFull { limit, current } => refusal.limit(limit.most, *current),
         Rejection::QueueMissing(_)
         | Rejection::TypeNotAccepted { .. }
         | Rejection::Duplicate(_)

@@ -45,6 +45,15 @@ pub struct Queue {
     pub hibernates: bool,
 }
 
+/// How many items may be unfinished over all queues of a namespace, whoever makes them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProjectLimit {
+    /// So many.
+    pub most: u64,
+    /// Who says so, in which field.
+    pub says: String,
+}
+
 /// Why an item is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
@@ -56,6 +65,13 @@ pub enum Refusal {
         queue: String,
         /// What it may hold.
         limit: u64,
+        /// What it holds.
+        current: u64,
+    },
+    /// The namespace holds as much as it may, over all queues.
+    ProjectFull {
+        /// What it may hold.
+        limit: ProjectLimit,
         /// What it holds.
         current: u64,
     },
@@ -89,6 +105,7 @@ impl Refusal {
         match self {
             Self::QueueMissing(_) => reasons::QUEUE_MISSING,
             Self::QueueFull { .. } => reasons::QUEUE_FULL,
+            Self::ProjectFull { .. } => reasons::PROJECT_FULL,
             Self::TypeNotAccepted { .. } => reasons::TYPE_NOT_ACCEPTED,
             Self::TooLarge { .. } => reasons::TOO_LARGE,
             Self::Duplicate(_) => reasons::DUPLICATE,
@@ -105,6 +122,9 @@ impl std::fmt::Display for Refusal {
             Self::QueueMissing(None) => write!(out, "no WorkQueue accepts its type, and none is the default (spec.accepts)"),
             Self::QueueFull { queue, limit, current } => {
                 write!(out, "WorkQueue/{queue} holds {current} unfinished items and may hold {limit} (spec.limits.maxPending)")
+            }
+            Self::ProjectFull { limit: ProjectLimit { most, says }, current } => {
+                write!(out, "{says} allows {most} unfinished items over all queues of the namespace, and there are {current}")
             }
             Self::TypeNotAccepted { queue, types } => {
                 write!(out, "WorkQueue/{queue} accepts items of the types {} only (spec.accepts.types)", types.join(", "))
@@ -161,6 +181,14 @@ pub fn enter(spec: &Spec, name: &str, queue: &Queue, pending: u64) -> Result<(),
     Ok(())
 }
 
+/// Whether one more item may be unfinished in the namespace. `pending` is what it holds unfinished, without this item.
+pub fn enter_project(limit: Option<&ProjectLimit>, pending: u64) -> Result<(), Refusal> {
+    match limit.filter(|limit| pending >= limit.most) {
+        Some(limit) => Err(Refusal::ProjectFull { limit: limit.clone(), current: pending }),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,5 +236,11 @@ mod tests {
         assert_eq!(enter(&Spec::default(), "q", &queue, 2), Err(Refusal::QueueFull { queue: "q".into(), limit: 2, current: 2 }));
         let large = Spec { payload_bytes: 11, ..Spec::default() };
         assert_eq!(enter(&large, "q", &queue, 0), Err(Refusal::TooLarge { queue: "q".into(), limit: 10, current: 11 }));
+        let limit = ProjectLimit { most: 2, says: "Budget/b (spec.work.maxPending)".into() };
+        assert_eq!((enter_project(None, 9), enter_project(Some(&limit), 1)), (Ok(()), Ok(())));
+        let refused = enter_project(Some(&limit), 2).expect_err("it is full");
+        assert_eq!(refused.reason(), "ProjectFull");
+        let words = "Budget/b (spec.work.maxPending) allows 2 unfinished items over all queues of the namespace, and there are 2";
+        assert_eq!(refused.to_string(), words);
     }
 }

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use super::admit::{Admission, Queue, Refusal, enter, route};
+use super::admit::{Admission, ProjectLimit, Queue, Refusal, enter, enter_project, route};
 use super::item::{At, Phase, Policy, Record, Spec};
 pub use collected::Removal;
 
@@ -99,8 +99,10 @@ pub struct Counts {
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     queues: BTreeMap<String, Queue>,
+    project_limit: Option<ProjectLimit>,
     cancelled: BTreeMap<(String, String), At>,
     items: HashMap<String, Entry>,
+    phases: Phases,
     lines: BTreeMap<String, Line>,
     dependents: HashMap<String, BTreeSet<String>>,
     plans: HashMap<String, BTreeSet<String>>,
@@ -123,6 +125,11 @@ impl Book {
             self.time_ended_anew(name);
         }
         changed
+    }
+
+    /// How many items may be unfinished over all queues, if that is limited. Items that were admitted stay so.
+    pub fn set_project_limit(&mut self, limit: Option<ProjectLimit>) {
+        self.project_limit = limit;
     }
 
     /// The groups of a queue that were cancelled, with when.
@@ -217,7 +224,7 @@ impl Book {
     fn index(&mut self, name: &str, entry: &Entry) {
         let Entry { spec, record, .. } = entry;
         let line = self.lines.entry(Self::line_of(entry)).or_default();
-        *line.phases.entry(record.phase).or_default() += 1;
+        line.phases.add(record.phase);
         if record.phase == Phase::Ready {
             line.ready.entry(Class::of(spec)).or_default().insert(Self::rank(name, entry));
             line.since.insert((entry.ready_since.unwrap_or_default(), name.to_owned()));
@@ -229,6 +236,7 @@ impl Book {
         if record.phase.ended() {
             line.ended_mut(record.phase).insert((record.completed.unwrap_or_default(), name.to_owned()));
         }
+        self.phases.add(record.phase);
         if let Some(holder) = &record.holder {
             add(&mut self.held, holder.pod.clone(), name);
         }
@@ -243,12 +251,7 @@ impl Book {
         let Entry { spec, record, .. } = entry;
         let of = Self::line_of(entry);
         if let Some(line) = self.lines.get_mut(&of) {
-            if let Some(count) = line.phases.get_mut(&record.phase) {
-                *count -= 1;
-                if *count == 0 {
-                    line.phases.remove(&record.phase);
-                }
-            }
+            line.phases.remove(record.phase);
             if record.phase == Phase::Ready {
                 let class = Class::of(spec);
                 if let Some(ranks) = line.ready.get_mut(&class) {
@@ -270,6 +273,7 @@ impl Book {
                 self.lines.remove(&of);
             }
         }
+        self.phases.remove(record.phase);
         if let Some(holder) = &record.holder {
             take(&mut self.held, &holder.pod, name);
         }
@@ -388,8 +392,12 @@ impl Book {
         let known = self.items.get(name);
         let counts = |phase: Phase| !phase.ended() && (known.is_none() || phase != Phase::Pending);
         let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::line_of(entry) == *queue_name);
+        let in_project = known.is_some_and(|entry| counts(entry.record.phase));
         let pending = self.lines.get(queue_name).map_or(0, |line| line.count(counts));
         if let Err(refusal) = enter(spec, queue_name, queue, pending - u64::from(own)) {
+            return refused(refusal);
+        }
+        if let Err(refusal) = enter_project(self.project_limit.as_ref(), self.phases.count(counts) - u64::from(in_project)) {
             return refused(refusal);
         }
         if let Some(twin) = self.twin(name, spec) {

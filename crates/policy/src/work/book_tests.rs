@@ -13,6 +13,8 @@ use crate::work::selector::{Operator, Requirement, Selector};
 
 #[path = "book/collected_tests.rs"]
 mod collected_tests;
+#[path = "book/project_tests.rs"]
+mod project_tests;
 
 const SECOND: i64 = 1000;
 

@@ -470,6 +470,7 @@ pub mod reasons {
     pub const NODE_IS_DEAD: &str = "NodeIsDead";
     pub const QUEUE_MISSING: &str = "QueueMissing";
     pub const QUEUE_FULL: &str = "QueueFull";
+    pub const PROJECT_FULL: &str = "ProjectFull";
     pub const DUPLICATE: &str = "Duplicate";
     pub const CYCLE: &str = "Cycle";
     pub const TYPE_NOT_ACCEPTED: &str = "TypeNotAccepted";

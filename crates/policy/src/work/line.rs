@@ -73,7 +73,7 @@ pub struct Line {
     pub finished: BTreeSet<(At, String)>,
     /// Dead letters, by since when they are.
     pub dead_letters: BTreeSet<(At, String)>,
-    pub phases: BTreeMap<Phase, u64>,
+    pub phases: Phases,
 }
 
 impl Line {
@@ -92,7 +92,7 @@ impl Line {
     }
 
     pub fn count(&self, wanted: impl Fn(Phase) -> bool) -> u64 {
-        self.phases.iter().filter(|(phase, _)| wanted(**phase)).map(|(_, count)| count).sum()
+        self.phases.count(wanted)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a book can be asked: how many, which, why not. Nothing is changed here.
 
 use super::{Book, Class, Counts, Entry, Hindrance, Taker};
+use crate::work::admit::ProjectLimit;
 use crate::work::item::{At, Phase};
 use crate::work::objectives::Over;
 
@@ -22,6 +23,16 @@ impl Book {
     /// How many items of a queue are not over.
     pub fn pending(&self, queue: &str) -> u64 {
         self.lines.get(queue).map_or(0, |line| line.count(|phase| !phase.ended()))
+    }
+
+    /// How many items are not over, over all queues, and how many may be, where that is limited.
+    pub fn project(&self) -> Option<(u64, &ProjectLimit)> {
+        self.project_limit.as_ref().map(|limit| (self.unfinished(), limit))
+    }
+
+    /// How many items are not over, over all queues.
+    pub fn unfinished(&self) -> u64 {
+        self.phases.count(|phase| !phase.ended())
     }
 
     /// Why a ready item is not given to this agent; none: it could be, and others are before it.
