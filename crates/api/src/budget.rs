@@ -124,7 +124,7 @@ pub struct TokenLimit {
     /// How many. 0 refuses every call.
     #[schemars(range(min = 0, max = MAX_TOKENS))]
     pub tokens: i64,
-    /// How many of them siblings can never take. Default: all, where they fit into the parent; none of a limit that a Budget has by default.
+    /// How many of them siblings can never take, also while they are not used. Default: none.
     #[schemars(range(min = 0, max = MAX_TOKENS))]
     pub guaranteed: Option<i64>,
     /// The window, aligned in UTC; weeks begin on Monday.

@@ -11,7 +11,7 @@ const NOW: i64 = 1_790_000_000_000;
 const PAIRS: u64 = 3_000_000;
 
 fn limit(name: &str, window: Window) -> TokenLimit {
-    TokenLimit { name: name.into(), window, tokens: 1_000_000_000_000_000, guaranteed: None }
+    TokenLimit { name: name.into(), window, tokens: 1_000_000_000_000_000, guaranteed: 0 }
 }
 
 /// Records are as good as written as soon as they are drafted.

@@ -5,7 +5,7 @@ use crate::api::AgentSpec;
 use crate::policy::agent::Hindrance;
 use crate::policy::budget::obstacle::Spent;
 use crate::policy::budget::refusal::Because;
-use crate::policy::budget::{Key, Obstacle, Window};
+use crate::policy::budget::{Holders, Key, Obstacle, Window};
 
 fn agent() -> Agent {
     let mut agent = Agent::new(
@@ -214,7 +214,7 @@ fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
 
 fn short(key: Key, because: Because) -> Tokens {
     let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(3_600_000), height: 100 });
-    Tokens::Short(Obstacle { key, because, limit, field: "spec.tokens.limits[hourly].tokens".into() })
+    Tokens::Short(Obstacle { key, because, limit, field: "spec.tokens.limits[hourly].tokens".into(), guaranteed: Holders::default() })
 }
 
 #[test]

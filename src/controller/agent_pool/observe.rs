@@ -437,7 +437,7 @@ mod tests {
     use super::*;
     use crate::policy::budget::obstacle::Spent;
     use crate::policy::budget::refusal::Because;
-    use crate::policy::budget::{Key as TokenKey, Obstacle, Window};
+    use crate::policy::budget::{Holders, Key as TokenKey, Obstacle, Window};
     use serde_json::json;
 
     fn agent(status: serde_json::Value) -> Agent {
@@ -581,7 +581,8 @@ mod tests {
         };
         let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
         let field = "spec.tokens.limits[hourly].tokens".to_owned();
-        let short = Tokens::Short(Obstacle { key: TokenKey::budget("n", "b"), because: Because::Used, limit, field });
+        let guaranteed = Holders::default();
+        let short = Tokens::Short(Obstacle { key: TokenKey::budget("n", "b"), because: Because::Used, limit, field, guaranteed });
         let blocked = without_tokens(&pool(json!({})), &short).expect("blocked");
         assert!(blocked.reason == "BudgetExhausted" && blocked.message.contains("Budget/b"), "{}", blocked.message);
         let says = |status: &str, reason: &str| {

@@ -38,12 +38,9 @@ fn who_is_paused_or_lost_its_item_makes_no_calls() {
 fn a_refusal_says_whether_to_wait_what_stands_in_the_way_and_what_to_raise() {
     let span = Window::Hour.at(0);
     let standing = Standing { name: "hourly".into(), span, limit: 100, used: 95, held: 3, left: 2, asked: 10 };
-    let of = |key: Key, when| budget::Refusal {
-        key,
-        because: Because::Used,
-        limit: Some(standing.clone()),
-        when,
-        field: "spec.tokens.limits[hourly].tokens".into(),
+    let of = |key: Key, when| {
+        let refusal = budget::Refusal::new(key, Because::Used, when, "spec.tokens.limits[hourly].tokens");
+        budget::Refusal { limit: Some(standing.clone()), ..refusal }
     };
     let waits = refused(&of(Key::budget("team", "default"), When::Wait(4)));
     assert_eq!((waits.code, waits.retry_after_seconds), (Code::BudgetHeld, Some(4)));

@@ -181,10 +181,8 @@ pub fn action(action: ThresholdAction) -> Action {
 /// Tokens of a Budget: its own word, field by field, else the default's, else what is built in.
 fn tokens(own: Option<&TokenPolicy>, default: Option<&TokenPolicy>) -> Tokens {
     let either = |field: fn(&TokenPolicy) -> bool| [own, default].into_iter().flatten().find(|policy| field(policy));
-    // A limit that is nobody's own word keeps nothing from its siblings, unless it says so.
-    let borrows = |limit: TokenLimit| TokenLimit { guaranteed: limit.guaranteed.or(Some(0)), ..limit };
-    let hourly = || vec![TokenLimit { name: "hourly".to_owned(), window: Window::Hour, tokens: HOURLY, guaranteed: None }];
-    let defaulted = || default.filter(|policy| policy.limits.is_some()).map_or_else(hourly, limits_of).into_iter().map(borrows).collect();
+    let hourly = || vec![TokenLimit { name: "hourly".to_owned(), window: Window::Hour, tokens: HOURLY, guaranteed: 0 }];
+    let defaulted = || default.filter(|policy| policy.limits.is_some()).map_or_else(hourly, limits_of);
     let reservations = either(|policy| policy.reservations.is_some());
     let weights = either(|policy| policy.weights_permille.is_some());
     let built_in = Terms::default();
@@ -257,7 +255,7 @@ fn limits_of(policy: &TokenPolicy) -> Vec<TokenLimit> {
         name: limit.name.clone(),
         window: window(limit.window),
         tokens: limit.tokens,
-        guaranteed: limit.guaranteed,
+        guaranteed: limit.guaranteed.unwrap_or(0),
     };
     policy.limits.iter().flatten().map(limit).collect()
 }

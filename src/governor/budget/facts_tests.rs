@@ -38,17 +38,17 @@ fn an_empty_budget_has_what_is_built_in() {
 }
 
 #[test]
-fn what_a_limit_keeps_for_its_budget_is_said_by_the_budget_or_is_nothing() {
+fn a_limit_keeps_nothing_for_its_budget_unless_it_says_so() {
     let policy = |limit: Value| serde_json::from_value::<TokenPolicy>(json!({"limits": [limit]})).expect("a policy");
     let silent = policy(json!({"name": "daily", "tokens": 7, "window": "Day"}));
     let keeps = policy(json!({"name": "daily", "tokens": 7, "window": "Day", "guaranteed": 3}));
     for (own, default, kept) in [
-        (None, None, Some(0)),
-        (None, Some(&silent), Some(0)),
-        (None, Some(&keeps), Some(3)),
-        (Some(&silent), None, None),
-        (Some(&silent), Some(&keeps), None),
-        (Some(&keeps), Some(&silent), Some(3)),
+        (None, None, 0),
+        (None, Some(&silent), 0),
+        (None, Some(&keeps), 3),
+        (Some(&silent), None, 0),
+        (Some(&silent), Some(&keeps), 0),
+        (Some(&keeps), Some(&silent), 3),
     ] {
         assert_eq!(tokens(own, default).limits[0].guaranteed, kept, "{own:?} {default:?}");
     }

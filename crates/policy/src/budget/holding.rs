@@ -134,8 +134,7 @@ impl Ledger {
         }
         self.refresh(route);
         if let Some(missing) = &route.missing {
-            let (key, field) = (missing.clone(), "metadata.name".to_owned());
-            return Answer::Refused(Box::new(Refusal { key, because: Because::Missing, limit: None, when: When::Never, field }));
+            return Answer::Refused(Box::new(Refusal::new(missing.clone(), Because::Missing, When::Never, "metadata.name")));
         }
         let (output, observed) = match self.fit(&route.steps, ask, id) {
             Ok(fits) => fits,
@@ -210,14 +209,18 @@ impl Ledger {
         let left = |refusal: &Refusal| std::cmp::Reverse(refusal.limit.as_ref().map_or(0, |limit| limit.left));
         let worst = all.max_by_key(|refusal| (refusal.when, left(refusal)));
         // Something stands in the way, or nobody would ask; if it went in between, asking again is right.
-        let nothing = || Refusal {
-            key: steps.first().map_or_else(|| Key::Cluster(String::new()), |index| self.nodes[*index].spec.key.clone()),
-            because: Because::Held,
-            limit: None,
-            when: When::Wait(1),
-            field: String::new(),
+        let nothing = || {
+            let key = steps.first().map_or_else(|| Key::Cluster(String::new()), |index| self.nodes[*index].spec.key.clone());
+            Refusal::new(key, Because::Held, When::Wait(1), "")
         };
-        Box::new(worst.unwrap_or_else(nothing))
+        let mut worst = worst.unwrap_or_else(nothing);
+        let place = steps.iter().enumerate().find(|(_, index)| self.nodes[**index].spec.key == worst.key);
+        if let (Some((at, index)), Some(standing)) = (place, &worst.limit) {
+            let limits = self.nodes[*index].limits.iter();
+            let which = limits.into_iter().position(|limit| limit.spec.name == standing.name && limit.cell.span == standing.span);
+            worst.holders = which.map(|which| self.holders(&worst.because, &steps[..at], *index, which)).unwrap_or_default();
+        }
+        Box::new(worst)
     }
 
     /// What stands in the way at one place.
@@ -225,8 +228,7 @@ impl Ledger {
         let node = &self.nodes[index];
         let key = node.spec.key.clone();
         if let Some(block) = &node.spec.block {
-            let (because, field) = (Because::Blocked(block.clone()), "spec.parentRef".to_owned());
-            return Some(Refusal { key, because, limit: None, when: When::Never, field });
+            return Some(Refusal::new(key, Because::Blocked(block.clone()), When::Never, "spec.parentRef"));
         }
         let asked = node.spec.weights.bound(ask.input, least);
         let mut worst: Option<Refusal> = None;
@@ -259,13 +261,13 @@ impl Ledger {
             };
             if worst.as_ref().is_none_or(|worst| when > worst.when) {
                 let field = field_of(&key, &limit.spec.name);
-                worst = Some(Refusal { key: key.clone(), because, limit: Some(standing), when, field });
+                worst = Some(Refusal { limit: Some(standing), ..Refusal::new(key.clone(), because, when, &field) });
             }
         }
         let full = node.spec.max_in_flight.is_some_and(|max| node.open >= max);
         let waits = || {
             let when = when(&Because::InFlight, None, self.now, spread);
-            Refusal { key, because: Because::InFlight, limit: None, when, field: "spec.requests.maxInFlight".to_owned() }
+            Refusal::new(key, Because::InFlight, when, "spec.requests.maxInFlight")
         };
         worst.or_else(|| full.then(waits))
     }
@@ -288,9 +290,8 @@ impl Ledger {
             let Node { record, spec, .. } = &self.nodes[*index];
             let (record, estimate) = (*record, spec.weights.bound(input, output));
             let Some(member) = self.member(record, session) else {
-                let (key, field) = (self.records[record].key.clone(), String::new());
                 let when = when(&Because::Gateways, None, self.now, spread);
-                return Answer::Refused(Box::new(Refusal { key, because: Because::Gateways, limit: None, when, field }));
+                return Answer::Refused(Box::new(Refusal::new(self.records[record].key.clone(), Because::Gateways, when, "")));
             };
             let mut lacking = !member.durable;
             for limit in &mut self.nodes[*index].limits {

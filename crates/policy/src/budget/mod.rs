@@ -30,6 +30,7 @@ mod cell;
 pub mod concurrency;
 pub mod estimate;
 mod extending;
+pub mod holders;
 pub mod holding;
 pub mod ledger;
 mod linking;
@@ -49,6 +50,7 @@ pub mod writing;
 
 pub use cell::KEPT;
 pub use estimate::{Ask, Body, Learned, Quality, Terms, Usage, Weights};
+pub use holders::{Holder, Holders};
 pub use holding::{Answer, Given, Settle, Settled};
 pub use ledger::{DEPTH, Ledger, SESSIONS};
 pub use node::{Grant, Key, LimitSpec, Mode, NodeSpec};

@@ -8,6 +8,7 @@
 
 use std::fmt;
 
+use super::holders::Holders;
 use super::ledger::{Ledger, Node};
 use super::node::{Block, Key};
 use super::refusal::{Because, Refusal, Room, When, because, field_of};
@@ -90,6 +91,8 @@ pub struct Obstacle {
     pub limit: Option<Spent>,
     /// The field to raise, from the root of its object.
     pub field: String,
+    /// Of a limit whose rest is guaranteed to others: to whom, and how much as it is written, whatever they have used of it.
+    pub guaranteed: Holders,
 }
 
 impl Obstacle {
@@ -102,7 +105,7 @@ impl Obstacle {
 /// One sentence: which budget, which limit and window, until when, what to raise.
 impl fmt::Display for Obstacle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, because, limit, field } = self;
+        let Self { key, because, limit, field, guaranteed } = self;
         let Some(Spent { name, span, height }) = limit else {
             return match because {
                 Because::Blocked(Block::ParentMissing(parent)) => {
@@ -126,8 +129,8 @@ impl fmt::Display for Obstacle {
             };
         };
         let why = match because {
-            Because::Guaranteed => "is spent, but for what is guaranteed to others,",
-            Because::Paused => "is paused by one of its thresholds",
+            Because::Guaranteed => format!("is spent, but for what is guaranteed to others{guaranteed},"),
+            Because::Paused => "is paused by one of its thresholds".to_owned(),
             Because::Used
             | Because::Held
             | Because::Recovering
@@ -135,7 +138,7 @@ impl fmt::Display for Obstacle {
             | Because::InFlight
             | Because::Gateways
             | Because::Missing
-            | Because::Blocked(_) => "is spent, but for less than a call needs,",
+            | Because::Blocked(_) => "is spent, but for less than a call needs,".to_owned(),
         };
         write!(out, "{key}: the limit {name} of {height} tokens {why}")?;
         match span.end() {
@@ -174,7 +177,7 @@ impl Ledger {
         let key = &node.spec.key;
         if let Some(block) = &node.spec.block {
             let (because, field) = (Because::Blocked(block.clone()), "spec.parentRef".to_owned());
-            return Some(Obstacle { key: key.clone(), because, limit: None, field });
+            return Some(Obstacle { key: key.clone(), because, limit: None, field, guaranteed: Holders::default() });
         }
         let limits = node.limits.iter().enumerate().filter(|(_, limit)| limit.spec.window != Window::Minute);
         let all = limits.filter_map(|(which, limit)| {
@@ -196,7 +199,8 @@ impl Ledger {
                 Because::InFlight | Because::Gateways | Because::Missing | Because::Blocked(_) => return None,
             };
             let spent = Spent { name: limit.spec.name.clone(), span: limit.cell.span, height: limit.height };
-            Some(Obstacle { key: key.clone(), because, limit: Some(spent), field: field_of(key, &limit.spec.name) })
+            let guaranteed = if because == Because::Guaranteed { self.guaranteed(before, index, which) } else { Holders::default() };
+            Some(Obstacle { key: key.clone(), because, limit: Some(spent), field: field_of(key, &limit.spec.name), guaranteed })
         });
         let all: Vec<Obstacle> = all.collect();
         all.into_iter().rev().max_by_key(lasts)
@@ -322,6 +326,8 @@ mod tests {
         let hold = one.hold(&mut other, 40);
         one.settle(hold, 40);
         assert_eq!(because(&mut one, &mut other), Some(Because::Guaranteed));
+        let words = one.ledger.obstacle(one.now, &mut other, None).expect("it stands").to_string();
+        assert!(words.contains("guaranteed to others: 60 to Budget/a in team, in the window"), "{words}");
         assert_eq!(because(&mut one, &mut sure), None);
         let hold = one.hold(&mut sure, 30);
         assert_eq!(because(&mut one, &mut other), Some(Because::Guaranteed), "it does not come and go with each call");

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::holders::Holders;
 use super::node::{Block, Key};
 use super::tree::CHAIN;
 use super::window::{Span, Window};
@@ -96,9 +97,16 @@ pub struct Refusal {
     pub when: When,
     /// The field to raise, from the root of its object.
     pub field: String,
+    /// Who has what is lacking, where that is known.
+    pub holders: Holders,
 }
 
 impl Refusal {
+    /// A refusal that is about no limit.
+    pub fn new(key: Key, because: Because, when: When, field: &str) -> Self {
+        Self { key, because, limit: None, when, field: field.to_owned(), holders: Holders::default() }
+    }
+
     /// When the window ends, in milliseconds.
     pub fn resets_at(&self) -> Option<i64> {
         self.limit.as_ref().and_then(|limit| limit.span.end())
@@ -113,7 +121,7 @@ impl Refusal {
 /// One sentence for whoever asked: what, how much, until when, what to do.
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, because, limit, when, field } = self;
+        let Self { key, because, limit, when, field, holders } = self;
         if let Some(Standing { name, limit, left, asked, .. }) = limit {
             write!(out, "{key}: {left} of {limit} tokens are left of the limit {name} and the call asks for {asked}")?;
         } else {
@@ -121,8 +129,8 @@ impl fmt::Display for Refusal {
         }
         match because {
             Because::Used => {}
-            Because::Held => out.write_str("; calls in flight hold the rest")?,
-            Because::Guaranteed => out.write_str("; the rest is guaranteed to others")?,
+            Because::Held => write!(out, "; calls in flight hold the rest{holders}")?,
+            Because::Guaranteed => write!(out, "; the rest is guaranteed to others{holders}")?,
             Because::Recovering => out.write_str("; the ledger is being read again after a restart")?,
             Because::TooLarge => out.write_str("; the whole limit is smaller than that")?,
             Because::Paused => out.write_str("; it is paused by one of its thresholds")?,
@@ -134,9 +142,21 @@ impl fmt::Display for Refusal {
             Because::Blocked(Block::TooDeep) => write!(out, ": more than {CHAIN} Budgets are above one another")?,
         }
         match (when, self.resets_at()) {
-            (When::Wait(seconds), _) => write!(out, "; try again in {seconds} s"),
-            (When::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end)),
-            (When::Later(_) | When::Never, _) => write!(out, "; raise {field}"),
+            (When::Wait(seconds), _) => write!(out, "; try again in {seconds} s")?,
+            (When::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end))?,
+            (When::Later(_) | When::Never, _) => write!(out, "; raise {field}")?,
+        }
+        match because {
+            Because::Guaranteed => out.write_str(", or lower what is guaranteed to the others (limits[].guaranteed)"),
+            Because::Used
+            | Because::Held
+            | Because::Recovering
+            | Because::TooLarge
+            | Because::Paused
+            | Because::InFlight
+            | Because::Gateways
+            | Because::Missing
+            | Because::Blocked(_) => Ok(()),
         }
     }
 }
@@ -243,7 +263,7 @@ mod tests {
         let limit = Standing { name: "hourly".into(), span: Window::Hour.at(0), limit: 100, used: 95, held: 0, left: 5, asked: 10 };
         let key = Key::budget("team", "default");
         let field = field_of(&key, "hourly");
-        let refusal = Refusal { key, because: Because::Used, limit: Some(limit), when: When::Later(3_600_000), field };
+        let refusal = Refusal { limit: Some(limit), ..Refusal::new(key, Because::Used, When::Later(3_600_000), &field) };
         assert_eq!(
             refusal.to_string(),
             "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10; it resets at \

@@ -24,8 +24,7 @@ pub struct Child<'a> {
 ///
 /// A guarantee counts at a parent limit of the same window, and only where a token counts the same; of several limits of one
 /// window the smallest carries it. Reservations of the parent come first. Then those that are asked for, the oldest first:
-/// one that does not fit counts 0. Those that ask for nothing are sure of their whole limits if all of these fit together,
-/// otherwise they share what there is: so nobody is starved by an older sibling that never asked.
+/// one that does not fit counts 0. A limit that asks for nothing bounds its own budget and keeps nothing from others.
 pub fn allot(
     parent: &[LimitSpec],
     weights: Weights,
@@ -43,16 +42,11 @@ pub fn allot(
     let mut order: Vec<usize> = (0..children.len()).collect();
     order.sort_by_key(|index| (children[*index].created, children[*index].key));
     for (window, mut left) in room {
-        let mut unasked: Vec<(usize, usize, i64)> = Vec::new();
         for index in &order {
             let child = &children[*index];
             let ours = child.limits.iter().enumerate().filter(|(_, limit)| limit.window == window);
             let Some((which, limit)) = ours.min_by_key(|(_, limit)| limit.tokens) else { continue };
-            let Some(asked) = limit.guaranteed else {
-                unasked.push((*index, which, limit.tokens.clamp(0, LIMIT_MOST)));
-                continue;
-            };
-            let asked = asked.clamp(0, limit.tokens.max(0));
+            let asked = limit.guaranteed.clamp(0, limit.tokens.max(0));
             if asked > 0 && child.weights != weights {
                 defects.push((child.key.clone(), Defect::GuaranteeOtherWeights { limit: limit.name.clone() }));
             } else if asked > left {
@@ -60,12 +54,6 @@ pub fn allot(
             } else {
                 left -= asked;
                 sure[*index][which] = asked;
-            }
-        }
-        let together = unasked.iter().fold(0_i64, |sum, (_, _, tokens)| sum.saturating_add(*tokens));
-        for (index, which, tokens) in unasked {
-            if together <= left && children[index].weights == weights {
-                sure[index][which] = tokens;
             }
         }
     }
@@ -158,12 +146,12 @@ fn alone(key: Key, tokens: i64) -> NodeSpec {
 mod tests {
     use super::*;
 
-    fn limit(name: &str, window: Window, tokens: i64, guaranteed: Option<i64>) -> TokenLimit {
+    fn limit(name: &str, window: Window, tokens: i64, guaranteed: i64) -> TokenLimit {
         TokenLimit { name: name.into(), window, tokens, guaranteed }
     }
 
     /// What children of these hourly limits are sure of under a parent of 100, of which `percent` is reserved.
-    fn sure(percent: i64, children: &[(i64, Option<i64>)]) -> (Vec<i64>, usize) {
+    fn sure(percent: i64, children: &[(i64, i64)]) -> (Vec<i64>, usize) {
         let parent = [LimitSpec { name: "hourly".into(), window: Window::Hour, tokens: 100, guaranteed: 0 }];
         let limits: Vec<_> = children.iter().map(|(tokens, sure)| vec![limit("l", Window::Hour, *tokens, *sure)]).collect();
         let keys: Vec<_> = (0..children.len()).map(|index| Key::budget("team", &index.to_string())).collect();
@@ -180,19 +168,17 @@ mod tests {
 
     #[test]
     fn who_asks_first_is_sure_first_and_who_does_not_ask_takes_nothing_from_others() {
-        assert_eq!(sure(0, &[(100, Some(60)), (100, Some(40)), (100, Some(1))]), (vec![60, 40, 0], 1), "the newest does not fit");
-        assert_eq!(sure(20, &[(100, Some(60)), (100, Some(40))]), (vec![60, 0], 1), "reservations come first");
-        assert_eq!(sure(0, &[(50, None), (50, None)]), (vec![50, 50], 0), "fixed allocations, since they fit");
-        assert_eq!(sure(0, &[(100, None), (100, None)]), (vec![0, 0], 0), "they do not: they share");
-        assert_eq!(sure(0, &[(100, None), (100, Some(100))]), (vec![0, 100], 0));
-        assert_eq!(sure(100, &[(10, Some(0)), (10, None)]), (vec![0, 0], 0));
+        assert_eq!(sure(0, &[(100, 60), (100, 40), (100, 1)]), (vec![60, 40, 0], 1), "the newest does not fit");
+        assert_eq!(sure(20, &[(100, 60), (100, 40)]), (vec![60, 0], 1), "reservations come first");
+        assert_eq!(sure(0, &[(50, 0), (50, 0)]), (vec![0, 0], 0), "a limit keeps nothing from others by itself");
+        assert_eq!(sure(0, &[(100, 0), (100, 100)]), (vec![0, 100], 0));
+        assert_eq!(sure(100, &[(10, 0), (10, 0)]), (vec![0, 0], 0));
     }
 
     #[test]
     fn a_guarantee_counts_at_the_same_window_and_where_a_token_counts_the_same() {
         let parent = [LimitSpec { name: "daily".into(), window: Window::Day, tokens: 100, guaranteed: 0 }];
-        let limits =
-            [limit("hourly", Window::Hour, 10, Some(10)), limit("a", Window::Day, 50, Some(40)), limit("b", Window::Day, 20, Some(20))];
+        let limits = [limit("hourly", Window::Hour, 10, 10), limit("a", Window::Day, 50, 40), limit("b", Window::Day, 20, 20)];
         let key = Key::budget("team", "a");
         let child = Child { key: &key, created: 0, limits: &limits, weights: Weights::default() };
         assert_eq!(

@@ -20,8 +20,8 @@ pub struct TokenLimit {
     pub window: Window,
     /// How many.
     pub tokens: i64,
-    /// How many of them siblings can never take; unset: all, where they fit.
-    pub guaranteed: Option<i64>,
+    /// How many of them siblings can never take.
+    pub guaranteed: i64,
 }
 
 /// A share of every limit, kept for types of pools.
@@ -271,7 +271,7 @@ fn way_up(budget: &BudgetFacts, all: &BTreeMap<&str, &BudgetFacts>) -> Result<()
 mod tests {
     use super::*;
 
-    fn budget(name: &str, parent: Option<&str>, tokens: i64, guaranteed: Option<i64>) -> BudgetFacts {
+    fn budget(name: &str, parent: Option<&str>, tokens: i64, guaranteed: i64) -> BudgetFacts {
         let limits = vec![TokenLimit { name: "hourly".into(), window: Window::Hour, tokens, guaranteed }];
         let (tokens, parent) = (Tokens { limits, ..Tokens::default() }, parent.map(str::to_owned));
         BudgetFacts { namespace: "team".into(), name: name.into(), parent, tokens, ..BudgetFacts::default() }
@@ -284,12 +284,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_and_gives_nothing() {
         let budgets = [
-            budget("a", Some("b"), 1, None),
-            budget("b", Some("c"), 1, None),
-            budget("c", Some("b"), 1, None),
-            budget("d", Some("gone"), 1, None),
-            budget("e", Some("d"), 1, None),
-            budget("fine", None, 1, None),
+            budget("a", Some("b"), 1, 0),
+            budget("b", Some("c"), 1, 0),
+            budget("c", Some("b"), 1, 0),
+            budget("d", Some("gone"), 1, 0),
+            budget("e", Some("d"), 1, 0),
+            budget("fine", None, 1, 0),
         ];
         let tree = build(&[], &budgets);
         let block = |name: &str| find(&tree, name).block.clone();
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(block("fine"), None);
         assert_eq!(tree.defects.len(), 5);
         let chain: Vec<_> =
-            (0..20).map(|at| budget(&format!("n{at}"), (at > 0).then(|| format!("n{}", at - 1)).as_deref(), 1, None)).collect();
+            (0..20).map(|at| budget(&format!("n{at}"), (at > 0).then(|| format!("n{}", at - 1)).as_deref(), 1, 0)).collect();
         let tree = build(&[], &chain);
         assert_eq!(tree.nodes.iter().filter(|node| node.block == Some(Block::TooDeep)).count(), 20 - CHAIN);
     }
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn the_longest_path_there_can_be_is_as_long_as_a_path_may_be() {
         let reservations = vec![Reservation { name: "own".into(), pool_types: vec!["worker".into()], percent: 20, cap: false }];
-        let limits = vec![TokenLimit { name: "hourly".into(), window: Window::Hour, tokens: 100, guaranteed: None }];
+        let limits = vec![TokenLimit { name: "hourly".into(), window: Window::Hour, tokens: 100, guaranteed: 0 }];
         let tokens = Tokens { limits, reservations, ..Tokens::default() };
         let cluster = ClusterFacts {
             name: "all".into(),
@@ -320,7 +320,7 @@ mod tests {
         let chain: Vec<_> = (0..CHAIN)
             .map(|at| {
                 let above = (at > 0).then(|| format!("n{}", at - 1));
-                BudgetFacts { tokens: tokens.clone(), ..budget(&format!("n{at}"), above.as_deref(), 100, None) }
+                BudgetFacts { tokens: tokens.clone(), ..budget(&format!("n{at}"), above.as_deref(), 100, 0) }
             })
             .collect();
         let tree = build(&[cluster], &chain);
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_namespace_is_below_its_cluster_budget_and_the_older_one_binds_it() {
-        let limits = vec![TokenLimit { name: "rate".into(), window: Window::Hour, tokens: 100, guaranteed: Some(60) }];
+        let limits = vec![TokenLimit { name: "rate".into(), window: Window::Hour, tokens: 100, guaranteed: 60 }];
         let cluster = |name: &str, created| ClusterFacts {
             name: name.into(),
             created,
@@ -343,7 +343,7 @@ mod tests {
             per_namespace: Tokens { limits: limits.clone(), ..Tokens::default() },
             namespaces: vec![("other".into(), 2), ("team".into(), 1)],
         };
-        let budgets = [budget("default", None, 100, Some(70)), budget("low", Some("default"), 50, Some(50))];
+        let budgets = [budget("default", None, 100, 70), budget("low", Some("default"), 50, 50)];
         let tree = build(&[cluster("new", 9), cluster("old", 3)], &budgets);
         let place = |namespace: &str| Key::Namespace { cluster: "old".into(), namespace: namespace.into() };
         assert_eq!(tree.tops.get("team"), Some(&place("team")));
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_reservation_is_a_place_of_its_own_below() {
-        let mut team = budget("default", None, 1000, None);
+        let mut team = budget("default", None, 1000, 0);
         team.tokens.reservations =
             vec![Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true }];
         let tree = build(&[], &[team]);

@@ -104,7 +104,7 @@ pub struct World {
     pub extended: usize,
 }
 
-pub fn limit(name: &str, window: Window, tokens: i64, guaranteed: Option<i64>) -> TokenLimit {
+pub fn limit(name: &str, window: Window, tokens: i64, guaranteed: i64) -> TokenLimit {
     TokenLimit { name: name.into(), window, tokens, guaranteed }
 }
 
@@ -113,11 +113,8 @@ pub fn places(parent_of_low: &str) -> Vec<NodeSpec> {
     let tokens = |limits: Vec<TokenLimit>| Tokens { limits, ..Tokens::default() };
     let cluster = ClusterFacts {
         name: "all".into(),
-        tokens: Tokens {
-            weights: Weights { output: 2000, ..Weights::default() },
-            ..tokens(vec![limit("rate", Window::Minute, 300, None)])
-        },
-        per_namespace: tokens(vec![limit("daily", Window::Day, 2000, None)]),
+        tokens: Tokens { weights: Weights { output: 2000, ..Weights::default() }, ..tokens(vec![limit("rate", Window::Minute, 300, 0)]) },
+        per_namespace: tokens(vec![limit("daily", Window::Day, 2000, 0)]),
         namespaces: vec![("team".into(), 0)],
         ..ClusterFacts::default()
     };
@@ -133,10 +130,9 @@ pub fn places(parent_of_low: &str) -> Vec<NodeSpec> {
         ..BudgetFacts::default()
     };
     let reservations = vec![Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true }];
-    let top =
-        Tokens { reservations, ..tokens(vec![limit("minutely", Window::Minute, 150, None), limit("hourly", Window::Hour, 600, None)]) };
-    let low = tokens(vec![limit("minutely", Window::Minute, 100, Some(60))]);
-    let other = tokens(vec![limit("minutely", Window::Minute, 120, None)]);
+    let top = Tokens { reservations, ..tokens(vec![limit("minutely", Window::Minute, 150, 0), limit("hourly", Window::Hour, 600, 0)]) };
+    let low = tokens(vec![limit("minutely", Window::Minute, 100, 60)]);
+    let other = tokens(vec![limit("minutely", Window::Minute, 120, 0)]);
     build(&[cluster], &[budget("top", None, top), budget("low", Some(parent_of_low), low), budget("other", Some("top"), other)]).nodes
 }
 
