@@ -473,10 +473,18 @@ async fn logs_of_a_pool_are_merged_and_what_is_gone_is_told() {
     let talk = async {
         server.answer_bytes(200, b"one\ntwo\n".to_vec()).await;
         server.answer(404, refusal(404, "NotFound", "pods \"b\" not found", "pods", "b")).await;
+        let mut worked = item("i", json!({"phase": "Failed"}));
+        worked["status"]["attemptHistory"] =
+            json!([{"epoch": 1, "agent": "b", "verb": "Fail", "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z"}]);
+        server.answer(200, list(vec![worked])).await;
     };
     let ((), ()) = tokio::join!(logs::run(&cluster, &plan, &mut heard), talk);
     assert_eq!(heard.told.out, "[calm-otter] one\n[calm-otter] two\n");
-    assert_eq!(heard.told.err, "error: agent \"b\" has ended and its pod is gone, the log with it (Stopped, R: m)\n");
+    assert_eq!(
+        heard.told.err,
+        "error: agent \"b\" has ended and its pod is gone, the log with it (Stopped, R: m). The end of what its program wrote is kept \
+         with the attempts at the item that it worked on last: `kubectl spillway explain item/i -n n -o json`\n"
+    );
     assert!(heard.told.failed);
 }
 

@@ -18,6 +18,7 @@ use super::console::{Console, Output};
 use super::error::Error;
 use super::find::{self, AGENT_CONTAINER, Found, LINK_CONTAINER};
 use super::input::{self, Named};
+use super::last_words::LastWords;
 use super::ls;
 use super::table::{printable, printable_line};
 use crate::api::Agent;
@@ -35,8 +36,8 @@ const LONGEST_LINE: usize = 64 * 1024;
   kubectl spillway logs coders-1f2e3d4c5b --since 5m --link   # of the sidecar that connects it
   kubectl spillway logs --pool coders -f                      # of all its agents, each line with its agent's name
 
-Control characters are shown as \u{fffd} and colours are left out: agents write what they please. An agent's pod is kept
-for a while after its end (supervision.stoppedTTLSeconds), and its log with it.")]
+Control characters are shown as \u{fffd} and colours are left out: agents write what they please. A log goes with its pod:
+of an agent whose pod is gone, the items that it worked on have the end of what its program wrote, and are named.")]
 pub struct Arguments {
     /// The agent
     #[arg(value_name = "AGENT", required_unless_present = "pool", value_parser = input::agent_or_pool)]
@@ -108,7 +109,14 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
     }
     let Some(name) = &arguments.name else { return Err(Error::Usage("name an agent, or a pool with --pool".into())) };
     match find::named(cluster, name).await? {
-        Found::Agent(agent) => plan.sources.push(source(namespace, &agent, String::new()).map_err(Error::Usage)?),
+        Found::Agent(agent) => match source(namespace, &agent, String::new()) {
+            Ok(source) => plan.sources.push(source),
+            Err(words) if find::ended(&agent) => {
+                let last = LastWords::default().of(cluster, &agent.name_any()).await;
+                return Err(Error::Usage(format!("{words}. {last}")));
+            }
+            Err(words) => return Err(Error::Usage(words)),
+        },
         Found::Pool(pool) => {
             let agents = find::agents_of(cluster, &pool.name_any()).await?;
             return Err(Error::Usage(is_a_pool(&pool.name_any(), &agents)));
@@ -202,10 +210,15 @@ pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
     plan.notes.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
     console.show(output);
     let mut open = futures::stream::SelectAll::new();
+    let mut last_words = LastWords::default();
     for source in &plan.sources {
         match read(cluster, source, &plan.params).await {
             Ok(lines) => open.push(tagged(lines, source.prefix.clone())),
-            Err(words) => show_failure(console, &words),
+            Err(Unread::Gone(words)) => {
+                let last = last_words.of(cluster, &source.agent).await;
+                show_failure(console, &format!("{words}. {last}"));
+            }
+            Err(Unread::Other(words)) => show_failure(console, &words),
         }
         if !plan.params.follow {
             show(&mut open, console).await;
@@ -247,23 +260,33 @@ fn show_failure(console: &mut dyn Console, words: &str) {
     console.show(output);
 }
 
+/// Why a log cannot be read, in words.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    /// Its pod is gone, and the log with it.
+    Gone(String),
+    /// Anything else.
+    Other(String),
+}
+
 /// Opens a log, or says why it cannot be read.
-async fn read(cluster: &Cluster, source: &Source, params: &LogParams) -> Result<Lines, String> {
+async fn read(cluster: &Cluster, source: &Source, params: &LogParams) -> Result<Lines, Unread> {
     match cluster.api::<Pod>().log_stream(&source.pod, params).await {
         Ok(reader) => Ok(Box::pin(lines(Box::pin(reader)))),
         Err(error) => Err(unread(&cluster.namespace, source, error)),
     }
 }
 
-/// Why a log cannot be read, in words.
-fn unread(namespace: &str, source: &Source, error: kube::Error) -> String {
+fn unread(namespace: &str, source: &Source, error: kube::Error) -> Unread {
     let Source { agent, pod, prefix: _, state, ended } = source;
     match &error {
         kube::Error::Api(status) if status.code == 404 && *ended => {
-            format!("agent \"{agent}\" has ended and its pod is gone, the log with it ({state})")
+            Unread::Gone(format!("agent \"{agent}\" has ended and its pod is gone, the log with it ({state})"))
         }
-        kube::Error::Api(status) if status.code == 404 => format!("the pod \"{pod}\" of agent \"{agent}\" is not there ({state})"),
-        _ => format!("the log of agent \"{agent}\" cannot be read: {} ({state})", Error::of::<Pod>(namespace, pod)(error)),
+        kube::Error::Api(status) if status.code == 404 => {
+            Unread::Other(format!("the pod \"{pod}\" of agent \"{agent}\" is not there ({state})"))
+        }
+        _ => Unread::Other(format!("the log of agent \"{agent}\" cannot be read: {} ({state})", Error::of::<Pod>(namespace, pod)(error))),
     }
 }
 
@@ -385,12 +408,11 @@ mod tests {
             Source { agent: "a".into(), pod: "a".into(), prefix: String::new(), state: "Stopped, PodFailed: m".into(), ended: true };
         let missing =
             |code: u16| kube::Error::Api(Box::new(serde_json::from_value(json!({"code": code, "message": "m2"})).expect("a Status")));
-        assert_eq!(
-            unread("n", &source, missing(404)),
-            "agent \"a\" has ended and its pod is gone, the log with it (Stopped, PodFailed: m)"
-        );
+        let gone = "agent \"a\" has ended and its pod is gone, the log with it (Stopped, PodFailed: m)";
+        assert_eq!(unread("n", &source, missing(404)), Unread::Gone(gone.into()));
         let living = Source { state: "Idle".into(), ended: false, ..source };
-        assert_eq!(unread("n", &living, missing(404)), "the pod \"a\" of agent \"a\" is not there (Idle)");
-        assert_eq!(unread("n", &living, missing(400)), "the log of agent \"a\" cannot be read: from server (400): m2 (Idle)");
+        let other = |words: &str| Unread::Other(words.into());
+        assert_eq!(unread("n", &living, missing(404)), other("the pod \"a\" of agent \"a\" is not there (Idle)"));
+        assert_eq!(unread("n", &living, missing(400)), other("the log of agent \"a\" cannot be read: from server (400): m2 (Idle)"));
     }
 }

@@ -33,6 +33,7 @@ pub mod explain;
 pub mod find;
 pub mod grant;
 pub mod input;
+mod last_words;
 pub mod logs;
 pub mod ls;
 pub mod pause;
@@ -254,6 +255,9 @@ fn completion(shell: &str) -> Result<Output, Error> {
 }
 
 #[cfg(test)]
+mod examples_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -298,6 +302,7 @@ mod tests {
             "ask -- - a list",
             "submit q --payload x",
             "submit q -",
+            "submit --queue q --payload x",
             "submit --type bug -f - --priority -3",
             "submit q --count 20 --payload p{} --after a --after item/b --not-before 30m --deadline 2026-11-22T18:00:00Z",
             "submit q --wait --timeout 2h -o name",

@@ -61,6 +61,11 @@ pub fn printable_line(text: &str) -> String {
     safe
 }
 
+/// A text of several lines on one.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// What follows the escape sequence for colours (`ESC [ numbers m`) that `text` begins with.
 fn colour(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\u{1b}[")?;

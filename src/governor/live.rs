@@ -15,6 +15,7 @@ use tokio::sync::{broadcast, watch};
 use self::commands::Commanding;
 use crate::cluster::clock::BootTime;
 use crate::controller::Key;
+use crate::governor::work::refused::RefusedCall;
 use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::health::{self, Finding};
 use crate::policy::hub::{Signal, TimedOut};
@@ -172,7 +173,7 @@ struct One {
     item: Option<ItemWanted>,
     commanding: Commanding,
     short_at: Option<i64>,
-    refused: Option<(Held, BootTime)>,
+    refused: Option<(Held, RefusedCall, BootTime)>,
     timeouts: u32,
     /// For how long nobody heard of it or looked at it.
     idle: Duration,

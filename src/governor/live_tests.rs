@@ -1,6 +1,7 @@
 //! What agents reported and are told, and what their silence means, in memory.
 
 use super::*;
+use crate::governor::work::refused::{RefusedBy, RefusedCall};
 use crate::policy::breaker::Permit;
 use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, OpenGlobally};
 
@@ -58,8 +59,11 @@ fn the_times_of_an_item_that_waits_stand_still_and_it_is_told_at_once_when_it_go
 fn a_refusal_counts_for_its_own_lease_and_what_is_dealt_with_is_forgotten() {
     let live = Live::new(7);
     let held = |epoch| Held { uid: "i".into(), epoch };
-    live.refused("u", held(1));
-    assert!(live.was_refused("u", &held(1)) && !live.was_refused("u", &held(2)) && !live.was_refused("other", &held(1)));
+    let refused = |words: &str| RefusedCall { by: RefusedBy::Above, words: words.into() };
+    live.refused("u", held(1), refused("first"));
+    live.refused("u", held(1), refused("second"));
+    assert_eq!(live.was_refused("u", &held(1)), Some(refused("second")), "the last one");
+    assert_eq!((live.was_refused("u", &held(2)), live.was_refused("other", &held(1))), (None, None));
     assert!(!live.undecided("u", Signal::TokenBudgetExceeded));
     live.out_of_tokens("u", Some(500), "all is spent".into());
     assert!(live.undecided("u", Signal::TokenBudgetExceeded));
@@ -285,7 +289,7 @@ fn what_comes_after_an_agents_end_is_forgotten_and_who_is_expected_or_heard_is_n
     live.registered("ended", "g", None);
     live.revoke("ended");
     live.say_goodbye("ended", "late".into(), NOW);
-    live.refused("ended", Held { uid: "i".into(), epoch: 1 });
+    live.refused("ended", Held { uid: "i".into(), epoch: 1 }, RefusedCall { by: RefusedBy::Above, words: "no".into() });
     let spawns = live.spawning("spawns");
     for _ in 0..UNEXPECTED.as_secs() {
         live.reported("heard", "g", report(), NOW);

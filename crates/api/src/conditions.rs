@@ -204,6 +204,10 @@ pub mod reasons {
     pub const TOKENS_SPENT: &str = "TokensSpent";
     /// The agent spent all the tokens of its life on its item, in vain: that is a failure of the item.
     pub const TOKENS_EXHAUSTED: &str = "TokensExhausted";
+    /// The program of an item ended after a model call was refused by a budget above its agent: the item is given back.
+    pub const BUDGET_REFUSED: &str = "BudgetRefused";
+    /// The program of an item ended after a model call was refused by the item's own share (`bulkhead.tokens`).
+    pub const SHARE_SPENT: &str = "ShareSpent";
     /// Too many of those that work on one group failed together: all of them are ended, and their items given back.
     pub const GANG_DIVERGENCE: &str = "GangDivergence";
     /// Nobody holds the agent.

@@ -335,6 +335,16 @@ const TABLE: &[(&str, Advice)] = &[
             "it spent all the tokens of its life on one item and got nowhere, which counts as a failure of that: raise spec.bulkhead.lifetimeTokens or topUp of pool {pool}, or make the item smaller",
         ),
     ),
+    (
+        reasons::BUDGET_REFUSED,
+        Do(
+            "the end of the attempt's message names the budget and the field to raise; or give a Grant, or wait until its window turns. The attempt counts nothing, and the item is tried again by itself",
+        ),
+    ),
+    (
+        reasons::SHARE_SPENT,
+        Do("each attempt at the item may spend spec.bulkhead.tokens of it, which cannot be changed: submit another item with more"),
+    ),
     (reasons::CHECKPOINT_TAKEN, Nothing("spec.agent.hooks.checkpoint of pool {pool} succeeded; its item goes on from there")),
     (
         reasons::CHECKPOINT_FAILED,

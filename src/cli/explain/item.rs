@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use super::Facts;
 use super::queue::{hints, pools};
 use super::report::{List, Report, Tried, told};
 use super::work::{Cause, Work, book, pools_of, relative};
+use super::{Facts, failures};
 use crate::api::work_item::{DependencyCondition, WorkItemStatus};
 use crate::api::{AgentPool, WorkItem, names};
 use crate::cli::work::life;
@@ -191,9 +191,22 @@ fn redrive_command(view: &View) -> String {
 fn redriven(view: &View, words: String) -> Cause {
     let reason = view.record.reason.clone().unwrap_or_else(|| view.record.phase.name().to_owned());
     match life::redrive(view.item, view.work.queues.as_deref().unwrap_or_default()) {
-        Decision::Write(_) => Cause::act(words, &reason, format!("{} starts it again, from the beginning", redrive_command(view))),
+        Decision::Write(_) => {
+            let again = format!("{} starts it again, from the beginning", redrive_command(view));
+            let advice = failures::before_redrive(view.item, &view.record, only_pool(view).as_deref(), view.namespace).over(again);
+            Cause::act(words, &reason, advice)
+        }
         Decision::Leave(why) => Cause::wait(words, &reason, why),
         Decision::Refuse(why) => Cause::wait(words, &reason, format!("it {why}")),
+    }
+}
+
+/// The pool that works from its queue, if there is one alone.
+fn only_pool(view: &View) -> Option<String> {
+    let pools = pools_of(view.work.pools.as_deref().unwrap_or_default(), convert::queue_of(view.item)?);
+    match pools.as_slice() {
+        [(pool, _)] => Some(pool.name_any()),
+        _ => None,
     }
 }
 

@@ -7,12 +7,14 @@
 //! | [`work`] | what is read around an item or a queue, and what is said of pools |
 //! | [`report`] | what was read to a typed report. Pure |
 //! | [`item`], [`queue`] | the reports on an item and on a queue. Pure |
+//! | [`failures`] | what has to change before an item that failed is started again. Pure |
 //! | [`advice`] | reasons to advice. Pure |
 //! | [`render`] | the report in words. Pure |
 //!
 //! Whoever may read the object gets a report: what else cannot be read is said in it.
 
 pub mod advice;
+mod failures;
 mod item;
 mod pod;
 mod queue;

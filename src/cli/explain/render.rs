@@ -7,10 +7,13 @@ use super::Format;
 use super::report::{Fact, Happened, Report, Told, Tried};
 use crate::cli::console::Output;
 use crate::cli::error::Error;
-use crate::cli::table::{age, indented, or_nothing, printable};
+use crate::cli::table::{age, indented, one_line, or_nothing, printable};
 
 /// Characters of a message in a table; the state above tells its own whole, and JSON tells all.
 const MESSAGE: usize = 200;
+
+/// Characters of the end of an attempt's message: a program's last words come first, and what they were caused by last.
+const ENDING: usize = 320;
 
 /// The report as it was asked for.
 pub fn render(report: &Report, format: Option<Format>, now: Timestamp) -> Result<Output, Error> {
@@ -92,7 +95,7 @@ fn attempt_row(attempt: &Tried, state: &str, now: Timestamp) -> Vec<String> {
         end_time.as_ref().map_or_else(String::new, |end| age(Some(start_time.0), end.0)),
         verb.clone(),
         or_nothing(reason.as_ref()),
-        message(words.as_deref().unwrap_or_default(), state),
+        ending(words.as_deref().unwrap_or_default(), state),
     ]
 }
 
@@ -128,6 +131,19 @@ fn message(text: &str, state: &str) -> String {
     match text.char_indices().nth(MESSAGE) {
         Some((end, _)) => format!("{}\u{2026}", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+/// The end of a message on one line, where its cause stands.
+fn ending(text: &str, state: &str) -> String {
+    let text = one_line(text);
+    let count = text.chars().count();
+    if count > MESSAGE / 4 && state.contains(&text) {
+        return "(as above)".to_owned();
+    }
+    match count.checked_sub(ENDING).filter(|over| *over > 0) {
+        Some(over) => format!("\u{2026}{}", text.chars().skip(over).collect::<String>()),
+        None => text,
     }
 }
 

@@ -198,3 +198,23 @@ fn a_pool_at_its_bound_is_well_and_a_crashing_one_names_a_log_to_read() {
     assert_eq!(told.state, "wants 1, has 1. Blocked is True, CrashLoop");
     assert!(told.advice[0].advice.contains("`kubectl spillway logs p-2 -n n`"), "{:?}", told.advice);
 }
+
+#[test]
+fn the_end_of_an_attempts_message_is_shown_where_its_cause_stands() {
+    let tried = |message: String| Tried {
+        epoch: 1,
+        agent: "p-1".into(),
+        start_time: Time("2026-01-01T00:00:00Z".parse().expect("a time")),
+        end_time: None,
+        verb: "Release".into(),
+        reason: Some("BudgetRefused".into()),
+        message: Some(message),
+    };
+    let long = format!("BEGIN{}\n  at run\nits program ended: Budget/night in team", " stack".repeat(200));
+    let report = Report { attempts: vec![tried(long), tried("short\nof words".into())], ..Report::default() };
+    let told = render(&report, None, "2026-01-01T00:03:00Z".parse().expect("a time")).expect("text").out;
+    assert!(told.contains("at run its program ended: Budget/night in team\n") && told.contains("   \u{2026}"), "{told}");
+    assert!(told.contains("short of words") && !told.contains("BEGIN") && !told.contains('\u{fffd}'), "{told}");
+    let json = render(&report, Some(Format::Json), "2026-01-01T00:03:00Z".parse().expect("a time")).expect("JSON").out;
+    assert!(json.contains("BEGIN"), "JSON has all of it");
+}

@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::api::{WorkItem, WorkQueue};
+use crate::cli::table::one_line;
 use crate::cli::write::Decision;
 use crate::governor::work::convert;
 use crate::policy::work::item::reasons;
@@ -37,8 +38,7 @@ pub fn message(item: &WorkItem) -> Option<&str> {
 /// Why an item failed, in one line: what the operator says, or else what was said of its last attempt.
 pub fn why(item: &WorkItem) -> Option<String> {
     let last = item.status.as_ref().and_then(|status| status.attempt_history.as_ref()?.last()?.message.as_deref());
-    let words = message(item).or(last)?.split_whitespace().collect::<Vec<_>>().join(" ");
-    Some(words).filter(|words| !words.is_empty())
+    Some(one_line(message(item).or(last)?)).filter(|words| !words.is_empty())
 }
 
 /// Phase, reason and message of an item.
@@ -48,7 +48,7 @@ pub fn state(item: &WorkItem) -> String {
     }
     let mut words = phase(item).name().to_owned();
     for (between, more) in [(", ", reason(item)), (": ", message(item))] {
-        words.extend(more.map(|more| format!("{between}{more}")));
+        words.extend(more.map(|more| format!("{between}{}", one_line(more))));
     }
     words
 }

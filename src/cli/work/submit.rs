@@ -41,6 +41,9 @@ pub struct Arguments {
     /// The queue [default: the one that accepts the type]; `-`: the task is on standard input
     #[arg(value_name = "QUEUE", num_args = 0..=2, value_parser = word)]
     pub words: Vec<Word>,
+    /// The queue, as other commands name it
+    #[arg(long, value_name = "QUEUE", value_parser = input::queue)]
+    pub queue: Option<String>,
     /// The file that holds the task; `-`: standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "payload")]
     pub file: Option<String>,
@@ -163,11 +166,12 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
 
 /// The queue and the source of the task.
 pub fn parts(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
-    let Arguments { words, file, payload: text, type_, name, dedup_key, count, .. } = arguments;
+    let Arguments { words, queue: named, file, payload: text, type_, name, dedup_key, count, .. } = arguments;
     let refuse = |text: &str| Err(Error::Usage(text.to_owned()));
-    let queues: Vec<&String> = words.iter().filter_map(|word| if let Word::Queue(name) = word { Some(name) } else { None }).collect();
-    let stdin = words.len() - queues.len() + usize::from(file.as_deref() == Some("-"));
+    let positional: Vec<&String> = words.iter().filter_map(|word| if let Word::Queue(name) = word { Some(name) } else { None }).collect();
+    let stdin = words.len() - positional.len() + usize::from(file.as_deref() == Some("-"));
     let given = stdin + usize::from(file.as_deref().is_some_and(|file| file != "-")) + usize::from(text.is_some());
+    let queues: Vec<&String> = positional.into_iter().chain(named).collect();
     if queues.len() > 1 {
         return refuse("one queue can be named; what is the other word? (a task is given by --payload, -f FILE or -)");
     }

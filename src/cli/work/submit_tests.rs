@@ -27,7 +27,10 @@ fn a_task_comes_from_one_place() {
     assert_eq!(parts(&arguments(&[queue()])).expect("parts").1, Source::Nothing);
     let typed = Arguments { type_: Some("bug".into()), ..arguments(&[Word::Stdin]) };
     assert_eq!(parts(&typed).expect("parts"), (None, Source::Stdin));
+    let named = Arguments { queue: Some("q".into()), payload: Some("p".into()), ..Arguments::default() };
+    assert_eq!(parts(&named).expect("parts"), (Some("q".into()), Source::Text("p".into())));
     let refused = [
+        (Arguments { queue: Some("r".into()), ..arguments(&[queue()]) }, "one queue can be named"),
         (arguments(&[]), "say where the item goes"),
         (arguments(&[queue(), queue()]), "one queue can be named"),
         (Arguments { payload: Some("p".into()), ..arguments(&[queue(), Word::Stdin]) }, "give the task once"),

@@ -19,6 +19,7 @@ use crate::api::{Agent, AgentPool};
 use crate::controller::{Context, Key as Name, PoolObject};
 use crate::governor::breaker::calls::Out;
 use crate::governor::caller::{Caller, identify, is_paused};
+use crate::governor::work::refused::RefusedCall;
 use crate::policy::budget::refusal::{Because, Standing, When};
 use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
 use crate::policy::hub::TimedOut;
@@ -285,6 +286,9 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             context.metrics.budget_refused(refusal.because.label());
             meter.lacked(Name::of(pool), &refusal);
             let lease = lease_of(caller, way.item.as_ref(), context);
+            if let Some(lease) = lease.clone() {
+                context.live.refused(&caller.uid, lease, RefusedCall::of(&refusal));
+            }
             if refusal.key == own && refusal.when == When::Never {
                 // Its own life, for good: whether it is paused or ended, the supervisor decides. With nothing in hand it says
                 // goodbye instead, which its reconciler sees.
@@ -293,8 +297,6 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
                     context.live.out_of_tokens(&caller.uid, limit, refusal.to_string());
                 }
                 context.wake.agent(&caller.key);
-            } else if let Some(lease) = lease.filter(|_| refusal.above_agent()) {
-                context.live.refused(&caller.uid, lease);
             }
             Err(refused(&refusal))
         }
@@ -366,7 +368,7 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
 
 /// A refusal as gateways read it.
 pub fn refused(refusal: &budget::Refusal) -> Refusal {
-    let budget::Refusal { key, because, limit, when, field } = refusal;
+    let budget::Refusal { key, because, limit, when, field, holders: _ } = refusal;
     let room = limit.as_ref().map(|standing| {
         let Standing { name, span, limit, used, held, left, asked: _ } = standing;
         Room { budget: key.to_string(), name: name.clone(), limit: *limit, used: *used, held: *held, left: *left, resets_at: span.end() }

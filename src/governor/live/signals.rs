@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Live;
 use crate::cluster::clock::BootTime;
+use crate::governor::work::refused::RefusedCall;
 use crate::policy::hub::{Signal, TimedOut};
 use crate::wire::work::Held;
 
@@ -58,16 +59,16 @@ impl Live {
         }
     }
 
-    /// A call for this item was refused by something above the agent.
-    pub fn refused(&self, uid: &str, held: Held) {
-        self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, BootTime::now()));
+    /// A call for this item was refused for want of tokens. The last refusal counts.
+    pub fn refused(&self, uid: &str, held: Held, refused: RefusedCall) {
+        self.lock().agents.entry(uid.to_owned()).or_default().refused = Some((held, refused, BootTime::now()));
     }
 
-    /// Whether one was, a short time ago.
-    pub fn was_refused(&self, uid: &str, held: &Held) -> bool {
+    /// The refusal of a call for this item, if one was refused a short time ago.
+    pub fn was_refused(&self, uid: &str, held: &Held) -> Option<RefusedCall> {
         let state = self.lock();
         let refused = state.agents.get(uid).and_then(|one| one.refused.as_ref());
-        refused.is_some_and(|(of, at)| of == held && at.elapsed() < REFUSED_WITHIN)
+        refused.filter(|(of, _, at)| of == held && at.elapsed() < REFUSED_WITHIN).map(|(_, refused, _)| refused.clone())
     }
 
     /// Whether a signal was raised just now, and what is done about it is not stored yet, or is so new that not everybody has

@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 use super::convert::{self, Beside};
 use super::follow::tell_failure;
 use super::queues;
+use super::refused::{self, Ended};
 use super::room::{Lane, Queues, now};
 use super::run::store;
 use crate::api::agent_pool::PoolMode;
+use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, WorkItem};
@@ -47,13 +49,8 @@ const WRITTEN: Duration = Duration::from_millis(20);
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
 const SETTLED_WITHIN: Duration = Duration::from_millis(50);
-/// Characters of a program's last words that are kept with an item that it gave back.
-const LAST_WORDS: usize = 800;
 /// A finish that collides with another write decides again so often.
 const DECIDE_AGAIN: usize = 8;
-
-/// The reason under which an item is given back whose program ended because a budget above its agent refused.
-const REFUSED: &str = "BudgetRefused";
 
 /// The queues that a pool works from, in order.
 pub fn queues_of(pool: &AgentPool) -> Queues {
@@ -329,25 +326,21 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
         }
         Call::Fail => {
             let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
+            let held = Held { uid: uid.to_owned(), epoch };
             // A program that ended badly, and did not say itself that the task failed.
-            if exit_code.is_some_and(|code| code != 0) {
-                let held = Held { uid: uid.to_owned(), epoch };
-                if waits_for_supervisor(caller, pool, context) {
-                    return Err(Refusal::away("the tokens of this agent's life are over: what becomes of its item is being decided"));
-                }
-                if context.live.was_refused(&caller.uid, &held) {
-                    // Its own last words say which budget that is; of a long text the end is stored.
-                    let words: Vec<char> = message.chars().collect();
-                    let last: String = words[words.len().saturating_sub(LAST_WORDS)..].iter().collect();
-                    let message =
-                        format!("its program ended ({reason}) after a call of a model was refused by a budget above its agent: {last}");
+            if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
+                return Err(Refusal::away("the tokens of this agent's life are over: what becomes of its item is being decided"));
+            }
+            let refused = context.live.was_refused(&caller.uid, &held);
+            let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
+                Ended::Failed(failure) => failure,
+                Ended::GivenBack(message) => {
                     let decide = |entry: &Entry, fence: Fence, judges: Judges| {
-                        lease::release(&entry.record, fence, REFUSED, &message, judges, now())
+                        lease::release(&entry.record, fence, reasons::BUDGET_REFUSED, &message, judges, now())
                     };
                     return finish(caller, uid, epoch, Beside::default(), context, decide).await;
                 }
-            }
-            let failure = Failure { reason, message, exit_code };
+            };
             let is_final = pool.spec.type_ == names::DRONE;
             let decide = |entry: &Entry, fence: Fence, judges: Judges| {
                 lease::fail(&entry.record, fence, &failure, Judges { is_final, ..judges }, now())

@@ -16,6 +16,7 @@
 //! | [`gangs`] | groups whose members fail together |
 //! | [`objectives`] | which items are over their queue's service levels: counted and told |
 //! | [`spent`] | what an item's last calls used, where that was known after its end only |
+//! | [`refused`] | what a refused model call makes of an item whose program then ends |
 //! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
 //! | [`submit`] | their calls for more work: an item, a plan |
 //! | [`follow`] | their questions about what they submitted |
@@ -28,6 +29,7 @@ pub mod gangs;
 mod holder;
 pub mod objectives;
 pub mod queues;
+pub mod refused;
 pub mod room;
 pub mod run;
 pub mod spent;

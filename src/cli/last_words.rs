@@ -1,0 +1,82 @@
+//! Where the words of an agent are whose pod is gone: with the items that it worked on. Its log went with its pod.
+
+use std::cmp::Reverse;
+
+use kube::ResourceExt as _;
+
+use super::connect::Cluster;
+use super::work;
+use crate::api::WorkItem;
+
+/// Items that are named.
+const NAMED: usize = 5;
+
+/// The items of the namespace, read when they are asked for first.
+#[derive(Debug, Default)]
+pub struct LastWords {
+    items: Option<Result<Vec<WorkItem>, String>>,
+}
+
+impl LastWords {
+    /// A sentence that says where the last words of this agent are.
+    pub async fn of(&mut self, cluster: &Cluster, agent: &str) -> String {
+        if self.items.is_none() {
+            self.items = Some(work::items(cluster, None).await.map(|found| found.objects).map_err(|error| error.to_string()));
+        }
+        match &self.items {
+            Some(Ok(items)) => kept(agent, &cluster.namespace, items),
+            Some(Err(error)) => format!("{} (the items cannot be read: {error})", beside(agent, &cluster.namespace)),
+            None => beside(agent, &cluster.namespace),
+        }
+    }
+}
+
+/// Which items have its words. Pure.
+fn kept(agent: &str, namespace: &str, items: &[WorkItem]) -> String {
+    let attempts = |item: &WorkItem| item.status.clone().unwrap_or_default().attempt_history.unwrap_or_default();
+    let worked =
+        |item: &WorkItem| attempts(item).into_iter().filter(|attempt| attempt.agent == agent).filter_map(|attempt| attempt.end_time).max();
+    let mut found: Vec<_> = items.iter().filter_map(|item| Some((worked(item)?, item.name_any()))).collect();
+    found.sort_by_key(|(ended, name)| (Reverse(ended.clone()), name.clone()));
+    let Some((_, last)) = found.first() else { return beside(agent, namespace) };
+    let others: Vec<&str> = found.iter().skip(1).take(NAMED - 1).map(|(_, name)| name.as_str()).collect();
+    let others = if others.is_empty() { String::new() } else { format!("; of others before it: {}", others.join(", ")) };
+    format!(
+        "The end of what its program wrote is kept with the attempts at the item that it worked on last: `kubectl spillway explain item/{last} -n {namespace} -o json`{others}"
+    )
+}
+
+fn beside(agent: &str, namespace: &str) -> String {
+    format!("No item has words of it; how it ended: `kubectl spillway explain agent/{agent} -n {namespace}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn item(name: &str, attempts: &[(&str, &str)]) -> WorkItem {
+        let history: Vec<_> = attempts
+            .iter()
+            .map(|(agent, end)| json!({"epoch": 1, "agent": agent, "verb": "Fail", "startTime": "2026-01-01T00:00:00Z", "endTime": end}))
+            .collect();
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem", "metadata": {"name": name},
+            "spec": {"type": "t"}, "status": {"attemptHistory": history}}))
+        .expect("an item")
+    }
+
+    #[test]
+    fn the_items_that_an_agent_worked_on_are_named_the_last_one_first() {
+        let items = [
+            item("old", &[("a", "2026-01-01T00:01:00Z")]),
+            item("new", &[("b", "2026-01-01T00:09:00Z"), ("a", "2026-01-01T00:03:00Z")]),
+            item("other", &[("b", "2026-01-01T00:05:00Z")]),
+        ];
+        let told = kept("a", "n", &items);
+        assert!(told.contains("`kubectl spillway explain item/new -n n -o json`; of others before it: old"), "{told}");
+        assert!(!told.contains("other,") && kept("b", "n", &items).contains("item/new"));
+        assert!(kept("c", "n", &items).contains("No item has words of it; how it ended: `kubectl spillway explain agent/c -n n`"));
+        let many: Vec<_> = (0..50).map(|number| item(&format!("i{number}"), &[("a", "2026-01-01T00:01:00Z")])).collect();
+        assert_eq!(kept("a", "n", &many).matches(", ").count(), NAMED - 2);
+    }
+}

@@ -1,0 +1,151 @@
+//! Model calls that were refused for want of tokens, and what that makes of an item whose program then ends. Pure.
+//!
+//! A program's last words may say anything, or nothing. The refusal is known here, so its Budget is always named.
+
+use crate::api::conditions::reasons;
+use crate::policy::budget::refusal::When;
+use crate::policy::budget::{Key, Refusal};
+use crate::policy::work::failure::Failure;
+
+/// Characters of a message of an attempt.
+const MOST: usize = 1024;
+/// Characters of a refusal that are kept: names of objects may be long.
+const MOST_OF_REFUSAL: usize = 640;
+
+/// The place that refused a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// A budget above the agent: no fault of the item.
+    Above,
+    /// The item's own share, for good: no later call of this attempt is given more.
+    Share,
+    /// The agent's life or the item's share, for now or for another reason.
+    Own,
+}
+
+/// A call that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedCall {
+    /// The place.
+    pub by: RefusedBy,
+    /// The refusal, in one sentence that names the place, the limit and the field to raise.
+    pub words: String,
+}
+
+impl RefusedCall {
+    /// What is remembered of a refusal.
+    pub fn of(refusal: &Refusal) -> Self {
+        let lasts = match refusal.when {
+            When::Wait(_) => false,
+            When::Later(_) | When::Never => true,
+        };
+        let by = match &refusal.key {
+            Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } => RefusedBy::Above,
+            Key::Task { .. } if lasts => RefusedBy::Share,
+            Key::Task { .. } | Key::Agent(_) => RefusedBy::Own,
+        };
+        Self { by, words: first(&refusal.to_string(), MOST_OF_REFUSAL) }
+    }
+}
+
+/// What an attempt came to whose program ended badly, or said that it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The item failed.
+    Failed(Failure),
+    /// It is given back, in these words: a budget above the agent refused.
+    GivenBack(String),
+}
+
+/// Judges a failure, with the refusal that came shortly before it, if one did. What a program says itself of its item holds;
+/// how it ends badly after a refusal does not.
+pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> Ended {
+    let Some(refused) = refused else { return Ended::Failed(failure) };
+    let Failure { reason, message, exit_code } = failure;
+    let died = exit_code.is_some_and(|code| code != 0);
+    let how = match exit_code {
+        Some(code) => format!("its program ended ({reason}, exit code {code})"),
+        None => format!("it was reported as failed ({reason})"),
+    };
+    let message = last_words(&message, &format!("{how} after a model call was refused: {}", refused.words));
+    match refused.by {
+        RefusedBy::Above if died => Ended::GivenBack(message),
+        RefusedBy::Share if died => Ended::Failed(Failure { reason: reasons::SHARE_SPENT.to_owned(), message, exit_code }),
+        RefusedBy::Above | RefusedBy::Share | RefusedBy::Own => Ended::Failed(Failure { reason, message, exit_code }),
+    }
+}
+
+/// The cause at the end, where it is looked for, and before it as much of the end of the program's words as there is room for.
+fn last_words(words: &str, cause: &str) -> String {
+    let words = words.trim();
+    let room = MOST.saturating_sub(cause.chars().count() + 1);
+    if words.is_empty() || room == 0 {
+        return first(cause, MOST);
+    }
+    let skip = words.chars().count().saturating_sub(room);
+    let last: String = words.chars().skip(skip).collect();
+    format!("{last}\n{cause}")
+}
+
+fn first(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::budget::refusal::Because;
+
+    fn refusal(key: Key, when: When) -> Refusal {
+        Refusal::new(key, Because::Used, when, "spec.tokens")
+    }
+
+    fn died(message: &str) -> Failure {
+        Failure { reason: "Exited".into(), message: message.into(), exit_code: Some(1) }
+    }
+
+    #[test]
+    fn the_budget_is_named_whatever_the_program_said_last() {
+        let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), When::Later(0)));
+        for words in ["", "[object Object]", "  at process.run (node:internal)\n", &"x".repeat(5000), &"\u{20ac}".repeat(2000)] {
+            let Ended::GivenBack(message) = judge(died(words), Some(&refused)) else { panic!("{words} is a failure") };
+            assert!(message.ends_with("after a model call was refused: Budget/night in team; raise spec.tokens"), "{message}");
+            assert!(message.chars().count() <= MOST && message.contains("(Exited, exit code 1)"), "{message}");
+            let last = words.trim().chars().rev().take(20).collect::<String>().chars().rev().collect::<String>();
+            assert!(message.contains(&last), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_with_long_names_leaves_a_message_that_the_api_takes() {
+        let refused = RefusedCall::of(&refusal(Key::budget(&"n".repeat(253), &"b".repeat(2000)), When::Never));
+        let Ended::GivenBack(message) = judge(died(&"y".repeat(3000)), Some(&refused)) else { panic!("a failure") };
+        assert_eq!(message.chars().count(), MOST);
+        assert!(message.starts_with("yyy") && message.contains("Budget/bbb"), "{message}");
+    }
+
+    #[test]
+    fn the_items_own_share_is_a_failure_with_a_reason_of_its_own() {
+        let task = Key::Task { item: "i".into(), epoch: 1 };
+        let share = RefusedCall::of(&refusal(task.clone(), When::Never));
+        let Ended::Failed(Failure { reason, message, exit_code }) = judge(died("Error"), Some(&share)) else { panic!("given back") };
+        assert_eq!((reason.as_str(), exit_code), ("ShareSpent", Some(1)));
+        assert!(message.contains("the item's share") && message.starts_with("Error\n"), "{message}");
+        let held = RefusedCall::of(&refusal(task, When::Wait(2)));
+        assert!(matches!(judge(died("Error"), Some(&held)), Ended::Failed(failure) if failure.reason == "Exited"));
+        let life = RefusedCall::of(&refusal(Key::Agent("a".into()), When::Never));
+        assert!(matches!(judge(died("Error"), Some(&life)), Ended::Failed(failure)
+            if failure.reason == "Exited" && failure.message.contains("the agent's lifetime")));
+    }
+
+    #[test]
+    fn what_a_program_says_itself_of_its_item_holds() {
+        let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), When::Never));
+        let said = Failure { reason: "BadInput".into(), message: "no such file".into(), exit_code: None };
+        let Ended::Failed(failure) = judge(said.clone(), Some(&refused)) else { panic!("given back") };
+        assert_eq!(failure.reason, "BadInput");
+        assert!(failure.message.starts_with("no such file\nit was reported as failed"), "{}", failure.message);
+        assert_eq!(judge(said.clone(), None), Ended::Failed(said));
+        assert_eq!(judge(died("x"), None), Ended::Failed(died("x")));
+    }
+}
