@@ -3,8 +3,8 @@
 # message is the item's result, and Codex's exit code is the program's. Its settings are $HOME/.codex/config.toml, which a
 # pool brings by agent.files. Arguments are handed on to `codex exec`.
 #
-# A file that is mounted into $HOME has a folder that belongs to root, and Codex keeps databases beside its settings: so
-# they are copied to a folder that it may write. Not below TMPDIR, where it refuses to put helpers of its own.
+# Codex keeps databases beside its settings, and may change them: they are copied before each item, so that each begins with
+# what the pool brings. Not below TMPDIR, where it refuses to put helpers of its own.
 set -eu
 export CODEX_HOME="$HOME/codex"
 # It wants a key, which the gateway throws away.

@@ -58,5 +58,5 @@ pub use call::{Call, Fault, parse};
 pub use fields::CHARGED;
 pub use meter::Meter;
 pub use outcome::{Ended, of_answer, of_status};
-pub use refuse::{Answer, budget_headers, refuse, refuse_in_stream};
-pub use route::{Kind, Route, route};
+pub use refuse::{Answer, budget_headers, refuse, refuse_any, refuse_in_stream};
+pub use route::{Kind, Route, SERVED, route};

@@ -129,6 +129,22 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
     Answer { status, headers, body: body.to_string().into_bytes() }
 }
 
+/// The body of a refusal of a call whose dialect is not known: as the agents' API has it, and with it an `error` in which
+/// clients of each dialect find the words.
+pub fn refuse_any(refusal: &Refusal, now_ms: i64) -> Vec<u8> {
+    let then = then(refusal, now_ms);
+    let message = message(refusal);
+    let status = refusal.code.status();
+    let mut body = serde_json::to_value(refusal).unwrap_or_default();
+    body["type"] = "error".into();
+    body["error"] = anthropic(then, &message)["error"].clone();
+    let google = gemini(status, then, None, &message);
+    for field in ["code", "status"] {
+        body["error"][field] = google["error"][field].clone();
+    }
+    body.to_string().into_bytes()
+}
+
 /// The same in the middle of a stream of events, which is cut after it.
 pub fn refuse_in_stream(dialect: Dialect, refusal: &Refusal, now_ms: i64) -> Vec<u8> {
     let body = refuse(dialect, true, refusal, now_ms).body;

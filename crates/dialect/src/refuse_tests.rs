@@ -217,3 +217,15 @@ fn an_open_circuit_is_waited_out_if_that_is_soon_and_else_ends_the_work() {
         assert!(body["error"]["message"].as_str().is_some_and(|message| message.contains("600 s")) && text.ends_with("\n\n"), "{text}");
     }
 }
+
+#[test]
+fn a_refusal_of_no_dialect_is_read_by_clients_of_each() {
+    let body: Value =
+        serde_json::from_slice(&refuse_any(&Refusal::new(Code::NoSuchCall, "POST /v1/files is not passed on"), NOW)).expect("JSON");
+    let words = "Spillway: POST /v1/files is not passed on.";
+    assert_eq!(body["error"], json!({"type": "not_found_error", "message": words, "code": 404, "status": "NOT_FOUND"}));
+    assert_eq!(
+        (&body["type"], &body["code"], &body["message"]),
+        (&json!("error"), &json!("no_such_call"), &json!("POST /v1/files is not passed on"))
+    );
+}

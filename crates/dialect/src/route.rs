@@ -15,6 +15,18 @@ const QUERY: [&str; 9] = ["beta", "limit", "after", "after_id", "before_id", "or
 /// The longest name of a model.
 pub(crate) const MODEL_LENGTH: usize = 128;
 
+/// What is passed on below the name of an entry of the pool's models, for people; each path also with other versions before it.
+pub const SERVED: [&str; 8] = [
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/chat/completions",
+    "POST /v1/responses",
+    "POST /v1beta/models/MODEL:generateContent",
+    "POST /v1beta/models/MODEL:streamGenerateContent",
+    "POST /v1beta/models/MODEL:countTokens",
+    "GET /v1/models",
+];
+
 /// What a path of a provider's API asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -167,6 +179,14 @@ mod tests {
         for line in unknown.split('|') {
             let (method, path) = line.trim().split_once(' ').expect("a method and a path");
             assert_eq!(route(method, path, None), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_to_be_served_is_served() {
+        for line in SERVED {
+            let (method, path) = line.split_once(' ').expect("a method and a path");
+            assert!(route(method, &path.replace("MODEL", "gemini-2.5-pro"), None).is_some(), "{line}");
         }
     }
 

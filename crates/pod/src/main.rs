@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use spillway_pod::agent::home::Home;
 use spillway_pod::command::{self, Place, Verb, shell};
 use spillway_pod::{DATA_DIR, FIRST_PORT, SOCKET, agent, install, link};
 
@@ -74,6 +75,12 @@ struct AgentArguments {
     /// The program's data folder
     #[arg(long, value_name = "DIR", env = spillway_pod::DATA_DIR_VARIABLE, default_value = DATA_DIR)]
     data: PathBuf,
+    /// The program's home: made, and open to its owner alone
+    #[arg(long, value_name = "DIR")]
+    home: Option<PathBuf>,
+    /// A file, and where it is copied to before anything is started (repeatable)
+    #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
+    file: Vec<PathBuf>,
     /// The sidecar's socket
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
@@ -94,8 +101,9 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Install { dir } => install::install(&dir).map(|()| 0),
         Command::Link(arguments) => link::run(options(arguments)).map(|()| 0),
-        Command::Agent(AgentArguments { pass, tty, data, socket, command }) => {
-            agent::run(agent::Options { command, pass, tty, data, socket })
+        Command::Agent(AgentArguments { pass, tty, data, home, file, socket, command }) => {
+            let files = file.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+            agent::run(agent::Options { command, pass, tty, data, home: Home { folder: home, files }, socket })
         }
         Command::Program(verb) => Ok(command::run_verb(&place, verb)),
     };

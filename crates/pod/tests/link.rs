@@ -455,6 +455,27 @@ fn a_call_of_a_model_is_carried_as_it_comes() {
 }
 
 #[test]
+fn http2_without_tls_is_no_call_that_hangs() {
+    let folder = Folder::new();
+    let gateway = FakeGateway::start(&folder);
+    let first = ports();
+    let _link = start_link_with(&folder, &gateway, &["--first-port", &first.to_string()]);
+    for offset in 0..4 {
+        let mut stream = until("the port is open", || TcpStream::connect(("127.0.0.1", first + offset)).ok());
+        stream.set_read_timeout(Some(common::PATIENCE)).expect("a time-out");
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").expect("asked");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("ended");
+        assert!(text(&answer).ends_with("this port speaks HTTP/1.1"), "port {offset}: {answer:?}");
+    }
+    // One who asks whether the port would rather speak HTTP/2 is answered as it asked.
+    let mut stream = TcpStream::connect(("127.0.0.1", first)).expect("a connection");
+    let upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk";
+    stream.write_all(format!("GET /claude/v1/models HTTP/1.1\r\nHost: x\r\n{upgrade}\r\n\r\n").as_bytes()).expect("asked");
+    assert!(until_says(&mut stream, "whole").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
 fn a_gateway_that_is_away_is_waited_for() {
     let folder = Folder::new();
     let gateway = FakeGateway::start(&folder);

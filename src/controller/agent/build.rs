@@ -51,7 +51,13 @@ const LINK_LIMITS: [(&str, &str); 3] = [("cpu", "500m"), ("memory", "48Mi"), ("e
 const LINK_REQUESTS: [(&str, &str); 3] = [("cpu", "5m"), ("memory", "12Mi"), ("ephemeral-storage", "16Mi")];
 /// The uid and gid agents run as.
 const AGENT_UID: i64 = 10_001;
-const HOME: &str = "/home/agent";
+/// The scratch volume that the home is in. It belongs to root: the supervisor makes a folder of the program's own below it.
+const HOMES: &str = "/home/agent";
+const HOME: &str = "/home/agent/home";
+/// The pool's files, each in a folder of its own, from where the supervisor copies them.
+const FILES: &str = "/spillway/files";
+/// The name of each there.
+const FILE: &str = "content";
 const WORKSPACE: &str = "/workspace";
 const TMP: &str = "/tmp";
 /// Limits of an agent whose pool sets none: enough to build small projects, little enough for ten agents on a laptop.
@@ -59,7 +65,7 @@ const DEFAULT_LIMITS: [(&str, &str); 3] = [("cpu", "1"), ("memory", "1Gi"), ("ep
 /// What is reserved for it; without these Kubernetes would reserve the limits.
 const DEFAULT_REQUESTS: [(&str, &str); 3] = [("cpu", "100m"), ("memory", "128Mi"), ("ephemeral-storage", "64Mi")];
 /// Scratch volumes with their sizes; the node evicts a pod that grows over them.
-const SCRATCH: [(&str, &str, &str); 2] = [("home", HOME, "1Gi"), ("tmp", TMP, "1Gi")];
+const SCRATCH: [(&str, &str, &str); 2] = [("home", HOMES, "1Gi"), ("tmp", TMP, "1Gi")];
 const WORKSPACE_SIZE: &str = "8Gi";
 const SHM_SIZE: &str = "64Mi";
 
@@ -198,6 +204,14 @@ fn command(pool: &AgentPool) -> Vec<String> {
     }
     if pool.spec.mode == PoolMode::Chat {
         words.push("--tty".to_owned());
+    }
+    words.extend(["--home".to_owned(), HOME.to_owned()]);
+    for (at, file) in agent.files.iter().flatten().enumerate() {
+        let to = match file.path.strip_prefix("workspace/") {
+            Some(rest) => format!("{WORKSPACE}/{rest}"),
+            None => format!("{HOME}/{}", file.path),
+        };
+        words.extend(["--file".to_owned(), format!("{FILES}/{at}/{FILE}"), to]);
     }
     words.push("--".to_owned());
     words.extend(agent.command.iter().cloned());
@@ -341,7 +355,7 @@ fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) -> Vec<Volume
         name: format!("file-{at}"),
         config_map: Some(ConfigMapVolumeSource {
             name: file.config_map_key_ref.name.clone(),
-            items: Some(vec![KeyToPath { key: file.config_map_key_ref.key.clone(), path: "content".into(), mode: None }]),
+            items: Some(vec![KeyToPath { key: file.config_map_key_ref.key.clone(), path: FILE.into(), mode: None }]),
             ..ConfigMapVolumeSource::default()
         }),
         ..Volume::default()
@@ -383,13 +397,7 @@ fn mounts(files: &[ProgramFile]) -> Vec<VolumeMount> {
     // A socket on a mount that is read-only can be connected to and not replaced.
     all.extend([read("spillway-bin", BIN), read("spillway-run", RUN)]);
     all.extend(SCRATCH.iter().map(|(name, path, _)| mount(name, path)));
-    all.extend(files.iter().enumerate().map(|(at, file)| {
-        let path = match file.path.strip_prefix("workspace/") {
-            Some(rest) => format!("{WORKSPACE}/{rest}"),
-            None => format!("{HOME}/{}", file.path),
-        };
-        VolumeMount { sub_path: Some("content".into()), read_only: Some(true), ..mount(&format!("file-{at}"), &path) }
-    }));
+    all.extend((0..files.len()).map(|at| read(&format!("file-{at}"), &format!("{FILES}/{at}"))));
     all
 }
 
@@ -517,9 +525,9 @@ mod tests {
     #[test]
     fn the_supervisor_starts_the_program_and_passes_on_what_the_pool_lists() {
         let words = |extra| built(extra).containers[0].command.clone().expect("a command").join(" ");
-        assert_eq!(words(json!({})), "/spillway/bin/spillway-agent agent -- y");
+        assert_eq!(words(json!({})), "/spillway/bin/spillway-agent agent --home /home/agent/home -- y");
         let extra = json!({"mode": "Chat", "agent": {"image": "x", "command": ["sh", "-c", "a b"], "env": [{"name": "A", "value": "1"}]}});
-        assert_eq!(words(extra), "/spillway/bin/spillway-agent agent --pass A --tty -- sh -c a b");
+        assert_eq!(words(extra), "/spillway/bin/spillway-agent agent --pass A --tty --home /home/agent/home -- sh -c a b");
     }
 
     #[test]
@@ -537,18 +545,22 @@ mod tests {
     }
 
     #[test]
-    fn files_land_below_home_or_the_workspace_read_only() {
+    fn files_are_copied_below_home_or_the_workspace() {
         let file = |path: &str| json!({"path": path, "configMapKeyRef": {"name": "c", "key": "k"}});
         let spec =
             built(json!({"agent": {"image": "x", "command": ["y"], "files": [file(".codex/config.toml"), file("workspace/AGENTS.md")]}}));
-        let paths: Vec<_> = spec.containers[0]
-            .volume_mounts
-            .iter()
-            .flatten()
-            .filter(|mount| mount.read_only == Some(true) && mount.name.starts_with("file-"))
-            .map(|mount| mount.mount_path.as_str())
-            .collect();
-        assert_eq!(paths, ["/home/agent/.codex/config.toml", "/workspace/AGENTS.md"]);
+        let container = &spec.containers[0];
+        let words = container.command.clone().expect("a command").join(" ");
+        assert_eq!(
+            words,
+            "/spillway/bin/spillway-agent agent --home /home/agent/home --file /spillway/files/0/content \
+             /home/agent/home/.codex/config.toml --file /spillway/files/1/content /workspace/AGENTS.md -- y"
+        );
+        let mounts = container.volume_mounts.iter().flatten().filter(|mount| mount.name.starts_with("file-"));
+        let mounts: Vec<_> = mounts.map(|mount| (mount.mount_path.as_str(), mount.read_only, mount.sub_path.as_deref())).collect();
+        assert_eq!(mounts, [("/spillway/files/0", Some(true), None), ("/spillway/files/1", Some(true), None)]);
+        let home = container.env.iter().flatten().find(|variable| variable.name == "HOME").and_then(|home| home.value.as_deref());
+        assert_eq!(home, Some(HOME), "the folder that the supervisor makes");
     }
 
     #[test]

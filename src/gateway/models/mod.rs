@@ -65,6 +65,8 @@ pub const BODIES: Sizes = Sizes {
     patience: Duration::from_secs(10),
 };
 
+/// Characters that are shown of a path that is not served.
+const SHOWN: usize = 128;
 /// Before the name of the entry.
 pub const PREFIX: &str = "/models/";
 
@@ -177,7 +179,12 @@ struct Tongue {
 
 impl Tongue {
     fn refuse(self, refusal: &Refusal) -> Response {
-        let Some(dialect) = self.dialect else { return refused(refusal) };
+        let Some(dialect) = self.dialect else {
+            let mut response = refused(refusal);
+            let body = spillway_dialect::refuse_any(refusal, jiff::Timestamp::now().as_millisecond());
+            *response.body_mut() = Body::from(body);
+            return response;
+        };
         let answer = spillway_dialect::refuse(dialect, self.stream, refusal, jiff::Timestamp::now().as_millisecond());
         let mut response = Response::new(Body::from(answer.body));
         *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -212,11 +219,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     tongue.dialect = route.as_ref().and_then(|route| route.dialect);
     tongue.stream = route.as_ref().and_then(|route| route.stream).unwrap_or_default();
     let pod = identify(gateway, request.headers(), request.extensions()).await?;
-    let route = route.ok_or_else(|| {
-        let message = "Spillway passes on the calls that it can count: messages, chat completions, responses, generateContent, their \
-                       counting of tokens, and lists of models";
-        Refusal::new(Code::NoSuchCall, message)
-    })?;
+    let route = route.ok_or_else(|| not_served(request.method().as_str(), entry, path))?;
     if route.kind == Kind::Hello {
         return Ok(StatusCode::OK.into_response());
     }
@@ -277,6 +280,19 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
     Ok(response)
 }
 
+/// A path that is not passed on, and those that are.
+fn not_served(method: &str, entry: &str, path: &str) -> Refusal {
+    // What the client wrote, as far as it is fit to be shown.
+    let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(SHOWN).collect::<String>();
+    let (method, entry, path) = (shown(method), shown(entry), shown(path));
+    let message = format!(
+        "{method} {path} is not passed on for models: only calls are whose tokens can be counted. Below the base URL of the entry {entry} \
+         (/{entry}) there are {}",
+        spillway_dialect::SERVED.join(", ")
+    );
+    Refusal::new(Code::NoSuchCall, message).field("(path)")
+}
+
 async fn parse(
     gateway: &Gateway,
     pod: &PodIdentity,
@@ -323,4 +339,22 @@ fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
     };
     let wrong = || Refusal::new(Code::InvalidBody, format!("the header {ITEM} is not UID/EPOCH")).field(ITEM);
     read().ok_or_else(wrong).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_not_served_is_named_with_those_that_are() {
+        let refusal = not_served("POST", "openai", "/v1/embeddings");
+        assert_eq!(refusal.code, Code::NoSuchCall);
+        for words in
+            ["POST /v1/embeddings is not passed on", "of the entry openai (/openai)", "POST /v1/chat/completions", "GET /v1/models"]
+        {
+            assert!(refusal.message.contains(words), "{words:?} is not in {}", refusal.message);
+        }
+        let hostile = not_served("GET", "x", &format!("/\u{1b}[2J{}", "y".repeat(5000)));
+        assert!(hostile.message.len() < 1000 && !hostile.message.contains('\u{1b}'), "{}", hostile.message);
+    }
 }

@@ -23,11 +23,10 @@ const KEPT: [&str; 9] = [
 ];
 /// Base URLs of models, and the keys that their clients insist on. A key in the pod would be a secret in the pod: the gateway
 /// puts the real one in.
-const MODELS: [(&str, &[&str]); 3] = [
-    ("ANTHROPIC_BASE_URL", &["ANTHROPIC_API_KEY"]),
-    ("OPENAI_BASE_URL", &["OPENAI_API_KEY"]),
-    ("GOOGLE_GEMINI_BASE_URL", &["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
-];
+///
+/// Of Google's two names for a key one is set: with both, its clients warn at each start, and choose.
+const MODELS: [(&str, &str); 3] =
+    [("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"), ("OPENAI_BASE_URL", "OPENAI_API_KEY"), ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")];
 /// What stands where a key is expected.
 const PLACEHOLDER: &str = "held-by-spillway";
 /// Never sent through the proxy.
@@ -45,12 +44,10 @@ pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path
             set(name, value);
         }
     }
-    for (url, keys) in MODELS {
+    for (url, key) in MODELS {
         if let Some(value) = own(url) {
             set(url, value);
-            for key in keys {
-                set(key, PLACEHOLDER.into());
-            }
+            set(key, PLACEHOLDER.into());
         }
     }
     let proxy = OsString::from(format!("http://127.0.0.1:{}", FIRST_PORT + 1));
@@ -147,5 +144,8 @@ mod tests {
             names(&[("OPENAI_BASE_URL", "http://127.0.0.1:4101/m"), ("OPENAI_API_KEY", "real")], &["OPENAI_API_KEY", "PATH"], false);
         assert_eq!((built["OPENAI_BASE_URL"].as_str(), built["OPENAI_API_KEY"].as_str()), ("http://127.0.0.1:4101/m", PLACEHOLDER));
         assert!(!built.contains_key("ANTHROPIC_API_KEY"));
+        let google = names(&[("GOOGLE_GEMINI_BASE_URL", "http://127.0.0.1:4101/g")], &[], false);
+        let keys: Vec<&str> = google.keys().map(String::as_str).filter(|name| name.ends_with("_KEY")).collect();
+        assert_eq!(keys, ["GEMINI_API_KEY"], "clients warn when they find two");
     }
 }

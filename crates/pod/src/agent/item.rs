@@ -84,7 +84,9 @@ pub enum Action {
 pub struct Words {
     /// The result file.
     pub result: Option<String>,
-    /// The end of the output.
+    /// The end of standard output.
+    pub output: String,
+    /// The end of standard output and standard error.
     pub tail: String,
 }
 
@@ -557,7 +559,7 @@ impl Current {
     /// How the item ended: by what was said of it, by what was wanted, by how its program ended; in this order, but that
     /// what is cancelled or drained is given back unless it was done before.
     fn outcome(&self, words: Words, long: bool, draining: bool, max_turns: u32) -> Outcome {
-        let Words { result, tail } = words;
+        let Words { result, output, tail } = words;
         // Another run would have followed, or this one was cut short.
         let unfinished = self.interrupted || self.again(max_turns);
         match (&self.said, &self.end) {
@@ -574,7 +576,7 @@ impl Current {
                 } else if well && long {
                     fail("Exited", "the program ended and did not say how its item ended", 0)
                 } else if well {
-                    Outcome::Complete { result: result.or(Some(tail).filter(|tail| !tail.is_empty())) }
+                    Outcome::Complete { result: result.or(Some(output).filter(|output| !output.is_empty())) }
                 } else {
                     fail(if exit.killed { "Killed" } else { "Exited" }, &tail, exit.code)
                 }

@@ -76,8 +76,9 @@ fn copied(items: &mut Items, now: u64) -> Vec<Action> {
     items.on(at(now + 2), Event::Tick)
 }
 
-fn words(result: Option<&str>, tail: &str) -> Words {
-    Words { result: result.map(str::to_owned), tail: tail.to_owned() }
+/// A program that wrote this to standard output alone.
+fn words(result: Option<&str>, output: &str) -> Words {
+    Words { result: result.map(str::to_owned), output: output.to_owned(), tail: output.to_owned() }
 }
 
 #[test]
@@ -86,6 +87,9 @@ fn exit_codes_are_outcomes() {
         (exit(0), words(Some("from the file"), "tail"), complete(Some("from the file"))),
         (exit(0), words(None, "tail"), complete(Some("tail"))),
         (exit(0), words(None, ""), complete(None)),
+        (exit(0), Words { tail: "a warning\nanswer".into(), ..words(None, "answer") }, complete(Some("answer"))),
+        (exit(0), Words { tail: "a warning".into(), ..words(None, "") }, complete(None)),
+        (exit(4), Words { tail: "answer\nwhy".into(), ..words(None, "answer") }, fail("Exited", "answer\nwhy", 4)),
         (exit(3), words(Some("not used"), "why"), fail("Exited", "why", 3)),
         (exit(143), words(None, ""), fail("Exited", "", 143)),
         (killed(137), words(None, "last"), fail("Killed", "last", 137)),

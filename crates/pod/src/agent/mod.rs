@@ -7,6 +7,7 @@
 pub mod control;
 pub mod environment;
 pub mod health;
+pub mod home;
 mod hooks;
 mod hung;
 pub mod item;
@@ -14,6 +15,7 @@ pub mod life;
 pub mod notices;
 pub mod output;
 pub mod papers;
+pub mod plain_text;
 pub mod preflight;
 pub mod processes;
 pub mod terminal;
@@ -36,12 +38,13 @@ use crate::clock::BootTime;
 use crate::{EXIT_CLOSED, OWN_NOTICES, agent_says, clock};
 use control::Told;
 use health::Health;
+use home::Home;
 use hooks::{Hook, WARNINGS};
 use hung::mode_of;
 use item::{Items, Words};
 use life::{Action, Event, Life};
 use notices::Notices;
-use output::LastOutput;
+use output::{LastOutput, Stream};
 use papers::{PAYLOAD, Papers, RESULT};
 use preflight::Preflight;
 use processes::{Change, Init, Reaped, Started};
@@ -69,6 +72,8 @@ pub struct Options {
     pub tty: bool,
     /// The program's data folder.
     pub data: PathBuf,
+    /// The program's home, and files that are copied before anything is started.
+    pub home: Home,
     /// The sidecar's socket.
     pub socket: PathBuf,
 }
@@ -80,6 +85,7 @@ pub fn run(options: Options) -> io::Result<u8> {
         agent_says!("not started: the supervisor must be PID 1 of its container");
         return Ok(EXIT_CLOSED);
     };
+    options.home.make()?;
     let own = std::env::current_exe()?;
     let bin = own.parent().unwrap_or(std::path::Path::new(crate::BIN_DIR)).to_owned();
     // The program has our uid: it must not read our memory, nor trace us.
@@ -318,7 +324,8 @@ impl Supervisor {
                 item::Action::Conclude => {
                     let result = self.papers.as_ref().and_then(|papers| item::result_of(&papers.result()));
                     self.health.action(None);
-                    let actions = self.items.conclude(now, Words { result, tail: self.output.tail() });
+                    let words = Words { result, output: self.output.standard_output(), tail: self.output.tail() };
+                    let actions = self.items.conclude(now, words);
                     self.work(now, actions);
                 }
                 item::Action::Checkpoint(pause) => self.take_checkpoint(now, pause),
@@ -488,8 +495,8 @@ impl Supervisor {
         if let Some((out, err)) = started.output {
             let (ended, copying) = mpsc::channel(1);
             self.copying = Some(copying);
-            let copied = output::copy(out, io::stdout(), self.output.clone(), ended.clone())
-                .and_then(|()| output::copy(err, io::stderr(), self.output.clone(), ended));
+            let copied = output::copy((out, Stream::Out), io::stdout(), self.output.clone(), ended.clone())
+                .and_then(|()| output::copy((err, Stream::Err), io::stderr(), self.output.clone(), ended));
             if let Err(error) = copied {
                 // Its pipe is closed: the program will notice. There is no sensible way to go on.
                 agent_says!("cannot copy the program's output: {error}");

@@ -7,16 +7,20 @@ use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use spillway_wire::work::MAX_RESULT_BYTES;
 use tokio::sync::mpsc;
 
+use super::plain_text::PlainText;
 use crate::clock::BootTime;
 
 /// A thread's stack: it does nothing but copy.
 const STACK: usize = 64 * 1024;
 /// Read at once.
 const CHUNK: usize = 16 * 1024;
-/// What is kept of the end, of both streams together.
-const TAIL: usize = 1024;
+/// Bytes that are kept beyond what is told: the space at the end is not told.
+const CUT: usize = 256;
+/// Bytes that are kept of the end of both streams together: what is said of a program that failed.
+const LAST_WORDS: usize = 1024;
 
 /// When a run of the program last wrote something, and what.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +29,19 @@ pub struct LastOutput(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     at: AtomicU64,
-    tail: Mutex<Vec<u8>>,
+    /// The end of both streams.
+    both: Mutex<Vec<u8>>,
+    /// The end of standard output alone: the result of a program that writes no result file.
+    out: Mutex<Vec<u8>>,
+}
+
+/// Which of its streams a program wrote to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
 }
 
 impl LastOutput {
@@ -34,27 +50,54 @@ impl LastOutput {
         BootTime::from_millis(self.0.at.load(Ordering::Relaxed))
     }
 
-    /// The last of it, at most 1024 bytes, as text and without the space around it.
+    /// The last of both streams, at most 1024 bytes, as plain text and without the space around it.
     pub fn tail(&self) -> String {
-        let tail = self.0.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        // The cut may have gone through a character, of which up to three bytes are left.
-        let begin = tail.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
-        String::from_utf8_lossy(tail.get(begin..).unwrap_or_default()).trim().to_owned()
+        text(&self.0.both, LAST_WORDS)
     }
 
-    fn wrote(&self, chunk: &[u8]) {
-        self.0.at.store(BootTime::now().millis(), Ordering::Relaxed);
-        let mut tail = self.0.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = chunk.get(chunk.len().saturating_sub(TAIL)..).unwrap_or(chunk);
-        let over = (tail.len() + last.len()).saturating_sub(TAIL);
-        tail.drain(..over);
-        tail.extend_from_slice(last);
+    /// The last of standard output, at most as long as a result may be, as plain text and without the space around it.
+    pub fn standard_output(&self) -> String {
+        text(&self.0.out, MAX_RESULT_BYTES)
     }
+
+    fn wrote(&self, chunk: &[u8], stream: Stream, plain: &mut PlainText) {
+        self.0.at.store(BootTime::now().millis(), Ordering::Relaxed);
+        // The two may be cut at different places of a sequence: both are read from the same state.
+        let before = plain.clone();
+        keep(&self.0.both, LAST_WORDS, chunk, plain);
+        match stream {
+            Stream::Out => keep(&self.0.out, MAX_RESULT_BYTES, chunk, &mut before.clone()),
+            Stream::Err => {}
+        }
+    }
+}
+
+/// Adds what a chunk shows, and keeps the end of all of it.
+fn keep(kept: &Mutex<Vec<u8>>, most: usize, chunk: &[u8], plain: &mut PlainText) {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    plain.push(chunk, &mut kept);
+    let over = kept.len().saturating_sub(most + CUT);
+    kept.drain(..over);
+}
+
+/// The last `most` bytes as text.
+fn text(kept: &Mutex<Vec<u8>>, most: usize) -> String {
+    let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = kept.trim_ascii_end();
+    let last = end.get(end.len().saturating_sub(most)..).unwrap_or(end);
+    // The cut may have gone through a character, of which up to three bytes are left.
+    let begin = last.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    let mut text = String::from_utf8_lossy(last.get(begin..).unwrap_or_default()).trim().to_owned();
+    // A byte that is no text is shown by three.
+    if text.len() > most {
+        text.drain(..text.ceil_char_boundary(text.len() - most));
+    }
+    text
 }
 
 /// Copies `from` to `to` until its end; holds `ended` as long.
 pub fn copy(
-    mut from: impl Read + Send + 'static,
+    (mut from, stream): (impl Read + Send + 'static, Stream),
     mut to: impl Write + Send + 'static,
     last: LastOutput,
     ended: mpsc::Sender<()>,
@@ -62,6 +105,7 @@ pub fn copy(
     let copying = move || {
         let _ended = ended;
         let mut chunk = vec![0_u8; CHUNK];
+        let mut plain = PlainText::default();
         let mut lost = false;
         loop {
             let read = match from.read(&mut chunk) {
@@ -70,7 +114,7 @@ pub fn copy(
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return,
             };
-            last.wrote(read);
+            last.wrote(read, stream, &mut plain);
             lost = lost || to.write_all(read).and_then(|()| to.flush()).is_err();
         }
     };
@@ -81,17 +125,43 @@ pub fn copy(
 mod tests {
     use super::*;
 
+    fn wrote(last: &LastOutput, chunk: &[u8]) {
+        last.wrote(chunk, Stream::Out, &mut PlainText::default());
+    }
+
     #[test]
     fn the_tail_is_the_end_of_all_that_was_written() {
         let last = LastOutput::default();
         assert_eq!(last.tail(), "");
-        last.wrote(b"  one\n");
-        last.wrote(b"two\n");
+        wrote(&last, b"  one\n");
+        wrote(&last, b"two\n");
         assert_eq!(last.tail(), "one\ntwo");
-        last.wrote(&[b'x'; 5000]);
-        last.wrote(b"end");
-        assert_eq!(last.tail(), format!("{}end", "x".repeat(TAIL - 3)));
-        last.wrote("\u{20ac}".repeat(400).as_bytes());
+        wrote(&last, &[b'x'; 5000]);
+        wrote(&last, b"end\n\n");
+        assert_eq!(last.tail(), format!("{}end", "x".repeat(LAST_WORDS - 3)));
+        wrote(&last, "\u{20ac}".repeat(400).as_bytes());
         assert_eq!(last.tail(), "\u{20ac}".repeat(341), "1024 bytes are 341 of them and a broken one, which is left out");
+    }
+
+    #[test]
+    fn standard_output_stands_alone_and_both_are_plain() {
+        let last = LastOutput::default();
+        let (mut out, mut err) = (PlainText::default(), PlainText::default());
+        last.wrote(b"\x1b[32mans", Stream::Out, &mut out);
+        last.wrote(b"\x1b[33mwarning\x1b[0m\n", Stream::Err, &mut err);
+        last.wrote(b"wer\x1b[", Stream::Out, &mut out);
+        last.wrote(b"0m\n", Stream::Out, &mut out);
+        assert_eq!((last.standard_output().as_str(), last.tail().as_str()), ("answer", "answarning\nwer"));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_whatever_is_written() {
+        let last = LastOutput::default();
+        for chunk in [vec![0xff_u8; 100_000], vec![b'x'; 100_000], vec![0x1b; 100_000], vec![b'\n'; 100_000], vec![0xff_u8; 100_000]] {
+            wrote(&last, &chunk);
+            let (both, out) = (last.0.both.lock().expect("both").len(), last.0.out.lock().expect("out").len());
+            assert!(both <= LAST_WORDS + CUT && out <= MAX_RESULT_BYTES + CUT, "{both}, {out}");
+            assert!(last.tail().len() <= LAST_WORDS && last.standard_output().len() <= MAX_RESULT_BYTES);
+        }
     }
 }

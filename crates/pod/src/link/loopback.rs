@@ -25,6 +25,15 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Requests at once, on each port that serves nothing.
 const AT_ONCE: usize = 16;
 
+/// How a client begins that speaks HTTP/2 without TLS.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes of it by which it is known.
+const HTTP2_KNOWN: usize = 16;
+/// Between two looks at a connection whose first bytes came in pieces.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Said to such a client, in the frame that ends its connection.
+const HTTP2_REFUSED: &[u8] = b"this port speaks HTTP/1.1";
+
 /// Serves the ports from `first` on, until the runtime ends; none for 0.
 pub fn serve(first: u16, models: Models) {
     if first == 0 {
@@ -61,6 +70,11 @@ async fn take(listener: TcpListener, what: &'static str, models: Option<Models>,
             Ok((stream, _)) => {
                 let models = models.clone();
                 tokio::spawn(async move {
+                    if timeout(WITHIN, begins_http2(&stream)).await.unwrap_or(false) {
+                        drop(timeout(WITHIN, refuse_http2(stream)).await);
+                        drop(place);
+                        return;
+                    }
                     match models {
                         Some(models) => models.serve(stream).await,
                         None => drop(timeout(WITHIN, answer(stream, what)).await), // a client that went away is no concern of ours
@@ -71,6 +85,49 @@ async fn take(listener: TcpListener, what: &'static str, models: Option<Models>,
             Err(_) => sleep(Duration::from_millis(100)).await, // out of descriptors, for now
         }
     }
+}
+
+/// Whether a client speaks HTTP/2 without TLS. Nothing is taken from the connection.
+async fn begins_http2(stream: &TcpStream) -> bool {
+    let mut first = [0_u8; HTTP2_PREFACE.len()];
+    loop {
+        let Ok(count) = stream.peek(&mut first).await else { return false };
+        let begun = first.get(..count).unwrap_or_default();
+        if begun.is_empty() || !HTTP2_PREFACE.starts_with(begun) {
+            return false;
+        }
+        if count >= HTTP2_KNOWN {
+            return true;
+        }
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Ends a connection of HTTP/2 in its own words: the client fails at once, and knows why, instead of trying again.
+async fn refuse_http2(mut stream: TcpStream) -> std::io::Result<()> {
+    /// SETTINGS without any, with which a server begins.
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    /// The type of the frame GOAWAY, and its error HTTP_1_1_REQUIRED.
+    const GOAWAY: (u8, u8) = (7, 13);
+    let length = u8::try_from(8 + HTTP2_REFUSED.len()).unwrap_or(8);
+    let (frame, error) = GOAWAY;
+    let head = [0, 0, length, frame, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, error];
+    stream.write_all(&[&SETTINGS[..], &head, HTTP2_REFUSED].concat()).await?;
+    stream.shutdown().await?;
+    read_rest(&mut stream).await
+}
+
+/// Reads what the client still sends, so that it reads the answer before it sees the end.
+async fn read_rest(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut rest = [0_u8; 4096];
+    let mut read = 0;
+    while read < MAX_REST {
+        match stream.read(&mut rest).await? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(())
 }
 
 async fn answer(mut stream: TcpStream, what: &str) -> std::io::Result<()> {
@@ -90,15 +147,7 @@ async fn answer(mut stream: TcpStream, what: &str) -> std::io::Result<()> {
         stream.write_all(body.as_bytes()).await?;
     }
     stream.shutdown().await?;
-    let mut rest = [0_u8; 4096];
-    let mut read = 0;
-    while read < MAX_REST {
-        match stream.read(&mut rest).await? {
-            0 => break,
-            more => read += more,
-        }
-    }
-    Ok(())
+    read_rest(&mut stream).await
 }
 
 fn refusal(what: &str) -> String {
@@ -109,6 +158,37 @@ fn refusal(what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a client of HTTP/2 sees it, on a port that serves nothing and whatever the pieces in which it begins.
+    #[tokio::test(flavor = "current_thread")]
+    async fn http2_without_tls_is_ended_in_its_own_words() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(take(listener, "git", None, Arc::new(Semaphore::new(4))));
+        for pieces in [&[HTTP2_PREFACE][..], &[&HTTP2_PREFACE[..1], &HTTP2_PREFACE[1..5], &HTTP2_PREFACE[5..]]] {
+            let mut client = TcpStream::connect(address).await.expect("a connection");
+            for piece in pieces {
+                client.write_all(piece).await.expect("sent");
+                sleep(LOOK_AGAIN).await;
+            }
+            client.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.expect("settings");
+            let mut said = [0_u8; 9 + 17 + HTTP2_REFUSED.len()];
+            timeout(WITHIN, client.read_exact(&mut said)).await.expect("at once").expect("two frames");
+            assert_eq!((said[3], said[12], said[25]), (4, 7, 13), "SETTINGS, and GOAWAY for HTTP_1_1_REQUIRED");
+            assert_eq!(usize::from(said[11]), said.len() - 18, "as long as it says");
+            assert!(said.ends_with(HTTP2_REFUSED));
+            let end = timeout(WITHIN, client.read(&mut said)).await.expect("at once").expect("the end");
+            assert_eq!(end, 0);
+        }
+        // A request whose first letters are those of the preface is none.
+        let mut client = TcpStream::connect(address).await.expect("a connection");
+        client.write_all(b"P").await.expect("sent");
+        sleep(LOOK_AGAIN).await;
+        client.write_all(b"UT / HTTP/1.1\r\n\r\n").await.expect("sent");
+        let mut first = [0_u8; 12];
+        timeout(WITHIN, client.read_exact(&mut first)).await.expect("at once").expect("an answer");
+        assert_eq!(&first, b"HTTP/1.1 501");
+    }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_port_takes_so_many_connections_and_further_ones_wait() {
