@@ -155,9 +155,10 @@ check "agents run its digest" says "spillway@sha256:" agent_image --set "image.d
 check "the gateway's token is for the governor" says "audience: spillway.dev/governor" without_crds --show-only templates/gateway.yaml
 check "the controller has no such token" lacks "audience:" without_crds --show-only templates/deployment.yaml
 check "every policy has its binding" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicyBinding$')"
-check "there are seven of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 7
+check "there are eight of them" test "$(without_crds | grep -c '^kind: ValidatingAdmissionPolicy$')" = 8
+check "the one on what is not supported warns and refuses nothing" says "validationActions: [Warn]" without_crds --show-only templates/unsupportedpolicy.yaml
 check "they can be turned off" lacks "kind: ValidatingAdmissionPolicy" without_crds --set admissionPolicies.enabled=false
-policies() { without_crds --show-only templates/admissionpolicies.yaml --show-only templates/controllerpolicies.yaml "$@"; }
+policies() { without_crds --show-only templates/admissionpolicies.yaml --show-only templates/controllerpolicies.yaml --show-only templates/unsupportedpolicy.yaml "$@"; }
 check "labels are the controller's alone" says 'username in ["system:serviceaccount:spillway-system:spillway"])' policies
 check "and those of exempt users" says 'username in ["system:serviceaccount:spillway-system:spillway","a\"b"])' policies --set-json 'admissionPolicies.exemptUsers=["a\"b"]'
 check "and of the account that is named" says '"system:serviceaccount:spillway-system:mine"' policies --set serviceAccount.create=false --set serviceAccount.name=mine
@@ -202,7 +203,7 @@ work_rules='[""] [configmaps] [create]
 [networking.k8s.io] [networkpolicies] [create]
 [networking.k8s.io] [networkpolicies] [spillway-agents] [list, watch, patch]
 [spillway.dev] [agentpools/finalizers, agents/finalizers, budgets/finalizers] [update]
-[spillway.dev] [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, workitems/status, workqueues/status] [patch]
+[spillway.dev] [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, toolsets/status, workitems/status, workqueues/status] [patch]
 [spillway.dev] [agentpools] [get, list, watch]
 [spillway.dev] [agents] [get, list, watch, create, patch, delete]
 [spillway.dev] [breakers] [default] [patch, delete]

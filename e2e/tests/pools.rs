@@ -182,21 +182,19 @@ async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
     let room = Room::open("missing").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
-    room.apply_pool(
-        "refs",
-        json!({"replicas": 1, "budgetRef": {"name": "gold"}, "queues": [{"name": "bugs"}], "toolsets": [{"name": "deploy"}]}),
-    )
-    .await;
+    room.apply_pool("refs", json!({"replicas": 1, "budgetRef": {"name": "gold"}, "queues": [{"name": "bugs"}]})).await;
     let (reason, message) = room.pool_says("refs", "Blocked", "True").await;
-    assert_eq!(
-        (reason.as_str(), message.as_str()),
-        ("MissingReference", "Budget/gold, WorkQueue/bugs, Toolset/deploy not found in this namespace")
-    );
+    assert_eq!((reason.as_str(), message.as_str()), ("MissingReference", "Budget/gold, WorkQueue/bugs not found in this namespace"));
     assert!(room.list::<Agent>().await.is_empty(), "nothing is started");
 
-    room.apply_pool("git", json!({"replicas": 1, "workspace": {"git": {"remote": "https://example.org/r.git"}}})).await;
+    let unsupported =
+        json!({"replicas": 1, "workspace": {"git": {"remote": "https://example.org/r.git"}}, "toolsets": [{"name": "deploy"}]});
+    room.apply_pool("git", unsupported).await;
     let (reason, message) = room.pool_says("git", "Stalled", "True").await;
-    assert!(reason == "Unsupported" && message.contains("spec.workspace.git"), "{reason}: {message}");
+    assert!(reason == "Unsupported", "{reason}: {message}");
+    for field in ["spec.workspace.git", "spec.toolsets"] {
+        assert!(message.contains(&format!("{field} is not supported by this version")), "{field}: {message}");
+    }
 
     room.apply_pool("work", json!({"type": "worker", "scaling": {"min": 2, "max": 5}})).await;
     room.pool_says("work", "Ready", "True").await;

@@ -15,6 +15,7 @@ pub mod publish;
 mod run;
 mod stores;
 pub mod supervised;
+pub mod toolset;
 mod walls;
 
 pub use context::{Context, Key};

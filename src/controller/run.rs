@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::agent::{self, Disappearances};
 use super::context::{Context, Key, Parts};
 use super::stores::{AgentObject, BudgetObject, PoolObject, Stores, Triggers, watch_all};
-use super::{agent_pool, budget, cluster_default, publish::Owned, supervised};
+use super::{agent_pool, budget, cluster_default, publish::Owned, supervised, toolset};
 use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
 use crate::cluster::quiet::Quiet;
@@ -172,6 +172,7 @@ async fn stand_and_lead(
         tokio::select! {
             () = drive(context.clone(), Looks { pools, agents, budgets }, settings.concurrency, &stop) => Ok(()),
             ended = cluster_default::ensure(context.clone(), settings.cluster_budget.as_ref()) => ended,
+            ended = toolset::run(context.clone()) => ended,
             ended = govern(context.clone(), &settings, trust) => ended,
             () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
             () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),

@@ -1,7 +1,9 @@
-//! Files that are made from code: the CRDs, for `kubectl apply` and for the chart, and their reference. One function says what they hold; one
+//! Files that are made from code: the CRDs, for `kubectl apply` and for the chart, their reference, and what of them is not
+//! supported, as a page and as a policy. One function says what they hold; one
 //! command writes them, or checks that what is committed is what the code says.
 
 mod reference;
+mod unsupported;
 
 use std::path::Path;
 
@@ -22,6 +24,8 @@ pub fn files() -> anyhow::Result<Vec<File>> {
         files.push((format!("charts/spillway/templates/crds/{name}.yaml"), in_chart(&crd)?));
     }
     files.push(("docs/reference/api.md".to_owned(), reference::page(&crds::all())));
+    files.push(("docs/reference/unsupported.md".to_owned(), unsupported::page()));
+    files.push(("charts/spillway/templates/unsupportedpolicy.yaml".to_owned(), unsupported::policy(&header())));
     let listed: String = crds::all().into_iter().filter_map(|crd| crd.metadata.name).map(|name| format!("- {name}.yaml\n")).collect();
     let kustomization = format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{listed}");
     files.push(("crds/kustomization.yaml".to_owned(), header() + &kustomization));
@@ -102,7 +106,7 @@ mod tests {
     #[test]
     fn the_charts_crds_are_kept_on_uninstall() {
         let files = files().expect("files");
-        let in_chart: Vec<_> = files.iter().filter(|(path, _)| path.starts_with("charts/")).collect();
+        let in_chart: Vec<_> = files.iter().filter(|(path, _)| path.starts_with("charts/spillway/templates/crds/")).collect();
         assert!(!in_chart.is_empty());
         for (path, content) in in_chart {
             assert!(content.contains("helm.sh/resource-policy: keep"), "{path}");

@@ -6,6 +6,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 
+use super::unsupported;
+
 /// The whole page.
 pub fn page(crds: &[CustomResourceDefinition]) -> String {
     let mut page = String::from(
@@ -36,10 +38,14 @@ fn kind(page: &mut String, crd: &CustomResourceDefinition) {
     let columns = version.into_iter().flat_map(|version| version.additional_printer_columns.iter().flatten());
     let columns =
         columns.map(|column| if column.priority.unwrap_or(0) > 0 { format!("{} (wide)", column.name) } else { column.name.clone() });
+    let mark = unsupported::mark(&names.kind, "spec");
+    if !mark.is_empty() {
+        let _ = write!(page, "\n{}\n", mark.trim_start());
+    }
     let _ = write!(page, "\nColumns: {}.\n\n| field | type | meaning |\n|---|---|---|\n", columns.collect::<Vec<_>>().join(", "));
     for part in ["spec", "status"] {
         if let Some(properties) = schema.properties.as_ref().and_then(|all| all.get(part)) {
-            fields(page, part, properties);
+            fields(page, &names.kind, part, properties);
         }
     }
     let mut rules = Vec::new();
@@ -54,7 +60,7 @@ fn kind(page: &mut String, crd: &CustomResourceDefinition) {
 }
 
 /// One row a field, deeper ones below theirs. Conditions are the same everywhere and are described once, elsewhere.
-fn fields(page: &mut String, path: &str, schema: &JSONSchemaProps) {
+fn fields(page: &mut String, kind: &str, path: &str, schema: &JSONSchemaProps) {
     let required = schema.required.clone().unwrap_or_default();
     for (name, field) in schema.properties.iter().flatten() {
         let full = format!("{path}.{name}");
@@ -63,16 +69,17 @@ fn fields(page: &mut String, path: &str, schema: &JSONSchemaProps) {
         if let Some(default) = &field.default {
             let _ = write!(meaning, " Default `{}`.", default.0);
         }
+        meaning.push_str(&unsupported::mark(kind, &full));
         let _ = writeln!(page, "| {shown} | {} | {meaning} |", type_of(field));
         if full == "status.conditions" {
             continue;
         }
-        fields(page, &full, field);
+        fields(page, kind, &full, field);
         if let Some(items) = items(field) {
-            fields(page, &format!("{full}[]"), items);
+            fields(page, kind, &format!("{full}[]"), items);
         }
         if let Some(JSONSchemaPropsOrBool::Schema(values)) = &field.additional_properties {
-            fields(page, &format!("{full}.*"), values);
+            fields(page, kind, &format!("{full}.*"), values);
         }
     }
 }
@@ -138,5 +145,8 @@ mod tests {
         }
         assert!(page.contains("| **`spec.agent.image`** | string, at most 512 |"));
         assert!(page.contains("- `spec.scaling.min`: min must not be greater than max"));
+        let toolsets = page.lines().find(|line| line.starts_with("| `spec.toolsets` |")).expect("a row");
+        assert!(toolsets.contains("**[Unsupported](unsupported.md)**"), "{toolsets}");
+        assert!(page.contains("\n**[Unsupported](unsupported.md)**: nothing serves Toolsets.\n"));
     }
 }

@@ -99,7 +99,7 @@ no call needs does not belong here.
   resources: [workqueues]
   verbs: [get, list, watch]
 - apiGroups: [spillway.dev]
-  resources: [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, workitems/status, workqueues/status]
+  resources: [agentpools/status, agents/status, breakers/status, budgets/status, grants/status, toolsets/status, workitems/status, workqueues/status]
   verbs: [patch]
 # An Agent blocks the deletion of its pool, a pod that of its Agent: where the API server checks that
 # (OwnerReferencesPermissionEnforcement), setting such an owner needs this.
@@ -131,7 +131,7 @@ no call needs does not belong here.
 - apiGroups: [spillway.dev]
   resources: [grants]
   verbs: [list, watch]
-# Named by pools: whether they exist.
+# They are told that nothing serves them.
 - apiGroups: [spillway.dev]
   resources: [toolsets]
   verbs: [list, watch]

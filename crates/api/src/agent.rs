@@ -63,7 +63,8 @@ pub struct AgentSpec {
     pub sequence: Option<i64>,
     /// The agent that spawned it.
     pub parent_ref: Option<LocalRef>,
-    /// Made by hand: outside min and max of its pool, never outside its bulkhead.
+    /// A mark of an Agent that was made by hand: it is outside min and max of its pool, never outside its bulkhead. Whether its
+    /// pool made it is decided by its name and `sequence`, not by this.
     pub manual: Option<bool>,
     /// Take no work and make no model calls.
     pub paused: Option<bool>,

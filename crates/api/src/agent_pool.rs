@@ -104,7 +104,7 @@ pub struct AgentPoolSpec {
     pub workspace: Option<Workspace>,
     /// The sandbox of each agent.
     pub sandbox: Option<Sandbox>,
-    /// Privileged tools, offered through the bridge.
+    /// Privileged tools, offered through the bridge. Not supported by this version.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub toolsets: Option<Vec<LocalRef>>,
     /// How its agents are watched.
@@ -284,7 +284,7 @@ pub struct AgentProgram {
     /// Items after which an agent says goodbye. Unset: no end. Type drone: always 1.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_items: Option<i32>,
-    /// Files from ConfigMaps, read-only, under HOME or the workspace.
+    /// Files from ConfigMaps. They are copied under HOME or the workspace before the program starts, and are the program's own.
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"]))]
     pub files: Option<Vec<ProgramFile>>,
     /// Who asks for work: the supervisor for each item, or the program itself.
@@ -448,7 +448,7 @@ pub enum Dialect {
 pub struct Workspace {
     /// An empty folder, gone with the pod.
     pub empty: Option<EmptyWorkspace>,
-    /// A clone of a git repository.
+    /// A clone of a git repository. Not supported by this version.
     pub git: Option<GitWorkspace>,
     /// A volume of each agent's own: a PersistentVolumeClaim's spec.
     #[serde(default)]
@@ -491,10 +491,10 @@ pub struct Preflight {
     /// The sandbox is in force: an agent whose pod reports a missing guarantee gets no work. Unset: true, but for what this
     /// version builds nowhere (Landlock, AgentStrict).
     pub require_sandbox: Option<bool>,
-    /// These answer. Not served by this version: use agent.preflightCommand.
+    /// These answer. Not supported by this version: use agent.preflightCommand.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub urls: Option<Vec<String>>,
-    /// The models answer. Default true. This version asks none.
+    /// The models answer. `true` is not supported by this version: use agent.preflightCommand.
     pub models: Option<bool>,
 }
 

@@ -22,6 +22,7 @@ mod schema;
 pub mod shared;
 pub mod supervision;
 pub mod toolset;
+pub mod unsupported;
 pub mod work_item;
 pub mod work_queue;
 

@@ -61,6 +61,8 @@ pub mod managers {
     pub const COMPUTE: &str = "spillway-compute";
     /// What is made where nobody made any: `Budget/default`, `Breaker/default`, `ClusterBudget/default`.
     pub const DEFAULTS: &str = "spillway-defaults";
+    /// What a Toolset says of itself.
+    pub const TOOLSET: &str = "spillway-toolset";
     /// What agents ask for themselves: children, items of work; and what became of items.
     pub const GOVERNOR: &str = "spillway-governor";
 }

@@ -18,7 +18,7 @@ pub struct Sandbox {
     pub changeset: Option<Changeset>,
     /// What isolates the agent from the node.
     pub isolation: Option<Isolation>,
-    /// What may leave the pod.
+    /// What may leave the pod. Not supported by this version: agents reach the models of their pool alone.
     pub outputs: Option<Outputs>,
     /// Which software may run.
     pub software: Option<Software>,
@@ -30,15 +30,15 @@ pub struct Sandbox {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = short_command("verify", 16_384))]
 pub struct Changeset {
-    /// The means. Default None.
+    /// The means. Default None. Git and Copy are not supported by this version.
     pub driver: Option<ChangesetDriver>,
-    /// Paths that may not change.
+    /// Paths that may not change. Not supported by this version.
     #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
     pub protect: Option<Vec<String>>,
-    /// The most bytes a changeset may hold.
+    /// The most bytes a changeset may hold. Not supported by this version.
     #[schemars(range(min = 1))]
     pub max_bytes: Option<i64>,
-    /// Command that must exit 0 before a changeset is accepted.
+    /// Command that must exit 0 before a changeset is accepted. Not supported by this version.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub verify: Option<Vec<String>>,
 }
@@ -59,9 +59,10 @@ pub enum ChangesetDriver {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Isolation {
-    /// Landlock. Default Required.
+    /// Landlock. Unset: taken where it can be had. Required is not supported by this version.
     pub landlock: Option<Requirement>,
-    /// The seccomp profile of the pod and its commands. Default RuntimeDefault.
+    /// The seccomp profile of the pod and its commands. Default RuntimeDefault. AgentStrict and Localhost are not supported by this
+    /// version.
     pub seccomp: Option<SeccompProfile>,
     /// A user namespace of the pod's own (hostUsers: false). Default Preferred: where every node that can take the pod supports it.
     pub user_namespace: Option<Requirement>,
@@ -138,7 +139,7 @@ pub enum Loopback {
 pub struct Software {
     /// Refuse an image that is not named by digest. Default false.
     pub require_digest: Option<bool>,
-    /// More folders with programs.
+    /// More folders with programs. Not supported by this version.
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
     pub path: Option<Vec<String>>,
 }

@@ -72,9 +72,10 @@ pub struct Gang {
         .field_path(".count"),
 )]
 pub struct SupervisionRule {
-    /// The signal.
+    /// The signal. BadChangeset and CrashLoop are not supported by this version: nothing raises them.
     pub signal: Signal,
-    /// Which rule was violated, with `signal: RuleViolated`.
+    /// Which rule was violated, with `signal: RuleViolated`. NetworkDenied, ToolRejected and ForbiddenPath are not supported by this
+    /// version: nothing raises them.
     pub rule: Option<ViolatedRule>,
     /// How many times, within `windowSeconds`.
     #[schemars(range(min = 1, max = 256))]

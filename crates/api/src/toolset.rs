@@ -23,7 +23,7 @@ use crate::shared::LocalRef;
     namespaced,
     status = "ToolsetStatus",
     derive = "PartialEq",
-    doc = "Privileged programs that agents may call through the bridge, outside of their sandbox.",
+    doc = "Privileged programs that agents may call through the bridge, outside of their sandbox. Not supported by this version: nothing serves them.",
     validation = Rule::new("self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be a DNS label of at most 52 characters: its Deployment and its Service are named after it"),
     printcolumn(name = "Programs", type_ = "integer", json_path = ".status.programCount"),

@@ -119,11 +119,11 @@ pub struct WorkItemSpec {
     #[serde(default)]
     #[schemars(default)]
     pub on_dependency_failure: OnDependencyFailure,
-    /// What must be there before it is given out.
+    /// What must be there before it is given out. Not supported by this version.
     pub requires: Option<Requires>,
     /// Level 3: walls around this task, only narrower than the agent's.
     pub bulkhead: Option<ItemBulkhead>,
-    /// Labels of the agents that may take it; unset: any.
+    /// Labels of the agents that may take it; unset: any. matchExpressions is not supported by this version.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub agent_selector: Option<LabelSelector>,
@@ -226,9 +226,9 @@ pub struct ItemBulkhead {
     /// Seconds an attempt may take; the lesser of it and attemptTimeoutSeconds holds.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub timeout_seconds: Option<i32>,
-    /// How its changes are kept apart.
+    /// How its changes are kept apart. Not supported by this version.
     pub changeset: Option<Changeset>,
-    /// Its sandbox, where it is narrower than the pool's.
+    /// Its sandbox, where it is narrower than the pool's. Not supported by this version.
     pub sandbox: Option<Sandbox>,
 }
 

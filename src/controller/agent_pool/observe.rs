@@ -11,8 +11,7 @@ use kube::{Resource, ResourceExt};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{EmptyAction, PoolMode};
 use crate::api::conditions::{reasons, types};
-use crate::api::sandbox::{ChangesetDriver, Requirement, SeccompProfile};
-use crate::api::{Agent, AgentPool, AgentPoolSpec, names};
+use crate::api::{Agent, AgentPool, AgentPoolSpec, names, unsupported};
 use crate::cluster::Error;
 use crate::controller::agent::{hindrance_of, hindrance_reason};
 use crate::controller::conditions::find;
@@ -400,36 +399,16 @@ pub fn missing_references(spec: &AgentPoolSpec, namespace: &str, stores: &Stores
             missing.push(format!("{}/{}", crate::api::WorkQueue::kind(&()), queue.name));
         }
     }
-    for toolset in spec.toolsets.iter().flatten() {
-        if stores.toolsets.get(&ObjectRef::new(&toolset.name).within(namespace)).is_none() {
-            missing.push(format!("{}/{}", crate::api::Toolset::kind(&()), toolset.name));
-        }
-    }
     missing
 }
 
-/// What the spec asks for and this version cannot give: said, and not done half.
+/// What the spec asks for and this version cannot give: said, and not done half. A wall that somebody asked for by name and that
+/// is not there is worse than none.
 pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
-    let workspace = spec.workspace.as_ref();
-    if workspace.is_some_and(|workspace| workspace.git.is_some()) {
-        return Some("spec.workspace.git is not supported by this version: use empty or claimName".into());
-    }
-    if spec.preflight.as_ref().and_then(|preflight| preflight.urls.as_ref()).is_some_and(|urls| !urls.is_empty()) {
-        return Some("spec.preflight.urls is not supported by this version: have agent.preflightCommand ask them".into());
-    }
-    // A wall that somebody asked for by name and that is not there is worse than none: it is refused, not left out.
-    let sandbox = spec.sandbox.clone().unwrap_or_default();
-    let isolation = sandbox.isolation.unwrap_or_default();
-    let changeset = sandbox.changeset.and_then(|changeset| changeset.driver);
-    let walls = [
-        (isolation.landlock == Some(Requirement::Required), "isolation.landlock: Required"),
-        (isolation.seccomp == Some(SeccompProfile::Localhost), "isolation.seccomp: Localhost"),
-        (isolation.seccomp == Some(SeccompProfile::AgentStrict), "isolation.seccomp: AgentStrict"),
-        (sandbox.outputs.is_some(), "outputs"),
-        (matches!(changeset, Some(ChangesetDriver::Git | ChangesetDriver::Copy)), "changeset.driver"),
-    ];
-    let (_, wall) = walls.into_iter().find(|(asked, _)| *asked)?;
-    Some(format!("spec.sandbox.{wall} is not enforced by this version: leave it unset"))
+    let spec = serde_json::to_value(spec).unwrap_or_default();
+    let asked = unsupported::asked("AgentPool", &spec);
+    let messages: Vec<String> = asked.iter().map(unsupported::Field::message).collect();
+    (!messages.is_empty()).then(|| messages.join("; "))
 }
 
 #[cfg(test)]
@@ -581,8 +560,13 @@ mod tests {
         };
         let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
         let field = "spec.tokens.limits[hourly].tokens".to_owned();
-        let guaranteed = Holders::default();
-        let short = Tokens::Short(Obstacle { key: TokenKey::budget("n", "b"), because: Because::Used, limit, field, guaranteed });
+        let short = Tokens::Short(Obstacle {
+            key: TokenKey::budget("n", "b"),
+            because: Because::Used,
+            limit,
+            field,
+            guaranteed: Holders::default(),
+        });
         let blocked = without_tokens(&pool(json!({})), &short).expect("blocked");
         assert!(blocked.reason == "BudgetExhausted" && blocked.message.contains("Budget/b"), "{}", blocked.message);
         let says = |status: &str, reason: &str| {
@@ -610,17 +594,21 @@ mod tests {
             serde_json::from_value(spec).expect("a spec")
         };
         assert_eq!(unsupported(&spec(json!({}))), None);
-        assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": []}}))), None);
+        assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": false, "urls": []}}))), None);
         let urls = unsupported(&spec(json!({"preflight": {"urls": ["https://example.org"]}})));
         assert!(urls.is_some_and(|message| message.contains("spec.preflight.urls")));
-        let git = unsupported(&spec(json!({"workspace": {"git": {"remote": "https://example.org/r"}}})));
-        assert!(git.is_some_and(|message| message.contains("spec.workspace.git")));
+        let both = json!({"workspace": {"git": {"remote": "https://example.org/r"}}, "toolsets": [{"name": "t"}]});
+        let both = unsupported(&spec(both)).expect("two fields");
+        assert!(both.contains("spec.workspace.git is not supported") && both.contains("; spec.toolsets is not supported"), "{both}");
         for sandbox in [
             json!({"isolation": {"landlock": "Required"}}),
             json!({"outputs": {"egress": "None"}}),
             json!({"changeset": {"driver": "Copy"}}),
         ] {
-            assert!(unsupported(&spec(json!({"sandbox": sandbox}))).is_some_and(|message| message.contains("not enforced")), "{sandbox}");
+            assert!(
+                unsupported(&spec(json!({"sandbox": sandbox}))).is_some_and(|message| message.contains("not supported by this version")),
+                "{sandbox}"
+            );
         }
         assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}}}))), None);
     }

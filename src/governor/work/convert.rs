@@ -10,7 +10,7 @@ use crate::api::agent_pool::EmptyAction;
 use crate::api::names;
 use crate::api::work_item::{DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
 use crate::api::work_queue::{FailureAction, ItemPolicy, QueueingStrategy, WorkQueueSpec};
-use crate::api::{WorkItem, WorkQueue};
+use crate::api::{WorkItem, WorkItemSpec, WorkQueue, unsupported};
 use crate::policy::work::admit::Queue;
 use crate::policy::work::book::Entry;
 use crate::policy::work::failure::{Action, Rule};
@@ -175,7 +175,7 @@ pub fn spec(item: &WorkItem) -> Spec {
         redrives: spec.redrives.unwrap_or(0),
         resume_pause: spec.resume_pause.unwrap_or(0),
         freed_epoch: spec.released_epoch.unwrap_or(0),
-        unsupported: unsupported(item).map(str::to_owned),
+        unsupported: unsupported(item),
         restored: blank && from_backup,
         after: spec
             .depends_on
@@ -223,18 +223,18 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
 }
 
 /// What this version does not do of what an item asks for: said, rather than left out.
-fn unsupported(item: &WorkItem) -> Option<&'static str> {
-    let spec = &item.spec;
-    let walls = spec.bulkhead.as_ref().is_some_and(|bulkhead| bulkhead.changeset.is_some() || bulkhead.sandbox.is_some());
-    if selector(spec.agent_selector.as_ref()).is_none() {
-        Some("an unknown operator in agentSelector.matchExpressions")
-    } else if spec.requires.is_some() {
-        Some("requires")
-    } else if walls {
-        Some("bulkhead.changeset and bulkhead.sandbox")
-    } else {
-        None
+fn unsupported(item: &WorkItem) -> Option<String> {
+    let WorkItemSpec { agent_selector, requires, bulkhead, .. } = &item.spec;
+    if selector(agent_selector.as_ref()).is_none() {
+        return Some("an unknown operator in agentSelector.matchExpressions".to_owned());
     }
+    // Almost every item sets neither, and there may be tens of thousands.
+    if requires.is_none() && bulkhead.is_none() {
+        return None;
+    }
+    let asked = unsupported::asked("WorkItem", &json!({"requires": requires, "bulkhead": bulkhead}));
+    let fields: Vec<&str> = asked.iter().map(|field| field.path.trim_start_matches("spec.")).collect();
+    (!fields.is_empty()).then(|| fields.join(" and "))
 }
 
 /// The queue that an item is in: the one it was admitted to, else the one it names.

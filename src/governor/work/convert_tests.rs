@@ -164,3 +164,13 @@ fn an_attempt_may_take_the_lesser_of_what_its_item_and_its_queue_say() {
     assert_eq!(within(task(90), json!({"attemptTimeoutSeconds": 60})), 60, "an item only narrows");
     assert_eq!((within(own(10), json!({})), within(own(90), json!({}))), (10, 30));
 }
+
+#[test]
+fn what_is_not_done_of_an_item_is_named() {
+    let asks = |spec: Value| super::spec(&item(spec, json!({}))).unsupported;
+    assert_eq!(asks(json!({})), None);
+    assert_eq!(asks(json!({"agentSelector": {"matchLabels": {"a": "b"}}, "bulkhead": {"tokens": 5, "timeoutSeconds": 60}})), None);
+    assert_eq!(asks(json!({"requires": {"tools": ["make"]}})).as_deref(), Some("requires"));
+    let two = json!({"requires": {"tools": ["make"]}, "bulkhead": {"changeset": {}}});
+    assert_eq!(asks(two).as_deref(), Some("requires and bulkhead.changeset"));
+}

@@ -1,0 +1,198 @@
+//! What the API has and this version does not do. Nothing of it is taken and left out in silence: an object that asks for it
+//! says `Unsupported` with the field's name, the API server warns who writes it, and the reference marks it.
+//!
+//! This is the only list. The conditions, the admission policy and the pages are made from it; a test compares it with the
+//! schemas and with the code that reads each other field. Who builds one of these takes its row out.
+
+use serde_json::Value;
+
+/// What of a field is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Anything: it may not be set.
+    Any,
+    /// A list with something in it.
+    NotEmpty,
+    /// `true`.
+    True,
+    /// These values.
+    These(&'static [&'static str]),
+}
+
+/// A field that this version does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The kind of its object.
+    pub kind: &'static str,
+    /// Its path, as the reference writes it: `spec.supervision.rules[].signal`.
+    pub path: &'static str,
+    /// What of it.
+    pub values: Values,
+    /// What to do instead.
+    pub instead: &'static str,
+}
+
+const fn field(kind: &'static str, path: &'static str, values: Values, instead: &'static str) -> Field {
+    Field { kind, path, values, instead }
+}
+
+const NO_SANDBOX: &str = "leave it unset; the walls of the pod stand";
+const NO_CHANGESETS: &str = "leave it unset; the workspace is written to directly";
+const NO_REQUIRES: &str = "leave it unset; agentSelector.matchLabels chooses agents, and agent.preflightCommand of their pool looks";
+
+/// All of them.
+pub const FIELDS: [Field; 18] = [
+    field("AgentPool", "spec.workspace.git", Values::Any, "use empty, claimName or volumeClaimTemplate"),
+    field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS),
+    field("AgentPool", "spec.sandbox.changeset.protect", Values::NotEmpty, NO_CHANGESETS),
+    field("AgentPool", "spec.sandbox.changeset.maxBytes", Values::Any, NO_CHANGESETS),
+    field("AgentPool", "spec.sandbox.changeset.verify", Values::NotEmpty, NO_CHANGESETS),
+    field("AgentPool", "spec.sandbox.isolation.landlock", Values::These(&["Required"]), NO_SANDBOX),
+    field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX),
+    field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset; agents reach the models of their pool alone"),
+    field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset; PATH of the image is used"),
+    field("AgentPool", "spec.preflight.urls", Values::NotEmpty, "have agent.preflightCommand ask them"),
+    field("AgentPool", "spec.preflight.models", Values::True, "have agent.preflightCommand ask one"),
+    field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset; nothing serves Toolsets"),
+    field(
+        "AgentPool",
+        "spec.supervision.rules[].signal",
+        Values::These(&["BadChangeset", "CrashLoop"]),
+        "take the rule out; nothing raises the signal",
+    ),
+    field(
+        "AgentPool",
+        "spec.supervision.rules[].rule",
+        Values::These(&["NetworkDenied", "ToolRejected", "ForbiddenPath"]),
+        "take the rule out; nothing raises it",
+    ),
+    field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
+    field("WorkItem", "spec.requires", Values::Any, NO_REQUIRES),
+    field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_CHANGESETS),
+    field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX),
+];
+
+impl Field {
+    /// One sentence for whoever asks for it.
+    pub fn message(&self) -> String {
+        let Self { kind: _, path, values, instead } = self;
+        let which = match values {
+            Values::Any | Values::NotEmpty => String::new(),
+            Values::True => ": true".to_owned(),
+            Values::These(these) => format!(": {}", these.join(" or ")),
+        };
+        format!("{path}{which} is not supported by this version: {instead}")
+    }
+
+    /// Whether an object with this spec asks for it.
+    pub fn is_asked(&self, spec: &Value) -> bool {
+        let below = self.path.strip_prefix("spec").unwrap_or(self.path);
+        asks(spec, below.trim_start_matches('.'), self.values)
+    }
+
+    /// An expression of CEL that is true of an object (its name is `root`) that does not ask for it.
+    pub fn expression(&self, root: &str) -> String {
+        let asked = match self.path.split_once("[].") {
+            None => present(root, self.path, self.values),
+            Some((list, member)) => {
+                let one = present("one", member, self.values);
+                format!("{} && {root}.{list}.exists(one, {one})", has(root, list))
+            }
+        };
+        format!("!({asked})")
+    }
+}
+
+/// That each part of a path is there.
+fn has(root: &str, path: &str) -> String {
+    let ends = path.match_indices('.').map(|(end, _)| end).chain([path.len()]);
+    ends.map(|end| format!("has({root}.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
+}
+
+fn present(root: &str, path: &str, values: Values) -> String {
+    let has = has(root, path);
+    match values {
+        Values::Any => has,
+        Values::NotEmpty => format!("{has} && {root}.{path}.size() > 0"),
+        Values::True => format!("{has} && {root}.{path}"),
+        Values::These(these) => {
+            let these = these.iter().map(|value| format!("'{value}'")).collect::<Vec<_>>().join(", ");
+            format!("{has} && {root}.{path} in [{these}]")
+        }
+    }
+}
+
+fn asks(value: &Value, path: &str, values: Values) -> bool {
+    if path.is_empty() {
+        return match values {
+            Values::Any => !value.is_null(),
+            Values::NotEmpty => value.as_array().is_some_and(|all| !all.is_empty()),
+            Values::True => value.as_bool() == Some(true),
+            Values::These(these) => value.as_str().is_some_and(|value| these.contains(&value)),
+        };
+    }
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    match first.strip_suffix("[]") {
+        Some(list) => value.get(list).and_then(Value::as_array).is_some_and(|all| all.iter().any(|one| asks(one, rest, values))),
+        None => value.get(first).is_some_and(|value| asks(value, rest, values)),
+    }
+}
+
+/// What an object of this kind asks for with its spec and does not get.
+pub fn asked(kind: &str, spec: &Value) -> Vec<Field> {
+    FIELDS.iter().filter(|field| field.kind == kind && field.is_asked(spec)).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn paths(kind: &str, spec: Value) -> Vec<&'static str> {
+        asked(kind, &spec).iter().map(|field| field.path).collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_found_and_nothing_else() {
+        assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
+        let harmless = json!({"preflight": {"models": false, "urls": []}, "toolsets": [], "workspace": {"empty": {}},
+            "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true}},
+            "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "RuleViolated", "rule": "TooManyChildren", "do": "Reap"}]}});
+        assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
+        let all = json!({"preflight": {"models": true, "urls": ["https://x"]}, "toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
+            "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {}, "software": {"path": ["/x"]},
+                "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}},
+            "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "BadChangeset", "do": "Log"},
+                {"signal": "RuleViolated", "rule": "ToolRejected", "do": "Log"}]}});
+        let of_pools: Vec<&str> = FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
+        assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
+        assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
+        let item = json!({"requires": {}, "bulkhead": {"tokens": 5, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
+        assert_eq!(paths("WorkItem", item), ["spec.requires", "spec.bulkhead.sandbox"]);
+        assert_eq!(paths("WorkItem", json!({"requires": null, "bulkhead": {"tokens": 5}})), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_message_names_the_field_and_what_to_do() {
+        let message = |path: &str| FIELDS.iter().find(|field| field.path == path).map(Field::message).unwrap_or_default();
+        assert_eq!(
+            message("spec.workspace.git"),
+            "spec.workspace.git is not supported by this version: use empty, claimName or volumeClaimTemplate"
+        );
+        assert!(message("spec.sandbox.isolation.landlock").starts_with("spec.sandbox.isolation.landlock: Required is not supported"));
+    }
+
+    #[test]
+    fn an_expression_of_cel_looks_before_it_reads() {
+        let expression =
+            |path: &str| FIELDS.iter().find(|field| field.path == path).map(|field| field.expression("object")).unwrap_or_default();
+        assert_eq!(expression("spec.workspace.git"), "!(has(object.spec) && has(object.spec.workspace) && has(object.spec.workspace.git))");
+        assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
+        assert!(expression("spec.preflight.models").ends_with("&& object.spec.preflight.models)"));
+        assert_eq!(
+            expression("spec.supervision.rules[].signal"),
+            "!(has(object.spec) && has(object.spec.supervision) && has(object.spec.supervision.rules) && \
+             object.spec.supervision.rules.exists(one, has(one.signal) && one.signal in ['BadChangeset', 'CrashLoop']))"
+        );
+    }
+}

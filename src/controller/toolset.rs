@@ -1,0 +1,112 @@
+//! What a Toolset says of itself for as long as nothing serves Toolsets: `Ready` is False, with the reason `Unsupported`.
+//!
+//! It must not read what a Toolset holds, which may be large: its metadata is enough.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource as _;
+use serde_json::{Value, json};
+
+use super::context::Context;
+use crate::api::Toolset;
+use crate::api::conditions::{reasons, types};
+use crate::api::names::managers;
+use crate::api::unsupported::FIELDS;
+use crate::cluster::{Class, calls};
+
+/// Between two looks at all of them.
+const LOOK_EACH: Duration = Duration::from_secs(30);
+/// Toolsets that are written at one look: others have to write too.
+const AT_ONE_LOOK: usize = 50;
+
+/// Tells each, once a generation, while we lead. Never ends but with an error.
+pub async fn run(context: Arc<Context>) -> anyhow::Result<()> {
+    let mut told = HashMap::new();
+    let mut looks = tokio::time::interval(LOOK_EACH);
+    loop {
+        looks.tick().await;
+        context.leadership.check()?;
+        let stored: Vec<ObjectMeta> = context.stores.toolsets.state().iter().map(|toolset| toolset.meta().clone()).collect();
+        for metadata in due(&stored, &mut told) {
+            let (namespace, name) = (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default());
+            let api = context.api::<Toolset>(namespace);
+            match calls::apply_status(&api, name, managers::TOOLSET, None, &status(metadata)).await {
+                Ok(_) => {}
+                Err(error) if error.class() == Class::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(namespace, toolset = name, %error, "what is unsupported of a Toolset is not told");
+                    told.remove(metadata.uid.as_deref().unwrap_or_default());
+                }
+            }
+        }
+    }
+}
+
+/// Those that were not told of this generation, by uid; what is remembered of others is forgotten.
+fn due<'a>(stored: &'a [ObjectMeta], told: &mut HashMap<String, i64>) -> Vec<&'a ObjectMeta> {
+    told.retain(|uid, _| stored.iter().any(|metadata| metadata.uid.as_deref() == Some(uid)));
+    let mut due = Vec::new();
+    for metadata in stored {
+        let (uid, generation) = (metadata.uid.clone().unwrap_or_default(), metadata.generation.unwrap_or(0));
+        if due.len() < AT_ONE_LOOK && told.get(&uid) != Some(&generation) {
+            told.insert(uid, generation);
+            due.push(metadata);
+        }
+    }
+    due
+}
+
+/// The same whoever leads, and whenever: it is written once.
+fn status(metadata: &ObjectMeta) -> Value {
+    let generation = metadata.generation.unwrap_or(0);
+    let message = FIELDS.iter().find(|field| field.kind == "Toolset").map(|field| field.message()).unwrap_or_default();
+    json!({
+        "observedGeneration": generation,
+        "conditions": [{
+            "type": types::READY,
+            "status": "False",
+            "reason": reasons::UNSUPPORTED,
+            "message": message,
+            "observedGeneration": generation,
+            "lastTransitionTime": metadata.creation_timestamp,
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ToolsetStatus;
+
+    fn metadata(uid: &str, generation: i64) -> ObjectMeta {
+        let metadata = json!({"name": uid, "uid": uid, "generation": generation, "creationTimestamp": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(metadata).expect("metadata")
+    }
+
+    fn names(due: &[&ObjectMeta]) -> Vec<String> {
+        due.iter().filter_map(|metadata| metadata.name.clone()).collect()
+    }
+
+    #[test]
+    fn each_is_told_once_a_generation_and_few_at_one_look() {
+        let mut told = HashMap::new();
+        let first = [metadata("a", 1), metadata("b", 1)];
+        assert_eq!(names(&due(&first, &mut told)), ["a", "b"]);
+        assert_eq!(names(&due(&first, &mut told)), [] as [&str; 0]);
+        assert_eq!(names(&due(&[metadata("a", 2)], &mut told)), ["a"]);
+        assert_eq!(told.len(), 1, "what is gone is forgotten");
+        let many: Vec<ObjectMeta> = (0..2 * AT_ONE_LOOK).map(|number| metadata(&number.to_string(), 1)).collect();
+        assert_eq!((due(&many, &mut told).len(), due(&many, &mut told).len(), due(&many, &mut told).len()), (AT_ONE_LOOK, AT_ONE_LOOK, 0));
+    }
+
+    #[test]
+    fn its_status_says_that_nothing_serves_it() {
+        let status: ToolsetStatus = serde_json::from_value(status(&metadata("a", 3))).expect("a status");
+        let ready = &status.conditions[0];
+        assert_eq!((ready.type_.as_str(), ready.status.as_str(), ready.reason.as_str()), ("Ready", "False", "Unsupported"));
+        assert!(ready.message.contains("nothing serves Toolsets") && status.observed_generation == Some(3), "{}", ready.message);
+    }
+}

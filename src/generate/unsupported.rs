@@ -1,0 +1,109 @@
+//! The list of what this version does not do, as a page, and as an admission policy that warns.
+
+use std::fmt::Write as _;
+
+use crate::api::unsupported::{FIELDS, Field, Values};
+
+/// `docs/reference/unsupported.md`.
+pub fn page() -> String {
+    let mut page = String::from(
+        "<!-- Generated from crates/api by `make generate`. Do not edit. -->\n# Fields that this version does not support\n\n\
+         The API has them so that their names can settle. None is taken and left out in silence: the API server warns who writes \
+         one, and the object says so. Every field that is not listed here has an effect; `tests/fields.txt` says where each is read, \
+         and a test compares both lists with the schemas.\n\n\
+         | kind | who says what |\n|---|---|\n\
+         | `AgentPool` | `Stalled` is True with the reason `Unsupported`, and the message names all of these fields; it makes no agents |\n\
+         | `WorkItem` | its phase is `Rejected`, with the reason `Unsupported` |\n\
+         | `Toolset` | `Ready` is False with the reason `Unsupported` |\n\n\
+         | kind | field | what of it | instead |\n|---|---|---|---|\n",
+    );
+    for field in FIELDS {
+        let Field { kind, path, values, instead } = field;
+        let what = match values {
+            Values::Any => "anything".to_owned(),
+            Values::NotEmpty => "anything but an empty list".to_owned(),
+            Values::True => "`true`".to_owned(),
+            Values::These(these) => these.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", "),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "| `{kind}` | `{path}` | {what} | {instead} |");
+    }
+    page
+}
+
+/// What the reference says of a field of a kind beside its description; nothing of one that is supported.
+pub fn mark(kind: &str, path: &str) -> String {
+    let Some(field) = FIELDS.iter().find(|field| field.kind == kind && field.path == path) else { return String::new() };
+    let what = match field.values {
+        Values::Any | Values::NotEmpty => String::new(),
+        Values::True => " with `true`".to_owned(),
+        Values::These(these) => format!(" with {}", these.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")),
+    };
+    format!(" **[Unsupported](unsupported.md){what}**: {}.", field.instead)
+}
+
+/// The policy, as a template of the chart. It warns and refuses nothing: the object itself says what it lacks, and a fleet that is
+/// applied from Git is not held up by the order in which operator and objects are upgraded.
+pub fn policy(header: &str) -> String {
+    let plural = |kind: &str| format!("{}s", kind.to_lowercase());
+    let mut kinds: Vec<String> = FIELDS.iter().map(|field| plural(field.kind)).collect();
+    kinds.dedup();
+    let mut text = format!(
+        "{{{{- if .Values.admissionPolicies.enabled }}}}\n{header}{}",
+        r#"apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ include "spillway.clusterName" . }}-unsupported
+  labels:
+    {{- include "spillway.labels" . | nindent 4 }}
+spec:
+  # It only warns: a write is never held up by it.
+  failurePolicy: Ignore
+  matchConstraints:
+    {{- include "spillway.policyNamespaces" . | nindent 4 }}
+    resourceRules:
+      - apiGroups: [spillway.dev]
+        apiVersions: [v1alpha1]
+        operations: [CREATE, UPDATE]
+"#
+    );
+    let _ = writeln!(text, "        resources: [{}]\n        scope: Namespaced\n  validations:", kinds.join(", "));
+    for field in FIELDS {
+        let expression = format!("object.kind != '{}' || {}", field.kind, field.expression("object"));
+        let _ = writeln!(text, "    - expression: \"{expression}\"\n      message: \"{}\"", field.message());
+    }
+    text.push_str(
+        r#"---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ include "spillway.clusterName" . }}-unsupported
+  labels:
+    {{- include "spillway.labels" . | nindent 4 }}
+spec:
+  policyName: {{ include "spillway.clusterName" . }}-unsupported
+  validationActions: [Warn]
+{{- end }}
+"#,
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_on_the_page_in_the_policy_and_marked() {
+        let (page, policy) = (page(), policy(""));
+        for field in FIELDS {
+            assert!(page.contains(&format!("| `{}` | `{}` |", field.kind, field.path)), "{field:?}");
+            assert!(policy.contains(&field.message()) && policy.contains(&field.expression("object")), "{field:?}");
+            assert!(mark(field.kind, field.path).contains("Unsupported"), "{field:?}");
+            // In a string of YAML with double quotes.
+            assert!(!field.message().contains(['"', '\\']) && !field.expression("object").contains(['"', '\\']), "{field:?}");
+        }
+        assert!(policy.contains("resources: [agentpools, toolsets, workitems]") && policy.contains("validationActions: [Warn]"));
+        assert_eq!(mark("AgentPool", "spec.type"), "");
+    }
+}
