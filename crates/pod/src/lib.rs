@@ -51,5 +51,8 @@ pub const MAX_ORDER: usize = 4 * 1024 * 1024;
 /// The loopback port for models; egress, git and tools have the three that follow.
 pub const FIRST_PORT: u16 = 4101;
 
+/// Processes and threads that a program, with all it starts, may have at once.
+pub const MAX_PROCESSES: u64 = 4096;
+
 /// Exit code where the pod fails closed: the program is not started, or is ended, because it must not run.
 pub const EXIT_CLOSED: u8 = 78;

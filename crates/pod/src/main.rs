@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use spillway_pod::agent::home::Home;
 use spillway_pod::command::{self, Place, Verb, shell};
-use spillway_pod::{DATA_DIR, FIRST_PORT, SOCKET, agent, install, link};
+use spillway_pod::{DATA_DIR, FIRST_PORT, MAX_PROCESSES, SOCKET, agent, install, link};
 
 /// The programs inside an agent's pod.
 #[derive(Parser)]
@@ -72,6 +72,9 @@ struct AgentArguments {
     /// The program has the container's terminal
     #[arg(long)]
     tty: bool,
+    /// Processes and threads that the program may have at once; holds where the pod has a user namespace of its own
+    #[arg(long, value_name = "N", default_value_t = MAX_PROCESSES)]
+    max_processes: u64,
     /// The program's data folder
     #[arg(long, value_name = "DIR", env = spillway_pod::DATA_DIR_VARIABLE, default_value = DATA_DIR)]
     data: PathBuf,
@@ -101,9 +104,9 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Install { dir } => install::install(&dir).map(|()| 0),
         Command::Link(arguments) => link::run(options(arguments)).map(|()| 0),
-        Command::Agent(AgentArguments { pass, tty, data, home, file, socket, command }) => {
+        Command::Agent(AgentArguments { pass, tty, max_processes, data, home, file, socket, command }) => {
             let files = file.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-            agent::run(agent::Options { command, pass, tty, data, home: Home { folder: home, files }, socket })
+            agent::run(agent::Options { command, pass, tty, max_processes, data, home: Home { folder: home, files }, socket })
         }
         Command::Program(verb) => Ok(command::run_verb(&place, verb)),
     };

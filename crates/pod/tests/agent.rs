@@ -146,6 +146,42 @@ fn a_thousand_orphans_leave_no_zombie() {
     });
 }
 
+/// As in a pod with a user namespace of its own: a fork bomb fills that, and neither the node nor its supervisor.
+#[test]
+fn a_fork_bomb_gets_no_further_than_its_limit_and_is_ended() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not tested: only root can become another user");
+    }
+    let folder = Folder::new();
+    let binary = folder.path("spillway-agent").display().to_string();
+    fs::copy(BINARY, &binary).expect("copied where everybody can read it");
+    let socket = folder.path("run/link.sock");
+    let link = FakeLink::new(&folder);
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).expect("for everybody");
+    // A shell that cannot fork ends: the program goes on without one.
+    let bomb = "sh -c 'i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i+1)); done; echo none in the way >&2'; exec sleep 1000";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", "setpriv", "--reuid", "10001", "--regid", "10001"]);
+    unshare.args(["--clear-groups", "--", "unshare", "--user", "--map-current-user", "--", &binary, "agent", "--max-processes", "64"]);
+    unshare.args(["--data"]).arg(folder.path("data")).arg("--socket").arg(&socket).args(["--", "sh", "-c", bomb]);
+    let mut bombed = common::Process::start(unshare.stdin(Stdio::null()).stdout(Stdio::null()), folder.path("agent.log"));
+    let (mut line, _) = link.accept();
+    line.say(&settings(json!({"goodbyeTimeoutSeconds": 1, "drainHook": ["sh", "-c", "echo hook-ran >&2"]})));
+    until("it cannot fork any more", || bombed.log().contains("fork").then_some(()));
+    let parent = bombed.pid();
+    let supervisor = until("the supervisor is there", || common::supervised::children(parent).first().copied());
+    let mut all = common::supervised::children(supervisor);
+    let mut at = 0;
+    while at < all.len() {
+        all.extend(common::supervised::children(all[at]));
+        at += 1;
+    }
+    assert!(all.len() <= 64, "{} processes", all.len());
+    common::send(supervisor, Signal::TERM);
+    bombed.ended();
+    assert!(bombed.log().contains("hook-ran"), "a full container takes a hook: {}", bombed.log());
+}
+
 #[test]
 fn a_program_that_ignores_sigterm_is_killed_before_the_grace_is_over() {
     let folder = Folder::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_wire::agent::{Checkpoint, CheckpointState};
 
 use super::life::Event;
-use super::{Supervisor, item, processes};
+use super::{Supervisor, item};
 use crate::agent_says;
 use crate::clock::BootTime;
 
@@ -44,7 +44,7 @@ impl Supervisor {
 
     fn start_hook(&self, command: &[String], input: &[u8]) -> io::Result<i32> {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        processes::start_hook(&command, &self.environment(), input)
+        self.init.start_hook(&command, &self.environment(), input)
     }
 
     /// Runs the warn hook, for one notice at a time, beside a program that runs.

@@ -70,6 +70,8 @@ pub struct Options {
     pub pass: Vec<String>,
     /// The program has our terminal.
     pub tty: bool,
+    /// Processes and threads that the program and all that it starts may have at once, in a user namespace of their own.
+    pub max_processes: u64,
     /// The program's data folder.
     pub data: PathBuf,
     /// The program's home, and files that are copied before anything is started.
@@ -81,7 +83,7 @@ pub struct Options {
 /// Runs the supervisor; gives the exit code.
 pub fn run(options: Options) -> io::Result<u8> {
     // Everything that can be seen is killed at the end: outside a container of its own that would be everything there is.
-    let Some(init) = Init::new() else {
+    let Some(init) = Init::new(options.max_processes) else {
         agent_says!("not started: the supervisor must be PID 1 of its container");
         return Ok(EXIT_CLOSED);
     };
@@ -412,7 +414,7 @@ impl Supervisor {
     fn check(&mut self, command: &[String]) {
         let command: Vec<OsString> = command.iter().map(OsString::from).collect();
         (self.output, self.copying) = (LastOutput::default(), None);
-        match processes::start(&command, &self.environment, b"", false) {
+        match self.init.start(&command, &self.environment, b"", false) {
             Ok(started) => {
                 self.checking = Some(started.pid);
                 self.copy(started);
@@ -425,7 +427,7 @@ impl Supervisor {
     }
 
     fn start(&mut self, now: BootTime) {
-        match processes::start(&self.options.command, &self.environment, b"", self.options.tty) {
+        match self.init.start(&self.options.command, &self.environment, b"", self.options.tty) {
             Ok(started) => self.started(now, started),
             Err(error) => {
                 let (code, why) = self.not_started(&error);
@@ -461,7 +463,7 @@ impl Supervisor {
         // Of what an earlier item wrote nothing is this one's.
         self.output = LastOutput::default();
         self.copying = None;
-        let started = processes::start(&command, &self.environment(), stdin, self.options.tty);
+        let started = self.init.start(&command, &self.environment(), stdin, self.options.tty);
         let started = started.map_err(|error| self.not_started(&error))?;
         self.life.busy();
         self.started(now, started);

@@ -7,10 +7,11 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, kill_process_group, pidfd_open, pidfd_send_signal, wait,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getrlimit, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, prlimit, setrlimit, wait,
 };
 
 use super::watchdog::Process;
@@ -18,7 +19,13 @@ use crate::files::reading;
 
 /// Proof that we are PID 1, without which nothing can be killed.
 #[derive(Clone, Copy, Debug)]
-pub struct Init(());
+pub struct Init {
+    /// Processes and threads that may be in the container at once; unset: the kernel would count those of other pods with them.
+    max_processes: Option<u64>,
+}
+
+/// Processes beyond the program's own that we may start: hooks.
+const RESERVE: u64 = 8;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +59,50 @@ pub enum Reaped {
 }
 
 impl Init {
-    /// We, if we are PID 1.
-    pub fn new() -> Option<Self> {
-        (getpid() == Pid::INIT).then_some(Self(()))
+    /// We, if we are PID 1. What we start may have `max_processes` at once where our user namespace is our own: the kernel counts
+    /// by uid and user namespace, and outside of one all agents of the node have the same uid.
+    pub fn new(max_processes: u64) -> Option<Self> {
+        let own = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map));
+        (getpid() == Pid::INIT).then_some(Self { max_processes: own.then_some(max_processes) })
+    }
+
+    /// Starts the program, with `input` to read. With a terminal it gets ours instead, and stays in our group so that the
+    /// terminal's signals reach it.
+    pub fn start(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8], tty: bool) -> io::Result<Started> {
+        let mut prepared = prepare(command, environment)?;
+        if tty {
+            prepared.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        } else {
+            prepared.stdin(reading(input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        }
+        // Never waited for by this handle: reaping is done in one place, for everybody.
+        let mut child = self.spawn(&mut prepared)?;
+        let output = child.stdout.take().zip(child.stderr.take());
+        Ok(Started { pid: i32::try_from(child.id()).unwrap_or(0), output })
+    }
+
+    /// Starts a hook, in a group of its own, with `input` to read; what it writes goes to our own output.
+    pub fn start_hook(self, command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
+        let mut prepared = prepare(command, environment)?;
+        prepared.stdin(reading(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
+        Ok(i32::try_from(self.spawn(&mut prepared)?.id()).unwrap_or(0))
+    }
+
+    /// A child has our limit as it is at that moment, and then its own, for good. Ours is a little higher: a program that has all
+    /// the processes that it may have does not keep us from starting a hook.
+    fn spawn(self, prepared: &mut Command) -> io::Result<Child> {
+        let ours = getrlimit(Resource::Nproc);
+        let Some(limit) = self.max_processes.map(|limit| ours.maximum.map_or(limit, |most| limit.min(most))) else {
+            return prepared.spawn();
+        };
+        let reserved = ours.maximum.map_or(limit + RESERVE, |most| most.min(limit + RESERVE));
+        setrlimit(Resource::Nproc, Rlimit { current: Some(reserved), maximum: ours.maximum })?;
+        let child = prepared.spawn();
+        setrlimit(Resource::Nproc, ours)?;
+        let child = child?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let _ = prlimit(pid, Resource::Nproc, Rlimit { current: Some(limit), maximum: Some(limit) }); // it may have ended
+        Ok(child)
     }
 
     /// The next change of any child or orphan.
@@ -94,6 +142,11 @@ impl Init {
             let _ = kill_process_group(leader, Signal::KILL); // it may have ended
         }
     }
+}
+
+/// Whether a map of uids is that of the node itself.
+fn is_initial(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Whether a process is stopped, as its entry in /proc says. `None`: it is not there.
@@ -160,28 +213,6 @@ pub struct Started {
     pub output: Option<(std::process::ChildStdout, std::process::ChildStderr)>,
 }
 
-/// Starts the program, with `input` to read. With a terminal it gets ours instead, and stays in our group so that the
-/// terminal's signals reach it.
-pub fn start(command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8], tty: bool) -> io::Result<Started> {
-    let mut prepared = prepare(command, environment)?;
-    if tty {
-        prepared.stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
-    } else {
-        prepared.stdin(reading(input)?).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    }
-    // Never waited for by this handle: reaping is done in one place, for everybody.
-    let mut child = prepared.spawn()?;
-    let output = child.stdout.take().zip(child.stderr.take());
-    Ok(Started { pid: i32::try_from(child.id()).unwrap_or(0), output })
-}
-
-/// Starts a hook, in a group of its own, with `input` to read; what it writes goes to our own output.
-pub fn start_hook(command: &[OsString], environment: &BTreeMap<String, OsString>, input: &[u8]) -> io::Result<i32> {
-    let mut prepared = prepare(command, environment)?;
-    let child = prepared.stdin(reading(input)?).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0).spawn()?;
-    Ok(i32::try_from(child.id()).unwrap_or(0))
-}
-
 fn prepare(command: &[OsString], environment: &BTreeMap<String, OsString>) -> io::Result<Command> {
     let (program, arguments) = command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
     let mut prepared = Command::new(program);
@@ -195,7 +226,13 @@ mod tests {
 
     #[test]
     fn only_pid_1_can_kill_everything() {
-        assert!(Init::new().is_none(), "the tests' own process is not PID 1 of a container");
+        assert!(Init::new(1).is_none(), "the tests' own process is not PID 1 of a container");
+    }
+
+    #[test]
+    fn only_a_user_namespace_of_our_own_is_not_the_nodes() {
+        assert!(is_initial("         0          0 4294967295\n"));
+        assert!(!is_initial("0 65536 65536\n") && !is_initial("10001 10001 1\n") && !is_initial("0 0 65536\n"));
     }
 
     #[test]
@@ -235,6 +272,6 @@ mod tests {
 
     #[test]
     fn an_empty_command_is_an_error() {
-        assert!(start(&[], &BTreeMap::new(), b"", false).is_err());
+        assert!(prepare(&[], &BTreeMap::new()).is_err());
     }
 }
