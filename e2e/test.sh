@@ -4,6 +4,7 @@
 # CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster anyway.
 # E2E_AGAIN=N: up to N tests that failed beside the others are run once more, by themselves; what passes then is named as
 # unsteady, which is a fault to look for, and fails nothing. Default 0: whoever runs this by hand wants to know at once.
+# E2E_LONG=1: also what is left out because it only takes longer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # A checkout's own cluster may be in use: tests have another one.
@@ -86,6 +87,7 @@ if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; el
 
 step "what every other test would feel: one after the other, with the cluster to itself"
 steady target/e2e-alone.log --test-threads 1 ::alone_
+if [ "${E2E_LONG:-}" = 1 ]; then e2e --test-threads 1 --ignored ::alone_; fi
 
 step "the documentation: links, commands, and its examples as the API server takes them"
 "${cluster[@]}" run tests/docs.sh

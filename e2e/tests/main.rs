@@ -23,6 +23,7 @@ mod identity;
 mod life;
 mod model_circuits;
 mod models;
+mod nodes;
 mod notifications;
 mod outages;
 mod pod_walls;

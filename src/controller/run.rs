@@ -128,7 +128,7 @@ async fn stand_and_lead(
     let Won { leadership, resource_version, keeper } = won;
     let mut watches = JoinSet::new();
     let disappearances = Disappearances::default();
-    let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances);
+    let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances, &metrics);
     let (desk, looks) = Desk::new();
     let queues = Queues::default();
     work::watch::start(&mut watches, &client, settings.namespace.as_deref(), &desk, &queues);

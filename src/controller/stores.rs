@@ -1,12 +1,13 @@
 //! What is watched, how it is pruned, and which event makes whom look again.
 
 mod limits;
+mod nodes;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, Namespace, Node, Pod, PodSpec, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::core::PartialObjectMeta;
@@ -16,6 +17,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use self::nodes::watch_nodes;
 use super::Key;
 use super::agent::Disappearances;
 use super::conditions::find;
@@ -25,6 +27,12 @@ use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
 use crate::cluster::watch::{Change, Named, Tolerant, config, start};
+use crate::telemetry::Metrics;
+
+pub use self::nodes::NodeJudgements;
+
+/// Where the kubelets keep their leases.
+pub const NODE_LEASES: &str = "kube-node-lease";
 
 /// An AgentPool as stored, which may not fit its type.
 pub type PoolObject = Tolerant<AgentPool>;
@@ -51,6 +59,10 @@ pub struct Stores {
     pub pods: Store<Pod>,
     /// Nodes.
     pub nodes: Store<Node>,
+    /// The leases of their kubelets.
+    pub node_leases: Store<Lease>,
+    /// What those tell of nodes.
+    pub node_judgements: NodeJudgements,
     /// Budgets.
     pub budgets: Store<BudgetObject>,
     /// ClusterBudgets.
@@ -151,6 +163,7 @@ impl Stores {
             "agents",
             "pods",
             "nodes",
+            "leases",
             "budgets",
             "clusterbudgets",
             "grants",
@@ -171,7 +184,7 @@ impl Stores {
                 missing.retain(|name| *name != $name);
             )*};
         }
-        wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "budgets" budgets,
+        wait!("agentpools" pools, "agents" agents, "pods" pods, "nodes" nodes, "leases" node_leases, "budgets" budgets,
             "clusterbudgets" cluster_budgets, "grants" grants, "breakers" breakers, "namespaces" namespaces, "resourcequotas" quotas,
             "limitranges" ranges, "workqueues" queues, "toolsets" toolsets, "networkpolicies" policies, "configmaps" bundles);
         tell(Vec::new());
@@ -179,7 +192,13 @@ impl Stores {
 }
 
 /// Starts every watch on `tasks`. With `namespace`, only that one is served.
-pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, disappearances: &Disappearances) -> (Stores, Triggers) {
+pub fn watch_all(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    namespace: Option<&str>,
+    disappearances: &Disappearances,
+    metrics: &Metrics,
+) -> (Stores, Triggers) {
     let (pool_trigger, pools_again) = due::queue();
     let (agent_trigger, agents_again) = due::queue();
     let (budget_trigger, budgets_again) = due::queue();
@@ -189,7 +208,9 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
     let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone(), breakers_changed.clone());
     let breakers = limits::watch_breakers(tasks, scoped(client, namespace), breakers_changed.clone());
     let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
-    let nodes = watch_nodes(tasks, Api::all(client.clone()), wake.clone(), pods.clone());
+    let node_judgements = NodeJudgements::default();
+    let of_nodes = (Api::all(client.clone()), Api::namespaced(client.clone(), NODE_LEASES));
+    let (nodes, node_leases) = watch_nodes(tasks, of_nodes, &node_judgements, wake.clone(), pods.clone(), metrics.clone());
     let limits_changed = Arc::new(Notify::new());
     let budgets = limits::watch_budgets(tasks, scoped(client, namespace), &wake, &pools, &agents, limits_changed.clone());
     let cluster_budgets = limits::watch_cluster_budgets(
@@ -217,6 +238,8 @@ pub fn watch_all(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&st
         agents,
         pods,
         nodes,
+        node_leases,
+        node_judgements,
         budgets,
         cluster_budgets,
         grants,
@@ -331,27 +354,6 @@ fn watch_pods(
             wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
         }
         Change::Listed(_) => wake.agents_where(&agents, |_| true),
-    })
-}
-
-fn watch_nodes(tasks: &mut JoinSet<()>, api: Api<Node>, wake: Wake, pods: Store<Pod>) -> Store<Node> {
-    // Nodes are written for every heartbeat; only what changes an answer wakes anybody.
-    let mut last = HashMap::new();
-    let mut changed = move |node: &Node, now: Option<bool>| {
-        let before = match now {
-            Some(now) => last.insert(node.name_any(), now),
-            None => last.remove(&node.name_any()),
-        };
-        before != now
-    };
-    start(tasks, watcher(api, config()), prune_node, move |change| match change {
-        Change::Present(node) if changed(node, Some(super::agent::reachable(node))) => wake.agents_on(&pods, &node.name_any()),
-        Change::Deleted(node) if changed(node, None) => wake.agents_on(&pods, &node.name_any()),
-        Change::Listed(nodes) => {
-            let news = nodes.state().into_iter().filter(|node| changed(node, Some(super::agent::reachable(node))));
-            news.for_each(|node| wake.agents_on(&pods, &node.name_any()));
-        }
-        Change::Present(_) | Change::Deleted(_) => {}
     })
 }
 
@@ -543,19 +545,6 @@ fn prune_pod(pod: &mut Pod) {
     }
 }
 
-/// Of a node only its labels, taints, readiness and runtime features are read.
-fn prune_node(node: &mut Node) {
-    node.metadata.annotations = None;
-    if let Some(status) = node.status.as_mut() {
-        status.images = None;
-        status.allocatable = None;
-        status.capacity = None;
-        status.volumes_attached = None;
-        status.volumes_in_use = None;
-        status.conditions.iter_mut().flatten().for_each(|condition| condition.last_heartbeat_time = None);
-    }
-}
-
 #[cfg(test)]
 impl Stores {
     /// Stores that hold these objects, each by its kind.
@@ -565,6 +554,8 @@ impl Stores {
             agents: holding(objects),
             pods: holding(objects),
             nodes: holding(objects),
+            node_leases: holding(objects),
+            node_judgements: NodeJudgements::default(),
             budgets: holding(objects),
             cluster_budgets: holding(objects),
             grants: holding(objects),

@@ -58,6 +58,8 @@ pub struct Expected {
     pub active: bool,
     /// It is to take nothing new.
     pub paused: bool,
+    /// Its node is not heard of: its silence says nothing.
+    pub excused: bool,
 }
 
 /// What an agent holds, and how long what may take.
@@ -214,6 +216,11 @@ impl Default for One {
 }
 
 impl One {
+    /// Between its reports, as it was told; zero before the first one.
+    fn period(&self) -> Duration {
+        Duration::from_secs(self.report.as_ref().map_or(0, |(report, _)| report.period_seconds.into()))
+    }
+
     /// Whether it is to be remembered when `time` has passed.
     fn stays(&mut self, time: Duration) -> bool {
         self.idle += time;
@@ -505,11 +512,6 @@ impl Live {
         }
     }
 
-    /// Its node is not heard of: its silence says nothing of it.
-    pub fn excuse(&self, uid: &str) {
-        self.lock().attendance.excuse(uid);
-    }
-
     /// The Agent `key` is gone: nothing is remembered of any pod of it.
     pub fn forget(&self, key: &Key) {
         let of_key = |one: &One| one.expected.as_ref().is_some_and(|expected| expected.key == *key);
@@ -557,6 +559,9 @@ impl Live {
         let mut guard = self.lock();
         let State { attendance, agents, gangs: _ } = &mut *guard;
         attendance.tick(time);
+        for (uid, _) in agents.iter().filter(|(_, one)| one.expected.as_ref().is_some_and(|expected| expected.excused)) {
+            attendance.excuse(uid);
+        }
         agents.retain(|uid, one| {
             let stays = one.stays(time);
             if !stays {
@@ -571,13 +576,13 @@ impl Live {
         let (mut changed, mut late) = (Vec::new(), Vec::new());
         for (uid, one) in agents.iter_mut() {
             let Some(expected) = &one.expected else { continue };
-            let period = one.report.as_ref().map_or(0, |(report, _)| report.period_seconds);
+            let period = one.period();
             let facts = health::Facts {
                 registered: expected.registered || one.registered,
                 started: expected.started || one.started,
                 startup: expected.startup,
                 times: attendance.times(uid),
-                timeout: expected.timeout.max(Duration::from_secs(period.into()).saturating_mul(PERIODS)),
+                timeout: expected.timeout.max(period.saturating_mul(PERIODS)),
                 // It stays so until it is heard: when what was down comes back, the last ones to be heard are few.
                 with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), attendance.via(uid)),
                 active: expected.active,
@@ -612,11 +617,11 @@ impl Hand {
         }
     }
 
-    /// What the monitor looks at. `period`: seconds between reports, as the agent was told.
-    fn facts(&self, period: u32) -> health::Work {
+    /// What the monitor looks at. `period`: between reports, as the agent was told.
+    fn facts(&self, period: Duration) -> health::Work {
         let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
         // A lease cannot be shorter than what its holder was told about reporting.
-        let periods = Duration::from_secs(period.into()).saturating_mul(PERIODS);
+        let periods = period.saturating_mul(PERIODS);
         health::Work {
             lease: (*lease).max(periods),
             stall: *stall,
@@ -648,9 +653,10 @@ impl Silent {
         for (uid, one) in agents {
             let Some(expected) = &one.expected else { continue };
             let times: Times = attendance.times(uid);
-            let period = one.report.as_ref().map_or(0, |(report, _)| report.period_seconds);
+            let period = one.period();
             let lease = one.hand.as_ref().map(|hand| hand.facts(period).lease);
-            let soon = health::soon(times, expected.timeout.min(lease.unwrap_or(Duration::MAX)));
+            let timeout = expected.timeout.max(period.saturating_mul(PERIODS)).min(lease.unwrap_or(Duration::MAX));
+            let soon = health::soon(times, timeout, period);
             add(expected.node.as_deref().map(|node| all.nodes.entry(node.to_owned()).or_default()), soon);
             add(attendance.via(uid).map(|gateway| all.gateways.entry(gateway.to_owned()).or_default()), soon);
         }

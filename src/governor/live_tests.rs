@@ -18,6 +18,7 @@ fn expected(name: &str, node: &str) -> Expected {
         node: Some(node.into()),
         active: false,
         paused: false,
+        excused: false,
     }
 }
 const NOW: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
@@ -150,6 +151,52 @@ fn a_silent_agent_is_found_once_and_one_of_many_later() {
         live.tick(second);
     }
     assert!(matches!(live.view("b0").expect("a view").finding, Finding::HeartbeatLost(_)), "not for ever");
+}
+
+#[test]
+fn an_agent_whose_node_is_not_heard_of_is_never_silent_and_begins_anew_when_it_is() {
+    let live = Live::new(1);
+    let _session = live.session("g".into());
+    let second = Duration::from_secs(1);
+    live.expect("a", Expected { excused: true, ..expected("a", "n") });
+    for _ in 0..600 {
+        assert!(live.tick(second).is_empty());
+    }
+    live.expect("a", expected("a", "n"));
+    for _ in 0..5 {
+        assert!(live.tick(second).is_empty(), "it has all the time that it may be silent");
+    }
+    assert_eq!(live.tick(second).len(), 1);
+}
+
+#[test]
+fn those_whose_last_words_are_two_periods_apart_are_silent_together() {
+    let live = Live::new(1);
+    let _session = live.session("g".into());
+    let report = |names: &[String]| {
+        for name in names {
+            live.reported(name, "g", Report { period_seconds: 10, ..report() }, NOW);
+        }
+    };
+    let second = Duration::from_secs(1);
+    // A third of the time-out is less than two periods. Five are stopped twenty seconds after the last word of the first.
+    let names: Vec<String> = (0..6).map(|at| format!("b{at}")).collect();
+    names.iter().for_each(|name| live.expect(name, Expected { timeout: 30 * second, ..expected(name, "n") }));
+    report(&names);
+    (0..20).for_each(|_| drop(live.tick(second)));
+    report(&names[1..]);
+    (0..10).for_each(|_| drop(live.tick(second)));
+    assert_eq!(live.view("b0").expect("a view").finding, Finding::SilentWithMany);
+    report(&names[1..]);
+    // One alone is found as before.
+    report(&names[..1]);
+    (0..30).for_each(|at| {
+        if at % 10 == 5 {
+            report(&names[1..]);
+        }
+        drop(live.tick(second));
+    });
+    assert_eq!(live.view("b0").expect("a view").finding, Finding::HeartbeatLost(30 * second));
 }
 
 #[test]

@@ -91,6 +91,11 @@ struct Notified {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct InState {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Missed {
     objective: &'static str,
 }
@@ -224,6 +229,7 @@ struct Inner {
     first_bytes: Family<OfDialect, Histogram, fn() -> Histogram>,
     notifications: Family<Notified, Counter>,
     connections: Connections,
+    nodes: Family<InState, Gauge>,
     leader: Gauge,
     epoch: Gauge<f64, AtomicU64>,
 }
@@ -278,6 +284,8 @@ impl Default for Metrics {
         let notifications = Family::default();
         registry.register("notifications", "Tries to tell a webhook, by outcome, and notices that were lost", notifications.clone());
         let connections = Connections::register(&mut registry);
+        let nodes = Family::default();
+        registry.register("nodes", "Nodes by whether they are heard of", nodes.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 while this process leads", leader.clone());
         let epoch = Gauge::default();
@@ -304,6 +312,7 @@ impl Default for Metrics {
             first_bytes,
             notifications,
             connections,
+            nodes,
             leader,
             epoch,
         }))
@@ -379,6 +388,13 @@ impl Metrics {
     /// An item missed an objective of its queue.
     pub fn objective_missed(&self, objective: &'static str) {
         self.0.missed.get_or_create(&Missed { objective }).inc();
+    }
+
+    /// So many nodes are in each state.
+    pub fn nodes(&self, by_state: &[(&'static str, i64)]) {
+        for (state, many) in by_state {
+            self.0.nodes.get_or_create(&InState { state }).set(*many);
+        }
     }
 
     /// How all limits stand. Those that are not among them are shown no more.

@@ -7,6 +7,7 @@
 //! force, a goodbye it said, and that it goes to sleep, is stored before its pod is touched: whoever leads next goes on with
 //! it.
 
+use crate::node_liveness::Reach;
 use crate::preflight;
 use crate::presence::Verdict;
 
@@ -114,8 +115,8 @@ pub struct Observed {
     pub stage: Stage,
     /// It carries a deletion time.
     pub deleting: bool,
-    /// Its node is not heard of.
-    pub node_unreachable: bool,
+    /// Whether its node is heard of.
+    pub node: Reach,
     /// It was asked to end, and should have been gone for a while.
     pub overdue: bool,
 }
@@ -313,8 +314,8 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
         return (Step::None, State::Keep);
     }
     match pod {
-        Pod::Ours(Observed { deleting: true, node_unreachable: true, .. }) => (Step::None, State::Unreachable),
-        Pod::Ours(Observed { deleting: true, overdue: true, .. }) => (Step::ForcePod, State::Stopping),
+        Pod::Ours(Observed { deleting: true, node: Reach::Unreachable, .. }) => (Step::None, State::Unreachable),
+        Pod::Ours(Observed { deleting: true, overdue: true, node: Reach::Heard, .. }) => (Step::ForcePod, State::Stopping),
         Pod::Ours(Observed { deleting: true, .. }) => (Step::None, State::Stopping),
         Pod::Ours(Observed { deleting: false, .. }) => (Step::DeletePod, State::Stopping),
         Pod::Foreign => (Step::DeleteForeignPod, State::Stopping),
@@ -356,11 +357,14 @@ impl How {
 }
 
 fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
-    let Observed { stage, deleting, node_unreachable, overdue } = observed;
+    let Observed { stage, deleting, node, overdue } = observed;
+    // On a node that is not heard of nobody would do as told, and nobody on it is to blame for anything.
+    let (unreachable, heard) = (*node == Reach::Unreachable, *node == Reach::Heard);
+    let overdue = *overdue && heard;
     match stage {
         // Its object goes next: while that has the name, there can be no other. One whose node is away may stay for long.
         Stage::Succeeded | Stage::Failed(_) if *deleting && how.sleeps() => {
-            (Step::None, if *node_unreachable { State::Unreachable } else { State::Hibernating })
+            (Step::None, if unreachable { State::Unreachable } else { State::Hibernating })
         }
         // Told to go, it went.
         Stage::Succeeded | Stage::Failed(_) if how.sleep == Sleep::Begun && how.sleeps() => (Step::DeletePod, State::Hibernating),
@@ -368,14 +372,14 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
         Stage::Succeeded | Stage::Failed(_) if *deleting => (Step::None, State::Ended(how.end(End::PodGone))),
         Stage::Succeeded => (Step::None, State::Ended(how.end(End::Succeeded))),
         Stage::Failed(message) => (Step::None, State::Ended(how.end(End::Failed(message.clone())))),
-        Stage::Pending(_) | Stage::Running { .. } if *node_unreachable => (Step::None, State::Unreachable),
+        Stage::Pending(_) | Stage::Running { .. } if unreachable => (Step::None, State::Unreachable),
         Stage::Pending(_) | Stage::Running { .. } if how.condemned => {
-            (if *deleting && !*overdue { Step::None } else { Step::ForcePod }, State::Condemned(None))
+            (if *deleting && !overdue { Step::None } else { Step::ForcePod }, State::Condemned(None))
         }
         // The kubelet kills what outlives its grace; should it not, it is told so with the shortest one.
         Stage::Pending(_) | Stage::Running { .. } if *deleting => {
             let state = if how.sleeps() { State::Hibernating } else { State::Stopping };
-            (if *overdue { Step::ForcePod } else { Step::None }, state)
+            (if overdue { Step::ForcePod } else { Step::None }, state)
         }
         Stage::Pending(_) | Stage::Running { .. } if how.goodbye => (Step::DeletePod, State::Stopping),
         Stage::Pending(_) | Stage::Running { .. } if how.sleep == Sleep::Begun => (Step::DeletePod, State::Hibernating),
@@ -383,12 +387,14 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
         Stage::Pending(_) | Stage::Running { .. } if how.sleep == Sleep::Wanted && !life.active && !life.paused => {
             (Step::None, State::Hibernating)
         }
-        Stage::Pending(_) | Stage::Running { .. } if life.give_up.is_some() => (Step::None, State::Condemned(life.give_up.clone())),
-        Stage::Pending(hindrance) if life.start_overdue => {
+        Stage::Pending(_) | Stage::Running { .. } if heard && life.give_up.is_some() => {
+            (Step::None, State::Condemned(life.give_up.clone()))
+        }
+        Stage::Pending(hindrance) if heard && life.start_overdue => {
             let why = hindrance.as_ref().map_or_else(|| "its containers did not start".to_owned(), |hindrance| hindrance.message.clone());
             (Step::None, State::Condemned(Some((GiveUp::StartTimedOut, why))))
         }
-        Stage::Running { .. } if life.start_overdue => {
+        Stage::Running { .. } if heard && life.start_overdue => {
             let why = life.walls_down.as_ref().map_or_else(
                 || {
                     if life.registered {

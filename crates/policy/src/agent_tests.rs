@@ -33,7 +33,7 @@ fn running(life: Life) -> Facts {
     Facts { life, ..facts(true, ours(Stage::Running { ready: true })) }
 }
 fn ours(stage: Stage) -> Pod {
-    Pod::Ours(Observed { stage, deleting: false, node_unreachable: false, overdue: false })
+    Pod::Ours(Observed { stage, deleting: false, node: Reach::Heard, overdue: false })
 }
 const ABSENT: Pod = Pod::Absent(Verdict::Gone);
 
@@ -77,9 +77,10 @@ fn what_hinders_is_told_and_not_retried_blindly() {
 fn a_deleted_agent_goes_only_after_its_pod() {
     let deleting = |recorded, pod| Facts { deleting: true, ..facts(recorded, pod) };
     assert_eq!(plan(&deleting(true, ours(Stage::Running { ready: true }))).0, Step::DeletePod);
-    let stopping = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: false, overdue: false });
+    let stopping = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node: Reach::Heard, overdue: false });
     assert_eq!(plan(&deleting(true, stopping)).0, Step::None);
-    let unreachable = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: true, overdue: false });
+    let unreachable =
+        Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node: Reach::Unreachable, overdue: false });
     assert_eq!(plan(&deleting(true, unreachable)).1, State::Unreachable, "it does not hold its place for ever");
     assert_eq!(plan(&deleting(true, Pod::Absent(Verdict::Unknown))).0, Step::None);
     assert_eq!(plan(&deleting(true, ABSENT)).0, Step::RemoveFinalizer);
@@ -96,7 +97,7 @@ fn an_agent_goes_to_sleep_only_after_that_is_stored_and_with_its_grace() {
     assert_eq!(plan(&wanted), (Step::None, State::Hibernating), "stored before its pod is touched");
     let begun = Facts { sleep: Sleep::Begun, ..wanted.clone() };
     assert_eq!(plan(&begun), (Step::DeletePod, State::Hibernating));
-    let at = |overdue| Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: false, overdue });
+    let at = |overdue| Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node: Reach::Heard, overdue });
     assert_eq!(plan(&Facts { pod: at(false), ..begun.clone() }), (Step::None, State::Hibernating));
     assert_eq!(plan(&Facts { pod: at(true), ..begun.clone() }), (Step::ForcePod, State::Hibernating));
     assert_eq!(plan(&Facts { pod: ABSENT, ..begun.clone() }), (Step::None, State::Hibernated));
@@ -119,12 +120,12 @@ fn who_holds_something_or_is_held_does_not_go_to_sleep() {
 #[test]
 fn how_a_program_takes_it_that_its_pod_is_given_back_says_nothing() {
     for stage in [Stage::Succeeded, Stage::Failed("exit code 143".into())] {
-        let shown = |deleting, node_unreachable| Observed { stage: stage.clone(), deleting, node_unreachable, overdue: false };
+        let shown = |deleting, node| Observed { stage: stage.clone(), deleting, node, overdue: false };
         let of = |shown, sleep| plan(&Facts { sleep, ..facts(true, Pod::Ours(shown)) });
-        assert_eq!(of(shown(true, false), Sleep::Begun), (Step::None, State::Hibernating), "its object has the name");
-        assert_eq!(of(shown(false, false), Sleep::Begun), (Step::DeletePod, State::Hibernating), "it went when it was told to");
-        assert_eq!(of(shown(true, true), Sleep::Begun), (Step::None, State::Unreachable), "it holds no place for ever");
-        let by_itself = of(shown(false, false), Sleep::Wanted);
+        assert_eq!(of(shown(true, Reach::Heard), Sleep::Begun), (Step::None, State::Hibernating), "its object has the name");
+        assert_eq!(of(shown(false, Reach::Heard), Sleep::Begun), (Step::DeletePod, State::Hibernating), "it went when it was told to");
+        assert_eq!(of(shown(true, Reach::Unreachable), Sleep::Begun), (Step::None, State::Unreachable), "it holds no place for ever");
+        let by_itself = of(shown(false, Reach::Heard), Sleep::Wanted);
         assert!(matches!(by_itself, (Step::None, State::Ended(End::Succeeded | End::Failed(_)))), "nobody had asked: {by_itself:?}");
     }
 }
@@ -165,15 +166,37 @@ fn an_orphan_without_a_pool_is_collected() {
 #[test]
 fn a_pod_that_was_deleted_is_told_as_that_however_its_program_ended() {
     for stage in [Stage::Succeeded, Stage::Failed("exit code 143".into())] {
-        let pod = Pod::Ours(Observed { stage, deleting: true, node_unreachable: false, overdue: false });
+        let pod = Pod::Ours(Observed { stage, deleting: true, node: Reach::Heard, overdue: false });
         assert_eq!(plan(&facts(true, pod)).1, State::Ended(End::PodGone));
     }
 }
 
 #[test]
 fn an_unreachable_node_is_said_before_anything_else_of_a_living_pod() {
-    let pod = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: true, overdue: false });
+    let pod = Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node: Reach::Unreachable, overdue: false });
     assert_eq!(plan(&facts(true, pod)).1, State::Unreachable);
+}
+
+#[test]
+fn on_a_node_that_is_silent_with_others_nobody_is_replaced_or_given_up() {
+    let on = |node, deleting, overdue| Pod::Ours(Observed { stage: Stage::Running { ready: false }, deleting, node, overdue });
+    let silent = || on(Reach::Silent, false, false);
+    assert_eq!(plan(&facts(true, silent())), (Step::None, State::Running(Doing::Idle)), "it counts as before");
+    let why = Some((GiveUp::LeaseExpired, "silent for 60 s".to_owned()));
+    let give_up = |node| plan(&Facts { life: Life { give_up: why.clone(), ..life() }, ..facts(true, on(node, false, false)) });
+    assert_eq!(give_up(Reach::Heard).1, State::Condemned(why.clone()));
+    assert_eq!(give_up(Reach::Silent), (Step::None, State::Running(Doing::Idle)));
+    for stage in [Stage::Running { ready: false }, Stage::Pending(None)] {
+        let pod = Pod::Ours(Observed { stage, deleting: false, node: Reach::Silent, overdue: false });
+        let (step, state) = plan(&Facts { life: Life { start_overdue: true, ..life() }, ..facts(true, pod) });
+        assert!(step == Step::None && !matches!(state, State::Condemned(_)), "{state:?}");
+    }
+    // Its kubelet does not hear that it is to hurry. What was decided before is still asked for, once.
+    let leaving = || on(Reach::Silent, true, true);
+    assert_eq!(plan(&Facts { goodbye: true, ..facts(true, leaving()) }), (Step::None, State::Stopping));
+    assert_eq!(plan(&Facts { deleting: true, ..facts(true, leaving()) }), (Step::None, State::Stopping));
+    assert_eq!(plan(&Facts { condemned: true, ..facts(true, leaving()) }), (Step::None, State::Condemned(None)));
+    assert_eq!(plan(&Facts { condemned: true, ..facts(true, silent()) }), (Step::ForcePod, State::Condemned(None)));
 }
 
 #[test]
@@ -208,7 +231,7 @@ fn an_agent_at_work_is_not_starting_whatever_a_kubelet_that_came_again_says_of_i
 fn a_stored_goodbye_ends_the_pod_with_its_grace_and_then_by_force() {
     let said = Facts { goodbye: true, ..running(life()) };
     assert_eq!(plan(&said), (Step::DeletePod, State::Stopping));
-    let at = |overdue| Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node_unreachable: false, overdue });
+    let at = |overdue| Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: true, node: Reach::Heard, overdue });
     assert_eq!(plan(&Facts { pod: at(false), ..said.clone() }), (Step::None, State::Stopping));
     assert_eq!(plan(&Facts { pod: at(true), ..said.clone() }), (Step::ForcePod, State::Stopping));
     assert_eq!(plan(&Facts { pod: ABSENT, ..said.clone() }).1, State::Ended(End::Goodbye));
@@ -224,7 +247,7 @@ fn nothing_is_ended_by_force_before_that_is_stored() {
     assert_eq!(plan(&stored), (Step::ForcePod, State::Condemned(None)), "whatever it reports since");
     assert_eq!(plan(&Facts { pod: ABSENT, ..stored.clone() }).1, State::Ended(End::Forced));
     let unreachable =
-        Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: false, node_unreachable: true, overdue: false });
+        Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting: false, node: Reach::Unreachable, overdue: false });
     assert_eq!(plan(&Facts { pod: unreachable, ..stored }).1, State::Unreachable, "nobody there would do it");
 }
 

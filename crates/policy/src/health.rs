@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::attendance::Times;
 
-/// Below this distance from the end of its patience an agent is about to be given up.
+/// Below this distance from the end of its patience, or two of its periods, an agent is about to be given up.
 pub const SOON: Duration = Duration::from_secs(30);
 /// So many about to be given up at once, and more than half of their node's or gateway's: something of ours is down.
 pub const MANY: usize = 5;
@@ -121,9 +121,10 @@ fn look_at_work(work: &Work, times: Times, with_many: bool, paused: bool) -> Opt
     (still >= stall).then_some(Finding::ItemStalled(still))
 }
 
-/// Whether an agent is about to be given up for its silence.
-pub fn soon(times: Times, timeout: Duration) -> bool {
-    times.unheard.saturating_add(SOON.min(timeout / 3)) >= timeout
+/// Whether an agent, which reports each `period`, is about to be given up for its silence. What stops many at once stops them
+/// somewhere between two reports of each, and one of those may be late: so two periods are the least by which they differ.
+pub fn soon(times: Times, timeout: Duration, period: Duration) -> bool {
+    times.unheard.saturating_add(SOON.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
 }
 
 /// Whether so many of a group (a node's, a gateway's) are about to be given up that the group is to blame.
@@ -216,6 +217,9 @@ mod tests {
     #[test]
     fn a_group_is_to_blame_when_more_than_half_and_at_least_five_are_silent() {
         assert!(!many(4, 4) && many(5, 9) && !many(5, 10));
-        assert!(soon(facts(40, 0, 0).times, MINUTE) && !soon(facts(39, 0, 0).times, MINUTE), "a third of a short time-out");
+        let soon = |unheard, period| soon(facts(unheard, 0, 0).times, MINUTE, Duration::from_secs(period));
+        for (period, from) in [(0, 40), (10, 40), (11, 38), (20, 20)] {
+            assert!(soon(from, period) && !soon(from - 1, period), "a third of a short time-out, and never less than two periods");
+        }
     }
 }

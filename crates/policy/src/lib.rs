@@ -15,6 +15,7 @@ pub mod gang;
 pub mod health;
 pub mod hub;
 pub mod lease;
+pub mod node_liveness;
 pub mod outbox;
 pub mod pace;
 pub mod places;

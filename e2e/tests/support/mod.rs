@@ -12,6 +12,7 @@ pub mod history;
 pub mod kept;
 pub mod kills;
 pub mod models;
+pub mod neighbours;
 pub mod node;
 pub mod operator;
 pub mod proxy;

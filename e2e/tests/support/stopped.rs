@@ -1,4 +1,4 @@
-//! What stands still until it is let go: sidecars of pods, and the node's kubelet. A test that fails lets go too.
+//! What stands still until it is let go: sidecars of pods, the node's kubelet, and the API server. A test that fails lets go too.
 
 use std::process::Command;
 
@@ -52,6 +52,23 @@ impl Drop for Away {
             Kubelet::Stopped => cluster(&["resume", "kubelet"]),
             Kubelet::Killed => cluster(&["up"]), // starts what is dead
         }
+    }
+}
+
+/// The local cluster's API server: everybody's. A test that takes it away must be alone.
+pub struct ApiServer(());
+
+impl ApiServer {
+    /// Stops it until this is dropped. Connections stay open, and nobody answers on them.
+    pub fn away() -> Self {
+        cluster(&["pause", "apiserver"]);
+        Self(())
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        cluster(&["resume", "apiserver"]);
     }
 }
 

@@ -1,10 +1,12 @@
-//! What was last seen of pods that disappeared. Only memory: a new leader knows nothing of it and asks the node instead.
+//! What was last seen of pods that disappeared, and since when we see pods leave. Only memory: a new leader knows nothing of
+//! it, and asks the node instead, or begins to count.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::pod_view::all_ended;
 use crate::cluster::clock::BootTime;
@@ -23,6 +25,15 @@ pub struct Disappearances(Arc<Mutex<Known>>);
 struct Known {
     last: HashMap<String, (LastSeen, Option<String>)>,
     missing: HashMap<String, Missing>,
+    leaving: HashMap<String, Leaving>,
+}
+
+/// Since when we see that a pod was asked to leave.
+#[derive(Clone, Debug)]
+struct Leaving {
+    since: BootTime,
+    /// Its deletion time: asked again to leave, with a shorter grace, it has another one. Compared with itself only.
+    asked: Time,
 }
 
 /// Since when a pod is missing while nothing speaks against its end.
@@ -42,12 +53,28 @@ impl Disappearances {
         if known.last.len() >= KEPT {
             known.last.clear();
         }
+        known.leaving.remove(&uid);
         known.last.insert(uid, (if all_ended(pod) { LastSeen::Ended } else { LastSeen::Running }, node));
     }
 
     /// What was last seen of it, and on which node.
     pub fn last_seen(&self, uid: &str) -> (LastSeen, Option<String>) {
         self.lock().last.get(uid).cloned().unwrap_or((LastSeen::Unknown, None))
+    }
+
+    /// For how long we have seen that it was asked to leave, the last time it was.
+    pub fn leaving_for(&self, pod: &Pod) -> Duration {
+        let (Some(uid), Some(asked)) = (pod.metadata.uid.as_ref(), pod.metadata.deletion_timestamp.as_ref()) else { return Duration::ZERO };
+        let begun = || Leaving { since: BootTime::now(), asked: asked.clone() };
+        let mut known = self.lock();
+        if known.leaving.len() >= KEPT && !known.leaving.contains_key(uid) {
+            known.leaving.clear();
+        }
+        let leaving = known.leaving.entry(uid.clone()).or_insert_with(begun);
+        if leaving.asked != *asked {
+            *leaving = begun();
+        }
+        leaving.since.elapsed()
     }
 
     /// It is missing, and its node is healthy (or not known): for how long, as far as that proves anything. `renewed` is the
@@ -69,6 +96,7 @@ impl Disappearances {
         let mut known = self.lock();
         known.last.remove(uid);
         known.missing.remove(uid);
+        known.leaving.remove(uid);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -98,6 +126,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_leaves_since_we_saw_it_leave_and_anew_when_it_is_asked_again() {
+        let known = Disappearances::default();
+        let pod = |meta: serde_json::Value| -> Pod { serde_json::from_value(json!({"metadata": meta})).expect("a pod") };
+        let leaving = |asked: &str| pod(json!({"uid": "u", "deletionTimestamp": asked}));
+        let long = Duration::from_secs(3600);
+        let long_ago = |asked: &str| {
+            let asked = leaving(asked).metadata.deletion_timestamp.expect("a time");
+            known.lock().leaving.insert("u".into(), Leaving { since: BootTime::default(), asked });
+        };
+        assert_eq!(known.leaving_for(&pod(json!({"uid": "u"}))), Duration::ZERO, "it stays");
+        assert!(known.leaving_for(&leaving("2000-01-01T00:00:00Z")) < long, "a clock that is behind ours");
+        long_ago("2000-01-01T00:00:00Z");
+        let since_boot = known.leaving_for(&leaving("2000-01-01T00:00:00Z"));
+        assert!(since_boot > Duration::ZERO && known.leaving_for(&leaving("2000-01-01T00:00:00Z")) >= since_boot);
+        assert!(known.leaving_for(&leaving("1999-12-31T23:59:50Z")) < since_boot, "it was asked again");
+        long_ago("2000-01-01T00:00:00Z");
+        known.saw_deletion(&leaving("2000-01-01T00:00:00Z"));
+        assert!(known.lock().leaving.is_empty(), "it is gone");
+    }
+
+    #[test]
     fn a_node_whose_lease_stands_still_proves_nothing() {
         let known = Disappearances::default();
         let long_ago = Missing { since: BootTime::default(), renewed: Some("t1".into()) };
@@ -115,7 +164,9 @@ mod tests {
             let pod = serde_json::from_value(json!({"metadata": {"uid": uid}})).expect("a pod");
             known.saw_deletion(&pod);
             assert_ne!(known.last_seen(&uid).0, LastSeen::Unknown);
+            let leaves = json!({"uid": format!("l{at}"), "deletionTimestamp": "2000-01-01T00:00:00Z"});
+            known.leaving_for(&serde_json::from_value(json!({"metadata": leaves})).expect("a pod"));
         }
-        assert!(known.lock().last.len() <= KEPT);
+        assert!(known.lock().last.len() <= KEPT && known.lock().leaving.len() <= KEPT);
     }
 }

@@ -10,9 +10,10 @@ use super::{status, supervise};
 use crate::api::{Agent, names};
 use crate::controller::context::{Context, Key};
 use crate::governor::live::Expected;
-use crate::policy::agent::{Doing, Sleep, State};
+use crate::policy::agent::{Doing, Pod, Sleep, State};
 use crate::policy::budget::Key as TokenKey;
 use crate::policy::hub::{Action, Decision, Signal};
+use crate::policy::node_liveness::Reach;
 use crate::wire::agent::Directive;
 use crate::wire::follow::Message;
 
@@ -28,9 +29,6 @@ pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, s
     }
     if let Some(status) = &agent.status {
         context.live.asks_stored(&pod.uid, status::asked(status));
-    }
-    if *state == State::Unreachable {
-        context.live.excuse(&pod.uid);
     }
     if observed.facts.condemned {
         return context.live.revoke(&pod.uid);
@@ -71,6 +69,7 @@ pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, s
             node: Some(node),
             active: life.active,
             paused: life.paused,
+            excused: matches!(&observed.facts.pod, Pod::Ours(shown) if shown.node != Reach::Heard),
         };
         context.live.expect(&pod.uid, expected);
     }

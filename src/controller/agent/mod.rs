@@ -36,7 +36,6 @@ use crate::policy::publish::{Change, When};
 pub use build::{claim as claim_of, owner};
 pub use disappear::Disappearances;
 pub use observe::Observed;
-pub use pod_view::reachable;
 pub use status::{hindrance_of, hindrance_reason};
 use supervise::Pause;
 pub use supervise::{condemned, held_by_supervisor};

@@ -15,7 +15,7 @@ use crate::cluster::Error;
 use crate::controller::agent_pool::{missing_references, unsupported};
 use crate::controller::conditions::find;
 use crate::controller::context::{Context, Key};
-use crate::controller::stores::PoolObject;
+use crate::controller::stores::{NODE_LEASES, PoolObject};
 use crate::controller::walls;
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::live::View;
@@ -23,10 +23,8 @@ use crate::governor::work::room::Holding;
 use crate::policy::agent::{Facts, Hindrance, HindranceKind, Observed as PodObserved, Pod as PodFact, Sleep, Spawn, Stage};
 use crate::policy::budget::{Key as TokenKey, Obstacle};
 use crate::policy::hub;
+use crate::policy::node_liveness::Reach;
 use crate::policy::presence::{NodeState, Verdict, judge};
-
-/// Where the kubelets keep their leases.
-const NODE_LEASES: &str = "kube-node-lease";
 
 /// What is known.
 pub struct Observed {
@@ -72,7 +70,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
     let watched = cached.is_some();
     let (fact, pod) = match (cached, recorded) {
-        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(&pod, context), Some(pod)),
+        (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(agent, &pod, context), Some(pod)),
         (Some(_), None) => (PodFact::Foreign, None),
         (None, None) => (PodFact::Absent(Verdict::Unknown), None),
         // That an Agent ended was told only when its pod was proved to have.
@@ -88,7 +86,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     };
     // Of a pod that leaves, or whose node is not heard of, silence says nothing.
     let quiet = match &fact {
-        PodFact::Ours(shown) => shown.deleting || shown.node_unreachable,
+        PodFact::Ours(shown) => shown.deleting || shown.node != Reach::Heard,
         PodFact::Foreign | PodFact::Absent(_) => true,
     };
     let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
@@ -192,9 +190,13 @@ async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Res
     Ok(live.is_none_or(|parent| over(&parent)))
 }
 
-fn ours(pod: &Pod, context: &Context) -> PodFact {
+fn ours(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).and_then(|name| context.stores.node(name));
-    PodFact::Ours(pod_view::observed(pod, node.as_deref(), jiff::Timestamp::now()))
+    let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
+    let stored = ready.is_some_and(|ready| ready.reason == reasons::NODE_UNREACHABLE);
+    // A node that is gone says nothing: its pods are collected.
+    let node = node.map_or(Reach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
+    PodFact::Ours(pod_view::observed(pod, node, context.disappearances.leaving_for(pod)))
 }
 
 /// The uid of the pool that owns the Agent; an Agent made by hand may have none.
@@ -251,7 +253,7 @@ async fn look_for(agent: &Agent, recorded: &PodRef, key: &Key, context: &Context
     let live = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
     if let Some(pod) = live.filter(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
         // The cache is behind, or somebody took the pod's labels off and it left our watch: it is ours all the same.
-        return Ok((ours(&pod, context), Some(Arc::new(pod))));
+        return Ok((ours(agent, &pod, context), Some(Arc::new(pod))));
     }
     let (last, seen_on) = context.disappearances.last_seen(&recorded.uid);
     let node = seen_on.or_else(|| agent.status.as_ref().and_then(|status| status.node.clone()));

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodStatus};
 
 use crate::policy::agent::{Hindrance, HindranceKind, Observed, Stage};
+use crate::policy::node_liveness::Reach;
 
 /// Taint by which a person vouches that a node is off.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -10,16 +11,13 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// A pod that is still there so long after its grace is told again, with the shortest one.
 const OVERDUE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What the pod shows; `node` is the one it is on, if that is known.
-pub fn observed(pod: &Pod, node: Option<&Node>, now: jiff::Timestamp) -> Observed {
-    // The deletion time is that of the request, with the grace added.
-    let since = pod.metadata.deletion_timestamp.as_ref().and_then(|time| std::time::Duration::try_from(now.duration_since(time.0)).ok());
-    Observed {
-        overdue: since.is_some_and(|since| since >= OVERDUE),
-        stage: stage(pod),
-        deleting: pod.metadata.deletion_timestamp.is_some(),
-        node_unreachable: node.is_some_and(|node| !reachable(node)),
-    }
+/// What the pod shows. `node`: whether the one it is on is heard of; `leaving_for`: for how long we have seen it leave.
+pub fn observed(pod: &Pod, node: Reach, leaving_for: std::time::Duration) -> Observed {
+    let deleting = pod.metadata.deletion_timestamp.is_some();
+    // Its deletion time is of another machine's clock, and says nothing on ours.
+    let grace = pod.metadata.deletion_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
+    let overdue = deleting && leaving_for >= std::time::Duration::from_secs(grace).saturating_add(OVERDUE);
+    Observed { overdue, stage: stage(pod), deleting, node }
 }
 
 fn stage(pod: &Pod) -> Stage {
@@ -102,12 +100,6 @@ pub fn all_ended(pod: &Pod) -> bool {
     reported && all
 }
 
-/// Whether a node is heard of: its Ready condition is not Unknown.
-pub fn reachable(node: &Node) -> bool {
-    let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == "Ready");
-    ready.is_none_or(|condition| condition.status != "Unknown")
-}
-
 /// Whether a node is heard of and says that it works.
 pub fn healthy(node: &Node) -> bool {
     let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == "Ready");
@@ -164,6 +156,18 @@ mod tests {
             (hindrance.kind, hindrance.message.as_str()),
             (HindranceKind::ImagePull, "ImagePullBackOff: Back-off pulling image \"x\"")
         );
+    }
+
+    #[test]
+    fn a_pod_is_overdue_by_the_time_that_we_saw_it_leave_whatever_other_clocks_say() {
+        let after = |deleted: &str, seconds| {
+            let meta = json!({"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 15});
+            observed(&pod(json!({"metadata": meta})), Reach::Heard, std::time::Duration::from_secs(seconds)).overdue
+        };
+        for deleted in ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"] {
+            assert!(!after(deleted, 24) && after(deleted, 25), "{deleted}");
+        }
+        assert!(!observed(&pod(json!({"metadata": {}})), Reach::Heard, std::time::Duration::MAX).overdue, "nobody asked it to leave");
     }
 
     #[test]

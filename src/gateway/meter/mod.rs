@@ -245,8 +245,8 @@ impl Asking {
         drop(inner);
         self.sent = false;
         let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
-        let (end, late) = (UNSENT, None);
-        let held = Held { meter, pod, id, given, covered, model, bytes, state: Life::Given, end, late };
+        let (end, late, answer_due) = (UNSENT, None, None);
+        let held = Held { meter, pod, id, given, covered, model, bytes, state: Life::Given, end, late, answer_due, hangs: false };
         if kept { Ok(held) } else { Err(unwritten()) }
     }
 }
@@ -297,6 +297,11 @@ pub struct Held {
     state: Life,
     end: End,
     late: Option<Awaited>,
+    /// Of an answer that is not streamed: when its client has waited for so long that, should it leave without one, the
+    /// provider hangs.
+    answer_due: Option<Instant>,
+    /// Its client left after that, and nothing came since.
+    hangs: bool,
 }
 
 impl Held {
@@ -330,8 +335,26 @@ impl Held {
         self.late = Some(Awaited { due, telling: telling.abort_handle() });
     }
 
-    /// It came, or will not.
+    /// Its answer is awaited from now on, all of it at once. It may take long; but a client that has waited for longer than a
+    /// first token may take, and leaves with nothing, has met a provider that hangs.
+    pub fn await_answer(&mut self) {
+        let within = Duration::from_secs(self.given.first_token_seconds.into());
+        self.answer_due = (!within.is_zero()).then(|| Instant::now() + within);
+    }
+
+    /// Its client left, and nothing has come yet. What comes later counts as if it had stayed.
+    pub fn client_left(&mut self, at: Instant) {
+        self.hangs |= self.answer_due.is_some_and(|due| at >= due);
+    }
+
+    /// Something came.
     pub fn first_came(&mut self) {
+        (self.answer_due, self.hangs) = (None, false);
+        self.first_is_over();
+    }
+
+    /// The first token came, or will not.
+    fn first_is_over(&mut self) {
         if let Some(Awaited { due, .. }) = self.late.take().as_ref()
             && Instant::now() >= *due
         {
@@ -384,7 +407,10 @@ impl Held {
         if std::mem::replace(&mut self.state, Life::Ended) != Life::Ended {
             // Only what was counted in full teaches what a byte costs.
             let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
-            self.first_came();
+            self.first_is_over();
+            if self.hangs {
+                self.says(Outcome::Failed { why: Why::Late, retry_after: None });
+            }
             self.meter.end(self.id, usage, quality, self.end, &self.model, bytes);
         }
     }

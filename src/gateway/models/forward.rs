@@ -73,9 +73,13 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     };
     let model = way.model.as_deref().unwrap_or_default();
     let sending = send(&gateway, &pod, (&target, model), counted.as_mut(), sent);
-    let (answered, told_over) = first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
-    if let Some(Counted { held, .. }) = counted.as_mut().filter(|_| told_over) {
-        held.timed_out();
+    let Head { answered, told_over, client_left } =
+        first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
+    if let Some(Counted { held, .. }) = &mut counted {
+        client_left.into_iter().for_each(|at| held.client_left(at));
+        if told_over {
+            held.timed_out();
+        }
     }
     // Dropped, what is held is settled: with nothing if it was not sent, else with the estimate.
     let Some(answered) = answered else {
@@ -146,15 +150,24 @@ async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<T
     turn.map_err(|_| busy())?.map_err(|Full| busy())
 }
 
-/// The head of the answer, for which a client that goes is waited a little longer: `heading` leads nowhere then. None: it did
-/// not come.
+/// What became of the wait for the head of an answer.
+struct Head {
+    /// None: it did not come.
+    answered: Option<Result<Response<Incoming>, Failure>>,
+    /// The client was told that its turn is over.
+    told_over: bool,
+    /// When the client left before it came.
+    client_left: Option<Instant>,
+}
+
+/// The head of the answer, for which we wait a little longer when the client goes: `heading` leads nowhere then.
 async fn first(
     sending: impl Future<Output = Result<Response<Incoming>, Failure>>,
     heading: &mut oneshot::Sender<Headed>,
     ended: &mut (impl Future<Output = ()> + Unpin),
     times: Times,
     turn_over: Option<&Turning>,
-) -> (Option<Result<Response<Incoming>, Failure>>, bool) {
+) -> Head {
     let sending = timeout(times.first_byte, sending);
     tokio::pin!(sending);
     let late = async {
@@ -163,18 +176,20 @@ async fn first(
             None => std::future::pending().await,
         }
     };
-    let told = tokio::select! {
-        answered = &mut sending => return (Some(answered.unwrap_or(Err(Failure::Slow))), false),
-        () = heading.closed() => None,
-        () = ended => None,
-        () = late => turn_over.map(|turn| turn.refusal.clone()),
+    let (told, client_left) = tokio::select! {
+        answered = &mut sending => {
+            return Head { answered: Some(answered.unwrap_or(Err(Failure::Slow))), told_over: false, client_left: None };
+        }
+        () = heading.closed() => (None, Some(Instant::now())),
+        () = ended => (None, None),
+        () = late => (turn_over.map(|turn| turn.refusal.clone()), None),
     };
     // Who was revoked is told at once; who went is not there.
     let nobody = oneshot::channel().0;
     let told_over = told.is_some();
     let _ = std::mem::replace(heading, nobody).send(Err(told.unwrap_or_else(over_and_out)));
     let answered = timeout(times.drain, sending).await.ok();
-    (answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over)
+    Head { answered: answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over, client_left }
 }
 
 /// When a model turn has taken too long, and what its client is told then. The answer is read on for what it used.
@@ -319,6 +334,8 @@ async fn send(
         // Of an answer that is not streamed the first token comes with the last.
         if call.stream() {
             held.await_first();
+        } else {
+            held.await_answer();
         }
     }
     let answer = models.upstream.send(&origin, &call).await.map_err(Failure::Trouble)?;
@@ -382,7 +399,11 @@ impl Passing {
             let until = self.gone_at.map_or(last, |gone| last.min(gone + self.times.drain)).min(Instant::now() + self.times.idle);
             let frame = tokio::select! {
                 frame = timeout_at(until, body.frame()) => frame,
-                () = client_gone(self.giving.as_ref()), if self.giving.is_some() => { self.lose(); continue }
+                () = client_gone(self.giving.as_ref()), if self.giving.is_some() => {
+                    self.lose();
+                    held.iter_mut().for_each(|held| held.client_left(Instant::now()));
+                    continue
+                }
                 () = &mut *ended, if self.giving.is_some() => { self.cut(None); continue }
                 () = sleep_until(turn_over.unwrap_or(last)), if self.giving.is_some() && turn_over.is_some() => {
                     let turn = self.turn_over.take();

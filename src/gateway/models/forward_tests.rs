@@ -166,6 +166,16 @@ async fn a_client_that_leaves_and_a_provider_that_is_not_there() {
     drop(scene.begin("wait", false, 600).await);
     let told = scene.settled(1).await;
     assert_eq!(told.end.outcome, Some(Outcome::Nothing), "it says nothing of the provider");
+    // One that left after it had waited for longer than a first token may take has met a provider that hangs, if nothing comes.
+    let patient = async |script: &str, stream: bool| {
+        let headed = scene.begin(script, stream, 600).await;
+        tokio::time::sleep(Duration::from_millis(u64::from(FIRST_TOKEN) * 1000 + 500)).await;
+        drop(headed);
+    };
+    patient("wait", false).await;
+    assert_eq!(scene.settled(2).await.end.outcome, failed(Why::Late));
+    patient("late-6000", false).await;
+    assert_eq!(scene.settled(3).await.end.outcome, Some(Outcome::Worked), "it was slow, and answered");
     // Who takes a connection and hangs up is no provider.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let origin = format!("https://{}", listener.local_addr().expect("an address"));

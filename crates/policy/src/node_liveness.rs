@@ -1,0 +1,246 @@
+//! Which nodes are unreachable, judged by their leases and by our own clock.
+//!
+//! A node whose kubelet does not renew its lease is not to blame while the API server takes nobody's renewals. So the
+//! silence of a node is counted only while leases of *other* nodes go on, as we see it: each renewal that we see proves that
+//! the API server served since the one before, if that was a moment ago. After a longer gap (the API server was away, a watch
+//! hung, this process slept) every node's silence is counted anew. Renew times are compared with earlier ones of the same
+//! lease only, never with our clock.
+//!
+//! What always holds:
+//! * a node is judged unreachable only after [`Lease::patience`] of such time without a renewal of its own;
+//! * no node is judged while more than half of those that are not judged yet are silent together: then the network between
+//!   the nodes and the API server is to blame, as Kubernetes' own node controller has it. So the only node of a cluster, and
+//!   the last one that is left, are never judged;
+//! * a judgement stays until the node's own lease is renewed. When a disruption ends everybody's silence is counted anew;
+//! * a new leader knows nothing: it judges nobody before it has observed for as long.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a kubelet's lease lasts by default. It is renewed each quarter of that.
+const LEASE: Duration = Duration::from_secs(40);
+/// Leases that say that they last longer are taken for this.
+const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+/// Between two judgements: a judgement looks at all nodes, and in a large cluster there is a renewal each few milliseconds.
+const JUDGE_PERIOD: Duration = Duration::from_secs(1);
+
+/// A node's lease as read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its renew time, in microseconds since the epoch of the node's clock. Only whether it changes counts.
+    pub renewed: i64,
+    /// How long it says that it lasts.
+    pub duration: Duration,
+}
+
+impl Lease {
+    fn duration(&self) -> Duration {
+        self.duration.clamp(LEASE, LONGEST_LEASE)
+    }
+
+    /// Silence after which a node is unreachable: six renewals that did not come. A kubelet whose API server comes back needs
+    /// up to twenty seconds until it renews.
+    pub fn patience(&self) -> Duration {
+        self.duration().saturating_mul(3) / 2
+    }
+
+    /// Between two renewals that we see, the longest time that proves that the API server served: one and a half periods.
+    fn longest_gap(&self) -> Duration {
+        self.duration().saturating_mul(3) / 8
+    }
+}
+
+/// What a node without a lease is held to.
+const NO_LEASE: Lease = Lease { renewed: 0, duration: LEASE };
+
+/// What we have observed of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Nothing yet: its lease was not renewed since we began.
+    NotObserved,
+    /// Its lease was renewed, and it was not silent for long enough since.
+    Alive,
+    /// It was silent for long enough, while others were not.
+    Unreachable,
+}
+
+/// Whether a node is heard of, and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// It is.
+    Heard,
+    /// Its kubelet is not heard of, and nothing proves that this is the node's own trouble: nothing on it is replaced, and
+    /// nobody on it is given up.
+    Silent,
+    /// It alone is not heard of: what runs on it does not count.
+    Unreachable,
+}
+
+/// Decides about a node. `unknown`: Kubernetes says that it does not hear of it; `stored`: a leader before us judged it
+/// unreachable, and stored that with what is on it.
+pub fn reach(unknown: bool, judgement: Judgement, stored: bool) -> Reach {
+    match (unknown, judgement, stored) {
+        (false, Judgement::NotObserved | Judgement::Alive | Judgement::Unreachable, _) => Reach::Heard,
+        (true, Judgement::Unreachable, _) | (true, Judgement::NotObserved, true) => Reach::Unreachable,
+        (true, Judgement::NotObserved, false) | (true, Judgement::Alive, _) => Reach::Silent,
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    judgement: Judgement,
+    /// The served time at which it was heard of last, or at which we began.
+    heard: Duration,
+    /// When its kubelet posted its status last, by the node's clock: kubelets without a lease do that instead.
+    posted: Option<i64>,
+}
+
+/// What we know of all nodes and their leases.
+#[derive(Clone, Debug)]
+pub struct NodeLiveness {
+    nodes: BTreeMap<String, Node>,
+    leases: BTreeMap<String, Lease>,
+    /// Time in which leases went on, since we began.
+    served: Duration,
+    /// When we saw a renewal last, by our own clock.
+    last_renewal: Option<Duration>,
+    /// The served time since which silence counts.
+    anew: Duration,
+    /// The served time of the last judgement.
+    judged: Duration,
+    longest_gap: Duration,
+    disrupted: bool,
+}
+
+impl Default for NodeLiveness {
+    fn default() -> Self {
+        Self {
+            nodes: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            served: Duration::ZERO,
+            last_renewal: None,
+            anew: Duration::ZERO,
+            judged: Duration::ZERO,
+            longest_gap: NO_LEASE.longest_gap(),
+            disrupted: false,
+        }
+    }
+}
+
+impl NodeLiveness {
+    /// These nodes are there, with when each posted its status last; with `all`, no others are. Gives the nodes of which the
+    /// judgement changed.
+    pub fn nodes<'a>(&mut self, there: impl IntoIterator<Item = (&'a str, Option<i64>)>, all: bool, now: Duration) -> Vec<String> {
+        let (mut renewed, mut listed) = (Vec::new(), BTreeSet::new());
+        for (name, posted) in there {
+            if all {
+                listed.insert(name.to_owned());
+            }
+            let begun = Node { judgement: Judgement::NotObserved, heard: self.served, posted };
+            let node = self.nodes.entry(name.to_owned()).or_insert(begun);
+            if std::mem::replace(&mut node.posted, posted) != posted && !self.leases.contains_key(name) {
+                renewed.push(name.to_owned());
+            }
+        }
+        if all {
+            self.nodes.retain(|name, _| listed.contains(name));
+        }
+        self.heard(renewed, now)
+    }
+
+    /// A node is gone.
+    pub fn node_gone(&mut self, name: &str) {
+        self.nodes.remove(name);
+    }
+
+    /// These leases are there; with `all`, no others are. Gives the nodes of which the judgement changed.
+    pub fn leases<'a>(&mut self, there: impl IntoIterator<Item = (&'a str, Lease)>, all: bool, now: Duration) -> Vec<String> {
+        let (mut renewed, mut listed) = (Vec::new(), BTreeSet::new());
+        for (name, lease) in there {
+            if all {
+                listed.insert(name.to_owned());
+            }
+            // The first look at a lease says nothing: it may be a day old.
+            if self.leases.insert(name.to_owned(), lease).is_some_and(|before| before.renewed != lease.renewed) {
+                renewed.push(name.to_owned());
+            }
+        }
+        if all {
+            self.leases.retain(|name, _| listed.contains(name));
+        }
+        self.heard(renewed, now)
+    }
+
+    /// A lease is gone.
+    pub fn lease_gone(&mut self, name: &str) {
+        self.leases.remove(name);
+    }
+
+    /// What we have observed of a node.
+    pub fn judgement(&self, node: &str) -> Judgement {
+        self.nodes.get(node).map_or(Judgement::NotObserved, |node| node.judgement)
+    }
+
+    /// More than half of the nodes were silent together when we looked last.
+    pub fn disrupted(&self) -> bool {
+        self.disrupted
+    }
+
+    /// These nodes were heard of at `now`.
+    fn heard(&mut self, names: Vec<String>, now: Duration) -> Vec<String> {
+        let names: Vec<_> = names.into_iter().filter(|name| self.nodes.contains_key(name)).collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        // The first one that we see begins the time.
+        let gap = self.last_renewal.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        if gap <= self.longest_gap {
+            self.served += gap;
+        } else {
+            self.anew = self.served;
+        }
+        let mut changed = Vec::new();
+        for name in names {
+            if let Some(node) = self.nodes.get_mut(&name) {
+                node.heard = self.served;
+                if std::mem::replace(&mut node.judgement, Judgement::Alive) != Judgement::Alive {
+                    changed.push(name);
+                }
+            }
+        }
+        if self.served.saturating_sub(self.judged) >= JUDGE_PERIOD {
+            self.judged = self.served;
+            self.judge(&mut changed);
+        }
+        changed
+    }
+
+    fn judge(&mut self, changed: &mut Vec<String>) {
+        let (served, anew, leases) = (self.served, self.anew, &self.leases);
+        let lease = |name: &str| leases.get(name).copied().unwrap_or(NO_LEASE);
+        let silence = |node: &Node| served.saturating_sub(node.heard.max(anew));
+        self.longest_gap = self.nodes.keys().map(|name| lease(name).longest_gap()).min().unwrap_or_else(|| NO_LEASE.longest_gap());
+        // Those that are judged already fell silent another day.
+        let (mut silent, mut of) = (0_usize, 0_usize);
+        for (name, node) in self.nodes.iter().filter(|(_, node)| node.judgement != Judgement::Unreachable) {
+            of += 1;
+            silent += usize::from(silence(node) >= lease(name).patience() / 2);
+        }
+        let disrupted = silent * 2 > of;
+        if std::mem::replace(&mut self.disrupted, disrupted) && !disrupted {
+            // The others come back one after the other: each has all the time to.
+            self.anew = served;
+        } else if !disrupted {
+            for (name, node) in &mut self.nodes {
+                if node.judgement != Judgement::Unreachable && silence(node) >= lease(name).patience() {
+                    node.judgement = Judgement::Unreachable;
+                    changed.push(name.clone());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "node_liveness_tests.rs"]
+mod tests;

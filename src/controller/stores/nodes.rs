@@ -1,0 +1,253 @@
+//! The watches of nodes and of their kubelets' leases: what `policy::node_liveness` judges by, and who is woken by it.
+//!
+//! Nodes and leases are written for every heartbeat. Agents are woken only where an answer changes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use tokio::task::JoinSet;
+
+use super::Wake;
+use crate::cluster::clock::BootTime;
+use crate::cluster::watch::{Change, config, start};
+use crate::policy::node_liveness::{self, Judgement, NodeLiveness, Reach, reach};
+use crate::telemetry::Metrics;
+
+/// What we have observed of nodes since we lead. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct NodeJudgements(Arc<Mutex<NodeLiveness>>);
+
+impl NodeJudgements {
+    /// Whether `node` is heard of. `stored`: a leader before us judged it unreachable, and stored that with what is on it.
+    pub fn reach(&self, node: &Node, stored: bool) -> Reach {
+        reach(!reported(node), self.lock().judgement(&node.name_any()), stored)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NodeLiveness> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `change` happen, and gives the nodes of which the judgement changed.
+    fn change(&self, change: impl FnOnce(&mut NodeLiveness, Duration) -> Vec<String>) -> Vec<String> {
+        let now = BootTime::now().since(BootTime::default());
+        let mut liveness = self.lock();
+        let before = liveness.disrupted();
+        let changed = change(&mut liveness, now);
+        match (before, liveness.disrupted()) {
+            (false, true) => {
+                tracing::warn!("more than half of the nodes do not renew their leases: nothing on them is replaced or given up");
+            }
+            (true, false) => tracing::info!("most nodes renew their leases again"),
+            (false, false) | (true, true) => {}
+        }
+        for node in &changed {
+            match liveness.judgement(node) {
+                Judgement::Unreachable => {
+                    tracing::warn!(%node, "a node does not renew its lease, and others do: it is unreachable, and what runs on it is replaced");
+                }
+                // So it is for every node, once, when we begin.
+                Judgement::Alive => tracing::debug!(%node, "a node renews its lease"),
+                Judgement::NotObserved => {}
+            }
+        }
+        changed
+    }
+}
+
+/// What both watches do with a change.
+#[derive(Clone)]
+struct Told {
+    judgements: NodeJudgements,
+    wake: Wake,
+    pods: Store<Pod>,
+    metrics: Metrics,
+}
+
+impl Told {
+    /// The answer about these nodes changed; `nodes` are all there are.
+    fn changed(&self, changed: &[String], nodes: &Store<Node>) {
+        if changed.is_empty() {
+            return;
+        }
+        changed.iter().for_each(|node| self.wake.agents_on(&self.pods, node));
+        let (mut heard, mut silent, mut unreachable) = (0, 0, 0);
+        for node in nodes.state() {
+            match self.judgements.reach(&node, false) {
+                Reach::Heard => heard += 1,
+                Reach::Silent => silent += 1,
+                Reach::Unreachable => unreachable += 1,
+            }
+        }
+        self.metrics.nodes(&[("heard", heard), ("silent", silent), ("unreachable", unreachable)]);
+    }
+}
+
+/// Starts both watches.
+pub(super) fn watch_nodes(
+    tasks: &mut JoinSet<()>,
+    (nodes, leases): (Api<Node>, Api<Lease>),
+    judgements: &NodeJudgements,
+    wake: Wake,
+    pods: Store<Pod>,
+    metrics: Metrics,
+) -> (Store<Node>, Store<Lease>) {
+    let told = Told { judgements: judgements.clone(), wake, pods, metrics };
+    let nodes = watch_nodes_alone(tasks, nodes, told.clone());
+    let known = nodes.clone();
+    let leases = start(tasks, watcher(leases, config()), prune_lease, move |change| {
+        let mut changed = match change {
+            Change::Present(lease) => {
+                let name = lease.name_any();
+                told.judgements.change(|liveness, now| liveness.leases([(name.as_str(), as_read(lease))], false, now))
+            }
+            Change::Deleted(lease) => {
+                told.judgements.lock().lease_gone(&lease.name_any());
+                Vec::new()
+            }
+            Change::Listed(leases) => {
+                let leases: Vec<_> = leases.state().iter().map(|lease| (lease.name_any(), as_read(lease))).collect();
+                let leases = leases.iter().map(|(name, lease)| (name.as_str(), *lease));
+                told.judgements.change(|liveness, now| liveness.leases(leases, true, now))
+            }
+        };
+        // Of a node that Kubernetes hears of, a judgement changes nothing.
+        changed.retain(|name| known.get(&ObjectRef::new(name)).is_some_and(|node| !reported(&node)));
+        told.changed(&changed, &known);
+    });
+    (nodes, leases)
+}
+
+fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: Told) -> Store<Node> {
+    // Its own store, which its tap looks into, is there only after it has started.
+    let known = Arc::new(std::sync::OnceLock::<Store<Node>>::new());
+    let look = known.clone();
+    // Whether each was reported as heard of.
+    let mut last = HashMap::<String, bool>::new();
+    let store = start(tasks, watcher(api, config()), prune_node, move |change| {
+        let changed = match change {
+            Change::Present(node) => {
+                let name = node.name_any();
+                let mut changed = told.judgements.change(|liveness, now| liveness.nodes([(name.as_str(), posted(node))], false, now));
+                if last.insert(name.clone(), reported(node)) != Some(reported(node)) {
+                    changed.push(name);
+                }
+                changed
+            }
+            Change::Deleted(node) => {
+                let name = node.name_any();
+                told.judgements.lock().node_gone(&name);
+                last.remove(&name);
+                vec![name]
+            }
+            Change::Listed(nodes) => {
+                let nodes = nodes.state();
+                let there: Vec<_> = nodes.iter().map(|node| (node.name_any(), posted(node))).collect();
+                let there = there.iter().map(|(name, posted)| (name.as_str(), *posted));
+                let mut changed = told.judgements.change(|liveness, now| liveness.nodes(there, true, now));
+                let before = std::mem::take(&mut last);
+                last = nodes.iter().map(|node| (node.name_any(), reported(node))).collect();
+                changed.extend(last.iter().filter(|(name, now)| before.get(*name) != Some(*now)).map(|(name, _)| name.clone()));
+                changed.extend(before.into_keys().filter(|name| !last.contains_key(name)));
+                changed
+            }
+        };
+        if let Some(nodes) = look.get() {
+            told.changed(&changed, nodes);
+        }
+    });
+    let _ = known.set(store.clone()); // once
+    store
+}
+
+fn ready(node: &Node) -> Option<&NodeCondition> {
+    node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == READY)
+}
+
+/// Whether Kubernetes hears of a node: its Ready condition is not Unknown.
+fn reported(node: &Node) -> bool {
+    ready(node).is_none_or(|ready| ready.status != "Unknown")
+}
+
+/// When its kubelet posted its status last, by the node's own clock. Who says that it is Unknown leaves this as it was.
+fn posted(node: &Node) -> Option<i64> {
+    ready(node)?.last_heartbeat_time.as_ref().map(|time| time.0.as_microsecond())
+}
+
+fn as_read(lease: &Lease) -> node_liveness::Lease {
+    let spec = lease.spec.as_ref();
+    let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+    node_liveness::Lease {
+        renewed: spec.and_then(|spec| spec.renew_time.as_ref()).map_or(0, |time| time.0.as_microsecond()),
+        duration: Duration::from_secs(seconds.unwrap_or(0)),
+    }
+}
+
+const READY: &str = "Ready";
+
+/// Of a node only its labels, taints, readiness and runtime features are read.
+fn prune_node(node: &mut Node) {
+    node.metadata.annotations = None;
+    if let Some(status) = node.status.as_mut() {
+        status.images = None;
+        status.allocatable = None;
+        status.capacity = None;
+        status.volumes_attached = None;
+        status.volumes_in_use = None;
+        let others = status.conditions.iter_mut().flatten().filter(|condition| condition.type_ != READY);
+        others.for_each(|condition| condition.last_heartbeat_time = None);
+    }
+}
+
+/// Of a lease nothing is read but what its tap sees.
+fn prune_lease(lease: &mut Lease) {
+    lease.metadata.annotations = None;
+    lease.metadata.labels = None;
+    lease.metadata.owner_references = None;
+    if let Some(spec) = lease.spec.as_mut() {
+        spec.holder_identity = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(ready: serde_json::Value) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": [ready]}})).expect("a node")
+    }
+
+    fn lease(renewed: &str, seconds: i32) -> Lease {
+        let spec = json!({"holderIdentity": "n", "renewTime": renewed, "leaseDurationSeconds": seconds});
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": spec})).expect("a lease")
+    }
+
+    #[test]
+    fn a_node_is_reported_unless_its_readiness_is_unknown() {
+        let with = |status: &str| node(json!({"type": "Ready", "status": status}));
+        assert!(reported(&with("True")) && reported(&with("False")) && !reported(&with("Unknown")));
+        assert!(reported(&node(json!({"type": "DiskPressure", "status": "Unknown"}))), "that is no readiness");
+        let judgements = NodeJudgements::default();
+        assert_eq!(judgements.reach(&with("Unknown"), false), Reach::Silent, "nothing was observed");
+        assert_eq!(judgements.reach(&with("Unknown"), true), Reach::Unreachable, "a leader before us had");
+    }
+
+    #[test]
+    fn pruning_keeps_what_is_read() {
+        let mut kept = node(json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:10Z"}));
+        let before = posted(&kept);
+        prune_node(&mut kept);
+        assert_eq!((before, posted(&kept)), (Some(1_767_225_610_000_000), before));
+        let mut kept = lease("2026-01-01T00:00:10.000001Z", 40);
+        prune_lease(&mut kept);
+        let expected = node_liveness::Lease { renewed: 1_767_225_610_000_001, duration: Duration::from_secs(40) };
+        assert_eq!(as_read(&kept), expected);
+        assert_eq!(as_read(&lease("2026-01-01T00:00:10.000001Z", -1)).duration, Duration::ZERO);
+    }
+}
