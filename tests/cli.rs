@@ -556,29 +556,46 @@ async fn explain_reads_a_pool_with_its_agents() {
 
 #[tokio::test]
 async fn top_looks_through_the_servers_cache_and_adds_up() {
+    use top::Subject as _;
     let (cluster, mut server) = fake();
-    let arguments = top::Arguments {
-        pool: Some("p".into()),
-        all_namespaces: false,
-        once: true,
-        interval: Duration::from_secs(2),
-        sort: top::Sort::Name,
-    };
+    let asked = top::agents::Agents { pool: Some("p".into()), everywhere: false };
     let mut stored = pool();
     stored["status"] = json!({"desired": 3, "agents": 2, "active": 1, "idle": 1, "conditions": [condition("Blocked", "True", 1)]});
     let agents =
         vec![agent("a", "u1", serving("a")), agent("b", "u2", json!({"phase": "Stopped"})), agent("c", "u3", json!({"phase": "Dreaming"}))];
     let talk = async { (server.answer(200, list(agents.clone())).await, server.answer(200, list(vec![stored])).await) };
-    let (snapshot, (first, second)) = tokio::join!(top::look(&cluster, &arguments), talk);
+    let (snapshot, (first, second)) = tokio::join!(asked.look(&cluster), talk);
     let cached = "&resourceVersion=0&resourceVersionMatch=NotOlderThan";
     assert_eq!(first.line, format!("GET {AGENTS}?&fieldSelector=spec.poolRef.name%3Dp{cached}"));
     assert_eq!(second.line, format!("GET {POOLS}?&fieldSelector=metadata.name%3Dp{cached}"));
-    let text = top::view::plain(&snapshot.expect("a snapshot"), arguments.sort, jiff::Timestamp::UNIX_EPOCH);
+    let shown = |snapshot| top::agents::Agents::sheet(snapshot, top::agents::Sort::Name, jiff::Timestamp::UNIX_EPOCH);
+    let text = top::view::plain(&shown(&snapshot.expect("a snapshot")));
     assert!(
         text.starts_with("Agents 1  Idle 1  ended 1  unreadable 1\nPools 1  desired 3  agents 2  active 1  idle 1  hindered: p R\n"),
         "{text}"
     );
     let talk = async { (server.answer(200, list(Vec::new())).await, server.answer(200, list(Vec::new())).await) };
-    let (snapshot, _) = tokio::join!(top::look(&cluster, &arguments), talk);
+    let (snapshot, _) = tokio::join!(asked.look(&cluster), talk);
     assert!(matches!(snapshot, Err(Error::NotFound { .. })), "{snapshot:?}");
+}
+
+#[tokio::test]
+async fn top_of_pools_and_queues_is_one_list_each() {
+    use top::Subject as _;
+    let (cluster, mut server) = fake();
+    let cached = "?&resourceVersion=0&resourceVersionMatch=NotOlderThan";
+    let mut broken = pool();
+    broken["spec"]["type"] = json!(7);
+    let asked = top::pools::Pools { everywhere: false };
+    let (found, talk) = tokio::join!(asked.look(&cluster), server.answer(200, list(vec![pool(), broken])));
+    assert_eq!(talk.line, format!("GET {POOLS}{cached}"));
+    let found = found.expect("a snapshot");
+    assert_eq!((found.pools.len(), found.unreadable, found.namespace.as_deref()), (1, 1, Some("n")));
+    let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "q", "namespace": "m"}, "spec": {},
+        "status": {"counts": {"ready": 2}}});
+    let asked = top::queues::Queues { everywhere: true };
+    let (found, talk) = tokio::join!(asked.look(&cluster), server.answer(200, list(vec![queue])));
+    assert_eq!(talk.line, format!("GET /apis/spillway.dev/v1alpha1/workqueues{cached}"));
+    let found = found.expect("a snapshot");
+    assert_eq!((found.queues[0].ready, found.queues[0].namespace.as_str(), found.namespace), (Some(2), "m", None));
 }

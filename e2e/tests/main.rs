@@ -21,6 +21,7 @@ mod hibernate;
 mod hostile;
 mod identity;
 mod life;
+mod metrics;
 mod model_circuits;
 mod models;
 mod nodes;

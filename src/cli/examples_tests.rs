@@ -33,7 +33,7 @@ fn files(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
 }
 
 /// What follows the program's name on a line, to the end of the code that it stands in.
-fn after_name(line: &str) -> Vec<(bool, &str)> {
+fn after_name(line: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for name in ["kubectl spillway", "kubectl-spillway"] {
         for (at, _) in line.match_indices(name) {
@@ -42,9 +42,11 @@ fn after_name(line: &str) -> Vec<(bool, &str)> {
             if !rest.starts_with(' ') {
                 continue;
             }
+            // xargs adds what it reads.
+            let added = if line[..at].ends_with("xargs ") { " name" } else { "" };
             let inline = line[..at].matches('`').count() % 2 == 1;
             let end = if inline { rest.find('`').unwrap_or(rest.len()) } else { rest.len() };
-            found.push((inline, &rest[..end]));
+            found.push((inline, format!("{}{added}", &rest[..end])));
         }
     }
     found

@@ -9,7 +9,7 @@
 //! | [`pause`] | a folder, two commands: `pause` and `resume` |
 //! | [`work`] | a folder: the commands for items and queues |
 //! | [`explain`] | a folder: what is read, the reports, the table of advice, the words |
-//! | [`top`] | a folder: the look, what the user chose, the lines, the screen |
+//! | [`top`] | a folder: agents, pools and queues, what the user chose, the lines, the screen |
 //! | [`find`] | which object a name means, and the state of an Agent in a few words |
 //! | [`connect`] | the usual kubectl flags, and the client they lead to |
 //! | [`error`] | what can go wrong, told with the way to mend it |
@@ -131,7 +131,7 @@ pub enum Command {
     Release(work::release::Arguments),
     /// Say why an agent, a pool, an item or a queue is as it is, what it waits for, and what to do
     Explain(explain::Arguments),
-    /// Watch agents live
+    /// Watch agents live, or pools, or queues
     Top(top::Arguments),
     /// Print a completion script
     #[command(after_help = "Examples:
@@ -208,15 +208,7 @@ pub async fn run(arguments: Arguments, console: &mut dyn Console) -> Result<(), 
             let facts = explain::run(&connect.connect().await?, &arguments).await?;
             console.show(explain::render(&explain::report(&facts), arguments.output, jiff::Timestamp::now())?);
         }
-        Command::Top(arguments) => {
-            let cluster = connect.connect().await?;
-            let snapshot = top::look(&cluster, &arguments).await?;
-            if arguments.once || !console::interactive() {
-                console.show(Output::of(top::view::plain(&snapshot, arguments.sort, jiff::Timestamp::now())));
-            } else {
-                top::live::run(&cluster, &arguments, snapshot).await?;
-            }
-        }
+        Command::Top(arguments) => top::execute(&connect.connect().await?, &arguments, console).await?,
     }
     Ok(())
 }
@@ -311,6 +303,9 @@ mod tests {
             "queue -A",
             "queue q --all --limit 0",
             "queue q --suspend",
+            "queue --stats",
+            "queue q --stats --since 15m",
+            "queue -A --stats",
             "cancel a workitem.spillway.dev/b.c",
             "cancel --group g --queue q -y",
             "cancel --queue q --all --dry-run",
@@ -342,6 +337,10 @@ mod tests {
             "top",
             "top p --sort tokens --interval 500ms",
             "top -A --once",
+            "top pools -A --sort missing",
+            "top queues --once --sort oldest --interval 1s",
+            "top pool/queues",
+            "top queues -n x",
             "completion zsh",
             "version",
         ];
@@ -420,6 +419,9 @@ mod tests {
             ("explain a -o yaml", "possible values: json"),
             ("top p -A", "cannot be used with"),
             ("top --interval 100ms", "at least 500ms"),
+            ("top queues --sort tokens", "possible values: name, ready, oldest, full, dead"),
+            ("top queues p", "unexpected argument"),
+            ("top p queues", "cannot be used with"),
             ("top --sort heat", "possible values: name, phase, age, tokens, activity"),
             ("completion tcsh", "possible values: bash, zsh, fish"),
         ];

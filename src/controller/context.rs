@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::agent::Disappearances;
 use super::agent_pool::Descent;
 use super::budget::Waiting;
+use super::fleet::Fleet;
 use super::places::Places;
 use super::stores::{Stores, Wake};
 use super::supervised::Supervised;
@@ -84,6 +85,8 @@ pub struct Parts {
     pub desk: Desk,
     /// Whether we write what somebody waits for.
     pub quiet: Quiet,
+    /// How many agents there are.
+    pub fleet: Fleet,
 }
 
 /// What every reconcile is given.
@@ -124,6 +127,8 @@ pub struct Context {
     pub desk: Desk,
     /// Whether we write what somebody waits for.
     pub quiet: Quiet,
+    /// How many agents there are.
+    pub fleet: Fleet,
     /// Tokens.
     pub meter: Meter,
     /// Circuits.
@@ -152,7 +157,7 @@ struct Published {
 impl Context {
     /// A context for one leadership.
     pub fn new(parts: Parts, epoch: i64) -> Self {
-        let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk, quiet } = parts;
+        let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk, quiet, fleet } = parts;
         let circuits = Circuits::new(epoch, metrics.clone());
         Self {
             client,
@@ -173,6 +178,7 @@ impl Context {
             live: Live::new(epoch),
             desk,
             quiet,
+            fleet,
             meter: Meter::new(epoch),
             circuits,
             attempts: Attempts::default(),

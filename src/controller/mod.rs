@@ -10,6 +10,8 @@ mod cluster_default;
 pub mod conditions;
 mod context;
 mod due;
+mod fleet;
+mod gauges;
 pub mod places;
 pub mod publish;
 mod run;

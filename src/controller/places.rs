@@ -94,6 +94,26 @@ impl Places {
         counted
     }
 
+    /// Agents with a pod, against every limit of agents of what counts any: Budgets, ClusterBudgets, and what those leave to a
+    /// namespace.
+    pub fn used(&self, stores: &Stores) -> Vec<(Place, u64, u64)> {
+        let cluster = |name: &str| {
+            let object = stores.cluster_budgets.get(&ObjectRef::new(name))?;
+            object.0.as_ref().ok().map(|budget| budget.spec.clone())
+        };
+        let most = |place: &Place| match place {
+            Place::Budget { namespace, name } => {
+                of_budget(namespace, name, &clusters_over(namespace, stores), stores).map(|limit| limit.max)
+            }
+            Place::Cluster(name) => cluster(name)?.agents?.max_total.and_then(|max| u64::try_from(max).ok()),
+            Place::Namespace { cluster: name, .. } => {
+                cluster(name)?.per_namespace?.agents?.max_concurrent.and_then(|max| u64::try_from(max).ok())
+            }
+            Place::Share { .. } | Place::Agent(_) | Place::Task { .. } => None,
+        };
+        self.counted(stores).into_iter().filter_map(|(place, used)| most(&place).map(|most| (place, used, most))).collect()
+    }
+
     /// The pod was not made, and will not be.
     pub fn give_back(&self, key: &Key) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);

@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::{self, Disappearances};
 use super::context::{Context, Key, Parts};
+use super::fleet::Fleet;
 use super::stores::{AgentObject, BudgetObject, PoolObject, Stores, Triggers, watch_all};
-use super::{agent_pool, budget, cluster_default, publish::Owned, supervised, toolset};
+use super::{agent_pool, budget, cluster_default, gauges, publish::Owned, supervised, toolset};
 use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
 use crate::cluster::quiet::Quiet;
@@ -32,7 +33,7 @@ use crate::governor::budget as tokens;
 use crate::governor::server::{BODIES, Governor, routes};
 use crate::governor::work::queues::Queues;
 use crate::governor::work::{self, Desk};
-use crate::governor::{breaker, commands};
+use crate::governor::{breaker, bulkheads, commands};
 use crate::notify::Notifier;
 use crate::notify::settings::Webhook;
 use crate::pki::keep::{Places, Trust, keep};
@@ -128,8 +129,9 @@ async fn stand_and_lead(
     let Won { leadership, resource_version, keeper } = won;
     let mut watches = JoinSet::new();
     let disappearances = Disappearances::default();
-    let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances, &metrics);
-    let (desk, looks) = Desk::new();
+    let fleet = Fleet::new(metrics.clone());
+    let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances, &fleet, &metrics);
+    let (desk, looks) = Desk::new(metrics.clone());
     let queues = Queues::default();
     work::watch::start(&mut watches, &client, settings.namespace.as_deref(), &desk, &queues);
     let (told, trust) = watch::channel(None);
@@ -167,6 +169,7 @@ async fn stand_and_lead(
             trust: trust.clone(),
             desk,
             quiet,
+            fleet,
         };
         let context = Arc::new(Context::new(parts, epoch));
         tokio::select! {
@@ -178,6 +181,8 @@ async fn stand_and_lead(
             () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
             () = commands::run(context.clone()) => bail!("nobody tells agents of the breakers of their commands any more"),
             () = breaker::run::run(context.clone()) => bail!("nobody keeps the circuit breakers any more"),
+            () = bulkheads::run(context.clone()) => bail!("nobody tells how full bulkheads are any more"),
+            () = gauges::run(context.clone()) => bail!("nobody measures any more"),
             () = supervised::changed(&settings.supervised, &client, &supervised) => {
                 bail!("the gateway is somewhere else now; this process ends, and begins again with what is true")
             }

@@ -22,6 +22,7 @@ use super::Key;
 use super::agent::Disappearances;
 use super::conditions::find;
 use super::due::{self, Due};
+use super::fleet::Fleet;
 use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
@@ -197,15 +198,16 @@ pub fn watch_all(
     client: &Client,
     namespace: Option<&str>,
     disappearances: &Disappearances,
+    fleet: &Fleet,
     metrics: &Metrics,
 ) -> (Stores, Triggers) {
     let (pool_trigger, pools_again) = due::queue();
     let (agent_trigger, agents_again) = due::queue();
     let (budget_trigger, budgets_again) = due::queue();
     let wake = Wake { pools: pool_trigger, agents: agent_trigger, budgets: budget_trigger };
-    let agents = watch_agents(tasks, scoped(client, namespace), wake.clone());
+    let agents = watch_agents(tasks, scoped(client, namespace), wake.clone(), fleet.clone());
     let breakers_changed = Arc::new(Notify::new());
-    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone(), breakers_changed.clone());
+    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone(), (breakers_changed.clone(), fleet.clone()));
     let breakers = limits::watch_breakers(tasks, scoped(client, namespace), breakers_changed.clone());
     let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
     let node_judgements = NodeJudgements::default();
@@ -257,7 +259,7 @@ pub fn watch_all(
     (stores, again)
 }
 
-fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> Store<AgentObject> {
+fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake, fleet: Fleet) -> Store<AgentObject> {
     // Its own store, which its tap looks into, is there only after it has started.
     let known = Arc::new(std::sync::OnceLock::<Store<AgentObject>>::new());
     let look = known.clone();
@@ -278,9 +280,19 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake) -> S
         watcher(api, config()),
         |_| (),
         move |change| match change {
-            Change::Present(agent) => changed(agent, false),
-            Change::Deleted(agent) => changed(agent, true),
-            Change::Listed(agents) => agents.state().iter().for_each(|agent| changed(agent, false)),
+            Change::Present(agent) => {
+                fleet.agent(agent);
+                changed(agent, false);
+            }
+            Change::Deleted(agent) => {
+                fleet.agent_gone(agent);
+                changed(agent, true);
+            }
+            Change::Listed(agents) => {
+                let agents = agents.state();
+                fleet.agents(&agents);
+                agents.iter().for_each(|agent| changed(agent, false));
+            }
         },
     );
     let _ = known.set(store.clone()); // once
@@ -292,7 +304,7 @@ fn watch_pools(
     api: Api<PoolObject>,
     wake: Wake,
     agents: Store<AgentObject>,
-    told: Arc<Notify>,
+    (told, fleet): (Arc<Notify>, Fleet),
 ) -> Store<PoolObject> {
     // Which pools there are says which Breaker guards what; their status says nothing of it.
     let mut generations = limits::Generations::default();
@@ -302,6 +314,7 @@ fn watch_pools(
         |_| (),
         move |change| match change {
             Change::Present(pool) => {
+                fleet.pool(pool);
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 if generations.changed(pool) {
@@ -314,6 +327,7 @@ fn watch_pools(
                 });
             }
             Change::Deleted(pool) => {
+                fleet.pool_gone(pool);
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
@@ -324,7 +338,9 @@ fn watch_pools(
                 wake.short_agents(&agents);
             }
             Change::Listed(pools) => {
-                pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
+                let pools = pools.state();
+                fleet.pools(&pools);
+                pools.iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
             }
         },
     )

@@ -20,6 +20,7 @@ use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::health::{self, Finding};
 use crate::policy::hub::{Signal, TimedOut};
 use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
+use crate::wire::command::BreakerState;
 use crate::wire::governor::Change;
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
@@ -234,6 +235,8 @@ impl One {
 struct State {
     attendance: Attendance,
     agents: HashMap<String, One>,
+    /// Agents whose own breaker of commands is not closed, with its state.
+    tripped: HashMap<String, BreakerState>,
     /// Gangs of which people were told, by namespace and words.
     gangs: HashMap<(String, String), BootTime>,
 }
@@ -297,6 +300,7 @@ impl Live {
             frozen: if report.program == Program::Frozen { Duration::from_millis(report.frozen_ms.max(1)) } else { Duration::ZERO },
         };
         state.attendance.heard(uid, gateway, heard);
+        state.trips(uid, report.breaker);
         let one = state.agents.entry(uid.to_owned()).or_default();
         let before = one.notices.len();
         one.notices.retain(|notice| notice.id > report.notices_seen);
@@ -507,6 +511,7 @@ impl Live {
     pub fn revoke(&self, uid: &str) {
         let mut state = self.lock();
         state.attendance.forget(uid);
+        state.tripped.remove(uid);
         if state.agents.remove(uid).is_some() {
             let _ = self.0.changes.send(Change::Revoked { uid: uid.to_owned() });
         }
@@ -557,7 +562,7 @@ impl Live {
     /// One step; the agents whose finding is another one now.
     fn tick(&self, time: Duration) -> Vec<Key> {
         let mut guard = self.lock();
-        let State { attendance, agents, gangs: _ } = &mut *guard;
+        let State { attendance, agents, tripped, gangs: _ } = &mut *guard;
         attendance.tick(time);
         for (uid, _) in agents.iter().filter(|(_, one)| one.expected.as_ref().is_some_and(|expected| expected.excused)) {
             attendance.excuse(uid);
@@ -566,6 +571,7 @@ impl Live {
             let stays = one.stays(time);
             if !stays {
                 attendance.forget(uid);
+                tripped.remove(uid);
             }
             stays
         });

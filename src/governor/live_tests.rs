@@ -3,7 +3,7 @@
 use super::*;
 use crate::governor::work::refused::{RefusedBy, RefusedCall};
 use crate::policy::breaker::Permit;
-use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, OpenGlobally};
+use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit, OpenGlobally};
 
 fn report() -> Report {
     Report::of(Program::Running)
@@ -276,6 +276,33 @@ fn what_pods_counted_before_they_were_heard_counts_for_nobody() {
     assert_eq!(new(9, 1), counts(0, 0), "said again");
     assert_eq!(new(3, 1), counts(0, 0), "its sidecar forgot some");
     assert_eq!(new(4, 2), counts(1, 1));
+}
+
+#[test]
+fn agents_whose_own_breaker_is_not_closed_are_known_until_it_is_or_they_end() {
+    let live = Live::new(1);
+    let said = |uid: &str, breaker| {
+        live.reported(uid, "g", Report { breaker, ..report() }, NOW);
+    };
+    let known = || {
+        let mut known: Vec<_> = live.tripped().into_iter().map(|(key, state)| (key.name, state)).collect();
+        known.sort();
+        known
+    };
+    for name in ["a", "b", "c"] {
+        live.expect(name, expected(name, "n"));
+    }
+    said("a", BreakerState::Open);
+    said("b", BreakerState::HalfOpen);
+    said("c", BreakerState::Closed);
+    assert_eq!(known(), [("a".to_owned(), "open"), ("b".to_owned(), "half_open")]);
+    said("a", BreakerState::Closed);
+    assert_eq!(known(), [("b".to_owned(), "half_open")]);
+    live.revoke("b");
+    said("nobody", BreakerState::Open);
+    assert_eq!(known(), [], "one that nobody expects is none of a pool's");
+    live.tick(UNEXPECTED);
+    assert_eq!(live.lock().tripped.len(), 0, "and is forgotten");
 }
 
 #[test]

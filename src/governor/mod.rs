@@ -12,6 +12,7 @@
 //! | [`caller`] | whether a pod is the agent it says it is |
 //! | [`calls`] | the agents' calls |
 //! | [`breaker`] | circuits: what keeps failing is stopped for a while, and what is stored of it |
+//! | [`bulkheads`] | how full each bulkhead is: the log's line of a project, and events |
 //! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
 //! | [`commands`] | what commands of agents concern a whole namespace |
 //! | [`work`] | items of work: who gets which, and what becomes of it |
@@ -19,6 +20,7 @@
 
 pub mod breaker;
 pub mod budget;
+pub mod bulkheads;
 pub mod caller;
 pub mod calls;
 pub mod commands;

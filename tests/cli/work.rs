@@ -63,6 +63,40 @@ async fn queues_of_all_namespaces_are_asked_for_once() {
 }
 
 #[tokio::test]
+async fn rates_and_times_are_those_of_the_items_that_were_routed_here() {
+    let (cluster, mut server) = fake();
+    let hour = std::time::Duration::from_secs(3600);
+    let one = queues::Arguments { name: Some("q".into()), stats: true, since: hour, ..queues::Arguments::default() };
+    let now: jiff::Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+    let done = |queue: &str| {
+        json!({"phase": "Succeeded", "queue": queue, "readyTime": "2026-01-01T11:30:00Z", "startTime": "2026-01-01T11:30:20Z",
+            "completionTime": "2026-01-01T11:31:20Z", "attemptHistory": [{"epoch": 1, "agent": "a", "verb": "Complete",
+            "startTime": "2026-01-01T11:30:20Z", "endTime": "2026-01-01T11:31:20Z"}]})
+    };
+    let mut elsewhere = item("elsewhere", done("other"));
+    elsewhere["spec"] = json!({"type": "bug"});
+    let mut routed = item("routed", done("q"));
+    routed["spec"] = json!({"type": "bug"});
+    let items = vec![item("named", done("q")), routed, elsewhere];
+    let talk = async {
+        let read = server.answer(200, queue(json!({}))).await;
+        let all = server.answer(200, list(items.clone())).await;
+        [read.line, all.line]
+    };
+    let (report, lines) = tokio::join!(queues::look_back(&cluster, &one, now), talk);
+    assert_eq!(lines, [format!("GET {QUEUES}/q"), listed(ITEMS)]);
+    let told = queues::render(&report.expect("a report"), now).out;
+    assert!(told.contains("Ended                2, 2.0/h: 2 Succeeded") && told.contains("60s"), "{told}");
+    // Of all queues in a table.
+    let all = queues::Arguments { name: None, all_namespaces: true, ..one };
+    let talk = async { (server.answer(200, list(vec![queue(json!({}))])).await, server.answer(200, list(items.clone())).await) };
+    let (report, (_, listed_items)) = tokio::join!(queues::look_back(&cluster, &all, now), talk);
+    assert_eq!(listed_items.line, listed("/apis/spillway.dev/v1alpha1/workitems"));
+    let told = queues::render(&report.expect("a report"), now).out;
+    assert!(told.starts_with("NAMESPACE   NAME   ARRIVED") && told.contains("2.0/h   0        0      0      20s"), "{told}");
+}
+
+#[tokio::test]
 async fn a_queue_is_suspended_and_resumed_as_pause_and_resume_do() {
     for (suspend, stored, written, words) in [
         (true, json!({}), json!({"suspend": true}), "workqueue.spillway.dev/q asked to pause\n"),

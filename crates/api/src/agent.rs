@@ -106,6 +106,22 @@ pub enum AgentPhase {
 }
 
 impl AgentPhase {
+    /// Its name, as it is stored.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spawning => "Spawning",
+            Self::Running => "Running",
+            Self::Active => "Active",
+            Self::Idle => "Idle",
+            Self::Paused => "Paused",
+            Self::Hibernated => "Hibernated",
+            Self::Goodbye => "Goodbye",
+            Self::Stopped => "Stopped",
+            Self::Stale => "Stale",
+            Self::ForceStopped => "ForceStopped",
+        }
+    }
+
     /// Whether the life of the agent is over: it never comes back and never counts.
     pub fn ended(self) -> bool {
         match self {
@@ -296,4 +312,27 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_have_the_names_under_which_they_are_stored() {
+        for one in [
+            AgentPhase::Spawning,
+            AgentPhase::Running,
+            AgentPhase::Active,
+            AgentPhase::Idle,
+            AgentPhase::Paused,
+            AgentPhase::Hibernated,
+            AgentPhase::Goodbye,
+            AgentPhase::Stopped,
+            AgentPhase::Stale,
+            AgentPhase::ForceStopped,
+        ] {
+            assert_eq!(serde_json::json!(one), serde_json::json!(one.name()));
+        }
+    }
 }

@@ -173,6 +173,10 @@ pub mod reasons {
     pub const NEARLY_FULL: &str = "NearlyFull";
     /// The namespace holds as many unfinished items as its Budgets allow, over all queues.
     pub const PROJECT_FULL: &str = "ProjectFull";
+    /// A bulkhead is over 80 % full: a queue, or what a Budget or a ClusterBudget says of agents or of compute.
+    pub const BULKHEAD_NEARLY_FULL: &str = "BulkheadNearlyFull";
+    /// A bulkhead is full: more is refused until there is room.
+    pub const BULKHEAD_FULL: &str = "BulkheadFull";
     /// The queue holds as much as it may.
     pub const QUEUE_FULL: &str = "QueueFull";
     /// The agent said goodbye.

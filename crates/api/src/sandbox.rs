@@ -45,6 +45,7 @@ pub struct Changeset {
 
 /// The means of a changeset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum ChangesetDriver {
     /// A fresh clone per item.
     Git,
@@ -70,6 +71,7 @@ pub struct Isolation {
 
 /// How much a guarantee is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Requirement {
     /// Without it the agent does not run.
     Required,
@@ -81,6 +83,7 @@ pub enum Requirement {
 
 /// A seccomp profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum SeccompProfile {
     /// Spillway's own filter around the agent's commands.
     AgentStrict,

@@ -25,6 +25,11 @@ pub(crate) fn short_command(field: &str, most: usize) -> Rule {
         .field_path(format!(".{field}"))
 }
 
+/// Takes the words of an enumeration away: where a field of it is optional, they would stand in the place of the field's own.
+pub(crate) fn described_where_it_is_used(schema: &mut Schema) {
+    schema.remove("description");
+}
+
 /// `status.conditions`: a list map by type, so that several writers can own one condition each.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -110,6 +110,7 @@ pub enum Signal {
 
 /// A rule of the sandbox that an agent can violate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[schemars(transform = crate::schema::described_where_it_is_used)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum ViolatedRule {
     NetworkDenied,

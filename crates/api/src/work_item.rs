@@ -123,7 +123,7 @@ pub struct WorkItemSpec {
     pub requires: Option<Requires>,
     /// Level 3: walls around this task, only narrower than the agent's.
     pub bulkhead: Option<ItemBulkhead>,
-    /// Labels of the agents that may take it; unset: any. matchExpressions is not supported by this version.
+    /// Labels of the agents that may take it; unset: any.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub agent_selector: Option<LabelSelector>,

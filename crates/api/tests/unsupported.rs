@@ -100,9 +100,11 @@ fn cel_and_the_conditions_find_the_same() {
         let (object, passes) = (asking(field), cel(field));
         assert!(field.is_asked(&object["spec"]), "{field:?}: {object}");
         assert!(!passes(&object), "{}: {object}", field.expression("self"));
-        for case in cases.iter().filter(|case| case.kind == field.kind && case.error.is_none() && case.object["spec"].is_object()) {
-            assert_eq!(passes(&case.object), !field.is_asked(&case.object["spec"]), "{} of {}", field.path, case.object);
-            compared += 1;
+        for case in cases.iter().filter(|case| case.kind == field.kind && case.error.is_none()) {
+            for object in [Some(&case.object), case.old.as_ref()].into_iter().flatten().filter(|object| object["spec"].is_object()) {
+                assert_eq!(passes(object), !field.is_asked(&object["spec"]), "{} of `{}`: {object}", field.path, case.name);
+                compared += 1;
+            }
         }
     }
     assert!(compared > 200, "only {compared} objects were compared");

@@ -76,6 +76,16 @@ fn it_refuses_to_supervise_what_is_not_its_own_container() {
     assert!(text(&done.stderr).contains("PID 1"));
 }
 
+/// Who a program is, as its container says it.
+const IDENTITY: [&str; 6] = [
+    "SPILLWAY_AGENT_ID=uid-1",
+    "SPILLWAY_AGENT_NAME=coders-1",
+    "SPILLWAY_AGENT_TYPE=worker",
+    "SPILLWAY_POOL=coders",
+    "SPILLWAY_STORAGE_HASH=0123456789abcdef",
+    "SPILLWAY_CONTAINER_MODE=true",
+];
+
 #[test]
 fn the_program_starts_when_told_with_an_environment_of_its_own() {
     let folder = Folder::new();
@@ -84,7 +94,7 @@ fn the_program_starts_when_told_with_an_environment_of_its_own() {
         command
             .env("LISTED", "yes")
             .env("SECRET", "no")
-            .env("SPILLWAY_AGENT_NAME", "Ada")
+            .envs(IDENTITY.map(|variable| variable.split_once('=').expect("a variable")))
             .env("ANTHROPIC_BASE_URL", "http://127.0.0.1:4101/a");
     });
     let (mut line, _) = link.accept();
@@ -95,9 +105,11 @@ fn the_program_starts_when_told_with_an_environment_of_its_own() {
     line.until("ended");
     assert_eq!(agent.ended().code(), Some(7));
     let output = agent.output();
-    for expected in ["LISTED=yes", "SPILLWAY_AGENT_NAME=Ada", "ANTHROPIC_API_KEY=held-by-spillway", "HTTPS_PROXY=http://127.0.0.1:4102"] {
-        assert!(output.contains(expected), "{expected} in {output}");
+    for expected in ["LISTED=yes", "ANTHROPIC_API_KEY=held-by-spillway", "HTTPS_PROXY=http://127.0.0.1:4102"].iter().chain(&IDENTITY) {
+        assert!(output.lines().any(|line| line == *expected), "{expected} in {output}");
     }
+    let data = format!("SPILLWAY_DATA_DIR={}", folder.path("data").display());
+    assert!(output.contains(&data), "{data} in {output}");
     assert!(!output.contains("SECRET") && agent.log().contains("to-stderr"), "{output}");
 }
 

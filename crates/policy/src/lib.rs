@@ -8,6 +8,7 @@ pub mod attendance;
 pub mod backoff;
 pub mod breaker;
 pub mod budget;
+pub mod bulkhead_use;
 pub mod certificates;
 pub mod children;
 pub mod compute;

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::body::{Checked, at_most};
-use crate::command::{CommandBreakers, CommandCounts, CommandLimits};
+use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits};
 use crate::work::{Held, ItemWanted};
 
 /// First call of a sidecar, after each start of its own.
@@ -256,6 +256,9 @@ pub struct Report {
     /// What its breaker of commands counted. Left out while that is nothing, for the same reason.
     #[serde(default, skip_serializing_if = "CommandCounts::is_nothing")]
     pub commands: CommandCounts,
+    /// The state of its breaker of commands. Left out while that is closed, for the same reason.
+    #[serde(default, skip_serializing_if = "BreakerState::is_closed")]
+    pub breaker: BreakerState,
     /// What came of the checkpoint that the last pause of its item asked for. Left out for the same reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
@@ -276,6 +279,7 @@ impl Report {
             held: None,
             preflight: None,
             commands: CommandCounts::default(),
+            breaker: BreakerState::default(),
             checkpoint: None,
         }
     }

@@ -181,6 +181,27 @@ impl CommandCounts {
     }
 }
 
+/// The state of a breaker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum BreakerState {
+    /// Commands pass.
+    #[default]
+    Closed,
+    /// Commands are tried.
+    HalfOpen,
+    /// Commands are refused.
+    Open,
+}
+
+impl BreakerState {
+    /// Commands pass.
+    pub fn is_closed(&self) -> bool {
+        *self == Self::Closed
+    }
+}
+
 /// A sidecar asks whether a command may be run although the breaker of the namespace is open: to try whether things work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -388,6 +388,11 @@ const TABLE: &[(&str, Advice)] = &[
             "the queue is over 80 % full: at all of spec.limits.maxPending more items are refused, and at all of spec.deadLetters.max the oldest dead letters are deleted",
         ),
     ),
+    (reasons::BULKHEAD_NEARLY_FULL, Nothing("a limit that the message names is over 80 % used; at all of it more is refused")),
+    (
+        reasons::BULKHEAD_FULL,
+        Do("raise the limit that the message names, or wait until what uses it has ended: more is refused until there is room"),
+    ),
     (reasons::DEAD_LETTERS_FIT, Nothing("every dead letter is kept for its whole time")),
     (
         reasons::DEAD_LETTERS_FULL,

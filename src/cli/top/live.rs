@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::state::{Key, State};
-use super::{Arguments, Snapshot, look, view};
+use super::{Subject, view};
 use crate::cli::connect::Cluster;
 use crate::cli::error::Error;
 
@@ -26,43 +26,44 @@ const READER: Duration = Duration::from_millis(100);
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// A look that is under way.
-type Look<'a> = Pin<Box<dyn Future<Output = Result<Snapshot, Error>> + 'a>>;
+type Look<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
 
 /// Shows `snapshot`, and what later looks find, until its user leaves.
-pub async fn run(cluster: &Cluster, arguments: &Arguments, snapshot: Snapshot) -> Result<(), Error> {
+pub async fn run<S: Subject>(cluster: &Cluster, subject: &S, sort: S::Sort, every: Duration, snapshot: S::Snapshot) -> Result<(), Error> {
     let mut signals = Signals::new().map_err(|error| terminal_error(&error))?;
     let mut screen = Screen::open().map_err(|error| terminal_error(&error))?;
     // The terminal is given back before anything is said: `screen` is dropped first.
-    let result = session(&mut screen.terminal, &mut signals, cluster, arguments, snapshot).await;
+    let result = session((&mut screen.terminal, &mut signals), cluster, subject, (sort, every), snapshot).await;
     drop(screen);
     result.map_err(|error| terminal_error(&error))
 }
 
-async fn session(
-    terminal: &mut DefaultTerminal,
-    signals: &mut Signals,
+async fn session<S: Subject>(
+    (terminal, signals): (&mut DefaultTerminal, &mut Signals),
     cluster: &Cluster,
-    arguments: &Arguments,
-    mut snapshot: Snapshot,
+    subject: &S,
+    (sort, every): (S::Sort, Duration),
+    mut snapshot: S::Snapshot,
 ) -> io::Result<()> {
-    let mut state = State { sort: arguments.sort, ..State::default() };
+    let mut state = State { sort, ..State::default() };
     let mut keys = Keys::read();
-    let mut looks = interval(arguments.interval);
+    let mut looks = interval(every);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks.reset(); // the first look is the one that came in
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut looking: Option<Look<'_>> = None;
+    let mut looking: Option<Look<'_, S::Snapshot>> = None;
     while !state.over {
-        let room = view::shown(terminal.size()?, &state);
-        state.settle(snapshot.agents.len(), room);
-        terminal.draw(|frame| view::draw(frame, &snapshot, &state, Timestamp::now()))?;
+        let sheet = S::sheet(&snapshot, state.sort, Timestamp::now());
+        let room = view::shown(&sheet, terminal.size()?, &state);
+        state.settle(sheet.rows.len(), room);
+        terminal.draw(|frame| view::draw(frame, &sheet, &state))?;
         tokio::select! {
             event = keys.events.recv() => match event {
                 Some(Event::Key(pressed)) => {
                     let held = state.held;
                     if let Some(key) = meaning(pressed) {
-                        state.press(key, snapshot.agents.len(), room);
+                        state.press(key, sheet.rows.len(), room);
                     }
                     if held && !state.held {
                         looks.reset_immediately();
@@ -71,7 +72,7 @@ async fn session(
                 Some(_) => {} // a resize: the next draw sees it
                 None => state.over = true, // the terminal is gone
             },
-            _ = looks.tick(), if looking.is_none() && !state.held => looking = Some(Box::pin(look(cluster, arguments))),
+            _ = looks.tick(), if looking.is_none() && !state.held => looking = Some(Box::pin(subject.look(cluster))),
             Some(found) = OptionFuture::from(looking.as_mut()), if looking.is_some() => {
                 looking = None;
                 match found {

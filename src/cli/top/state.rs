@@ -1,64 +1,12 @@
 //! What the user of `top` chose. Pure; it must not read a key or a clock.
 
-use std::cmp::Reverse;
-
-use super::Row;
-
-/// What agents are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sort {
-    /// By the name for people
-    #[default]
-    Name,
-    /// By phase, in the order of a life
-    Phase,
-    /// The oldest first
-    Age,
-    /// Who spent most first
-    Tokens,
-    /// Who was active last first
-    Activity,
-}
-
-impl Sort {
+/// In which orders rows may stand.
+pub trait Order: Copy + Default {
     /// The order that a key press leads to.
-    pub fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Phase,
-            Self::Phase => Self::Age,
-            Self::Age => Self::Tokens,
-            Self::Tokens => Self::Activity,
-            Self::Activity => Self::Name,
-        }
-    }
+    fn next(self) -> Self;
 
     /// In a word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Phase => "phase",
-            Self::Age => "age",
-            Self::Tokens => "tokens",
-            Self::Activity => "activity",
-        }
-    }
-
-    /// Agents in this order; equal ones by name.
-    pub fn sorted(self, rows: &[Row]) -> Vec<&Row> {
-        let mut rows: Vec<&Row> = rows.iter().collect();
-        rows.sort_by(|one, other| {
-            let by = match self {
-                Self::Name => one.display_name.cmp(&other.display_name),
-                // Not looked at yet comes first: None is less.
-                Self::Phase => one.phase.map(|phase| phase as u8).cmp(&other.phase.map(|phase| phase as u8)),
-                Self::Age => (one.created.is_none(), one.created).cmp(&(other.created.is_none(), other.created)),
-                Self::Tokens => Reverse(one.tokens).cmp(&Reverse(other.tokens)),
-                Self::Activity => Reverse(one.activity).cmp(&Reverse(other.activity)),
-            };
-            by.then_with(|| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)))
-        });
-        rows
-    }
+    fn word(self) -> &'static str;
 }
 
 /// What a key means.
@@ -82,9 +30,9 @@ pub enum Key {
 
 /// What the user chose, and what came of the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct State<O> {
     /// The order.
-    pub sort: Sort,
+    pub sort: O,
     /// The picture is held.
     pub held: bool,
     /// Rows above the first one shown.
@@ -95,8 +43,8 @@ pub struct State {
     pub over: bool,
 }
 
-impl State {
-    /// A key, with `rows` agents of which `shown` fit on the screen.
+impl<O: Order> State<O> {
+    /// A key, with `rows` rows of which `shown` fit on the screen.
     pub fn press(&mut self, key: Key, rows: usize, shown: usize) {
         match key {
             Key::Quit => self.over = true,
@@ -110,7 +58,7 @@ impl State {
         self.settle(rows, shown);
     }
 
-    /// Keeps rows on the screen: agents may have gone, and the screen may have grown.
+    /// Keeps rows on the screen: some may have gone, and the screen may have grown.
     pub fn settle(&mut self, rows: usize, shown: usize) {
         self.offset = self.offset.min(rows.saturating_sub(shown));
     }
@@ -130,38 +78,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::agent::AgentPhase;
+    use crate::cli::top::agents::Sort;
 
-    fn named(rows: &[&Row]) -> String {
-        rows.iter().map(|row| row.name.as_str()).collect()
-    }
-
-    #[test]
-    fn agents_stand_in_the_order_that_was_chosen() {
-        let time = |second| jiff::Timestamp::from_second(second).ok();
-        let row = |name: &str, display: &str, phase, tokens, activity, created| Row {
-            name: name.into(),
-            display_name: display.into(),
-            phase,
-            tokens,
-            activity: time(activity),
-            created: time(created),
-            ..Row::default()
-        };
-        let rows = [
-            row("a", "wise", Some(AgentPhase::Idle), Some(5), 3, 30),
-            row("b", "calm", Some(AgentPhase::Spawning), None, 9, 20),
-            row("c", "calm", None, Some(7), 1, 10),
-            Row { name: "d".into(), display_name: "able".into(), phase: Some(AgentPhase::Stale), ..Row::default() },
-        ];
-        let orders = [(Sort::Name, "dbca"), (Sort::Phase, "cbad"), (Sort::Age, "cbad"), (Sort::Tokens, "cabd"), (Sort::Activity, "bacd")];
-        for (sort, expected) in orders {
-            assert_eq!(named(&sort.sorted(&rows)), expected, "{sort:?}");
-        }
-        let mut sort = Sort::Name;
-        (0..orders.len()).for_each(|_| sort = sort.next());
-        assert_eq!(sort, Sort::Name);
-    }
+    type State = super::State<Sort>;
 
     #[test]
     fn scrolling_never_leaves_the_rows() {

@@ -1,83 +1,90 @@
-//! A snapshot as lines. Pure: snapshot, size, state and the time come in, lines go out; it must not leave anything unsafe
-//! to print.
+//! A sheet of rows as lines. Pure: sheet, size and state come in, lines go out; it must not leave anything unsafe to print.
 
 use std::borrow::Cow;
 
-use jiff::Timestamp;
 use ratatui::Frame;
 use ratatui::layout::Size;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::state::State;
-use super::{Row, Snapshot, Sort};
-use crate::api::agent::AgentPhase;
-use crate::cli::ls;
-use crate::cli::table::{NOTHING, age, or_nothing, printable, table};
+use super::state::{Order, State};
+use crate::cli::table::{NOTHING, printable, table};
 
 /// Between two columns.
 const GAP: usize = 2;
-/// Columns that give way where the screen is narrow, in this order, and what they keep at least.
-const YIELDING: [(&str, usize); 4] = [("ACTION", 8), ("ITEM", 8), ("POOL", 6), ("DISPLAY", 10)];
-/// Pools that are told to be hindered, at most.
-const HINDERED: usize = 3;
 /// The last line.
 const KEYS: &str = "q quit  s sort  p hold  arrows scroll";
 
-/// Draws the screen.
-pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, state: &State, now: Timestamp) {
-    let area = frame.area();
-    frame.render_widget(Paragraph::new(lines(snapshot, area.as_size(), state, now)), area);
+/// What is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sheet {
+    /// Where was looked, for the first line.
+    pub place: String,
+    /// Lines above the rows.
+    pub summary: Vec<String>,
+    /// Names of the columns.
+    pub header: Vec<Cow<'static, str>>,
+    /// Rows in their order, each cell as it was read.
+    pub rows: Vec<(Vec<String>, Style)>,
+    /// Columns that give way where the screen is narrow, in this order, and what they keep at least.
+    pub yielding: &'static [(&'static str, usize)],
 }
 
-/// How many agents fit on the screen.
-pub fn shown(size: Size, state: &State) -> usize {
-    // Three lines of header, a free one, the columns' names, the keys; and one for what failed.
-    usize::from(size.height).saturating_sub(6 + usize::from(state.failure.is_some()))
+impl Sheet {
+    fn cells(&self) -> Vec<Vec<String>> {
+        let safe = |cell: &String| if cell.is_empty() { NOTHING.to_owned() } else { printable(cell) };
+        self.rows.iter().map(|(cells, _)| cells.iter().map(safe).collect()).collect()
+    }
+}
+
+/// Draws the screen.
+pub fn draw(frame: &mut Frame<'_>, sheet: &Sheet, state: &State<impl Order>) {
+    let area = frame.area();
+    frame.render_widget(Paragraph::new(lines(sheet, area.as_size(), state)), area);
+}
+
+/// How many rows fit on the screen.
+pub fn shown(sheet: &Sheet, size: Size, state: &State<impl Order>) -> usize {
+    // The title, what stands above the rows, a free line, the columns' names, the keys; and one for what failed.
+    usize::from(size.height).saturating_sub(4 + sheet.summary.len() + usize::from(state.failure.is_some()))
 }
 
 /// The screen's lines.
-pub fn lines(snapshot: &Snapshot, size: Size, state: &State, now: Timestamp) -> Vec<Line<'static>> {
-    let rows = state.sort.sorted(&snapshot.agents);
-    let room = shown(size, state);
-    let mut lines = vec![title(snapshot, state), Line::from(phases(snapshot)), Line::from(pools(snapshot))];
+pub fn lines(sheet: &Sheet, size: Size, state: &State<impl Order>) -> Vec<Line<'static>> {
+    let room = shown(sheet, size, state);
+    let mut lines = vec![title(sheet, state)];
+    lines.extend(sheet.summary.iter().map(|words| Line::from(printable(words))));
     if let Some((words, times)) = &state.failure {
         let words = printable(&format!("this is old, trying again (failed: {times}): {words}"));
         lines.push(Line::styled(words, Style::new().fg(Color::Red)));
     }
     lines.push(Line::default());
-    let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row, snapshot.namespace.is_none(), now)).collect();
-    let header = header(snapshot.namespace.is_none());
-    let widths = widths(&header, &cells, size.width.into());
-    lines.push(Line::styled(joined(&header, &widths), Style::new().add_modifier(Modifier::REVERSED)));
-    let visible = cells.iter().zip(&rows).skip(state.offset).take(room);
-    lines.extend(visible.map(|(cells, row)| Line::styled(joined(cells, &widths), style(row.phase))));
+    let cells = sheet.cells();
+    let widths = widths(sheet, &cells, size.width.into());
+    lines.push(Line::styled(joined(&sheet.header, &widths), Style::new().add_modifier(Modifier::REVERSED)));
+    let visible = cells.iter().zip(&sheet.rows).skip(state.offset).take(room);
+    lines.extend(visible.map(|(cells, (_, style))| Line::styled(joined(cells, &widths), *style)));
     lines.resize(usize::from(size.height).saturating_sub(1).max(lines.len()), Line::default());
-    lines.push(Line::styled(keys(rows.len(), room, state), Style::new().add_modifier(Modifier::DIM)));
+    lines.push(Line::styled(keys(sheet.rows.len(), room, state), Style::new().add_modifier(Modifier::DIM)));
     lines
 }
 
-/// The snapshot as plain text, for pipes and for once.
-pub fn plain(snapshot: &Snapshot, sort: Sort, now: Timestamp) -> String {
-    let everywhere = snapshot.namespace.is_none();
-    let rows: Vec<Vec<String>> = sort.sorted(&snapshot.agents).into_iter().map(|row| cells(row, everywhere, now)).collect();
-    let mut text = format!("{}\n{}\n", phases(snapshot), pools(snapshot));
-    if !rows.is_empty() {
-        let header = header(everywhere);
-        let header: Vec<&str> = header.iter().map(AsRef::as_ref).collect();
+/// The sheet as plain text, for pipes and for once.
+pub fn plain(sheet: &Sheet) -> String {
+    let mut text: String = sheet.summary.iter().map(|words| format!("{}\n", printable(words))).collect();
+    if !sheet.rows.is_empty() {
+        let header: Vec<&str> = sheet.header.iter().map(AsRef::as_ref).collect();
         text.push('\n');
-        text.push_str(&table(&header, rows));
+        text.push_str(&table(&header, sheet.cells()));
     }
     text
 }
 
-fn title(snapshot: &Snapshot, state: &State) -> Line<'static> {
-    let place = snapshot.namespace.as_ref().map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
-    let pool = snapshot.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+fn title(sheet: &Sheet, state: &State<impl Order>) -> Line<'static> {
     let mut spans = vec![
         Span::styled("spillway", Style::new().add_modifier(Modifier::BOLD)),
-        Span::raw(format!("  {place}{pool}  sorted by {}", state.sort.word())),
+        Span::raw(format!("  {}  sorted by {}", printable(&sheet.place), state.sort.word())),
     ];
     if state.held {
         spans.push(Span::styled("  held: p goes on", Style::new().fg(Color::Yellow)));
@@ -85,89 +92,21 @@ fn title(snapshot: &Snapshot, state: &State) -> Line<'static> {
     Line::from(spans)
 }
 
-/// How many agents are in each phase.
-fn phases(snapshot: &Snapshot) -> String {
-    let known = [
-        AgentPhase::Active,
-        AgentPhase::Idle,
-        AgentPhase::Running,
-        AgentPhase::Spawning,
-        AgentPhase::Paused,
-        AgentPhase::Hibernated,
-        AgentPhase::Goodbye,
-        AgentPhase::Stale,
-    ];
-    let count = |phase: Option<AgentPhase>| snapshot.agents.iter().filter(|row| row.phase == phase).count();
-    let mut words = vec![format!("Agents {}", snapshot.agents.len())];
-    words.extend(
-        known
-            .iter()
-            .map(|phase| (count(Some(*phase)), ls::phase(*phase)))
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, name)| format!("{name} {count}")),
-    );
-    words.extend(
-        [("new", count(None)), ("ended", snapshot.ended), ("unreadable", snapshot.unreadable)]
-            .iter()
-            .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{name} {count}")),
-    );
-    words.join("  ")
-}
-
-/// What the pools want and have.
-fn pools(snapshot: &Snapshot) -> String {
-    let pools = &snapshot.pools;
-    let mut text =
-        format!("Pools {}  desired {}  agents {}  active {}  idle {}", pools.count, pools.desired, pools.agents, pools.active, pools.idle);
-    if !pools.hindered.is_empty() {
-        let told: Vec<String> = pools.hindered.iter().take(HINDERED).map(|(name, reason)| format!("{name} {reason}")).collect();
-        let more = pools.hindered.len().saturating_sub(HINDERED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        text.push_str(&printable(&format!("  hindered: {}{more}", told.join(", "))));
-    }
-    text
-}
-
-fn keys(rows: usize, room: usize, state: &State) -> String {
+fn keys(rows: usize, room: usize, state: &State<impl Order>) -> String {
     let last = state.offset.saturating_add(room).min(rows);
     if room >= rows { KEYS.to_owned() } else { format!("{KEYS}  {}-{last} of {rows}", state.offset.saturating_add(1).min(last)) }
 }
 
-fn header(everywhere: bool) -> Vec<Cow<'static, str>> {
-    let namespace = everywhere.then_some("NAMESPACE");
-    let others = ["DISPLAY", "POOL", "TYPE", "PHASE", "ACTION", "ITEM", "TOKENS", "BEAT", "AGE", "NAME"];
-    namespace.into_iter().chain(others).map(Cow::Borrowed).collect()
-}
-
-fn cells(row: &Row, everywhere: bool, now: Timestamp) -> Vec<String> {
-    let Row { namespace, name, display_name, pool, type_, phase, action, item, tokens, heartbeat, activity: _, created } = row;
-    let namespace = everywhere.then(|| namespace.clone());
-    let others = [
-        display_name.clone(),
-        pool.clone(),
-        type_.clone(),
-        or_nothing(phase.map(ls::phase)),
-        action.clone(),
-        item.clone(),
-        or_nothing(*tokens),
-        age(*heartbeat, now),
-        age(*created, now),
-        name.clone(),
-    ];
-    let cells = namespace.into_iter().chain(others);
-    cells.map(|cell| if cell.is_empty() { NOTHING.to_owned() } else { printable(&cell) }).collect()
-}
-
 /// The columns' widths: what they need, less what the screen has not.
-fn widths(header: &[Cow<'static, str>], cells: &[Vec<String>], width: usize) -> Vec<usize> {
+fn widths(sheet: &Sheet, cells: &[Vec<String>], width: usize) -> Vec<usize> {
+    let header = &sheet.header;
     let widest = |at: usize| cells.iter().filter_map(|row| row.get(at)).map(|cell| across(cell)).max().unwrap_or(0);
     let mut widths: Vec<usize> = header.iter().enumerate().map(|(at, name)| across(name).max(widest(at))).collect();
     let whole = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-    for (name, least) in YIELDING {
+    for (name, least) in sheet.yielding {
         let missing = whole(&widths).saturating_sub(width);
         if let Some(column) = header.iter().position(|column| column == name).and_then(|at| widths.get_mut(at)) {
-            *column = (*column).min((*column).saturating_sub(missing).max(least));
+            *column = (*column).min((*column).saturating_sub(missing).max(*least));
         }
     }
     widths
@@ -209,22 +148,18 @@ fn across(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-fn style(phase: Option<AgentPhase>) -> Style {
-    match phase {
-        Some(AgentPhase::Active) => Style::new().fg(Color::Green),
-        Some(AgentPhase::Spawning | AgentPhase::Goodbye | AgentPhase::Paused) => Style::new().fg(Color::Yellow),
-        Some(AgentPhase::Stale | AgentPhase::ForceStopped) => Style::new().fg(Color::Red),
-        Some(AgentPhase::Hibernated | AgentPhase::Stopped) | None => Style::new().add_modifier(Modifier::DIM),
-        Some(AgentPhase::Running | AgentPhase::Idle) => Style::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::cli::top::Pools;
+    use jiff::Timestamp;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::api::agent::AgentPhase;
+    use crate::cli::top::Subject as _;
+    use crate::cli::top::agents::{Agents, Pools, Row, Snapshot, Sort};
+
+    type State = super::State<Sort>;
 
     fn now() -> Timestamp {
         "2026-01-01T00:02:00Z".parse().expect("a time")
@@ -245,10 +180,13 @@ mod tests {
         let pools = Pools { count: 1, desired: 3, agents: 2, active: 1, idle: 1, hindered: Vec::new() };
         Snapshot { namespace: Some("n".into()), agents, pools, ..Snapshot::default() }
     }
+    fn sheet(snapshot: &Snapshot, state: &State) -> Sheet {
+        Agents::sheet(snapshot, state.sort, now())
+    }
     /// The screen as a person sees it.
     fn screen(snapshot: &Snapshot, state: &State, (width, height): (u16, u16)) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        terminal.draw(|frame| draw(frame, snapshot, state, now())).expect("drawn");
+        terminal.draw(|frame| draw(frame, &sheet(snapshot, state), state)).expect("drawn");
         let buffer = terminal.backend().buffer().clone();
         let line = |y| (0..width).map(|x| buffer[(x, y)].symbol().to_owned()).collect::<String>().trim_end().to_owned();
         (0..height).map(line).collect()
@@ -298,7 +236,8 @@ mod tests {
     fn many_agents_scroll_and_a_small_screen_is_no_trouble() {
         let many = snapshot((0..30).map(row).collect());
         let mut state = State::default();
-        state.press(super::super::state::Key::Last, 30, shown(Size::new(80, 16), &state));
+        let shown = shown(&sheet(&many, &state), Size::new(80, 16), &state);
+        state.press(super::super::state::Key::Last, 30, shown);
         let seen = screen(&many, &state, (80, 16));
         assert!(seen[5].starts_with("calm-otter27 ") && seen[14].starts_with("calm-otter9 "), "{seen:?}");
         assert_eq!(seen[15], "q quit  s sort  p hold  arrows scroll  21-30 of 30");
@@ -322,11 +261,14 @@ mod tests {
         let mut everywhere = snapshot(vec![row(1)]);
         everywhere.namespace = None;
         assert_eq!(
-            plain(&everywhere, Sort::Name, now()),
+            plain(&Agents::sheet(&everywhere, Sort::Name, now())),
             "Agents 1  Idle 1\nPools 1  desired 3  agents 2  active 1  idle 1\n\n\
              NAMESPACE   DISPLAY       POOL   TYPE     PHASE   ACTION   ITEM   TOKENS   BEAT   AGE   NAME\n\
              n           calm-otter1   p      worker   Idle    -        -      -        -      2m    p-1\n"
         );
-        assert_eq!(plain(&Snapshot::default(), Sort::Name, now()), "Agents 0\nPools 0  desired 0  agents 0  active 0  idle 0\n");
+        assert_eq!(
+            plain(&Agents::sheet(&Snapshot::default(), Sort::Name, now())),
+            "Agents 0\nPools 0  desired 0  agents 0  active 0  idle 0\n"
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! | this one | what several of them read |
 //! | [`ask`], [`submit`], [`queue`], [`cancel`], [`priority`], [`redrive`], [`release`] | one command each |
 //! | [`payload`], [`follow`] | of `submit` and `ask`: reading the task, telling what becomes of the items |
+//! | [`stats`] | of `queue`: rates and times. Pure |
 //! | [`life`] | an item in a few words, the order of items, what can be done with one. Pure |
 
 pub mod ask;
@@ -16,6 +17,7 @@ pub mod priority;
 pub mod queue;
 pub mod redrive;
 pub mod release;
+pub mod stats;
 pub mod submit;
 
 use kube::Api;

@@ -1,10 +1,14 @@
-//! `queue`: the queues, or one with its items in the order in which they are given out. With `--suspend` or `--resume`
-//! it does what `pause` and `resume` do.
+//! `queue`: the queues, or one with its items in the order in which they are given out, or with `--stats` their rates and times.
+//! With `--suspend` or `--resume` it does what `pause` and `resume` do.
+
+use std::collections::HashMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::life;
+use super::stats::{self, Stats};
 use crate::api::conditions::types;
 use crate::api::work_queue::QueueCounts;
 use crate::api::{WorkItem, WorkQueue};
@@ -24,6 +28,8 @@ use crate::policy::work::admit::Queue;
   kubectl spillway queue                    # the queues of this namespace
   kubectl spillway queue bugs               # one, with its items in their order
   kubectl spillway queue bugs --all         # those that ended too
+  kubectl spillway queue --stats            # rates and times of the last hour, of all queues
+  kubectl spillway queue bugs --stats --since 15m
   kubectl spillway queue bugs --suspend     # give nothing out; the same as: kubectl spillway pause queue/bugs
   kubectl spillway queue bugs --resume
 
@@ -44,9 +50,22 @@ pub struct Arguments {
     /// Give items out again
     #[arg(long, requires = "name", conflicts_with = "all")]
     pub resume: bool,
+    /// Show rates, and how long items waited and attempts took
+    #[arg(long, conflicts_with_all = ["all", "limit", "suspend", "resume"])]
+    pub stats: bool,
+    /// Of so long until now
+    #[arg(long, value_name = "DURATION", requires = "stats", default_value = "1h", value_parser = since)]
+    pub since: Duration,
     /// List the queues of all namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub all_namespaces: bool,
+}
+
+fn since(text: &str) -> Result<Duration, String> {
+    match input::duration(text)? {
+        none if none.is_zero() => Err("a time in which nothing can happen has no rates: write 15m or 1h".to_owned()),
+        some => Ok(some),
+    }
 }
 
 /// What `queue` found.
@@ -74,6 +93,17 @@ pub enum Report {
         /// Stored objects that do not fit their type, told in words.
         unreadable: Vec<String>,
     },
+    /// Rates and times.
+    Stats {
+        /// Where was looked; none: everywhere.
+        namespace: Option<String>,
+        /// Of each queue, by namespace and name.
+        queues: Vec<Stats>,
+        /// One queue was asked for.
+        one: bool,
+        /// Stored objects that do not fit their type, told in words.
+        unreadable: Vec<String>,
+    },
 }
 
 /// The command.
@@ -84,8 +114,43 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
         console.show(pause::render(&pause::run(cluster, verb, &asked).await?));
         return Ok(());
     }
-    console.show(render(&run(cluster, arguments).await?, Timestamp::now()));
+    let report = if arguments.stats { look_back(cluster, arguments, Timestamp::now()).await? } else { run(cluster, arguments).await? };
+    console.show(render(&report, Timestamp::now()));
     Ok(())
+}
+
+/// Looks at what became of items.
+pub async fn look_back(cluster: &Cluster, arguments: &Arguments, now: Timestamp) -> Result<Report, Error> {
+    let everywhere = arguments.all_namespaces;
+    let (mut queues, mut unreadable) = match &arguments.name {
+        Some(name) => (vec![super::queue(cluster, name).await?], Vec::new()),
+        None => {
+            let found = super::all::<WorkQueue>(cluster, everywhere, None, |_| ()).await?;
+            (found.objects, found.unreadable)
+        }
+    };
+    queues.sort_by_cached_key(|queue| (queue.namespace(), queue.name_any()));
+    // Items that were routed by their type do not name their queue in their spec: all are looked at, each without what is long.
+    let found = super::all::<WorkItem>(cluster, everywhere, None, |item| {
+        item.spec.payload.clear();
+        if let Some(status) = &mut item.status {
+            status.result = None;
+            status.conditions.clear();
+        }
+    });
+    let found = found.await?;
+    unreadable.extend(found.unreadable);
+    let mut of_queues: HashMap<(Option<String>, &str), Vec<&WorkItem>> = HashMap::new();
+    for item in &found.objects {
+        of_queues.entry((item.namespace(), convert::queue_of(item).unwrap_or_default())).or_default().push(item);
+    }
+    let of = |queue: &WorkQueue| {
+        let name = queue.name_any();
+        let items = of_queues.get(&(queue.namespace(), name.as_str())).map(Vec::as_slice).unwrap_or_default();
+        Stats::of(queue, items.iter().copied(), arguments.since, now)
+    };
+    let namespace = (!everywhere).then(|| cluster.namespace.clone());
+    Ok(Report::Stats { namespace, queues: queues.iter().map(of).collect(), one: arguments.name.is_some(), unreadable })
 }
 
 /// Looks.
@@ -118,8 +183,7 @@ pub fn render(report: &Report, now: Timestamp) -> Output {
     let unreadable = match report {
         Report::Queues { namespace, queues, unreadable } => {
             if queues.is_empty() {
-                let place = namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
-                output.note(format!("No queues found{place}."));
+                output.note(none_found(namespace.as_deref()));
             } else {
                 output.out = queues_table(queues, namespace.is_none(), now);
             }
@@ -130,9 +194,22 @@ pub fn render(report: &Report, now: Timestamp) -> Output {
             items_table(items, *limit, *ended, now, &mut output);
             unreadable
         }
+        Report::Stats { namespace, queues, one, unreadable } => {
+            match queues.as_slice() {
+                [] => output.note(none_found(namespace.as_deref())),
+                [queue] if *one => stats::render_one(queue, &mut output),
+                queues => stats::render_all(queues, namespace.is_none(), &mut output),
+            }
+            unreadable
+        }
     };
     unreadable.iter().for_each(|words| output.note(format!("warning: {}", printable(words))));
     output
+}
+
+fn none_found(namespace: Option<&str>) -> String {
+    let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
+    format!("No queues found{place}.")
 }
 
 fn queues_table(queues: &[WorkQueue], with_namespace: bool, now: Timestamp) -> String {

@@ -473,6 +473,43 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_program_is_told_who_it_is_and_where_it_may_keep_what() {
+        let told = |name: &str, agent: &Agent, pool: &AgentPool| {
+            let all = environment(agent, pool);
+            let mut found = all.into_iter().filter(|one| one.name == name);
+            let one = found.next().unwrap_or_else(|| panic!("{name} is not set"));
+            assert!(found.next().is_none(), "{name} is set twice");
+            one
+        };
+        let (mut agent, pool) = objects(json!({"type": "drone"}));
+        agent.metadata.namespace = Some("team".into());
+        let id = told("SPILLWAY_AGENT_ID", &agent, &pool);
+        let source = id.value_from.and_then(|from| from.field_ref).map(|field| field.field_path);
+        assert_eq!((source.as_deref(), id.value), (Some("metadata.uid"), None), "the pod's uid is the agent's identity: status.podRef.uid");
+        for (name, value) in [
+            ("SPILLWAY_AGENT_NAME", "p-1"),
+            ("SPILLWAY_AGENT_TYPE", "drone"),
+            ("SPILLWAY_POOL", "p"),
+            ("SPILLWAY_DATA_DIR", "/spillway/data"),
+            ("SPILLWAY_CONTAINER_MODE", "true"),
+        ] {
+            assert_eq!(told(name, &agent, &pool).value.as_deref(), Some(value), "{name}");
+        }
+        // Agents of one storage have the same hash, others not.
+        let hash = |agent: &Agent, pool: &AgentPool| told("SPILLWAY_STORAGE_HASH", agent, pool).value.unwrap_or_default();
+        let other = Agent { metadata: ObjectMeta { name: Some("p-2".into()), ..agent.metadata.clone() }, ..agent.clone() };
+        let elsewhere = Agent { metadata: ObjectMeta { namespace: Some("other".into()), ..agent.metadata.clone() }, ..agent.clone() };
+        let own = hash(&agent, &pool);
+        assert!(own.len() == 16 && own.bytes().all(|byte| byte.is_ascii_hexdigit()), "{own}");
+        assert_eq!(own, hash(&agent, &pool), "it stays as it is");
+        assert_ne!(own, hash(&other, &pool), "each has its own empty folder");
+        assert_ne!(own, hash(&elsewhere, &pool), "a namespace's storage is its own");
+        let (_, shared) = objects(json!({"type": "drone", "workspace": {"claimName": "c"}}));
+        assert_eq!(hash(&agent, &shared), hash(&other, &shared), "they share a volume");
+        assert_ne!(hash(&agent, &shared), hash(&elsewhere, &shared));
+    }
+
     /// tests/chart-live.sh has the API server judge it, with the controller's own policies in force.
     #[test]
     fn the_chart_is_tried_with_a_pod_as_it_is_made() {

@@ -21,6 +21,7 @@ use crate::cluster::lease::Leadership;
 use crate::governor::work::Desk;
 use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{Body as Asked, Key, Log, Quality, Route, Settle, Usage};
+use crate::telemetry::Metrics;
 
 /// What the next write meets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,7 +215,7 @@ impl Leader {
     pub fn reading(server: &Server, epoch: i64) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         let (meter, leadership) = (Meter::new(epoch), Leadership::held());
-        let (desk, _) = Desk::new();
+        let (desk, _) = Desk::new(Metrics::default());
         let watched = Arc::new(|_: &Object| None);
         let writer = Writer { client: server.client(), leadership: leadership.clone(), meter: meter.clone(), desk, done: sender, watched };
         let life = Lifetime { tokens: 500, top_up: 0, max: 0, taken: 0 };

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Live;
+use super::{Live, State};
 use crate::cluster::clock::BootTime;
 use crate::controller::Key;
 use crate::policy::breaker::Permit;
-use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
+use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit};
 
 /// Commands of one agent that are tried for its namespace and whose end is awaited.
 const TRIES: usize = 64;
@@ -25,7 +25,32 @@ pub(super) struct Commanding {
     tries: BTreeMap<CommandPermit, Permit>,
 }
 
+impl State {
+    /// An agent's own breaker of commands has this state.
+    pub(super) fn trips(&mut self, uid: &str, breaker: BreakerState) {
+        if breaker.is_closed() {
+            self.tripped.remove(uid);
+        } else {
+            self.tripped.insert(uid.to_owned(), breaker);
+        }
+    }
+}
+
 impl Live {
+    /// The agents whose own breaker of commands is not closed, with the word for its state.
+    pub fn tripped(&self) -> Vec<(Key, &'static str)> {
+        let state = self.lock();
+        let of = |(uid, breaker): (&String, &BreakerState)| {
+            let key = state.agents.get(uid)?.expected.as_ref()?.key.clone();
+            match breaker {
+                BreakerState::Closed => None,
+                BreakerState::HalfOpen => Some((key, "half_open")),
+                BreakerState::Open => Some((key, "open")),
+            }
+        };
+        state.tripped.iter().filter_map(of).collect()
+    }
+
     /// Every agent that is expected, by the uid of its pod.
     pub fn everybody(&self) -> Vec<(String, Key)> {
         let state = self.lock();

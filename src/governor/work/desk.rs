@@ -10,14 +10,15 @@ use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 
 use super::convert;
-use super::room::{Holding, Queues, Room};
+use super::room::{Holding, Queues, Room, now};
 use crate::api::{WorkItem, WorkQueue};
 use crate::controller::Key;
 use crate::policy::work::admit::{ProjectLimit, Queue};
-use crate::policy::work::book::{Counts, Entry};
+use crate::policy::work::book::{Counts, Depth, Entry};
 use crate::policy::work::item::{At, Phase, Record, Verb};
 use crate::policy::work::lease::{self, Fence};
 use crate::serve::turns::{Bounds, Turns};
+use crate::telemetry::{Depths, Metrics};
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
 /// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
@@ -56,6 +57,7 @@ struct Shared {
     looks: mpsc::UnboundedSender<Key>,
     listed: watch::Sender<bool>,
     turns: Turns,
+    metrics: Metrics,
 }
 
 /// The governor's memory of work. Cheap to clone.
@@ -63,11 +65,11 @@ struct Shared {
 pub struct Desk(Arc<Shared>);
 
 impl Desk {
-    /// Nothing is known. Whoever has to be looked at comes out of the receiver.
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<Key>) {
+    /// Nothing is known. Whoever has to be looked at comes out of the receiver; what happens to items is counted in `metrics`.
+    pub fn new(metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<Key>) {
         let (looks, looked) = mpsc::unbounded_channel();
         let (state, due, listed, turns) = (Mutex::default(), Mutex::default(), watch::Sender::new(false), Turns::new(CALLS));
-        let shared = Shared { state, due, looks, listed, turns };
+        let shared = Shared { state, due, looks, listed, turns, metrics };
         (Self(Arc::new(shared)), looked)
     }
 
@@ -84,6 +86,46 @@ impl Desk {
     pub fn with<T>(&self, namespace: &str, work: impl FnOnce(&mut Room) -> T) -> T {
         let shelf = self.lock().rooms.entry(namespace.to_owned()).or_default().clone();
         work(&mut enter(&shelf))
+    }
+
+    /// The same, and what happens to items there is counted: under the lock, so that a queue that is gone counts nothing more.
+    fn counted<T>(&self, namespace: &str, work: impl FnOnce(&mut Room) -> T) -> T {
+        let metrics = &self.0.metrics;
+        self.with(namespace, |room| {
+            let done = work(room);
+            for (queue, happening) in room.happened() {
+                metrics.happened(&metrics.queue(namespace, queue.as_deref()), happening);
+            }
+            done
+        })
+    }
+
+    /// Shows how many items of each queue are in which phase. No item is looked at.
+    pub fn measure(&self) {
+        let (metrics, mut depths) = (&self.0.metrics, Depths::default());
+        let now = now();
+        for (namespace, shelf) in self.shelves() {
+            let room = enter(&shelf);
+            for Depth { queue, phases, oldest } in room.book.depths() {
+                let oldest = oldest.map(|since| now.since(since)).unwrap_or_default();
+                depths.add(metrics.queue(&namespace, queue), phases, oldest);
+            }
+        }
+        metrics.depths(depths);
+    }
+
+    /// Every queue, with its unfinished items and how many it may hold. No item is looked at.
+    pub fn fullness(&self) -> Vec<(Key, u64, u64)> {
+        let mut all = Vec::new();
+        for (namespace, shelf) in self.shelves() {
+            let book = &enter(&shelf).book;
+            let of = |name: &String| {
+                let most = book.queue(name).map(|queue| queue.max_pending)?;
+                Some((Key { namespace: namespace.clone(), name: name.clone() }, book.pending(name), most))
+            };
+            all.extend(book.queues().filter_map(of));
+        }
+        all
     }
 
     /// Looks at one namespace, if it is known.
@@ -142,7 +184,7 @@ impl Desk {
             let mut state = self.lock();
             state.highest_epoch = epoch.max(state.highest_epoch);
         }
-        let touched = self.with(&namespace, |room| room.observe(&name, item, entry));
+        let touched = self.counted(&namespace, |room| room.observe(&name, item, entry));
         let Some(touched) = touched else { return };
         self.look(&namespace, &name);
         self.look_at(&namespace, touched);
@@ -157,14 +199,20 @@ impl Desk {
 
     /// An item is gone.
     pub fn forget(&self, namespace: &str, name: &str, uid: &str) {
-        let touched = self.with(namespace, |room| room.forget(name, uid));
+        let touched = self.counted(namespace, |room| room.forget(name, uid));
         self.look_at(namespace, touched);
     }
 
     /// A queue, as it is now; none: it is gone.
     pub fn observe_queue(&self, namespace: &str, name: &str, queue: Option<&WorkQueue>) {
         let listed = self.lock().queues_listed;
-        let touched = self.with(namespace, |room| room.observe_queue(name, queue));
+        let touched = self.with(namespace, |room| {
+            let touched = room.observe_queue(name, queue);
+            if room.book.queue(name).is_none() {
+                self.0.metrics.queue_gone(namespace, name);
+            }
+            touched
+        });
         if listed {
             self.look_at(namespace, touched);
         }
@@ -211,14 +259,20 @@ impl Desk {
 
     /// What is true of an item from now on, though it is not stored: whoever depends on it is looked at.
     pub fn remember(&self, namespace: &str, name: &str, entry: &Entry, record: Record) {
-        let touched = self.with(namespace, |room| room.remember(name, entry, record));
+        let touched = self.counted(namespace, |room| room.remember(name, entry, record));
         self.look_at(namespace, touched);
     }
 
     /// Forgets namespaces in which there is nothing, and nobody waits.
     pub fn tidy(&self) {
         // Who works on one has it besides us; nobody begins to meanwhile.
-        self.lock().rooms.retain(|_, shelf| Arc::strong_count(shelf) > 1 || !enter(shelf).is_empty());
+        self.lock().rooms.retain(|namespace, shelf| {
+            let kept = Arc::strong_count(shelf) > 1 || !enter(shelf).is_empty();
+            if !kept {
+                self.0.metrics.work_gone(namespace);
+            }
+            kept
+        });
     }
 
     /// Namespaces that are known.

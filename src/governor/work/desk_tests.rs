@@ -14,7 +14,7 @@ const NAMESPACE: &str = "team";
 
 /// A desk that knows these items, each `(name, version, phase, holder)`, in its first lease.
 fn desk(items: &[(&str, u64, &str, &str)]) -> Desk {
-    let (desk, _) = Desk::new();
+    let (desk, _) = Desk::new(Metrics::default());
     desk.items_listed(&HashSet::new());
     desk.queues_listed();
     items.iter().for_each(|item| desk.observe(&stored(item)));
@@ -125,7 +125,7 @@ fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
 
 #[test]
 fn an_item_is_due_once_however_often_it_changes_and_again_when_it_was_looked_at() {
-    let (desk, mut looks) = Desk::new();
+    let (desk, mut looks) = Desk::new(Metrics::default());
     for _ in 0..1_000 {
         desk.look("team", "a");
         desk.look("team", "b");
@@ -224,4 +224,125 @@ fn a_namespace_says_how_full_it_is_where_that_is_limited() {
     let limit = ProjectLimit { most: 2, says: "Budget/b (spec.work.maxPending)".into() };
     desk.with(NAMESPACE, |room| room.book.set_project_limit(Some(limit.clone())));
     assert_eq!((desk.project(NAMESPACE), desk.project("other")), (Some((2, limit)), None));
+}
+
+/// The lines of metrics that begin so, without those of zero.
+fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
+    let text = metrics.text().expect("encodes");
+    let counts = |line: &&str| line.starts_with(metric) && !line.ends_with(" 0");
+    let mut lines: Vec<String> = text.lines().filter(counts).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn queue(version: u64) -> WorkQueue {
+    let queue = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue",
+        "metadata": {"name": "bugs", "namespace": NAMESPACE, "uid": "uid-q", "resourceVersion": version.to_string()}, "spec": {},
+    });
+    serde_json::from_value(queue).expect("a WorkQueue")
+}
+
+fn item(version: u64, status: &serde_json::Value) -> WorkItem {
+    let item = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
+        "metadata": {"name": "i", "namespace": NAMESPACE, "uid": "uid-i", "resourceVersion": version.to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"queueRef": {"name": "bugs"}},
+        "status": status,
+    });
+    serde_json::from_value(item).expect("a WorkItem")
+}
+
+#[test]
+fn what_happens_to_an_item_counts_once_however_often_it_is_listed() {
+    let metrics = Metrics::default();
+    let (desk, _) = Desk::new(metrics.clone());
+    desk.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
+    let new = item(2, &json!({}));
+    let lease = json!({"holder": "p", "agent": "a", "leaseTransitions": 1, "acquireTime": "2026-01-01T00:00:09.000000Z"});
+    let leased = item(4, &json!({"phase": "Leased", "queue": "bugs", "lease": lease}));
+    let history =
+        json!([{"epoch": 1, "agent": "a", "verb": "Complete", "startTime": "2026-01-01T00:00:09Z", "endTime": "2026-01-01T00:00:12Z"}]);
+    let done = json!({"phase": "Succeeded", "queue": "bugs", "lease": {"leaseTransitions": 1}, "attemptHistory": history});
+    let done = item(5, &done);
+    let decide = || {
+        let entry = desk.with(NAMESPACE, |room| room.book.get("i").cloned()).expect("an item");
+        desk.remember(NAMESPACE, "i", &entry, Record { phase: Phase::Ready, queue: Some("bugs".into()), ..entry.record.clone() });
+    };
+    desk.observe(&new);
+    desk.queues_listed();
+    desk.items_listed(&HashSet::new());
+    assert_eq!(lines(&metrics, "spillway_queue_arrivals"), Vec::<String>::new(), "nobody has decided on it");
+    decide();
+    // A person changes it, and it is decided anew; the watch breaks, and everything is listed again.
+    desk.observe(&item(3, &json!({})));
+    decide();
+    for _ in 0..3 {
+        desk.observe(&leased);
+        desk.observe(&new);
+        desk.items_listed(&HashSet::new());
+    }
+    for _ in 0..3 {
+        desk.observe(&done);
+        desk.observe(&leased);
+    }
+    let of = r#"namespace="team",queue="bugs""#;
+    assert_eq!(lines(&metrics, "spillway_queue_arrivals_total"), [format!("spillway_queue_arrivals_total{{{of}}} 1")]);
+    assert_eq!(lines(&metrics, "spillway_queue_claims_total"), [format!("spillway_queue_claims_total{{{of}}} 1")]);
+    assert_eq!(lines(&metrics, "spillway_queue_attempts_total"), [format!("spillway_queue_attempts_total{{{of},outcome=\"Complete\"}} 1")]);
+    assert_eq!(lines(&metrics, "spillway_queue_ends_total"), [format!("spillway_queue_ends_total{{{of},outcome=\"Succeeded\"}} 1")]);
+    assert_eq!(lines(&metrics, "spillway_queue_wait_seconds_count"), [format!("spillway_queue_wait_seconds_count{{{of}}} 1")]);
+    assert_eq!(lines(&metrics, "spillway_queue_run_seconds_count"), [format!("spillway_queue_run_seconds_count{{{of}}} 1")]);
+    desk.measure();
+    assert_eq!(lines(&metrics, "spillway_queue_items"), [format!("spillway_queue_items{{{of},phase=\"Succeeded\"}} 1")]);
+    // A leader that begins counts nothing of what it finds, and goes on from there.
+    let metrics = Metrics::default();
+    let (desk, _) = Desk::new(metrics.clone());
+    desk.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
+    desk.observe(&leased);
+    assert_eq!(lines(&metrics, "spillway_queue_claims"), Vec::<String>::new());
+    desk.observe(&done);
+    assert_eq!(lines(&metrics, "spillway_queue_ends_total"), [format!("spillway_queue_ends_total{{{of},outcome=\"Succeeded\"}} 1")]);
+}
+
+#[test]
+fn a_new_leader_knows_for_how_long_the_oldest_item_has_been_ready() {
+    let metrics = Metrics::default();
+    let (desk, _) = Desk::new(metrics.clone());
+    desk.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
+    let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(4000);
+    desk.observe(&item(2, &json!({"phase": "Ready", "queue": "bugs", "readyTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()})));
+    desk.measure();
+    let line = lines(&metrics, "spillway_queue_oldest_ready_seconds");
+    let age: u64 = line[0].rsplit(' ').next().and_then(|age| age.parse().ok()).expect("a number");
+    assert!((4000..4010).contains(&age), "{line:?}");
+    // One that somebody had already is ready anew since that is not known.
+    let before = json!({"phase": "Ready", "queue": "bugs", "attempts": 1, "readyTime": "2026-01-01T00:00:00Z"});
+    let other = Desk::new(metrics.clone()).0;
+    other.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
+    other.observe(&item(2, &before));
+    other.measure();
+    assert_eq!(lines(&metrics, "spillway_queue_oldest_ready_seconds"), Vec::<String>::new());
+}
+
+#[test]
+fn series_go_with_their_queue_and_their_namespace() {
+    let metrics = Metrics::default();
+    let (desk, _) = Desk::new(metrics.clone());
+    desk.observe_queue(NAMESPACE, "bugs", Some(&queue(1)));
+    desk.observe(&item(2, &json!({})));
+    desk.measure();
+    desk.forget(NAMESPACE, "i", "uid-i");
+    let of = r#"namespace="team",queue="bugs""#;
+    assert_eq!(lines(&metrics, "spillway_queue_ends_total"), [format!("spillway_queue_ends_total{{{of},outcome=\"Deleted\"}} 1")]);
+    desk.observe(&item(3, &json!({})));
+    desk.observe_queue(NAMESPACE, "bugs", None);
+    desk.measure();
+    let left = lines(&metrics, "spillway_queue_");
+    assert_eq!(left, [r#"spillway_queue_items{namespace="team",queue="_none",phase="Pending"} 1"#], "its items are there");
+    desk.forget(NAMESPACE, "i", "uid-i");
+    desk.tidy();
+    desk.measure();
+    assert_eq!(lines(&metrics, "spillway_queue_"), Vec::<String>::new());
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::*;
 use crate::api::WorkItem;
 use crate::policy::work::admit::ProjectLimit;
+use crate::telemetry::Metrics;
 
 fn key() -> Key {
     Key { namespace: "team".into(), name: "bugs".into() }
@@ -31,7 +32,7 @@ fn item(at: u32, phase: &str) -> WorkItem {
 
 /// What is said of this queue with these items.
 fn said(queue: &WorkQueue, items: &[WorkItem]) -> WorkQueueStatus {
-    let (desk, _) = Desk::new();
+    let (desk, _) = Desk::new(Metrics::default());
     desk.items_listed(&HashSet::new());
     desk.queues_listed();
     desk.observe_queue("team", "bugs", Some(queue));
@@ -66,7 +67,7 @@ fn dead_letters_are_counted_timed_and_told_of_before_they_are_too_many() {
 fn a_queue_of_a_full_project_accepts_nothing_and_says_whose_limit_that_is() {
     let queue = queue(json!({}));
     let accepting = |most: Option<u64>| {
-        let (desk, _) = Desk::new();
+        let (desk, _) = Desk::new(Metrics::default());
         desk.items_listed(&HashSet::new());
         desk.queues_listed();
         desk.observe_queue("team", "bugs", Some(&queue));
@@ -91,7 +92,7 @@ fn one_dead_letter_more_is_a_count_and_no_news() {
     let queue = queue(json!({}));
     let mut known = queue.clone();
     known.status = Some(said(&queue, &[item(1, "DeadLettered")]));
-    let (desk, _) = Desk::new();
+    let (desk, _) = Desk::new(Metrics::default());
     desk.items_listed(&HashSet::new());
     desk.queues_listed();
     desk.observe_queue("team", "bugs", Some(&known));

@@ -3,6 +3,7 @@
 //!
 //! What always holds: what is known of an item never goes back to an older version.
 
+mod counting;
 mod progress;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -18,6 +19,7 @@ use crate::governor::budget::object::Leaf;
 use crate::policy::work::book::{Book, Class, Entry, Taker};
 use crate::policy::work::item::{At, Phase, Policy, Record};
 use crate::policy::work::lease::{self, Fence, claimable};
+use crate::policy::work::tally::{Happening, Tally};
 use crate::wire::follow::Message;
 use crate::wire::work::{Advance, Held};
 
@@ -110,6 +112,9 @@ pub struct Room {
     shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
     /// What all others have used, as far as it is stored and is anything.
     used: HashMap<String, i64>,
+    tally: Tally,
+    /// What happened and was not counted yet, by the queue that it counts at; none: it does not exist.
+    happened: Vec<(Option<String>, Happening)>,
 }
 
 impl Room {
@@ -376,7 +381,10 @@ impl Room {
         if known.is_some_and(|known| !newer(&entry.version, &known.version)) {
             return None;
         }
-        let ready_since = known.and_then(|known| known.ready_since);
+        // One that nobody had yet has been ready since it was for the first time, as an earlier leader stored it.
+        let waits = entry.record.phase == Phase::Ready && entry.record.attempts == 0;
+        let stored = entry.first_ready.filter(|_| waits && known.is_none());
+        let ready_since = known.and_then(|known| known.ready_since).or(stored);
         // What we saw ourselves is finer than what is stored; of before a redrive nothing counts.
         let first_ready = known.filter(|known| known.record.redrives == entry.record.redrives).and_then(|known| known.first_ready);
         let first_ready = first_ready.or(entry.first_ready);
@@ -399,7 +407,10 @@ impl Room {
         } else if let Some(used) = item.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used) {
             self.used.insert(entry.uid.clone(), used);
         }
+        let happened = self.tally.stored(&entry.uid, &entry.record, now());
         self.book.put(name, Entry { ready_since, first_ready, ..entry }, now());
+        self.happens(name, happened);
+        self.note_ready(name);
         // What ended before we looked for the first time was told of by whoever led then.
         if before.is_some_and(|before| !before.ended()) {
             self.ended_plans.extend(plan.filter(|plan| self.book.ended_plan(plan).is_some()));
@@ -414,6 +425,8 @@ impl Room {
         self.worth.remove(uid);
         self.shares.remove(uid);
         self.used.remove(uid);
+        let happened = self.tally.gone(uid, now());
+        self.happens(name, happened);
         if self.book.get(name).is_none_or(|entry| entry.uid != uid) {
             return Vec::new();
         }
@@ -463,7 +476,10 @@ impl Room {
             self.begin(name); // looked at again afterwards
             return Vec::new();
         }
+        let arrived = self.tally.decided(&entry.uid, record.phase);
         self.book.record(name, record, true, now());
+        self.happens(name, arrived);
+        self.note_ready(name);
         self.book.touched_by(name)
     }
 }

@@ -45,12 +45,12 @@ fn what_is_remembered_of_an_item_goes_with_it() {
     let mut room = Room::default();
     observe(&mut room, "i", 1, "Leased");
     room.advanced("uid-i", Advance { percent: Some(5), message: Some("m".into()), ..Advance::default() });
-    assert_eq!((room.progress.len(), room.worth.len(), room.shares.len(), room.names.len()), (1, 1, 1, 1));
+    assert_eq!((room.progress.len(), room.worth.len(), room.shares.len(), room.names.len(), room.tally.len()), (1, 1, 1, 1, 1));
     observe(&mut room, "i", 2, "Succeeded");
     assert_eq!((room.ended_plans.len(), room.progress.len()), (1, 0));
     room.forget("i", "uid-i");
-    let Room { names, progress, worth, shares, used, ended_plans, .. } = &room;
-    assert_eq!((names.len(), progress.len(), worth.len(), shares.len(), used.len(), ended_plans.len()), (0, 0, 0, 0, 0, 0));
+    let Room { names, progress, worth, shares, used, ended_plans, tally, .. } = &room;
+    assert_eq!((names.len(), progress.len(), worth.len(), shares.len(), used.len(), ended_plans.len(), tally.len()), (0, 0, 0, 0, 0, 0, 0));
     assert!(room.is_empty());
 }
 

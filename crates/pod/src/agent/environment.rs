@@ -111,6 +111,27 @@ mod tests {
     }
 
     #[test]
+    fn who_it_is_reaches_the_program_whatever_its_pool_lists() {
+        let identity = [
+            ("SPILLWAY_AGENT_ID", "uid-1"),
+            ("SPILLWAY_AGENT_NAME", "coders-1"),
+            ("SPILLWAY_AGENT_TYPE", "worker"),
+            ("SPILLWAY_POOL", "coders"),
+            ("SPILLWAY_STORAGE_HASH", "0123456789abcdef"),
+            ("SPILLWAY_CONTAINER_MODE", "true"),
+        ];
+        let listed = identity.map(|(name, _)| name);
+        for pass in [&[][..], &listed[..]] {
+            let built = names(&identity, pass, false);
+            for (name, value) in identity {
+                assert_eq!(built[name], value, "{name}");
+            }
+            assert_eq!(built["SPILLWAY_DATA_DIR"], "/spillway/data", "as the supervisor has it");
+        }
+        assert_eq!(names(&[("SPILLWAY_DATA_DIR", "/elsewhere")], &["SPILLWAY_DATA_DIR"], false)["SPILLWAY_DATA_DIR"], "/spillway/data");
+    }
+
+    #[test]
     fn an_item_brings_what_is_known_of_it() {
         let item = Assignment {
             held: Held { uid: "u-1".into(), epoch: 7 },

@@ -105,6 +105,7 @@ impl Health {
             held: None,                   // the supervisor's book of items knows it
             preflight: None,              // and what has to pass before knows that
             commands: Default::default(), // the sidecar counts them
+            breaker: Default::default(),
             checkpoint: None,
         }
     }

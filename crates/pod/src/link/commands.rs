@@ -16,8 +16,8 @@ use spillway_policy::breaker::{
     Answer, At, Circuit, Completed, Force, Guard, Mode, Outcome, Permit, Rejection, Saved, Settings, State, Why,
 };
 use spillway_wire::command::{
-    BeginCommand, BreakerForce, BreakerMode, CommandBegun, CommandBreakers, CommandCounts, CommandEnd, CommandEnded, CommandLimits,
-    CommandPermit, CommandRejected, EndTry, OpenGlobally, TryCommand, TryOutcome,
+    BeginCommand, BreakerForce, BreakerMode, BreakerState, CommandBegun, CommandBreakers, CommandCounts, CommandEnd, CommandEnded,
+    CommandLimits, CommandPermit, CommandRejected, EndTry, OpenGlobally, TryCommand, TryOutcome,
 };
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::{Code, Refusal};
@@ -139,6 +139,15 @@ impl Commands {
     /// What was counted since this pod began.
     pub fn counts(&self) -> CommandCounts {
         self.counts
+    }
+
+    /// The state of the breaker. One that is open stays so until the first command after its time.
+    pub fn state(&self) -> BreakerState {
+        match self.circuit.state() {
+            State::Closed => BreakerState::Closed,
+            State::HalfOpen => BreakerState::HalfOpen,
+            State::Open => BreakerState::Open,
+        }
     }
 
     /// How long commands may take is known. How long a failure counts is settled by the first word about it.
@@ -381,8 +390,10 @@ mod tests {
         let mut commands = Commands::new(time(seconds), None, None, None);
         commands.limit(time(seconds), LIMITS);
         for _ in 0..10 {
+            assert_eq!(commands.state(), BreakerState::Closed);
             assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
         }
+        assert_eq!(commands.state(), BreakerState::Open);
         let rejected = run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written).expect("it is open");
         assert_eq!(rejected.retry_after_milliseconds, 30_000);
         assert_eq!(rejected.message, "bash circuit breaker open for session: too much failed; do not retry within 30 s");
@@ -396,11 +407,13 @@ mod tests {
         let read = || serde_json::from_value::<Kept>(kept.clone()).ok();
         seconds += 10;
         let mut next = Commands::new(time(seconds), Some(LIMITS), None, read());
+        assert_eq!(next.state(), BreakerState::Open);
         let rejected = run(&mut next, &mut seconds, CommandEnd::Exited(0), &written).expect("it is open still");
         assert_eq!(rejected.retry_after_milliseconds, 20_000);
         seconds += 20;
-        for _ in 0..2 {
+        for state in [BreakerState::HalfOpen, BreakerState::Closed] {
             assert_eq!(run(&mut next, &mut seconds, CommandEnd::Exited(0), &written), None);
+            assert_eq!(next.state(), state);
         }
         let states: Vec<KeptState> = written.borrow().iter().map(|kept| kept.state).collect();
         assert_eq!(states, [KeptState::Open, KeptState::HalfOpen, KeptState::Closed], "each change once");

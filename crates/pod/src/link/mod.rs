@@ -247,6 +247,7 @@ impl Sidecar {
     fn act(&mut self) -> Duration {
         let now = BootTime::now();
         self.state.commands(self.commands.counts());
+        self.state.breaker(self.commands.state());
         let (actions, wake) = self.state.plan(now);
         for action in actions {
             self.perform(action);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use spillway_policy::backoff;
 use spillway_wire::agent::{Checkpoint, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
-use spillway_wire::command::CommandCounts;
+use spillway_wire::command::{BreakerState, CommandCounts};
 use spillway_wire::link::{Answer, ModelCall, Order, Progress};
 use spillway_wire::work::{Held, Outcome};
 use spillway_wire::{Code, Refusal};
@@ -126,6 +126,7 @@ struct Shown {
     held: Option<Held>,
     preflight: Option<Preflight>,
     commands: CommandCounts,
+    breaker: BreakerState,
     checkpoint: Option<Checkpoint>,
 }
 
@@ -143,9 +144,10 @@ impl Shown {
             held,
             preflight,
             commands,
+            breaker,
             checkpoint,
         } = report.clone();
-        Self { program, action, attached, reachable, notices_seen, held, preflight, commands, checkpoint }
+        Self { program, action, attached, reachable, notices_seen, held, preflight, commands, breaker, checkpoint }
     }
 }
 
@@ -183,8 +185,9 @@ pub struct Link {
     activity: Option<Option<String>>,
     /// The last call of a model.
     called: Option<ModelCall>,
-    /// What the breaker of commands counted.
+    /// What the breaker of commands counted, and its state.
     commands: CommandCounts,
+    breaker: BreakerState,
     desk: Desk,
     /// This process is ending.
     leaving: bool,
@@ -215,6 +218,7 @@ impl Link {
             activity: None,
             called: None,
             commands: CommandCounts::default(),
+            breaker: BreakerState::default(),
             desk: Desk::new(work),
             leaving: false,
         };
@@ -415,7 +419,17 @@ impl Link {
         let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
         // Of a lease we know before the supervisor does, and until its end is settled.
         let held = self.desk.held();
-        Some(Report { period_seconds, silent_ms, frozen_ms, action, reachable, held, commands: self.commands, ..said })
+        Some(Report {
+            period_seconds,
+            silent_ms,
+            frozen_ms,
+            action,
+            reachable,
+            held,
+            commands: self.commands,
+            breaker: self.breaker,
+            ..said
+        })
     }
 
     /// Somebody answered a call: whatever was said, we are not alone.
@@ -566,6 +580,11 @@ impl Link {
         let begun = self.called.filter(|_| !begins).map_or(seen, |called| called.begun);
         self.called = Some(ModelCall { begun, seen });
         self.asked(None);
+    }
+
+    /// The state of the breaker of commands.
+    pub fn breaker(&mut self, state: BreakerState) {
+        self.breaker = state;
     }
 
     /// What the breaker of commands counted.

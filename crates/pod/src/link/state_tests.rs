@@ -415,6 +415,14 @@ fn what_the_breaker_of_commands_counted_is_reported_soon() {
 }
 
 #[test]
+fn the_state_of_the_breaker_of_commands_is_reported_soon() {
+    let mut link = started();
+    link.breaker(BreakerState::Open);
+    let actions = plan(&mut link, 2_100);
+    assert!(matches!(&actions[..], [Action::Report(report)] if report.breaker == BreakerState::Open), "{actions:?}");
+}
+
+#[test]
 fn notices_are_remembered_once_and_not_without_bound() {
     let notice = |id| Notice { id, time: "T".into(), about: "A".into(), text: "x".into() };
     let mut link = started();

@@ -123,7 +123,7 @@ mod tests {
         let children = [child("a", 100, 50), child("b", 100, 20), child("c", 100, 10), child("d", 100, 5), child("asks", 100, 0)];
         let mut one = One::new(&[&[hourly(100)], &children[..]].concat());
         let hold = one.hold(&mut route("a"), 30);
-        let refusal = one.refused(&mut route("asks"), 40);
+        let refusal = one.refused(&mut route("asks"), 50);
         assert_eq!(refusal.because, Because::Guaranteed);
         let words = refusal.to_string();
         let want =

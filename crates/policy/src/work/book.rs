@@ -6,6 +6,8 @@
 mod asked;
 mod collected;
 
+pub use asked::Depth;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -102,6 +104,7 @@ pub struct Book {
     project_limit: Option<ProjectLimit>,
     cancelled: BTreeMap<(String, String), At>,
     items: HashMap<String, Entry>,
+    /// How many items of all queues, also of those that do not exist, are in which phase.
     phases: Phases,
     lines: BTreeMap<String, Line>,
     dependents: HashMap<String, BTreeSet<String>>,

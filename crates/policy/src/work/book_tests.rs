@@ -509,3 +509,31 @@ fn a_group_is_cancelled_with_all_that_exists_whatever_the_clock_says() {
         assert_eq!(world.book.cancel_time("b", "g", At(5)), At(5), "members in another queue do not count");
     }
 }
+
+#[test]
+fn depths_add_up_to_all_items_whatever_queues_they_name() {
+    let mut world = World::new(&[("a", queue()), ("b", queue())]);
+    for name in ["a1", "a2", "a3"] {
+        world.add(name, to("a"));
+    }
+    world.add("b1", after("b", &["a1"]));
+    world.add("lost", to("nowhere"));
+    world.claim(&[("a", &[])], "p");
+    world.pass(1);
+    let depths = |world: &World| -> Vec<String> {
+        let words = |depth: Depth| format!("{:?} {:?} {:?}", depth.queue, depth.phases, depth.oldest);
+        world.book.depths().into_iter().map(words).collect()
+    };
+    assert_eq!(
+        depths(&world),
+        [r#"Some("a") {Ready: 2, Leased: 1} Some(At(100000))"#, r#"Some("b") {Blocked: 1} None"#, "None {Pending: 1} None",]
+    );
+    assert_eq!((world.book.counts_at("b1"), world.book.counts_at("lost"), world.book.counts_at("?")), (Some("b"), None, None));
+    // A queue that is gone keeps no name; its items still count.
+    world.book.set_queue("a", None);
+    assert_eq!(depths(&world), [r#"Some("b") {Blocked: 1} None"#, "None {Pending: 1, Ready: 2, Leased: 1} None"]);
+    for name in ["a1", "a2", "a3", "b1", "lost"] {
+        world.book.remove(name);
+    }
+    assert_eq!(depths(&world), [r#"Some("b") {} None"#]);
+}

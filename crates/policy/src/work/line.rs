@@ -57,6 +57,10 @@ impl Phases {
         self.0.is_empty()
     }
 
+    pub fn counts(&self) -> &BTreeMap<Phase, u64> {
+        &self.0
+    }
+
     pub fn count(&self, wanted: impl Fn(Phase) -> bool) -> u64 {
         self.0.iter().filter(|(phase, _)| wanted(**phase)).map(|(_, count)| count).sum()
     }

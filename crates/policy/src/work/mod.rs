@@ -13,6 +13,7 @@
 //! | [`admit`] | whether an item may enter a queue, and which |
 //! | [`selector`] | which agents may take an item, by their labels |
 //! | [`objectives`] | which items are over their queue's service levels, and whom to tell |
+//! | [`tally`] | what happened to items, each counted once |
 //! | `line` | one queue's items by what they do |
 //! | [`book`] | all items of a namespace, indexed: who waits for whom, who is next, what is due |
 
@@ -25,6 +26,7 @@ mod line;
 pub mod objectives;
 pub mod selector;
 pub mod settle;
+pub mod tally;
 
 pub use item::{At, Attempt, Holder, Phase, Policy, Record, Spec};
 

@@ -1,9 +1,22 @@
 //! What a book can be asked: how many, which, why not. Nothing is changed here.
 
+use std::collections::BTreeMap;
+
 use super::{Book, Class, Counts, Entry, Hindrance, Taker};
 use crate::work::admit::ProjectLimit;
 use crate::work::item::{At, Phase};
 use crate::work::objectives::Over;
+
+/// How many items of a queue are in which phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Depth<'a> {
+    /// The queue; none: those whose queue does not exist.
+    pub queue: Option<&'a str>,
+    /// The counts.
+    pub phases: BTreeMap<Phase, u64>,
+    /// Since when the item that has been ready for the longest has been.
+    pub oldest: Option<At>,
+}
 
 impl Book {
     /// The items that the agents of a pool submitted, by name.
@@ -88,6 +101,33 @@ impl Book {
     /// Since when the item of a queue that has been ready for the longest has been.
     pub fn oldest_ready(&self, queue: &str) -> Option<At> {
         self.lines.get(queue)?.since.first().map(|(at, _)| *at)
+    }
+
+    /// How many items of each queue are in which phase, and since when its oldest ready one has been ready; last, without a name,
+    /// those whose queue does not exist. No item is looked at.
+    pub fn depths(&self) -> Vec<Depth<'_>> {
+        let mut rest = self.phases.counts().clone();
+        let mut depths = Vec::with_capacity(self.queues.len() + 1);
+        for name in self.queues.keys() {
+            let line = self.lines.get(name);
+            let phases = line.map(|line| line.phases.counts().clone()).unwrap_or_default();
+            for (phase, count) in &phases {
+                rest.entry(*phase).and_modify(|rest| *rest -= count);
+            }
+            let oldest = line.and_then(|line| line.since.first()).map(|(at, _)| *at);
+            depths.push(Depth { queue: Some(name), phases, oldest });
+        }
+        rest.retain(|_, count| *count > 0);
+        if !rest.is_empty() {
+            depths.push(Depth { queue: None, phases: rest, oldest: None });
+        }
+        depths
+    }
+
+    /// The queue that an item counts at; none: the one that it is in, or names, does not exist.
+    pub fn counts_at(&self, name: &str) -> Option<&str> {
+        let of = Self::line_of(self.items.get(name)?);
+        self.queues.get_key_value(&of).map(|(queue, _)| queue.as_str())
     }
 
     /// The items of a queue that are over its objectives now.

@@ -1,0 +1,229 @@
+//! How full bulkheads are: what a line of the log says of it, and when people are told.
+//!
+//! It must not decide about work: what is full refuses by itself. People are told when a bulkhead becomes nearly full and when it
+//! becomes full, once, until it has room again: what goes up and down around a threshold is told of once.
+
+use std::collections::BTreeMap;
+
+/// From so much percent on a bulkhead is nearly full.
+pub const NEARLY: u64 = 80;
+/// It is full.
+pub const FULL: u64 = 100;
+/// Below so much it has room again, and is told of anew.
+pub const AGAIN: u64 = 70;
+/// Bulkheads of one kind that a line names.
+pub const NAMED: usize = 5;
+
+/// What is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Tokens of a limit of a budget. Its own thresholds tell of it.
+    Tokens,
+    /// Agents at once.
+    Agents,
+    /// CPU, memory, volumes and the like of a namespace.
+    Compute,
+    /// Unfinished items of a queue.
+    Items,
+    /// Agents of a pool. That it runs as many as it may is how it is meant.
+    Pool,
+}
+
+impl Kind {
+    /// Whether people are told when it fills.
+    fn told(self) -> bool {
+        match self {
+            Self::Agents | Self::Compute | Self::Items => true,
+            Self::Tokens | Self::Pool => false,
+        }
+    }
+}
+
+/// Whose bulkhead it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// A ClusterBudget's, by name.
+    ClusterBudget(String),
+    /// A Budget's.
+    Budget(String),
+    /// A queue's.
+    Queue(String),
+    /// A pool's.
+    Pool(String),
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ClusterBudget(name) => write!(formatter, "ClusterBudget/{name}"),
+            Self::Budget(name) => write!(formatter, "Budget/{name}"),
+            Self::Queue(name) => write!(formatter, "WorkQueue/{name}"),
+            Self::Pool(name) => write!(formatter, "AgentPool/{name}"),
+        }
+    }
+}
+
+/// How full a bulkhead is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// What is bounded.
+    pub kind: Kind,
+    /// By whom.
+    pub owner: Owner,
+    /// Which of its limits.
+    pub limit: String,
+    /// What is used, and of how much, for people.
+    pub amounts: String,
+    /// The same in percent.
+    pub percent: u64,
+}
+
+impl Use {
+    /// So many of so many.
+    pub fn counted(kind: Kind, owner: Owner, limit: &str, used: u64, most: u64) -> Self {
+        Self { kind, owner, limit: limit.to_owned(), amounts: format!("{used}/{most}"), percent: percent(used.into(), most.into()) }
+    }
+}
+
+/// What of `most` is used. Of nothing anything is all.
+pub fn percent(used: u128, most: u128) -> u64 {
+    let percent = used.saturating_mul(100).checked_div(most).unwrap_or(if used == 0 { 0 } else { u128::from(FULL) });
+    u64::try_from(percent).unwrap_or(u64::MAX)
+}
+
+/// How full those of one kind are, the fullest first, for a line of the log.
+pub fn words(all: &[Use], kind: Kind) -> String {
+    let mut of_kind: Vec<&Use> = all.iter().filter(|one| one.kind == kind).collect();
+    of_kind.sort_by(|one, other| other.percent.cmp(&one.percent).then_with(|| (&one.owner, &one.limit).cmp(&(&other.owner, &other.limit))));
+    let named = of_kind.iter().take(NAMED).map(|one| {
+        let Use { kind: _, owner, limit, amounts, percent } = one;
+        format!("{owner} {limit} {amounts} {percent}%")
+    });
+    let mut words: Vec<String> = named.collect();
+    if of_kind.len() > NAMED {
+        words.push(format!("{} more", of_kind.len() - NAMED));
+    }
+    words.join(", ")
+}
+
+/// Where a bulkhead is: a namespace, or the whole cluster where that is empty.
+pub type All = BTreeMap<String, Vec<Use>>;
+
+/// A bulkhead became so full that people are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// Where.
+    pub namespace: String,
+    /// How full it is.
+    pub used: Use,
+    /// It is full, and not only nearly.
+    pub full: bool,
+}
+
+/// What people were told, for as long as we lead.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// The threshold that was told of each bulkhead that is nearly full. None: nobody has looked yet.
+    told: Option<BTreeMap<(String, Kind, Owner, String), u64>>,
+}
+
+impl Watch {
+    /// Looks at all. Who looks for the first time takes what it finds for told, by whoever looked before.
+    pub fn look(&mut self, all: &All) -> Vec<Reached> {
+        let first = self.told.is_none();
+        let before = self.told.take().unwrap_or_default();
+        let (mut now, mut reached) = (BTreeMap::new(), Vec::new());
+        for (namespace, uses) in all {
+            for used in uses.iter().filter(|one| one.kind.told()) {
+                let key = (namespace.clone(), used.kind, used.owner.clone(), used.limit.clone());
+                let known = before.get(&key).copied().unwrap_or(0);
+                let level = if used.percent >= FULL {
+                    FULL
+                } else if used.percent >= NEARLY {
+                    NEARLY
+                } else {
+                    0
+                };
+                if level > known && !first {
+                    reached.push(Reached { namespace: namespace.clone(), used: used.clone(), full: level == FULL });
+                }
+                let level = if used.percent < AGAIN { 0 } else { level.max(known) };
+                if level > 0 {
+                    now.insert(key, level);
+                }
+            }
+        }
+        self.told = Some(now);
+        reached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(name: &str, used: u64) -> Use {
+        Use::counted(Kind::Items, Owner::Queue(name.into()), "maxPending", used, 100)
+    }
+
+    fn all(uses: &[Use]) -> All {
+        All::from([("n".to_owned(), uses.to_vec())])
+    }
+
+    fn told(watch: &mut Watch, uses: &[Use]) -> Vec<(u64, bool)> {
+        watch.look(&all(uses)).into_iter().map(|one| (one.used.percent, one.full)).collect()
+    }
+
+    #[test]
+    fn people_are_told_once_on_the_way_up_and_again_after_there_was_room() {
+        let mut watch = Watch::default();
+        assert_eq!(told(&mut watch, &[queue("q", 95)]), [], "who led before told of it");
+        let steps = [
+            (96, None),
+            (100, Some(true)),
+            (90, None),
+            (100, None),
+            (75, None),
+            (85, None),
+            (69, None),
+            (79, None),
+            (80, Some(false)),
+            (81, None),
+            (300, Some(true)),
+        ];
+        for (used, expected) in steps {
+            let expected: Vec<_> = expected.map(|full| (used, full)).into_iter().collect();
+            assert_eq!(told(&mut watch, &[queue("q", used)]), expected, "{used}");
+        }
+        assert_eq!(told(&mut watch, &[]), [], "it is gone");
+        assert_eq!(told(&mut watch, &[queue("q", 80)]), [(80, false)], "and came again");
+    }
+
+    #[test]
+    fn each_bulkhead_is_told_of_for_itself_and_what_has_thresholds_of_its_own_is_not() {
+        let mut watch = Watch::default();
+        watch.look(&All::new());
+        let tokens = Use::counted(Kind::Tokens, Owner::Budget("b".into()), "hourly", 10, 10);
+        let pool = Use::counted(Kind::Pool, Owner::Pool("p".into()), "agents", 5, 5);
+        let agents = Use::counted(Kind::Agents, Owner::Budget("b".into()), "agents.maxConcurrent", 9, 10);
+        assert_eq!(told(&mut watch, &[tokens, pool, agents, queue("a", 80), queue("b", 79)]), [(90, false), (80, false)]);
+        assert_eq!(watch.told.as_ref().map(BTreeMap::len), Some(2), "what has room is not remembered");
+    }
+
+    #[test]
+    fn a_line_names_the_fullest_first_and_not_too_many() {
+        let uses: Vec<Use> = [10, 90, 50, 70, 20, 60, 30].iter().map(|used| queue(&format!("q{used}"), *used)).collect();
+        assert_eq!(
+            words(&uses, Kind::Items),
+            "WorkQueue/q90 maxPending 90/100 90%, WorkQueue/q70 maxPending 70/100 70%, WorkQueue/q60 maxPending 60/100 60%, \
+             WorkQueue/q50 maxPending 50/100 50%, WorkQueue/q30 maxPending 30/100 30%, 2 more"
+        );
+        assert_eq!(words(&uses, Kind::Tokens), "");
+    }
+
+    #[test]
+    fn what_may_be_nothing_is_full_when_there_is_anything() {
+        assert_eq!((percent(0, 0), percent(1, 0), percent(5, 10), percent(20, 10)), (0, 100, 50, 200));
+        assert_eq!(percent(u128::MAX, 1), u64::MAX);
+    }
+}

@@ -1,0 +1,189 @@
+//! What happened to items, each once: arrivals, claims, ends of attempts and of items.
+//!
+//! Claims and ends are counted from what is stored, by its difference to what was stored when it was last looked at. So a
+//! version that is told twice (by the answer to a write and by the watch, or by a list that was read anew) counts nothing, and
+//! a write whose answer was lost counts when it is seen. Who looks for the first time takes what it finds for counted: by
+//! whoever looked before. What always holds: nothing that is counted is counted twice by one tally.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::item::{At, Attempt, Phase, Record, Verb};
+
+/// Times of ends are stored in whole seconds: the moment of an end is so much later at most.
+const STORED_WITHIN: Duration = Duration::from_millis(999);
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttemptEnd {
+    /// As its item's history says.
+    By(Verb),
+    /// Its item was deleted.
+    Deleted,
+}
+
+impl AttemptEnd {
+    /// As metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::By(verb) => verb.name(),
+            Self::Deleted => DELETED,
+        }
+    }
+}
+
+/// How an item ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ItemEnd {
+    /// In this phase.
+    In(Phase),
+    /// It was deleted before.
+    Deleted,
+}
+
+impl ItemEnd {
+    /// As metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::In(phase) => phase.name(),
+            Self::Deleted => DELETED,
+        }
+    }
+}
+
+/// What is said of what was deleted before it ended.
+const DELETED: &str = "Deleted";
+
+/// Something that happened to an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// It was admitted, or ended before it was.
+    Arrived,
+    /// It was started again after its end.
+    Redriven,
+    /// An agent got it, this long after it was ready; none: since when it was ready is not known.
+    Claimed(Option<Duration>),
+    /// An attempt ended, this long after it began.
+    AttemptEnded(AttemptEnd, Duration),
+    /// It ended.
+    Ended(ItemEnd),
+}
+
+/// What was counted of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    arrived: bool,
+    redrives: i64,
+    /// The epoch of its last claim.
+    claimed: i64,
+    /// The epoch of the last attempt whose end was counted.
+    ended_attempt: i64,
+    /// It is over.
+    ended: bool,
+    /// Since when its holder has it.
+    held_since: Option<At>,
+    /// When it became ready the last time.
+    ready: Option<At>,
+}
+
+impl Counted {
+    fn of(record: &Record) -> Self {
+        Self {
+            arrived: record.phase != Phase::Pending || record.epoch > 0 || record.redrives > 0,
+            redrives: record.redrives,
+            claimed: record.epoch,
+            ended_attempt: last_attempt(record),
+            ended: record.phase.ended(),
+            held_since: record.holder.as_ref().map(|holder| holder.since),
+            ready: None,
+        }
+    }
+}
+
+fn last_attempt(record: &Record) -> i64 {
+    record.history.iter().map(|attempt| attempt.epoch).max().unwrap_or(0)
+}
+
+/// What was counted of the items of a namespace.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(HashMap<String, Counted>);
+
+impl Tally {
+    /// The item with this uid is stored like this: what happened since it was seen last.
+    pub fn stored(&mut self, uid: &str, record: &Record, now: At) -> Vec<Happening> {
+        let Some(counted) = self.0.get_mut(uid) else {
+            self.0.insert(uid.to_owned(), Counted::of(record));
+            return Vec::new();
+        };
+        let mut happened = Vec::new();
+        if !counted.arrived && record.phase != Phase::Pending {
+            happened.push(Happening::Arrived);
+        }
+        let times = |count: i64| usize::try_from(count).unwrap_or(0);
+        happened.extend(std::iter::repeat_n(Happening::Redriven, times(record.redrives - counted.redrives)));
+        // Of several claims since then the times of the last one are known.
+        let claims = times(record.epoch - counted.claimed);
+        let last = record.history.last().filter(|attempt| attempt.epoch == record.epoch);
+        let since = record.holder.as_ref().map(|holder| holder.since).or_else(|| last.map(|attempt| attempt.start));
+        let waited = counted.ready.zip(since).map(|(ready, since)| since.since(ready));
+        happened.extend(std::iter::repeat_n(Happening::Claimed(None), claims.saturating_sub(1)));
+        happened.extend((claims > 0).then_some(Happening::Claimed(waited)));
+        for attempt in record.history.iter().filter(|attempt| attempt.epoch > counted.ended_attempt) {
+            let began = counted.held_since.filter(|_| attempt.epoch == counted.claimed).unwrap_or(attempt.start);
+            happened.push(Happening::AttemptEnded(AttemptEnd::By(attempt.verb), ended_at(attempt, now).since(began)));
+        }
+        // One that was started again and ended since ended once more.
+        if record.phase.ended() && (!counted.ended || record.redrives > counted.redrives) {
+            happened.push(Happening::Ended(ItemEnd::In(record.phase)));
+        }
+        let known = *counted;
+        *counted = Counted {
+            arrived: known.arrived || record.phase != Phase::Pending,
+            ended_attempt: known.ended_attempt.max(last_attempt(record)),
+            ready: known.ready.filter(|_| claims == 0 && !record.phase.ended()),
+            ..Counted::of(record)
+        };
+        happened
+    }
+
+    /// It was decided where it waits, which is not stored yet.
+    pub fn decided(&mut self, uid: &str, phase: Phase) -> Option<Happening> {
+        let counted = self.0.get_mut(uid).filter(|counted| !counted.arrived && phase != Phase::Pending)?;
+        counted.arrived = true;
+        Some(Happening::Arrived)
+    }
+
+    /// It has been ready since then.
+    pub fn ready(&mut self, uid: &str, since: At) {
+        if let Some(counted) = self.0.get_mut(uid) {
+            counted.ready = Some(since);
+        }
+    }
+
+    /// It is gone.
+    pub fn gone(&mut self, uid: &str, now: At) -> Vec<Happening> {
+        let Some(counted) = self.0.remove(uid).filter(|counted| !counted.ended) else { return Vec::new() };
+        let arrived = (!counted.arrived).then_some(Happening::Arrived);
+        let attempt = counted.held_since.map(|since| Happening::AttemptEnded(AttemptEnd::Deleted, now.since(since)));
+        arrived.into_iter().chain(attempt).chain([Happening::Ended(ItemEnd::Deleted)]).collect()
+    }
+
+    /// How many items are remembered.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// None is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// When an attempt ended: stored in whole seconds, and seen soon after it.
+fn ended_at(attempt: &Attempt, now: At) -> At {
+    attempt.end.max(now.min(attempt.end.after(STORED_WITHIN)))
+}
+
+#[cfg(test)]
+#[path = "tally_tests.rs"]
+mod tests;

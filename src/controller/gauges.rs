@@ -1,0 +1,20 @@
+//! What metrics say of how things stand, told again and again: no look goes through items or agents one by one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Context;
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Keeps the gauges of work and of agents up to date, for ever.
+pub async fn run(context: Arc<Context>) {
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        context.desk.measure();
+        context.fleet.measure(context.live.tripped());
+    }
+}

@@ -1,0 +1,273 @@
+//! How full each bulkhead is: a line of the log a project and minute, and events when one becomes nearly full or full.
+//!
+//! Level 0 is a ClusterBudget, level 1 what it leaves to a namespace, Budgets and their ResourceQuota, level 2 a pool; and queues
+//! hold work back. What is full refuses by itself; here it is told. When, is `policy::bulkhead_use`'s to say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource as _, ResourceExt};
+
+use crate::api::Budget;
+use crate::api::conditions::reasons;
+use crate::api::quantity::nanos;
+use crate::controller::places::Places;
+use crate::controller::{Context, Key, Stores};
+use crate::policy::budget::{Key as Place, View};
+use crate::policy::bulkhead_use::{All, Kind, Owner, Reached, Use, Watch, percent, words};
+
+/// Between two lines of a project.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// What is known beside the stores.
+struct Facts {
+    /// How the limits of tokens stand.
+    tokens: Vec<(Place, Vec<View>)>,
+    /// Queues with their unfinished items, and how many they may hold.
+    queues: Vec<(Key, u64, u64)>,
+    /// Pools with their living agents, and how many they may have.
+    pools: Vec<(Key, u64, u64)>,
+}
+
+/// Tells, for ever.
+pub async fn run(context: Arc<Context>) {
+    let mut watch = Watch::default();
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        let facts = Facts { tokens: context.meter.standings(), queues: context.desk.fullness(), pools: context.fleet.fullness() };
+        let all = gather(&facts, &context.places, &context.stores);
+        for (namespace, uses) in &all {
+            tell(namespace, uses);
+        }
+        for one in watch.look(&all) {
+            raise(&one, &context).await;
+        }
+    }
+}
+
+/// One line.
+fn tell(namespace: &str, uses: &[Use]) {
+    let percent = uses.iter().map(|one| one.percent).max().unwrap_or(0);
+    let of = |kind| words(uses, kind);
+    tracing::info!(
+        namespace,
+        percent,
+        tokens = of(Kind::Tokens),
+        agents = of(Kind::Agents),
+        compute = of(Kind::Compute),
+        items = of(Kind::Items),
+        pools = of(Kind::Pool),
+        "use of bulkheads"
+    );
+}
+
+/// Where a place of the ledger is told of, and whose it is. Shares are part of what they are of.
+fn owner(place: &Place) -> Option<(String, Owner)> {
+    match place {
+        Place::Cluster(name) => Some((String::new(), Owner::ClusterBudget(name.clone()))),
+        Place::Namespace { cluster, namespace } => Some((namespace.clone(), Owner::ClusterBudget(cluster.clone()))),
+        Place::Budget { namespace, name } => Some((namespace.clone(), Owner::Budget(name.clone()))),
+        Place::Share { .. } | Place::Agent(_) | Place::Task { .. } => None,
+    }
+}
+
+fn gather(facts: &Facts, places: &Places, stores: &Stores) -> All {
+    let mut all = All::new();
+    let Facts { tokens, queues, pools } = facts;
+    for (place, views) in tokens {
+        let Some((namespace, owner)) = owner(place) else { continue };
+        let number = |amount: i64| u64::try_from(amount).unwrap_or(0);
+        let used = |view: &View| {
+            let (used, most) = (number(view.height.saturating_sub(view.left)), number(view.height));
+            Use::counted(Kind::Tokens, owner.clone(), &view.limit, used, most)
+        };
+        all.entry(namespace).or_default().extend(views.iter().map(used));
+    }
+    for (place, used, most) in places.used(stores) {
+        let Some((namespace, owner)) = owner(&place) else { continue };
+        all.entry(namespace).or_default().push(Use::counted(Kind::Agents, owner, "agents", used, most));
+    }
+    for quota in stores.quotas.state() {
+        let uses = compute(&quota);
+        if !uses.is_empty() {
+            all.entry(quota.namespace().unwrap_or_default()).or_default().extend(uses);
+        }
+    }
+    for (key, used, most) in queues {
+        let used = Use::counted(Kind::Items, Owner::Queue(key.name.clone()), "items", *used, *most);
+        all.entry(key.namespace.clone()).or_default().push(used);
+    }
+    for (key, used, most) in pools {
+        let used = Use::counted(Kind::Pool, Owner::Pool(key.name.clone()), "agents", *used, *most);
+        all.entry(key.namespace.clone()).or_default().push(used);
+    }
+    all
+}
+
+/// What is used of a Budget's ResourceQuota, as the API server counts it.
+fn compute(quota: &ResourceQuota) -> Vec<Use> {
+    let budget = quota.owner_references().iter().find(|owner| owner.kind == Budget::kind(&()));
+    let (Some(budget), Some(status)) = (budget, &quota.status) else { return Vec::new() };
+    let amount = |quantity: &Quantity| nanos(quantity).and_then(|nanos| u128::try_from(nanos).ok()).unwrap_or(0);
+    let of = |(name, most): (&String, &Quantity)| {
+        let used = status.used.as_ref().and_then(|used| used.get(name));
+        let (number, text) = used.map_or((0, "0"), |used| (amount(used), used.0.as_str()));
+        Use {
+            kind: Kind::Compute,
+            owner: Owner::Budget(budget.name.clone()),
+            limit: name.clone(),
+            amounts: format!("{text}/{}", most.0),
+            percent: percent(number, amount(most)),
+        }
+    };
+    status.hard.iter().flatten().map(of).collect()
+}
+
+/// What people are told.
+fn note(Reached { namespace, used, full }: &Reached) -> (&'static str, String) {
+    let Use { kind: _, owner, limit, amounts, percent } = used;
+    let of = match owner {
+        Owner::ClusterBudget(_) if !namespace.is_empty() => format!(" in namespace {namespace}"),
+        Owner::ClusterBudget(_) | Owner::Budget(_) | Owner::Queue(_) | Owner::Pool(_) => String::new(),
+    };
+    if *full {
+        (reasons::BULKHEAD_FULL, format!("{limit}{of}: {amounts} are used ({percent} %); more are refused until there is room"))
+    } else {
+        (reasons::BULKHEAD_NEARLY_FULL, format!("{limit}{of}: {amounts} are used ({percent} %)"))
+    }
+}
+
+async fn raise(reached: &Reached, context: &Context) {
+    if context.leadership.check().is_err() {
+        return; // whoever leads looks too
+    }
+    let (reason, note) = note(reached);
+    let (namespace, stores, events) = (reached.namespace.as_str(), &context.stores, &context.events);
+    // Events of one object, reason and action are one series: the action tells the limits apart.
+    let action = format!("Measure:{}", reached.used.limit);
+    match &reached.used.owner {
+        Owner::ClusterBudget(name) => {
+            if let Some(about) = stores.cluster_budgets.get(&ObjectRef::new(name)) {
+                events.warning(about.as_ref(), reason, &action, note).await;
+            }
+        }
+        Owner::Budget(name) => {
+            if let Some(about) = stores.budget(namespace, name) {
+                events.warning(about.as_ref(), reason, &action, note).await;
+            }
+        }
+        Owner::Queue(name) => {
+            if let Some(about) = stores.queues.get(&ObjectRef::new(name).within(namespace)) {
+                events.warning(about.as_ref(), reason, &action, note).await;
+            }
+        }
+        // A pool that runs as many as it may says so in its conditions.
+        Owner::Pool(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::policy::budget::{Span, Window};
+
+    const API: &str = "spillway.dev/v1alpha1";
+
+    fn budget(name: &str, spec: &Value) -> Value {
+        json!({"apiVersion": API, "kind": "Budget", "metadata": {"name": name, "namespace": "n", "uid": name}, "spec": spec})
+    }
+
+    fn stores() -> Stores {
+        let owner = json!([{"apiVersion": API, "kind": "Budget", "name": "team", "uid": "team"}]);
+        let pool = json!({"apiVersion": API, "kind": "AgentPool", "metadata": {"name": "p", "namespace": "n", "uid": "p"},
+            "spec": {"type": "free", "agent": {"image": "x", "command": ["y"]}, "budgetRef": {"name": "team"}}});
+        let agent = json!({"apiVersion": API, "kind": "Agent", "metadata": {"name": "a", "namespace": "n"},
+            "spec": {"poolRef": {"name": "p"}}, "status": {"phase": "Idle", "podRef": {"name": "a", "uid": "u"}}});
+        let cluster = json!({"apiVersion": API, "kind": "ClusterBudget", "metadata": {"name": "c"},
+            "spec": {"namespaceSelector": {}, "agents": {"maxTotal": 4}, "perNamespace": {"agents": {"maxConcurrent": 1}}}});
+        Stores::of(&[
+            budget("team", &json!({"agents": {"maxConcurrent": 2}})),
+            cluster,
+            pool,
+            agent,
+            json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "spillway-team", "namespace": "n", "ownerReferences": owner},
+                "status": {"hard": {"requests.cpu": "2", "pods": "10"}, "used": {"requests.cpu": "1500m", "pods": "1"}}}),
+            // Somebody else's is nobody's bulkhead of ours.
+            json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "other", "namespace": "m"},
+                "status": {"hard": {"pods": "1"}, "used": {"pods": "1"}}}),
+        ])
+    }
+
+    fn view(limit: &str, height: i64, left: i64) -> View {
+        View {
+            limit: limit.into(),
+            span: Span { window: Window::Hour, index: 0 },
+            height,
+            used: 0,
+            held: 0,
+            lost: 0,
+            rest: 0,
+            carried: 0,
+            reserved: 0,
+            left,
+            least: 1,
+            paused: false,
+            reaping: false,
+        }
+    }
+
+    #[test]
+    fn every_bulkhead_of_a_project_is_on_its_line() {
+        let key = |name: &str| Key { namespace: "n".into(), name: name.into() };
+        let facts = Facts {
+            tokens: vec![
+                (Place::budget("n", "team"), vec![view("hourly", 1000, 150)]),
+                (Place::Namespace { cluster: "c".into(), namespace: "n".into() }, vec![view("daily", 100, 0)]),
+                (Place::Cluster("c".into()), vec![view("daily", 1000, 900)]),
+                (Place::Share { of: Box::new(Place::Cluster("c".into())), name: "s".into() }, vec![view("daily", 1, 0)]),
+            ],
+            queues: vec![(key("bugs"), 5, 1000)],
+            pools: vec![(key("p"), 1, 3)],
+        };
+        let all = gather(&facts, &Places::default(), &stores());
+        let told: Vec<String> = all
+            .iter()
+            .flat_map(|(namespace, uses)| {
+                [Kind::Tokens, Kind::Agents, Kind::Compute, Kind::Items, Kind::Pool]
+                    .map(|kind| format!("{namespace:?}: {}", words(uses, kind)))
+            })
+            .filter(|line| !line.ends_with(": "))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                r#""": ClusterBudget/c daily 100/1000 10%"#,
+                r#""": ClusterBudget/c agents 1/4 25%"#,
+                r#""n": ClusterBudget/c daily 100/100 100%, Budget/team hourly 850/1000 85%"#,
+                r#""n": ClusterBudget/c agents 1/1 100%, Budget/team agents 1/2 50%"#,
+                r#""n": Budget/team requests.cpu 1500m/2 75%, Budget/team pods 1/10 10%"#,
+                r#""n": WorkQueue/bugs items 5/1000 0%"#,
+                r#""n": AgentPool/p agents 1/3 33%"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn people_are_told_what_is_full_and_where() {
+        let of = |namespace: &str, owner, used, full| {
+            let used = Use::counted(Kind::Agents, owner, "agents", used, 10);
+            note(&Reached { namespace: namespace.into(), used, full })
+        };
+        assert_eq!(of("n", Owner::Queue("q".into()), 8, false), ("BulkheadNearlyFull", "agents: 8/10 are used (80 %)".to_owned()));
+        let (reason, words) = of("n", Owner::ClusterBudget("c".into()), 10, true);
+        assert_eq!(
+            (reason, words.as_str()),
+            ("BulkheadFull", "agents in namespace n: 10/10 are used (100 %); more are refused until there is room")
+        );
+    }
+}

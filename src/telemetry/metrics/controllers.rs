@@ -1,0 +1,154 @@
+//! Calls to the API server, reconciles, supervision, and who leads.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::{Metrics, Timed};
+
+/// Seconds that a write waited for its turn: from not at all to when it is not sent any more.
+const TURN_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
+/// Seconds of a reconcile: from a look into memory to a burst of calls.
+const RECONCILE_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Request {
+    verb: &'static str,
+    resource: String,
+    code: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reconciled {
+    controller: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Of {
+    controller: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Intervened {
+    signal: &'static str,
+    action: &'static str,
+    done: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Notified {
+    outcome: &'static str,
+    webhook: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct InState {
+    state: &'static str,
+}
+
+/// The metrics of this subject.
+pub(super) struct Controllers {
+    requests: Family<Request, Counter>,
+    turns: Histogram,
+    at_once: Gauge,
+    reconciles: Family<Reconciled, Counter>,
+    seconds: Timed<Of>,
+    gated: Family<Of, Counter>,
+    interventions: Family<Intervened, Counter>,
+    notifications: Family<Notified, Counter>,
+    nodes: Family<InState, Gauge>,
+    leader: Gauge,
+    epoch: Gauge<f64, AtomicU64>,
+}
+
+impl Controllers {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let all = Self {
+            requests: Family::default(),
+            turns: Histogram::new(TURN_BUCKETS),
+            at_once: Gauge::default(),
+            reconciles: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS)),
+            gated: Family::default(),
+            interventions: Family::default(),
+            notifications: Family::default(),
+            nodes: Family::default(),
+            leader: Gauge::default(),
+            epoch: Gauge::default(),
+        };
+        let Self { requests, turns, at_once, reconciles, seconds, gated, interventions, notifications, nodes, leader, epoch } = &all;
+        registry.register("api_requests", "Requests to the API server by verb, resource and answer (0: none came)", requests.clone());
+        registry.register("api_write_wait_seconds", "Time that a write waited for its namespace's others", turns.clone());
+        registry.register("api_writes_at_once", "Writes of one namespace that may be on their way to the API server", at_once.clone());
+        registry.register("reconciles", "Reconciles by controller and outcome", reconciles.clone());
+        registry.register("reconcile_seconds", "Duration of a reconcile", seconds.clone());
+        registry.register("cache_behind_own_write", "Reconciles put off because the cache had not seen our own last write", gated.clone());
+        let help = "What the supervisor decided, by signal and action; done is false with mode Observe";
+        registry.register("interventions", help, interventions.clone());
+        registry.register("notifications", "Tries to tell a webhook, by outcome, and notices that were lost", notifications.clone());
+        registry.register("nodes", "Nodes by whether they are heard of", nodes.clone());
+        registry.register("leader", "1 while this process leads", leader.clone());
+        registry.register("owner_epoch", "Owner epoch of this process while it leads", epoch.clone());
+        all
+    }
+}
+
+impl Metrics {
+    /// One request to the API server was answered.
+    pub fn api_request(&self, verb: &'static str, resource: &str, code: u16) {
+        self.0.controllers.requests.get_or_create(&Request { verb, resource: resource.to_owned(), code }).inc();
+    }
+
+    /// A write waited for so long until it might be sent, or was not sent any more.
+    pub fn write_waited(&self, time: Duration) {
+        self.0.controllers.turns.observe(time.as_secs_f64());
+    }
+
+    /// So many writes of one namespace may be on their way.
+    pub fn writes_at_once(&self, many: usize) {
+        self.0.controllers.at_once.set(i64::try_from(many).unwrap_or(i64::MAX));
+    }
+
+    /// One reconcile ended.
+    pub fn reconciled(&self, controller: &'static str, outcome: &'static str, took: Duration) {
+        self.0.controllers.reconciles.get_or_create(&Reconciled { controller, outcome }).inc();
+        self.0.controllers.seconds.get_or_create(&Of { controller }).observe(took.as_secs_f64());
+    }
+
+    /// One reconcile was put off by the gate.
+    pub fn gated(&self, controller: &'static str) {
+        self.0.controllers.gated.get_or_create(&Of { controller }).inc();
+    }
+
+    /// The supervisor decided.
+    pub fn intervention(&self, signal: &'static str, action: &'static str, done: bool) {
+        let done = if done { "true" } else { "false" };
+        self.0.controllers.interventions.get_or_create(&Intervened { signal, action, done }).inc();
+    }
+
+    /// A webhook was told, or not.
+    pub fn notification(&self, webhook: &str, outcome: &'static str) {
+        self.0.controllers.notifications.get_or_create(&Notified { outcome, webhook: webhook.to_owned() }).inc();
+    }
+
+    /// So many nodes are in each state.
+    pub fn nodes(&self, by_state: &[(&'static str, i64)]) {
+        for (state, many) in by_state {
+            self.0.controllers.nodes.get_or_create(&InState { state }).set(*many);
+        }
+    }
+
+    /// We lead now, under this owner epoch.
+    pub fn leading(&self, epoch: i64) {
+        self.0.controllers.leader.set(1);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge for people: epochs stay far below 2^52")]
+        self.0.controllers.epoch.set(epoch as f64);
+    }
+}

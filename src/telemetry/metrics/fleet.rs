@@ -1,0 +1,407 @@
+//! Agents, by their pools and by their types.
+//!
+//! Counters are told of what happens, each once; how many agents there are is told all at once. Which pools and types have series
+//! of their own is bounded ([`Names`]).
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::Metrics;
+use super::names::{Bounds, Names, Series};
+
+/// Pools that have series of their own. One has about thirty.
+const POOLS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
+/// Types of agents that have series of their own.
+const TYPES: usize = 32;
+/// Types belong to no namespace.
+const ALL_TYPES: Bounds = Bounds { all: TYPES, of_one: TYPES, namespaces: 1 };
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfPool {
+    namespace: String,
+    pool: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PoolPhase {
+    namespace: String,
+    pool: String,
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PoolReason {
+    namespace: String,
+    pool: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PoolState {
+    namespace: String,
+    pool: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfType {
+    r#type: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TypePhase {
+    r#type: String,
+    phase: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TypeReason {
+    r#type: String,
+    reason: &'static str,
+}
+
+/// How many agents are in which phase.
+pub type Phases = BTreeMap<&'static str, u64>;
+
+/// How a pool stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// Agents that are wanted.
+    pub desired: u64,
+    /// Agents that have not ended.
+    pub live: u64,
+    /// Its agents, also those that ended and are kept for reading.
+    pub phases: Phases,
+    /// Agents whose breaker of commands is not closed, by its state.
+    pub tripped: BTreeMap<&'static str, u64>,
+}
+
+impl Pool {
+    fn add(&mut self, other: Self) {
+        let Self { desired, live, phases, tripped } = other;
+        self.desired += desired;
+        self.live += live;
+        phases.into_iter().for_each(|(phase, count)| *self.phases.entry(phase).or_default() += count);
+        tripped.into_iter().for_each(|(state, count)| *self.tripped.entry(state).or_default() += count);
+    }
+}
+
+/// How all pools stand, and all types.
+#[derive(Debug, Default)]
+pub struct Standing {
+    pools: BTreeMap<Series, Pool>,
+    types: BTreeMap<String, Phases>,
+}
+
+impl Standing {
+    /// One more pool stands like this.
+    pub fn add(&mut self, series: Series, type_: String, pool: Pool) {
+        let of_type = self.types.entry(type_).or_default();
+        pool.phases.iter().for_each(|(phase, count)| *of_type.entry(phase).or_default() += count);
+        self.pools.entry(series).or_default().add(pool);
+    }
+}
+
+/// The labels under which something is shown.
+#[derive(Default)]
+struct Shown {
+    pools: HashSet<OfPool>,
+    phases: HashSet<PoolPhase>,
+    states: HashSet<PoolState>,
+    types: HashSet<TypePhase>,
+}
+
+/// The metrics of this subject.
+pub(super) struct Fleet {
+    names: Mutex<Names>,
+    types: Mutex<Names>,
+    shown: Mutex<Shown>,
+    desired: Family<OfPool, Gauge>,
+    live: Family<OfPool, Gauge>,
+    phases: Family<PoolPhase, Gauge>,
+    tripped: Family<PoolState, Gauge>,
+    starts: Family<OfPool, Counter>,
+    ends: Family<PoolReason, Counter>,
+    type_phases: Family<TypePhase, Gauge>,
+    type_starts: Family<OfType, Counter>,
+    type_ends: Family<TypeReason, Counter>,
+    /// The reasons of ends that were counted.
+    reasons: Mutex<HashSet<&'static str>>,
+}
+
+impl Fleet {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let all = Self {
+            names: Mutex::new(Names::new(POOLS)),
+            types: Mutex::new(Names::new(ALL_TYPES)),
+            shown: Mutex::default(),
+            desired: Family::default(),
+            live: Family::default(),
+            phases: Family::default(),
+            tripped: Family::default(),
+            starts: Family::default(),
+            ends: Family::default(),
+            type_phases: Family::default(),
+            type_starts: Family::default(),
+            type_ends: Family::default(),
+            reasons: Mutex::default(),
+        };
+        let Self {
+            names: _,
+            types: _,
+            shown: _,
+            desired,
+            live,
+            phases,
+            tripped,
+            starts,
+            ends,
+            type_phases,
+            type_starts,
+            type_ends,
+            reasons: _,
+        } = &all;
+        registry.register("pool_agents_desired", "Agents that a pool wants", desired.clone());
+        registry.register("pool_agents_live", "Agents of a pool that have not ended", live.clone());
+        registry.register("pool_agents", "Agents of a pool by their phase, also those that ended and are kept for reading", phases.clone());
+        let help = "Agents of a pool whose own breaker of commands is not closed, by its state";
+        registry.register("pool_session_breakers", help, tripped.clone());
+        registry.register("pool_agent_starts", "Pods that were made for agents of a pool", starts.clone());
+        registry.register("pool_agent_ends", "Agents of a pool that ended, or gave their pod back, by why", ends.clone());
+        registry.register("agents", "Agents by type and phase", type_phases.clone());
+        registry.register("agent_starts", "Pods that were made for agents of a type", type_starts.clone());
+        registry.register("agent_ends", "Agents of a type that ended, or gave their pod back, by why", type_ends.clone());
+        all
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn types(&self) -> MutexGuard<'_, Names> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reasons(&self) -> Vec<&'static str> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    /// Nothing is counted under these labels any more. What shows how a pool stands goes with the next look.
+    fn remove(&self, Series { namespace, name }: &Series) {
+        self.starts.remove(&OfPool { namespace: namespace.clone(), pool: name.clone() });
+        for reason in self.reasons() {
+            self.ends.remove(&PoolReason { namespace: namespace.clone(), pool: name.clone(), reason });
+        }
+    }
+}
+
+fn amount(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+impl Metrics {
+    /// The series of a pool that there is. `None`: of agents whose pool never was.
+    pub fn pool(&self, namespace: &str, pool: Option<&str>) -> Series {
+        self.0.fleet.names().series(namespace, pool)
+    }
+
+    /// The label of a type that a pool has. `None`: it is not known.
+    pub fn agent_type(&self, type_: Option<&str>) -> String {
+        self.0.fleet.types().series("", type_).name
+    }
+
+    /// A pod was made for an agent of this pool and type.
+    pub fn agent_started(&self, Series { namespace, name }: Series, r#type: String) {
+        let fleet = &self.0.fleet;
+        fleet.starts.get_or_create(&OfPool { namespace, pool: name }).inc();
+        fleet.type_starts.get_or_create(&OfType { r#type }).inc();
+    }
+
+    /// An agent of this pool and type ended, or gave its pod back.
+    pub fn agent_ended(&self, Series { namespace, name }: Series, r#type: String, reason: &'static str) {
+        let fleet = &self.0.fleet;
+        fleet.reasons.lock().unwrap_or_else(PoisonError::into_inner).insert(reason);
+        fleet.ends.get_or_create(&PoolReason { namespace, pool: name, reason }).inc();
+        fleet.type_ends.get_or_create(&TypeReason { r#type, reason }).inc();
+    }
+
+    /// How all pools stand. Those that are not among them are shown no more.
+    pub fn fleet(&self, standing: Standing) {
+        let fleet = &self.0.fleet;
+        let mut now = Shown::default();
+        for (Series { namespace, name }, pool) in standing.pools {
+            let labels = OfPool { namespace: namespace.clone(), pool: name.clone() };
+            fleet.desired.get_or_create(&labels).set(amount(pool.desired));
+            fleet.live.get_or_create(&labels).set(amount(pool.live));
+            now.pools.insert(labels);
+            for (phase, count) in pool.phases {
+                let labels = PoolPhase { namespace: namespace.clone(), pool: name.clone(), phase };
+                fleet.phases.get_or_create(&labels).set(amount(count));
+                now.phases.insert(labels);
+            }
+            for (state, count) in pool.tripped {
+                let labels = PoolState { namespace: namespace.clone(), pool: name.clone(), state };
+                fleet.tripped.get_or_create(&labels).set(amount(count));
+                now.states.insert(labels);
+            }
+        }
+        for (r#type, counts) in standing.types {
+            for (phase, count) in counts {
+                let labels = TypePhase { r#type: r#type.clone(), phase };
+                fleet.type_phases.get_or_create(&labels).set(amount(count));
+                now.types.insert(labels);
+            }
+        }
+        let mut shown = fleet.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Shown { pools, phases, states, types } = &*shown;
+        for gone in pools.difference(&now.pools) {
+            fleet.desired.remove(gone);
+            fleet.live.remove(gone);
+        }
+        for gone in phases.difference(&now.phases) {
+            fleet.phases.remove(gone);
+        }
+        for gone in states.difference(&now.states) {
+            fleet.tripped.remove(gone);
+        }
+        for gone in types.difference(&now.types) {
+            fleet.type_phases.remove(gone);
+        }
+        *shown = now;
+    }
+
+    /// A pool is gone, and so are its agents: its series end.
+    pub fn pool_gone(&self, namespace: &str, pool: &str) {
+        let gone = self.0.fleet.names().forget(namespace, pool);
+        gone.iter().for_each(|series| self.0.fleet.remove(series));
+    }
+
+    /// There are no pools and no agents in a namespace any more: its series end.
+    pub fn fleet_gone(&self, namespace: &str) {
+        let gone = self.0.fleet.names().forget_namespace(namespace);
+        gone.iter().for_each(|series| self.0.fleet.remove(series));
+    }
+
+    /// No pool has this type any more: its series end.
+    pub fn agent_type_gone(&self, type_: &str) {
+        let fleet = &self.0.fleet;
+        let Some(Series { namespace: _, name }) = fleet.types().forget("", type_) else { return };
+        fleet.type_starts.remove(&OfType { r#type: name.clone() });
+        for reason in fleet.reasons() {
+            fleet.type_ends.remove(&TypeReason { r#type: name.clone(), reason });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::metrics::names::{NONE, OTHER};
+
+    fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
+        let text = metrics.text().expect("encodes");
+        let mut lines: Vec<String> = text.lines().filter(|line| line.starts_with(metric)).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    fn pool(live: u64) -> Pool {
+        Pool { desired: 3, live, phases: Phases::from([("Idle", live)]), tripped: BTreeMap::new() }
+    }
+
+    #[test]
+    fn pools_and_types_show_how_they_stand_and_what_happened() {
+        let metrics = Metrics::default();
+        let look = |tripped: &[(&'static str, u64)]| {
+            let mut standing = Standing::default();
+            let tripped = tripped.iter().copied().collect();
+            standing.add(metrics.pool("n", Some("p")), metrics.agent_type(Some("worker")), Pool { tripped, ..pool(2) });
+            standing.add(metrics.pool("n", Some("o")), metrics.agent_type(Some("worker")), pool(1));
+            metrics.fleet(standing);
+        };
+        look(&[("open", 1)]);
+        let (series, type_) = (metrics.pool("n", Some("p")), metrics.agent_type(Some("worker")));
+        metrics.agent_started(series.clone(), type_.clone());
+        metrics.agent_ended(series, type_, "Reaped");
+        assert_eq!(
+            lines(&metrics, "spillway_pool_agents_desired{namespace=\"n\",pool=\"p\"}"),
+            ["spillway_pool_agents_desired{namespace=\"n\",pool=\"p\"} 3"]
+        );
+        assert_eq!(
+            lines(&metrics, "spillway_pool_agents_live{namespace=\"n\",pool=\"p\"}"),
+            ["spillway_pool_agents_live{namespace=\"n\",pool=\"p\"} 2"]
+        );
+        assert_eq!(
+            lines(&metrics, "spillway_pool_agents{"),
+            [
+                r#"spillway_pool_agents{namespace="n",pool="o",phase="Idle"} 1"#,
+                r#"spillway_pool_agents{namespace="n",pool="p",phase="Idle"} 2"#,
+            ]
+        );
+        assert_eq!(lines(&metrics, "spillway_agents{"), [r#"spillway_agents{type="worker",phase="Idle"} 3"#]);
+        assert_eq!(lines(&metrics, "spillway_pool_agent_starts_total"), [r#"spillway_pool_agent_starts_total{namespace="n",pool="p"} 1"#]);
+        assert_eq!(
+            lines(&metrics, "spillway_pool_agent_ends_total"),
+            [r#"spillway_pool_agent_ends_total{namespace="n",pool="p",reason="Reaped"} 1"#]
+        );
+        assert_eq!(lines(&metrics, "spillway_agent_starts_total"), [r#"spillway_agent_starts_total{type="worker"} 1"#]);
+        assert_eq!(lines(&metrics, "spillway_agent_ends_total"), [r#"spillway_agent_ends_total{type="worker",reason="Reaped"} 1"#]);
+        assert_eq!(
+            lines(&metrics, "spillway_pool_session_breakers"),
+            [r#"spillway_pool_session_breakers{namespace="n",pool="p",state="open"} 1"#]
+        );
+        look(&[]);
+        assert_eq!(lines(&metrics, "spillway_pool_session_breakers"), Vec::<String>::new(), "it is closed again");
+        metrics.pool_gone("n", "p");
+        metrics.fleet_gone("n");
+        metrics.agent_type_gone("worker");
+        metrics.fleet(Standing::default());
+        assert_eq!(lines(&metrics, "spillway_pool_"), Vec::<String>::new());
+        assert_eq!(lines(&metrics, "spillway_agent"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pools_and_types_beyond_the_bound_share_series_and_add_up_there() {
+        let metrics = Metrics::default();
+        let mut standing = Standing::default();
+        for namespace in 0..POOLS.namespaces + 10 {
+            for name in 0..POOLS.of_one + 2 {
+                let series = metrics.pool(&format!("n{namespace}"), Some(&format!("p{name}")));
+                let type_ = metrics.agent_type(Some(&format!("t{namespace}-{name}")));
+                metrics.agent_started(series.clone(), type_.clone());
+                metrics.agent_ended(series.clone(), type_.clone(), "Reaped");
+                standing.add(series, type_, pool(1));
+            }
+        }
+        metrics.fleet(standing);
+        let most = POOLS.all + POOLS.namespaces + 1;
+        for metric in ["pool_agents_desired", "pool_agents_live", "pool_agents{", "pool_agent_starts_total", "pool_agent_ends_total"] {
+            assert!((most / 2..=most).contains(&lines(&metrics, &format!("spillway_{metric}")).len()), "{metric}");
+        }
+        for metric in ["agents{", "agent_starts_total", "agent_ends_total"] {
+            assert_eq!(lines(&metrics, &format!("spillway_{metric}")).len(), TYPES + 1, "{metric}");
+        }
+        let beyond = format!("spillway_pool_agents_live{{namespace=\"{OTHER}\",pool=\"{OTHER}\"}}");
+        assert_eq!(lines(&metrics, &beyond), [format!("{beyond} {}", 10 * (POOLS.of_one + 2))]);
+        let all = (POOLS.namespaces + 10) * (POOLS.of_one + 2) - TYPES;
+        let beyond = format!("spillway_agents{{type=\"{OTHER}\",phase=\"Idle\"}}");
+        assert_eq!(lines(&metrics, &beyond), [format!("{beyond} {all}")]);
+    }
+
+    #[test]
+    fn agents_of_no_pool_and_no_type_are_counted_so() {
+        let metrics = Metrics::default();
+        metrics.agent_started(metrics.pool("n", None), metrics.agent_type(None));
+        assert_eq!(
+            lines(&metrics, "spillway_pool_agent_starts_total"),
+            [format!("spillway_pool_agent_starts_total{{namespace=\"n\",pool=\"{NONE}\"}} 1")]
+        );
+        assert_eq!(lines(&metrics, "spillway_agent_starts_total"), [format!("spillway_agent_starts_total{{type=\"{NONE}\"}} 1")]);
+    }
+}

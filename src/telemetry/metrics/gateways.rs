@@ -1,0 +1,115 @@
+//! Calls of agents, calls of models, and connections.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::{Metrics, Timed};
+
+/// Seconds of a model call: from a refusal to an hour of streaming.
+const MODEL_BUCKETS: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3600.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ModelCall {
+    dialect: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfDialect {
+    dialect: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Answered {
+    call: &'static str,
+    code: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RefusedCall {
+    call: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfClass {
+    listener: &'static str,
+    class: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TurnedAway {
+    listener: &'static str,
+    reason: &'static str,
+}
+
+/// The metrics of this subject.
+pub(super) struct Gateways {
+    calls: Family<Answered, Counter>,
+    refused: Family<RefusedCall, Counter>,
+    model_calls: Timed<ModelCall>,
+    first_bytes: Timed<OfDialect>,
+    open: Family<OfClass, Gauge>,
+    turned_away: Family<TurnedAway, Counter>,
+}
+
+impl Gateways {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let all = Self {
+            calls: Family::default(),
+            refused: Family::default(),
+            model_calls: Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
+            first_bytes: Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
+            open: Family::default(),
+            turned_away: Family::default(),
+        };
+        let Self { calls, refused, model_calls, first_bytes, open, turned_away } = &all;
+        registry.register("agent_calls", "Calls of agents by path and answer", calls.clone());
+        registry.register("agent_calls_refused", "Refused calls of agents by path and reason", refused.clone());
+        registry.register("gateway_request_seconds", "Duration of a model call, by dialect and outcome", model_calls.clone());
+        registry.register("gateway_ttft_seconds", "Time from a model call to the first part of its answer", first_bytes.clone());
+        registry.register("connections", "Connections by listener and class: strange, or known by a token", open.clone());
+        registry.register("connections_refused", "Connections that were turned away, by listener and reason", turned_away.clone());
+        all
+    }
+}
+
+impl Metrics {
+    /// A call of an agent was answered.
+    pub fn call_answered(&self, call: &'static str, code: u16) {
+        self.0.gateways.calls.get_or_create(&Answered { call, code }).inc();
+    }
+
+    /// A call of an agent was refused.
+    pub fn call_refused(&self, call: &'static str, reason: &'static str) {
+        self.0.gateways.refused.get_or_create(&RefusedCall { call, reason }).inc();
+    }
+
+    /// A model call is over.
+    pub fn model_call(&self, dialect: &'static str, outcome: &'static str, took: Duration) {
+        self.0.gateways.model_calls.get_or_create(&ModelCall { dialect, outcome }).observe(took.as_secs_f64());
+    }
+
+    /// The first part of the answer of a model call is there.
+    pub fn model_first_byte(&self, dialect: &'static str, took: Duration) {
+        self.0.gateways.first_bytes.get_or_create(&OfDialect { dialect }).observe(took.as_secs_f64());
+    }
+
+    /// So many connections a listener has.
+    pub fn connections(&self, listener: &'static str, strange: usize, known: usize) {
+        for (class, count) in [("strange", strange), ("known", known)] {
+            self.0.gateways.open.get_or_create(&OfClass { listener, class }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A listener turned a connection away, or did not let it become a known one.
+    pub fn connection_refused(&self, listener: &'static str, reason: &'static str) {
+        self.0.gateways.turned_away.get_or_create(&TurnedAway { listener, reason }).inc();
+    }
+}

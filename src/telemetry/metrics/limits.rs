@@ -1,0 +1,177 @@
+//! Budgets and circuit breakers.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::Metrics;
+use crate::policy::breaker::State;
+
+/// Tokens of input that a call used, by those that were estimated: from far too many to many times too few.
+const ESTIMATE_BUCKETS: [f64; 11] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 5.0];
+
+/// A limit of a budget.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Limit {
+    /// Kind of the budget: Budget, ClusterBudget, Namespace (what a ClusterBudget leaves to one), Reservation.
+    pub kind: &'static str,
+    /// Its namespace; none: empty.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Name of the limit.
+    pub limit: String,
+}
+
+/// How a limit stands, in weighed tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the metrics, whose help says what they are")]
+pub struct Amounts {
+    pub limit: i64,
+    pub used: i64,
+    pub held: i64,
+    pub debt: i64,
+    pub lost: i64,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfBreaker {
+    namespace: String,
+    breaker: String,
+    circuit: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Moved {
+    guard: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Because {
+    reason: &'static str,
+}
+
+#[derive(Default)]
+pub(super) struct Breakers {
+    states: Family<OfBreaker, Gauge>,
+    shown: Mutex<HashSet<OfBreaker>>,
+    transitions: Family<Moved, Counter>,
+}
+
+impl Breakers {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let breakers = Self::default();
+        let Self { states, shown: _, transitions } = &breakers;
+        registry.register("breaker_state", "State of a circuit: 0 closed, 1 half open, 2 open", states.clone());
+        registry.register("breaker_transitions", "Circuits that moved, by guard, from one state to another", transitions.clone());
+        breakers
+    }
+}
+
+pub(super) struct Budgets {
+    limit: Family<Limit, Gauge>,
+    used: Family<Limit, Gauge>,
+    held: Family<Limit, Gauge>,
+    debt: Family<Limit, Gauge>,
+    lost: Family<Limit, Gauge>,
+    shown: Mutex<HashSet<Limit>>,
+    refusals: Family<Because, Counter>,
+    estimates: Histogram,
+}
+
+impl Budgets {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let budgets = Self {
+            limit: Family::default(),
+            used: Family::default(),
+            held: Family::default(),
+            debt: Family::default(),
+            lost: Family::default(),
+            shown: Mutex::default(),
+            refusals: Family::default(),
+            estimates: Histogram::new(ESTIMATE_BUCKETS),
+        };
+        let Self { limit, used, held, debt, lost, shown: _, refusals, estimates } = &budgets;
+        registry.register("budget_limit_units", "A limit of a budget, grants among it, in weighed tokens", limit.clone());
+        registry.register("budget_used_units", "Tokens settled in its present window", used.clone());
+        registry.register("budget_held_units", "Tokens held for calls in flight", held.clone());
+        registry.register("budget_debt_units", "Tokens overspent in the windows before", debt.clone());
+        registry.register("budget_lost_units", "Tokens charged for gateways that went away", lost.clone());
+        registry.register("budget_refusals", "Model calls that were not given tokens, by reason", refusals.clone());
+        let help = "Tokens of input that a model call used, by those that were estimated for it";
+        registry.register("budget_estimate_error_ratio", help, estimates.clone());
+        budgets
+    }
+
+    fn families(&self) -> [&Family<Limit, Gauge>; 5] {
+        [&self.limit, &self.used, &self.held, &self.debt, &self.lost]
+    }
+}
+
+impl Metrics {
+    /// Model calls ended: tokens of input of each, those that were estimated and those that were used.
+    pub fn estimated(&self, calls: impl IntoIterator<Item = (i64, i64)>) {
+        let tokens = |amount: i64| f64::from(i32::try_from(amount).unwrap_or(i32::MAX));
+        for (estimated, used) in calls {
+            self.0.budgets.estimates.observe(tokens(used) / tokens(estimated.max(1)));
+        }
+    }
+
+    /// How all limits stand. Those that are not among them are shown no more.
+    pub fn budgets(&self, all: impl IntoIterator<Item = (Limit, Amounts)>) {
+        let budgets = &self.0.budgets;
+        let mut now = HashSet::new();
+        for (labels, Amounts { limit, used, held, debt, lost }) in all {
+            for (family, amount) in budgets.families().into_iter().zip([limit, used, held, debt, lost]) {
+                family.get_or_create(&labels).set(amount);
+            }
+            now.insert(labels);
+        }
+        let mut shown = budgets.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in shown.difference(&now) {
+            budgets.families().into_iter().for_each(|family| {
+                family.remove(gone);
+            });
+        }
+        *shown = now;
+    }
+
+    /// How all circuits stand: namespace, Breaker, circuit, state. Those that are not among them are shown no more.
+    pub fn breakers(&self, all: impl IntoIterator<Item = (String, String, String, State)>) {
+        let breakers = &self.0.breakers;
+        let mut now = HashSet::new();
+        for (namespace, breaker, circuit, state) in all {
+            let labels = OfBreaker { namespace, breaker, circuit };
+            let state = match state {
+                State::Closed => 0,
+                State::HalfOpen => 1,
+                State::Open => 2,
+            };
+            breakers.states.get_or_create(&labels).set(state);
+            now.insert(labels);
+        }
+        let mut shown = breakers.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in shown.difference(&now) {
+            breakers.states.remove(gone);
+        }
+        *shown = now;
+    }
+
+    /// Circuits of a guard moved from one state to another, so many times.
+    pub fn breaker_moved(&self, guard: &'static str, from: &'static str, to: &'static str, times: u64) {
+        self.0.breakers.transitions.get_or_create(&Moved { guard, from, to }).inc_by(times);
+    }
+
+    /// A model call was not given tokens.
+    pub fn budget_refused(&self, reason: &'static str) {
+        self.0.budgets.refusals.get_or_create(&Because { reason }).inc();
+    }
+}

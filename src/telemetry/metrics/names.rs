@@ -1,0 +1,127 @@
+//! Names that tenants choose, as labels: a bounded number of them. Pure.
+//!
+//! The first ones have series of their own until they are gone. Those beyond share one series in their namespace, and beyond so
+//! many namespaces one for all. No object can have the names of the shared ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names beyond the bound share this one.
+pub const OTHER: &str = "_other";
+/// What belongs to no object that there is.
+pub const NONE: &str = "_none";
+
+/// How many names have series of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// In all.
+    pub all: usize,
+    /// Of one namespace.
+    pub of_one: usize,
+    /// Namespaces that have any.
+    pub namespaces: usize,
+}
+
+/// The labels of one set of series.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Series {
+    /// A namespace, or [`OTHER`].
+    pub namespace: String,
+    /// A name in it, [`OTHER`] or [`NONE`].
+    pub name: String,
+}
+
+impl Series {
+    fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+/// Which names have series of their own.
+#[derive(Debug)]
+pub struct Names {
+    bounds: Bounds,
+    known: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Names {
+    /// Nothing is known.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, known: BTreeMap::new() }
+    }
+
+    /// Under which labels this counts. `None`: it belongs to no object that there is.
+    pub fn series(&mut self, namespace: &str, name: Option<&str>) -> Series {
+        let all: usize = self.known.values().map(BTreeSet::len).sum();
+        if !self.known.contains_key(namespace) && self.known.len() >= self.bounds.namespaces {
+            return Series::new(OTHER, OTHER);
+        }
+        let known = self.known.entry(namespace.to_owned()).or_default();
+        let Some(name) = name else { return Series::new(namespace, NONE) };
+        if known.contains(name) {
+            return Series::new(namespace, name);
+        }
+        if known.len() >= self.bounds.of_one || all >= self.bounds.all {
+            return Series::new(namespace, OTHER);
+        }
+        known.insert(name.to_owned());
+        Series::new(namespace, name)
+    }
+
+    /// The object is gone: its series, if it had some of its own.
+    pub fn forget(&mut self, namespace: &str, name: &str) -> Option<Series> {
+        let had = self.known.get_mut(namespace).is_some_and(|known| known.remove(name));
+        had.then(|| Series::new(namespace, name))
+    }
+
+    /// Nothing is left in a namespace: its series.
+    pub fn forget_namespace(&mut self, namespace: &str) -> Vec<Series> {
+        let Some(known) = self.known.remove(namespace) else { return Vec::new() };
+        let names = known.iter().map(String::as_str).chain([OTHER, NONE]);
+        names.map(|name| Series::new(namespace, name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { all: 5, of_one: 3, namespaces: 3 };
+
+    fn shown(names: &mut Names, namespace: &str, name: &str) -> String {
+        let Series { namespace, name } = names.series(namespace, Some(name));
+        format!("{namespace}/{name}")
+    }
+
+    #[test]
+    fn names_beyond_the_bound_share_one_series_and_places_that_are_given_back_are_free() {
+        let mut names = Names::new(BOUNDS);
+        for name in ["1", "2", "3"] {
+            assert_eq!(shown(&mut names, "a", name), format!("a/{name}"));
+        }
+        assert_eq!(shown(&mut names, "a", "4"), "a/_other", "one namespace has no more");
+        assert_eq!(shown(&mut names, "a", "1"), "a/1", "and keeps those");
+        assert_eq!((shown(&mut names, "b", "1"), shown(&mut names, "b", "2")), ("b/1".into(), "b/2".into()));
+        assert_eq!(shown(&mut names, "c", "1"), "c/_other", "there are as many as may be in all");
+        assert_eq!(shown(&mut names, "d", "1"), "_other/_other", "and as many namespaces");
+        assert_eq!(names.series("b", None), Series::new("b", NONE));
+        assert_eq!(names.series("d", None), Series::new(OTHER, OTHER));
+        assert_eq!((names.forget("a", "1"), names.forget("a", "4")), (Some(Series::new("a", "1")), None));
+        assert_eq!(shown(&mut names, "c", "1"), "c/1");
+        let gone: Vec<String> = names.forget_namespace("b").into_iter().map(|series| series.name).collect();
+        assert_eq!(gone, ["1", "2", OTHER, NONE]);
+        assert_eq!(shown(&mut names, "d", "1"), "d/1");
+        assert_eq!(names.forget_namespace("unknown"), []);
+    }
+
+    #[test]
+    fn however_many_names_there_are_their_series_are_bounded() {
+        let mut names = Names::new(BOUNDS);
+        let mut all = BTreeSet::new();
+        for namespace in 0..50 {
+            for name in 0..50 {
+                all.insert(names.series(&format!("n{namespace}"), Some(&format!("q{name}"))));
+            }
+        }
+        assert!(all.len() <= BOUNDS.all + BOUNDS.namespaces + 1, "{all:?}");
+    }
+}
