@@ -41,7 +41,7 @@ pub struct Stats {
     pub waits: Vec<Duration>,
     /// From a claim to the end of the attempt, of attempts that ended; in order.
     pub runs: Vec<Duration>,
-    /// How long items are kept after their end.
+    /// How long items are kept after their end, beside dead letters.
     pub kept: Duration,
     /// How many of them at most; and that there are so many.
     pub most_finished: (u64, bool),
@@ -68,8 +68,10 @@ impl Stats {
         let since = At(now.as_millisecond().saturating_sub(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)));
         let mut finished = 0;
         for item in items {
-            stats.add(item, since);
-            finished += u64::from(convert::record(item).phase.ended());
+            let record = convert::record(item);
+            // Dead letters are kept apart.
+            finished += u64::from(record.phase.ended() && record.phase != Phase::DeadLettered);
+            stats.add(item, record, since);
         }
         stats.most_finished.1 = finished >= settings.max_finished;
         stats.waits.sort_unstable();
@@ -77,8 +79,8 @@ impl Stats {
         stats
     }
 
-    fn add(&mut self, item: &WorkItem, since: At) {
-        let (entry, record) = (convert::entry(item), convert::record(item));
+    fn add(&mut self, item: &WorkItem, record: Record, since: At) {
+        let entry = convert::entry(item);
         self.arrived += u64::from(entry.spec.created >= since);
         let Record { history, holder, started, completed, phase, .. } = record;
         let claims = history.iter().map(|attempt| attempt.start).chain(holder.map(|holder| holder.since));
@@ -317,7 +319,8 @@ mod tests {
         let late = gaps(json!({}), json!({}), 2 * HOUR).expect("words");
         assert!(late.contains("kept for 60m after their end (ttlSecondsAfterFinished)"), "{late}");
         assert_eq!(gaps(json!({}), json!({"ttlSecondsAfterFinished": 7200}), 2 * HOUR), None);
-        let full = gaps(json!({"maxFinished": 4}), json!({}), HOUR).expect("words");
-        assert!(full.contains("keeps 4 finished items (maxFinished) and has as many"), "{full}");
+        let full = gaps(json!({"maxFinished": 3}), json!({}), HOUR).expect("words");
+        assert!(full.contains("keeps 3 finished items (maxFinished) and has as many"), "{full}");
+        assert_eq!(gaps(json!({"maxFinished": 4}), json!({}), HOUR), None, "the dead letter is none of them");
     }
 }
