@@ -5,6 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use super::registered;
 use crate::policy::work::book::Removal;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -14,15 +15,12 @@ struct Collected {
 }
 
 /// How many ended items were deleted, and why.
-#[derive(Default)]
 pub struct CollectedItems(Family<Collected, Counter>);
 
 impl CollectedItems {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let items = Self::default();
         let help = "Items that ended and were deleted: dead letters and others, for their age or because there were too many";
-        registry.register("items_collected", help, items.0.clone());
-        items
+        Self(registered(registry, "items_collected", help, Family::default()))
     }
 
     pub(super) fn count(&self, dead_letter: bool, removal: Removal) {

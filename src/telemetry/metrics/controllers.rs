@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, Timed};
+use super::{Metrics, Timed, registered};
 
 /// Seconds that a write waited for its turn: from not at all to when it is not sent any more.
 const TURN_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
@@ -70,33 +70,54 @@ pub(super) struct Controllers {
 
 impl Controllers {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let all = Self {
-            requests: Family::default(),
-            turns: Histogram::new(TURN_BUCKETS),
-            at_once: Gauge::default(),
-            reconciles: Family::default(),
-            seconds: Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS)),
-            gated: Family::default(),
-            interventions: Family::default(),
-            notifications: Family::default(),
-            nodes: Family::default(),
-            leader: Gauge::default(),
-            epoch: Gauge::default(),
-        };
-        let Self { requests, turns, at_once, reconciles, seconds, gated, interventions, notifications, nodes, leader, epoch } = &all;
-        registry.register("api_requests", "Requests to the API server by verb, resource and answer (0: none came)", requests.clone());
-        registry.register("api_write_wait_seconds", "Time that a write waited for its namespace's others", turns.clone());
-        registry.register("api_writes_at_once", "Writes of one namespace that may be on their way to the API server", at_once.clone());
-        registry.register("reconciles", "Reconciles by controller and outcome", reconciles.clone());
-        registry.register("reconcile_seconds", "Duration of a reconcile", seconds.clone());
-        registry.register("cache_behind_own_write", "Reconciles put off because the cache had not seen our own last write", gated.clone());
-        let help = "What the supervisor decided, by signal and action; done is false with mode Observe";
-        registry.register("interventions", help, interventions.clone());
-        registry.register("notifications", "Tries to tell a webhook, by outcome, and notices that were lost", notifications.clone());
-        registry.register("nodes", "Nodes by whether they are heard of", nodes.clone());
-        registry.register("leader", "1 while this process leads", leader.clone());
-        registry.register("owner_epoch", "Owner epoch of this process while it leads", epoch.clone());
-        all
+        Self {
+            requests: registered(
+                registry,
+                "api_requests",
+                "Requests to the API server by verb, resource and answer (0: none came)",
+                Family::default(),
+            ),
+            turns: registered(
+                registry,
+                "api_write_wait_seconds",
+                "Time that a write waited for its namespace's others",
+                Histogram::new(TURN_BUCKETS),
+            ),
+            at_once: registered(
+                registry,
+                "api_writes_at_once",
+                "Writes of one namespace that may be on their way to the API server",
+                Gauge::default(),
+            ),
+            reconciles: registered(registry, "reconciles", "Reconciles by controller and outcome", Family::default()),
+            seconds: registered(
+                registry,
+                "reconcile_seconds",
+                "Duration of a reconcile",
+                Family::new_with_constructor(|| Histogram::new(RECONCILE_BUCKETS)),
+            ),
+            gated: registered(
+                registry,
+                "cache_behind_own_write",
+                "Reconciles put off because the cache had not seen our own last write",
+                Family::default(),
+            ),
+            interventions: registered(
+                registry,
+                "interventions",
+                "What the supervisor decided, by signal and action; done is false with mode Observe",
+                Family::default(),
+            ),
+            notifications: registered(
+                registry,
+                "notifications",
+                "Tries to tell a webhook, by outcome, and notices that were lost",
+                Family::default(),
+            ),
+            nodes: registered(registry, "nodes", "Nodes by whether they are heard of", Family::default()),
+            leader: registered(registry, "leader", "1 while this process leads", Gauge::default()),
+            epoch: registered(registry, "owner_epoch", "Owner epoch of this process while it leads", Gauge::default()),
+        }
     }
 }
 

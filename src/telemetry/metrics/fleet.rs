@@ -12,8 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::Metrics;
 use super::names::{Bounds, Names, Series};
+use super::{Metrics, registered};
 
 /// Pools that have series of their own. One has about thirty.
 const POOLS: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
@@ -137,47 +137,31 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let all = Self {
+        Self {
             names: Mutex::new(Names::new(POOLS)),
             types: Mutex::new(Names::new(ALL_TYPES)),
             shown: Mutex::default(),
-            desired: Family::default(),
-            live: Family::default(),
-            phases: Family::default(),
-            tripped: Family::default(),
-            starts: Family::default(),
-            ends: Family::default(),
-            type_phases: Family::default(),
-            type_starts: Family::default(),
-            type_ends: Family::default(),
+            desired: registered(registry, "pool_agents_desired", "Agents that a pool wants", Family::default()),
+            live: registered(registry, "pool_agents_live", "Agents of a pool that have not ended", Family::default()),
+            phases: registered(
+                registry,
+                "pool_agents",
+                "Agents of a pool by their phase, also those that ended and are kept for reading",
+                Family::default(),
+            ),
+            tripped: registered(
+                registry,
+                "pool_session_breakers",
+                "Agents of a pool whose own breaker of commands is not closed, by its state",
+                Family::default(),
+            ),
+            starts: registered(registry, "pool_agent_starts", "Pods that were made for agents of a pool", Family::default()),
+            ends: registered(registry, "pool_agent_ends", "Agents of a pool that ended, or gave their pod back, by why", Family::default()),
+            type_phases: registered(registry, "agents", "Agents by type and phase", Family::default()),
+            type_starts: registered(registry, "agent_starts", "Pods that were made for agents of a type", Family::default()),
+            type_ends: registered(registry, "agent_ends", "Agents of a type that ended, or gave their pod back, by why", Family::default()),
             reasons: Mutex::default(),
-        };
-        let Self {
-            names: _,
-            types: _,
-            shown: _,
-            desired,
-            live,
-            phases,
-            tripped,
-            starts,
-            ends,
-            type_phases,
-            type_starts,
-            type_ends,
-            reasons: _,
-        } = &all;
-        registry.register("pool_agents_desired", "Agents that a pool wants", desired.clone());
-        registry.register("pool_agents_live", "Agents of a pool that have not ended", live.clone());
-        registry.register("pool_agents", "Agents of a pool by their phase, also those that ended and are kept for reading", phases.clone());
-        let help = "Agents of a pool whose own breaker of commands is not closed, by its state";
-        registry.register("pool_session_breakers", help, tripped.clone());
-        registry.register("pool_agent_starts", "Pods that were made for agents of a pool", starts.clone());
-        registry.register("pool_agent_ends", "Agents of a pool that ended, or gave their pod back, by why", ends.clone());
-        registry.register("agents", "Agents by type and phase", type_phases.clone());
-        registry.register("agent_starts", "Pods that were made for agents of a type", type_starts.clone());
-        registry.register("agent_ends", "Agents of a type that ended, or gave their pod back, by why", type_ends.clone());
-        all
+        }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Metrics, Timed};
+use super::{Metrics, Timed, registered};
 
 /// Seconds of a model call: from a refusal to an hour of streaming.
 const MODEL_BUCKETS: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3600.0];
@@ -61,22 +61,29 @@ pub(super) struct Gateways {
 
 impl Gateways {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let all = Self {
-            calls: Family::default(),
-            refused: Family::default(),
-            model_calls: Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
-            first_bytes: Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
-            open: Family::default(),
-            turned_away: Family::default(),
-        };
-        let Self { calls, refused, model_calls, first_bytes, open, turned_away } = &all;
-        registry.register("agent_calls", "Calls of agents by path and answer", calls.clone());
-        registry.register("agent_calls_refused", "Refused calls of agents by path and reason", refused.clone());
-        registry.register("gateway_request_seconds", "Duration of a model call, by dialect and outcome", model_calls.clone());
-        registry.register("gateway_ttft_seconds", "Time from a model call to the first part of its answer", first_bytes.clone());
-        registry.register("connections", "Connections by listener and class: strange, or known by a token", open.clone());
-        registry.register("connections_refused", "Connections that were turned away, by listener and reason", turned_away.clone());
-        all
+        Self {
+            calls: registered(registry, "agent_calls", "Calls of agents by path and answer", Family::default()),
+            refused: registered(registry, "agent_calls_refused", "Refused calls of agents by path and reason", Family::default()),
+            model_calls: registered(
+                registry,
+                "gateway_request_seconds",
+                "Duration of a model call, by dialect and outcome",
+                Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
+            ),
+            first_bytes: registered(
+                registry,
+                "gateway_ttft_seconds",
+                "Time from a model call to the first part of its answer",
+                Family::new_with_constructor(|| Histogram::new(MODEL_BUCKETS)),
+            ),
+            open: registered(registry, "connections", "Connections by listener and class: strange, or known by a token", Family::default()),
+            turned_away: registered(
+                registry,
+                "connections_refused",
+                "Connections that were turned away, by listener and reason",
+                Family::default(),
+            ),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Metrics;
+use super::{Metrics, registered};
 use crate::policy::breaker::State;
 
 /// Tokens of input that a call used, by those that were estimated: from far too many to many times too few.
@@ -68,11 +68,16 @@ pub(super) struct Breakers {
 
 impl Breakers {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let breakers = Self::default();
-        let Self { states, shown: _, transitions } = &breakers;
-        registry.register("breaker_state", "State of a circuit: 0 closed, 1 half open, 2 open", states.clone());
-        registry.register("breaker_transitions", "Circuits that moved, by guard, from one state to another", transitions.clone());
-        breakers
+        Self {
+            states: registered(registry, "breaker_state", "State of a circuit: 0 closed, 1 half open, 2 open", Family::default()),
+            shown: Mutex::default(),
+            transitions: registered(
+                registry,
+                "breaker_transitions",
+                "Circuits that moved, by guard, from one state to another",
+                Family::default(),
+            ),
+        }
     }
 }
 
@@ -89,26 +94,21 @@ pub(super) struct Budgets {
 
 impl Budgets {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let budgets = Self {
-            limit: Family::default(),
-            used: Family::default(),
-            held: Family::default(),
-            debt: Family::default(),
-            lost: Family::default(),
+        Self {
+            limit: registered(registry, "budget_limit_units", "A limit of a budget, grants among it, in weighed tokens", Family::default()),
+            used: registered(registry, "budget_used_units", "Tokens settled in its present window", Family::default()),
+            held: registered(registry, "budget_held_units", "Tokens held for calls in flight", Family::default()),
+            debt: registered(registry, "budget_debt_units", "Tokens overspent in the windows before", Family::default()),
+            lost: registered(registry, "budget_lost_units", "Tokens charged for gateways that went away", Family::default()),
             shown: Mutex::default(),
-            refusals: Family::default(),
-            estimates: Histogram::new(ESTIMATE_BUCKETS),
-        };
-        let Self { limit, used, held, debt, lost, shown: _, refusals, estimates } = &budgets;
-        registry.register("budget_limit_units", "A limit of a budget, grants among it, in weighed tokens", limit.clone());
-        registry.register("budget_used_units", "Tokens settled in its present window", used.clone());
-        registry.register("budget_held_units", "Tokens held for calls in flight", held.clone());
-        registry.register("budget_debt_units", "Tokens overspent in the windows before", debt.clone());
-        registry.register("budget_lost_units", "Tokens charged for gateways that went away", lost.clone());
-        registry.register("budget_refusals", "Model calls that were not given tokens, by reason", refusals.clone());
-        let help = "Tokens of input that a model call used, by those that were estimated for it";
-        registry.register("budget_estimate_error_ratio", help, estimates.clone());
-        budgets
+            refusals: registered(registry, "budget_refusals", "Model calls that were not given tokens, by reason", Family::default()),
+            estimates: registered(
+                registry,
+                "budget_estimate_error_ratio",
+                "Tokens of input that a model call used, by those that were estimated for it",
+                Histogram::new(ESTIMATE_BUCKETS),
+            ),
+        }
     }
 
     fn families(&self) -> [&Family<Limit, Gauge>; 5] {

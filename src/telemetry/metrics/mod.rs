@@ -23,7 +23,7 @@ use std::sync::Arc;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use controllers::Controllers;
 use fleet::Fleet;
@@ -38,6 +38,12 @@ pub use work::Depths;
 
 /// Histograms by labels.
 type Timed<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// A metric that is shown from now on.
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
 
 struct Inner {
     registry: Registry,

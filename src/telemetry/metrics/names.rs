@@ -51,7 +51,6 @@ impl Names {
 
     /// Under which labels this counts. `None`: it belongs to no object that there is.
     pub fn series(&mut self, namespace: &str, name: Option<&str>) -> Series {
-        let all: usize = self.known.values().map(BTreeSet::len).sum();
         if !self.known.contains_key(namespace) && self.known.len() >= self.bounds.namespaces {
             return Series::new(OTHER, OTHER);
         }
@@ -60,10 +59,12 @@ impl Names {
         if known.contains(name) {
             return Series::new(namespace, name);
         }
-        if known.len() >= self.bounds.of_one || all >= self.bounds.all {
+        // All are counted for a new name only: this is asked for each thing that happens.
+        let room = known.len() < self.bounds.of_one && self.known.values().map(BTreeSet::len).sum::<usize>() < self.bounds.all;
+        if !room {
             return Series::new(namespace, OTHER);
         }
-        known.insert(name.to_owned());
+        self.known.entry(namespace.to_owned()).or_default().insert(name.to_owned());
         Series::new(namespace, name)
     }
 

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::collected::CollectedItems;
 use super::names::{Bounds, Names, Series};
-use super::{Metrics, Timed};
+use super::{Metrics, Timed, registered};
 use crate::policy::work::book::Removal;
 use crate::policy::work::item::{Phase, Verb};
 use crate::policy::work::tally::{AttemptEnd, Happening, ItemEnd};
@@ -106,53 +106,43 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let all = Self {
-            items: Family::default(),
-            waits: Histogram::new(WAIT_BUCKETS),
-            missed: Family::default(),
+        Self {
+            items: registered(registry, "items", "Items of work by the phase that was written", Family::default()),
+            waits: registered(registry, "item_wait_seconds", "Time from an item's being ready to its claim", Histogram::new(WAIT_BUCKETS)),
+            missed: registered(
+                registry,
+                "objectives_missed",
+                "Items that missed an objective of their queue, by objective",
+                Family::default(),
+            ),
             collected: CollectedItems::register(registry),
             names: Mutex::new(Names::new(QUEUES)),
             shown: Mutex::default(),
-            depths: Family::default(),
-            oldest: Family::default(),
-            arrivals: Family::default(),
-            redrives: Family::default(),
-            claims: Family::default(),
-            attempts: Family::default(),
-            ends: Family::default(),
-            queue_waits: Family::new_with_constructor(|| Histogram::new(QUEUE_WAIT_BUCKETS)),
-            queue_runs: Family::new_with_constructor(|| Histogram::new(QUEUE_RUN_BUCKETS)),
-        };
-        let Self {
-            items,
-            waits,
-            missed,
-            collected: _,
-            names: _,
-            shown: _,
-            depths,
-            oldest,
-            arrivals,
-            redrives,
-            claims,
-            attempts,
-            ends,
-            queue_waits,
-            queue_runs,
-        } = &all;
-        registry.register("items", "Items of work by the phase that was written", items.clone());
-        registry.register("item_wait_seconds", "Time from an item's being ready to its claim", waits.clone());
-        registry.register("objectives_missed", "Items that missed an objective of their queue, by objective", missed.clone());
-        registry.register("queue_items", "Items of a queue by their phase now", depths.clone());
-        registry.register("queue_oldest_ready_seconds", "How long the oldest ready item of a queue has been ready", oldest.clone());
-        registry.register("queue_arrivals", "Items that came into a queue", arrivals.clone());
-        registry.register("queue_redrives", "Items of a queue that were started again after their end", redrives.clone());
-        registry.register("queue_claims", "Items of a queue that an agent got", claims.clone());
-        registry.register("queue_attempts", "Attempts at items of a queue that ended, by how", attempts.clone());
-        registry.register("queue_ends", "Items of a queue that ended, by how", ends.clone());
-        registry.register("queue_wait_seconds", "Time from an item's being ready to its claim, by queue", queue_waits.clone());
-        registry.register("queue_run_seconds", "Duration of attempts at items of a queue", queue_runs.clone());
-        all
+            depths: registered(registry, "queue_items", "Items of a queue by their phase now", Family::default()),
+            oldest: registered(
+                registry,
+                "queue_oldest_ready_seconds",
+                "How long the oldest ready item of a queue has been ready",
+                Family::default(),
+            ),
+            arrivals: registered(registry, "queue_arrivals", "Items that came into a queue", Family::default()),
+            redrives: registered(registry, "queue_redrives", "Items of a queue that were started again after their end", Family::default()),
+            claims: registered(registry, "queue_claims", "Items of a queue that an agent got", Family::default()),
+            attempts: registered(registry, "queue_attempts", "Attempts at items of a queue that ended, by how", Family::default()),
+            ends: registered(registry, "queue_ends", "Items of a queue that ended, by how", Family::default()),
+            queue_waits: registered(
+                registry,
+                "queue_wait_seconds",
+                "Time from an item's being ready to its claim, by queue",
+                Family::new_with_constructor(|| Histogram::new(QUEUE_WAIT_BUCKETS)),
+            ),
+            queue_runs: registered(
+                registry,
+                "queue_run_seconds",
+                "Duration of attempts at items of a queue",
+                Family::new_with_constructor(|| Histogram::new(QUEUE_RUN_BUCKETS)),
+            ),
+        }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
