@@ -590,12 +590,12 @@ async fn top_of_pools_and_queues_is_one_list_each() {
     let (found, talk) = tokio::join!(asked.look(&cluster), server.answer(200, list(vec![pool(), broken])));
     assert_eq!(talk.line, format!("GET {POOLS}{cached}"));
     let found = found.expect("a snapshot");
-    assert_eq!((found.pools.len(), found.unreadable, found.namespace.as_deref()), (1, 1, Some("n")));
+    assert_eq!((found.rows.len(), found.unreadable, found.namespace.as_deref()), (1, 1, Some("n")));
     let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "q", "namespace": "m"}, "spec": {},
         "status": {"counts": {"ready": 2}}});
     let asked = top::queues::Queues { everywhere: true };
     let (found, talk) = tokio::join!(asked.look(&cluster), server.answer(200, list(vec![queue])));
     assert_eq!(talk.line, format!("GET /apis/spillway.dev/v1alpha1/workqueues{cached}"));
     let found = found.expect("a snapshot");
-    assert_eq!((found.queues[0].ready, found.queues[0].namespace.as_str(), found.namespace), (Some(2), "m", None));
+    assert_eq!((found.rows[0].ready, found.rows[0].namespace.as_str(), found.namespace), (Some(2), "m", None));
 }

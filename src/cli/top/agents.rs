@@ -15,8 +15,8 @@ use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool, names};
 use crate::cli::connect::Cluster;
 use crate::cli::error::Error;
+use crate::cli::find;
 use crate::cli::table::{age, or_nothing};
-use crate::cli::{find, ls};
 
 /// Columns that give way where the screen is narrow.
 const YIELDING: [(&str, usize); 4] = [("ACTION", 8), ("ITEM", 8), ("POOL", 6), ("DISPLAY", 10)];
@@ -48,27 +48,7 @@ pub enum Sort {
     Activity,
 }
 
-impl Order for Sort {
-    fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Phase,
-            Self::Phase => Self::Age,
-            Self::Age => Self::Tokens,
-            Self::Tokens => Self::Activity,
-            Self::Activity => Self::Name,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Phase => "phase",
-            Self::Age => "age",
-            Self::Tokens => "tokens",
-            Self::Activity => "activity",
-        }
-    }
-}
+impl Order for Sort {}
 
 impl Sort {
     /// Agents in this order; equal ones by name.
@@ -247,7 +227,7 @@ fn phases(snapshot: &Snapshot) -> String {
     ];
     let count = |phase: Option<AgentPhase>| snapshot.agents.iter().filter(|row| row.phase == phase).count();
     let mut words = vec![format!("Agents {}", snapshot.agents.len())];
-    words.extend(counted(known.map(|phase| (ls::phase(phase), count(Some(phase))))));
+    words.extend(counted(known.map(|phase| (phase.name(), count(Some(phase))))));
     words.extend(counted([("new", count(None)), ("ended", snapshot.ended), ("unreadable", snapshot.unreadable)]));
     words.join("  ")
 }
@@ -279,7 +259,7 @@ fn cells(row: &Row, everywhere: bool, now: Timestamp) -> Vec<String> {
         display_name.clone(),
         pool.clone(),
         type_.clone(),
-        or_nothing(phase.map(ls::phase)),
+        or_nothing(phase.map(AgentPhase::name)),
         action.clone(),
         item.clone(),
         or_nothing(*tokens),

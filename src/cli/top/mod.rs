@@ -164,6 +164,30 @@ where
     Ok(api.list(&params).await.map_err(Error::of::<K>(&cluster.namespace, ""))?.items)
 }
 
+/// One look at all objects of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed<R> {
+    /// Where was looked; none: everywhere.
+    pub namespace: Option<String>,
+    /// What is shown of each.
+    pub rows: Vec<R>,
+    /// Stored objects that do not fit their type.
+    pub unreadable: usize,
+}
+
+/// Looks at all objects of a kind; `row` says what is shown of one.
+async fn listed<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<Listed<R>, Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let all = list::<K>(cluster, everywhere, None).await?;
+    Ok(Listed {
+        namespace: (!everywhere).then(|| cluster.namespace.clone()),
+        rows: all.iter().filter_map(|one| one.0.as_ref().ok()).map(row).collect(),
+        unreadable: all.iter().filter(|one| one.0.is_err()).count(),
+    })
+}
+
 /// Where was looked, in words; none: everywhere.
 fn place(namespace: Option<&str>) -> String {
     namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"))

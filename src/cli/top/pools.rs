@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
 use super::view::Sheet;
-use super::{Subject, counted, list, place};
+use super::{Listed, Subject, counted, listed, place};
 use crate::api::AgentPool;
 use crate::api::conditions::types;
 use crate::cli::connect::Cluster;
@@ -42,38 +42,7 @@ pub enum Sort {
     Age,
 }
 
-impl Order for Sort {
-    fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Agents,
-            Self::Agents => Self::Missing,
-            Self::Missing => Self::Work,
-            Self::Work => Self::Age,
-            Self::Age => Self::Name,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Agents => "agents",
-            Self::Missing => "missing",
-            Self::Work => "work",
-            Self::Age => "age",
-        }
-    }
-}
-
-/// One look.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Where was looked; none: everywhere.
-    pub namespace: Option<String>,
-    /// The pools.
-    pub pools: Vec<Row>,
-    /// Stored objects that do not fit their type.
-    pub unreadable: usize,
-}
+impl Order for Sort {}
 
 /// One pool. Counts are none where nobody has counted yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -185,19 +154,14 @@ impl Sort {
 }
 
 impl Subject for Pools {
-    type Snapshot = Snapshot;
+    type Snapshot = Listed<Row>;
     type Sort = Sort;
 
-    async fn look(&self, cluster: &Cluster) -> Result<Snapshot, Error> {
-        let pools = list::<AgentPool>(cluster, self.everywhere, None).await?;
-        Ok(Snapshot {
-            namespace: (!self.everywhere).then(|| cluster.namespace.clone()),
-            unreadable: pools.iter().filter(|pool| pool.0.is_err()).count(),
-            pools: pools.iter().filter_map(|pool| pool.0.as_ref().ok()).map(Row::of).collect(),
-        })
+    async fn look(&self, cluster: &Cluster) -> Result<Listed<Row>, Error> {
+        listed::<AgentPool, Row>(cluster, self.everywhere, Row::of).await
     }
 
-    fn sheet(snapshot: &Snapshot, sort: Sort, now: Timestamp) -> Sheet {
+    fn sheet(snapshot: &Listed<Row>, sort: Sort, now: Timestamp) -> Sheet {
         let everywhere = snapshot.namespace.is_none();
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "TYPE", "DESIRED", "AGENTS", "BOUNDS", "ACTIVE", "IDLE", "ASLEEP", "READY", "LEASED", "REASON", "AGE"];
@@ -205,14 +169,14 @@ impl Subject for Pools {
             place: place(snapshot.namespace.as_deref()),
             summary: summary(snapshot),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
-            rows: sort.sorted(&snapshot.pools).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
+            rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
             yielding: &YIELDING,
         }
     }
 }
 
 /// All pools together.
-fn summary(Snapshot { namespace: _, pools, unreadable }: &Snapshot) -> Vec<String> {
+fn summary(Listed { namespace: _, rows: pools, unreadable }: &Listed<Row>) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { pools.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Pools {}", pools.len())];
     let with = |wanted: Option<bool>| pools.iter().filter(|row| row.hindered == wanted).count();
@@ -236,7 +200,7 @@ mod tests {
         Row::of(&serde_json::from_value(pool).expect("an AgentPool"))
     }
 
-    fn snapshot() -> Snapshot {
+    fn snapshot() -> Listed<Row> {
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let short = json!({"desired": 5, "agents": 2, "active": 1, "idle": 1, "hibernated": 0, "workReady": 7, "workLeased": 1,
             "reason": "QuotaExceeded", "conditions": [condition("Blocked")]});
@@ -248,7 +212,7 @@ mod tests {
             row("asleep", &json!({"min": 0, "max": 3}), "2026-01-01T00:01:00Z", &asleep),
             row("broken", &json!({"min": 1, "max": 3}), "2025-12-31T23:00:00Z", &broken),
         ];
-        Snapshot { namespace: Some("n".into()), pools, unreadable: 0 }
+        Listed { namespace: Some("n".into()), rows: pools, unreadable: 0 }
     }
 
     #[test]
@@ -276,7 +240,7 @@ mod tests {
             (Sort::Age, "broken coders asleep"),
         ];
         for (sort, expected) in orders {
-            let names: Vec<&str> = sort.sorted(&all.pools).iter().map(|row| row.name.as_str()).collect();
+            let names: Vec<&str> = sort.sorted(&all.rows).iter().map(|row| row.name.as_str()).collect();
             assert_eq!(names.join(" "), expected, "{sort:?}");
         }
         let mut sort = Sort::Name;

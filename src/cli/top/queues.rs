@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
 use super::view::Sheet;
-use super::{Subject, counted, list, place};
+use super::{Listed, Subject, counted, listed, place};
 use crate::api::WorkQueue;
 use crate::api::conditions::{reasons, types};
 use crate::cli::connect::Cluster;
@@ -43,38 +43,7 @@ pub enum Sort {
     Dead,
 }
 
-impl Order for Sort {
-    fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Ready,
-            Self::Ready => Self::Oldest,
-            Self::Oldest => Self::Full,
-            Self::Full => Self::Dead,
-            Self::Dead => Self::Name,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Ready => "ready",
-            Self::Oldest => "oldest",
-            Self::Full => "full",
-            Self::Dead => "dead",
-        }
-    }
-}
-
-/// One look.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Where was looked; none: everywhere.
-    pub namespace: Option<String>,
-    /// The queues.
-    pub queues: Vec<Row>,
-    /// Stored objects that do not fit their type.
-    pub unreadable: usize,
-}
+impl Order for Sort {}
 
 /// One queue. Counts are none where nobody has counted yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,19 +161,14 @@ impl Sort {
 }
 
 impl Subject for Queues {
-    type Snapshot = Snapshot;
+    type Snapshot = Listed<Row>;
     type Sort = Sort;
 
-    async fn look(&self, cluster: &Cluster) -> Result<Snapshot, Error> {
-        let queues = list::<WorkQueue>(cluster, self.everywhere, None).await?;
-        Ok(Snapshot {
-            namespace: (!self.everywhere).then(|| cluster.namespace.clone()),
-            unreadable: queues.iter().filter(|queue| queue.0.is_err()).count(),
-            queues: queues.iter().filter_map(|queue| queue.0.as_ref().ok()).map(Row::of).collect(),
-        })
+    async fn look(&self, cluster: &Cluster) -> Result<Listed<Row>, Error> {
+        listed::<WorkQueue, Row>(cluster, self.everywhere, Row::of).await
     }
 
-    fn sheet(snapshot: &Snapshot, sort: Sort, now: Timestamp) -> Sheet {
+    fn sheet(snapshot: &Listed<Row>, sort: Sort, now: Timestamp) -> Sheet {
         let everywhere = snapshot.namespace.is_none();
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "READY", "LEASED", "PAUSED", "WAITING", "DEAD", "FINISHED", "OLDEST", "FULL", "STATE"];
@@ -212,14 +176,14 @@ impl Subject for Queues {
             place: place(snapshot.namespace.as_deref()),
             summary: summary(snapshot, now),
             header: namespace.into_iter().chain(others).map(Into::into).collect(),
-            rows: sort.sorted(&snapshot.queues).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
+            rows: sort.sorted(&snapshot.rows).into_iter().map(|row| (row.cells(everywhere, now), row.style())).collect(),
             yielding: &YIELDING,
         }
     }
 }
 
 /// All queues together.
-fn summary(Snapshot { namespace: _, queues, unreadable }: &Snapshot, now: Timestamp) -> Vec<String> {
+fn summary(Listed { namespace: _, rows: queues, unreadable }: &Listed<Row>, now: Timestamp) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { queues.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Queues {}", queues.len())];
     let with = |wanted: fn(&Row) -> bool| queues.iter().filter(|row| wanted(row)).count();
@@ -252,7 +216,7 @@ mod tests {
         json!({"type": type_, "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"})
     }
 
-    fn snapshot() -> Snapshot {
+    fn snapshot() -> Listed<Row> {
         let busy = json!({"counts": {"ready": 30, "leased": 8, "waiting": 2, "paused": 0, "finished": 9, "deadLettered": 1},
             "oldestReadyTime": "2026-01-01T00:00:00Z", "conditions": [condition("Accepting", "True", "NearlyFull")]});
         let calm = json!({"counts": {"ready": 1, "leased": 0, "waiting": 0, "paused": 0, "finished": 0, "deadLettered": 4},
@@ -262,7 +226,7 @@ mod tests {
             row("ask", &json!({"suspend": true}), &calm),
             row("new", &json!({}), &json!({})),
         ];
-        Snapshot { namespace: Some("n".into()), queues, unreadable: 1 }
+        Listed { namespace: Some("n".into()), rows: queues, unreadable: 1 }
     }
 
     fn now() -> Timestamp {
@@ -280,7 +244,7 @@ mod tests {
              bugs   30      8        0        2         1      9          2m       80%    NearlyFull\n\
              new    -       -        -        -         -      -          -        -      -\n"
         );
-        let everywhere = Snapshot { namespace: None, ..snapshot() };
+        let everywhere = Listed { namespace: None, ..snapshot() };
         let text = view::plain(&Queues::sheet(&everywhere, Sort::Name, now()));
         assert!(text.contains("NAMESPACE   NAME") && text.contains("n           bugs"), "{text}");
     }
@@ -296,7 +260,7 @@ mod tests {
             (Sort::Dead, "ask bugs new"),
         ];
         for (sort, expected) in orders {
-            let names: Vec<&str> = sort.sorted(&all.queues).iter().map(|row| row.name.as_str()).collect();
+            let names: Vec<&str> = sort.sorted(&all.rows).iter().map(|row| row.name.as_str()).collect();
             assert_eq!(names.join(" "), expected, "{sort:?}");
         }
         let mut sort = Sort::Name;

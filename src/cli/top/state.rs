@@ -1,12 +1,19 @@
 //! What the user of `top` chose. Pure; it must not read a key or a clock.
 
-/// In which orders rows may stand.
-pub trait Order: Copy + Default {
-    /// The order that a key press leads to.
-    fn next(self) -> Self;
+use clap::ValueEnum;
 
-    /// In a word.
-    fn word(self) -> &'static str;
+/// In which orders rows may stand: those that the command line takes.
+pub trait Order: ValueEnum + Copy + Default + PartialEq {
+    /// The order that a key press leads to: the next one, and the first after the last.
+    fn next(self) -> Self {
+        let all = Self::value_variants().iter().copied();
+        all.clone().cycle().take(2 * all.len()).skip_while(|one| *one != self).nth(1).unwrap_or(self)
+    }
+
+    /// As the command line has it.
+    fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// What a key means.
@@ -99,6 +106,17 @@ mod tests {
         assert_eq!(state.offset, 0);
         state.press(Key::Screens(1), 25, 0);
         assert_eq!(state.offset, 1);
+    }
+
+    #[test]
+    fn a_key_goes_through_all_orders_and_begins_again() {
+        let mut state = State::default();
+        let mut words = Vec::new();
+        for _ in 0..6 {
+            words.push(state.sort.word());
+            state.press(Key::Sort, 0, 0);
+        }
+        assert_eq!(words, ["name", "phase", "age", "tokens", "activity", "name"]);
     }
 
     #[test]
