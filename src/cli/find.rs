@@ -88,8 +88,8 @@ pub fn state(agent: &Agent) -> String {
     let ready = agent.status.as_ref().and_then(|status| condition(&status.conditions, types::READY));
     match (phase(agent), ready) {
         (None, _) => "no controller has looked at it yet: does the operator run?".to_owned(),
-        (Some(phase), None) => ls::phase(phase).to_owned(),
-        (Some(phase), Some(ready)) => format!("{}, {}", ls::phase(phase), why(ready)),
+        (Some(phase), None) => phase.name().to_owned(),
+        (Some(phase), Some(ready)) => format!("{}, {}", phase.name(), why(ready)),
     }
 }
 
@@ -105,7 +105,7 @@ pub fn why(condition: &Condition) -> String {
 pub fn candidates<'a>(agents: impl ExactSizeIterator<Item = &'a Agent>) -> String {
     let left = agents.len().saturating_sub(CANDIDATES);
     let shown = agents.take(CANDIDATES).map(|agent| {
-        let words = [agent.spec.display_name.clone(), phase(agent).map(|phase| ls::phase(phase).to_owned())];
+        let words = [agent.spec.display_name.clone(), phase(agent).map(|phase| phase.name().to_owned())];
         let words: Vec<String> = words.into_iter().flatten().collect();
         if words.is_empty() { agent.name_any() } else { format!("{} ({})", agent.name_any(), words.join(", ")) }
     });

@@ -150,7 +150,7 @@ fn row(agent: &Agent, with_namespace: bool, wide: bool, now: jiff::Timestamp) ->
         agent.name_any(),
         agent.spec.pool_ref.name.clone(),
         or_nothing(agent.labels().get(names::TYPE_LABEL)),
-        or_nothing(status.phase.map(phase)),
+        or_nothing(status.phase.map(AgentPhase::name)),
         or_nothing(status.current_item.as_ref().map(|item| &item.name)),
         or_nothing(status.tokens.as_ref().and_then(|tokens| tokens.used)),
         age(agent.creation_timestamp().map(|time| time.0), now),
@@ -172,11 +172,6 @@ fn row(agent: &Agent, with_namespace: bool, wide: bool, now: jiff::Timestamp) ->
 fn container(id: &str) -> String {
     let id = id.split_once("://").map_or(id, |(_, id)| id);
     id.chars().take(SHORT_ID).collect()
-}
-
-/// The phase as the API writes it.
-pub(super) fn phase(phase: AgentPhase) -> &'static str {
-    phase.name()
 }
 
 #[cfg(test)]

@@ -106,6 +106,20 @@ pub enum AgentPhase {
 }
 
 impl AgentPhase {
+    /// All of them, in the order of a life.
+    pub const ALL: [Self; 10] = [
+        Self::Spawning,
+        Self::Running,
+        Self::Active,
+        Self::Idle,
+        Self::Paused,
+        Self::Hibernated,
+        Self::Goodbye,
+        Self::Stopped,
+        Self::Stale,
+        Self::ForceStopped,
+    ];
+
     /// Its name, as it is stored.
     pub fn name(self) -> &'static str {
         match self {
@@ -320,18 +334,7 @@ mod tests {
 
     #[test]
     fn phases_have_the_names_under_which_they_are_stored() {
-        for one in [
-            AgentPhase::Spawning,
-            AgentPhase::Running,
-            AgentPhase::Active,
-            AgentPhase::Idle,
-            AgentPhase::Paused,
-            AgentPhase::Hibernated,
-            AgentPhase::Goodbye,
-            AgentPhase::Stopped,
-            AgentPhase::Stale,
-            AgentPhase::ForceStopped,
-        ] {
+        for one in AgentPhase::ALL {
             assert_eq!(serde_json::json!(one), serde_json::json!(one.name()));
         }
     }

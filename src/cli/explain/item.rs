@@ -9,11 +9,12 @@ use super::queue::{hints, pools};
 use super::report::{List, Report, Tried, told};
 use super::work::{Cause, Work, book, pools_of, relative};
 use super::{Facts, failures};
+use crate::api::agent::AgentPhase;
 use crate::api::work_item::{DependencyCondition, WorkItemStatus};
 use crate::api::{AgentPool, WorkItem, names};
+use crate::cli::find;
 use crate::cli::work::life;
 use crate::cli::write::Decision;
-use crate::cli::{find, ls};
 use crate::governor::work::convert;
 use crate::policy::work::admit::{Admission, Refusal};
 use crate::policy::work::book::{Book, Hindrance, Taker};
@@ -384,7 +385,7 @@ fn held(view: &View) -> Vec<Cause> {
         Some(agent) => {
             let node =
                 agent.status.as_ref().and_then(|status| status.node.clone()).map(|node| format!(", on node {node}")).unwrap_or_default();
-            let stale = find::phase(agent).map(ls::phase) == Some("Stale");
+            let stale = find::phase(agent) == Some(AgentPhase::Stale);
             let words = format!("agent {name} holds it: {}{node}", find::state(agent));
             if stale { Cause::act(words, "NodeUnreachable", format!("mend the node; {release}")) } else { Cause::is(words) }
         }

@@ -13,7 +13,6 @@ use crate::api::agent_pool::PoolMode;
 use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool, names};
 use crate::cli::find;
-use crate::cli::ls;
 
 /// The newest events that are told.
 const EVENTS: usize = 12;
@@ -424,22 +423,10 @@ fn pool_facts(pool: &AgentPool, agents: &[Agent]) -> Vec<Fact> {
 
 /// How many agents are in each phase.
 fn phases(agents: &[Agent]) -> String {
-    let known = [
-        AgentPhase::Spawning,
-        AgentPhase::Running,
-        AgentPhase::Active,
-        AgentPhase::Idle,
-        AgentPhase::Paused,
-        AgentPhase::Hibernated,
-        AgentPhase::Goodbye,
-        AgentPhase::Stale,
-        AgentPhase::Stopped,
-        AgentPhase::ForceStopped,
-    ];
     let count = |phase: Option<AgentPhase>| agents.iter().filter(|agent| find::phase(agent) == phase).count();
-    let mut words: Vec<String> = known
-        .iter()
-        .map(|phase| (count(Some(*phase)), ls::phase(*phase)))
+    let mut words: Vec<String> = AgentPhase::ALL
+        .into_iter()
+        .map(|phase| (count(Some(phase)), phase.name()))
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{count} {name}"))
         .collect();

@@ -221,7 +221,7 @@ fn without_agents(name: &str, status: &AgentPoolStatus, fixed: &str) -> Cause {
 fn phases(agents: &[&Agent]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     for agent in agents {
-        *counts.entry(find::phase(agent).map_or("new", ls::phase)).or_default() += 1;
+        *counts.entry(find::phase(agent).map_or("new", AgentPhase::name)).or_default() += 1;
     }
     let parts: Vec<String> = counts.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     format!("{} agent{} ({})", agents.len(), if agents.len() == 1 { "" } else { "s" }, parts.join(", "))

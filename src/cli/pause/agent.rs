@@ -6,14 +6,13 @@ use super::{Asked, PAUSED, Verb};
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
 use crate::cli::find;
-use crate::cli::ls;
 use crate::cli::wait::Look;
 use crate::cli::write::Decision;
 
 /// What is to be done about it.
 pub fn decide(verb: Verb, agent: &Agent) -> Decision {
     if let Some(phase) = find::phase(agent).filter(|phase| phase.ended()) {
-        return Decision::Refuse(format!("has ended ({})", ls::phase(phase)));
+        return Decision::Refuse(format!("has ended ({})", phase.name()));
     }
     if agent.metadata.deletion_timestamp.is_some() {
         return Decision::Refuse("is being deleted".to_owned());
