@@ -34,7 +34,7 @@ toolchain:
 .PHONY: toolchain
 
 build: toolchain ## the static binaries (PROFILE=release, or quick)
-	$(STATIC) --profile $(PROFILE) --package spillway --package spillway-pod --bins
+	$(STATIC) --profile $(PROFILE) --package spillway --package spillway-pod --package kubectl-spillway --bins
 
 # Debian's static busybox, which the demo agent is made of, is among the packages that the cluster's build checks for.
 images: build cluster-build ## the operator's image and the demo agent's, as archives in target/images

@@ -41,8 +41,9 @@ step "the whole system: operators as processes, each with a namespace of its own
 "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
 SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log)
 # The operator as the image has it: what is not optimised at all takes the two cores from the cluster.
-SPILLWAY_BINARY=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick/spillway")
-export SPILLWAY_AUDIT_LOG SPILLWAY_BINARY
+built=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick")
+SPILLWAY_BINARY=$built/spillway SPILLWAY_PLUGIN=$built/kubectl-spillway
+export SPILLWAY_AUDIT_LOG SPILLWAY_BINARY SPILLWAY_PLUGIN
 e2e() { "${cluster[@]}" run cargo test --workspace --locked --test e2e -- "$@"; }
 
 # again LOG : what failed in it is run once more, by itself, if so much may.

@@ -58,8 +58,8 @@ if [ -z "$unknown" ]; then ok "every make command exists"; else bad "every make 
 
 # --- the plugin's commands --------------------------------------------------------------------------------------------
 unknown=''
-commands=$(sed -nE '/^pub enum Command/,/^}/s/^    ([A-Z][a-z]+)[({,].*|^    ([A-Z][a-z]+) \{.*/\1\2/p' src/cli/mod.rs | tr '[:upper:]' '[:lower:]')
-[ -n "$commands" ] || bad "the plugin's commands" "none found in src/cli/mod.rs"
+commands=$(sed -nE '/^pub enum Command/,/^}/s/^    ([A-Z][a-z]+)[({,].*|^    ([A-Z][a-z]+) \{.*/\1\2/p' crates/kubectl-plugin/src/lib.rs | tr '[:upper:]' '[:lower:]')
+[ -n "$commands" ] || bad "the plugin's commands" "none found in crates/kubectl-plugin/src/lib.rs"
 for page in "${pages[@]}"; do
     while read -r name; do
         grep -qxF -- "$name" <<<"$commands" || unknown+="$page: kubectl spillway $name"$'\n'

@@ -12,7 +12,7 @@ use spillway::api::{Agent, Breaker};
 
 use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::work::attempts;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, Room, eventually, plugin_path, seen};
 
 /// Of each item the first attempts run out of time; it is done when its agent finds what the test left for it in the payload.
 const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
@@ -41,7 +41,7 @@ async fn circuit(room: &Room, name: &str, pool: &str) -> Option<(CircuitState, i
 }
 
 fn plugin(room: &Room, words: &[&str]) -> String {
-    let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-spillway"));
+    let mut run = std::process::Command::new(plugin_path());
     let output = run.args(words).args(["-n", &room.namespace]).output().expect("the plugin runs");
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "{words:?}: {text}");

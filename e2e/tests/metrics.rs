@@ -8,7 +8,7 @@ use serde_json::json;
 use spillway::api::Agent;
 use spillway::api::work_item::WorkItemPhase::Succeeded;
 
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, Room, eventually, plugin_path, seen};
 
 /// The numbers of one metric, by labels, without the room's namespace.
 async fn metric(room: &Room, operator: &Operator, name: &str) -> Result<BTreeMap<String, f64>, String> {
@@ -28,7 +28,7 @@ async fn until(room: &Room, operator: &Operator, name: &str, expected: &[(&str, 
 }
 
 fn plugin(room: &Room, words: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-spillway")).args(["-n", &room.namespace]).args(words).output().expect("it runs");
+    let output = Command::new(plugin_path()).args(["-n", &room.namespace]).args(words).output().expect("it runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

@@ -14,7 +14,7 @@ use crate::support::caller::{Caller, token_of};
 use crate::support::exec::Said;
 use crate::support::fleet::{Fleet, log};
 use crate::support::work::{Ledger, UNTIL_TOLD, attempts, phase};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, Room, eventually, plugin_path, seen};
 
 /// A room with an operator that leads, the queues and the scheduler of the samples, and workers that say what they got.
 async fn opened(name: &str) -> (Room, Operator, Ledger) {
@@ -58,7 +58,7 @@ async fn workers(room: &Room, script: &str) {
 
 /// Runs the plugin, as a person would.
 async fn plugin(room: &Room, words: &[&str]) -> Said {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-spillway"));
+    let mut command = std::process::Command::new(plugin_path());
     command.args(["-n", &room.namespace]).args(words).stdin(Stdio::null());
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled").expect("the plugin starts");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

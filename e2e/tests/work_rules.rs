@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
+use kubectl_spillway::{Cluster, Terminal, work::priority};
 use serde_json::{Value, json};
 use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Ready, Rejected, Succeeded};
 use spillway::api::{Agent, Budget, WorkItem, WorkQueue};
-use spillway::cli::{Cluster, Terminal, work::priority};
 
 use crate::support::work::{UNTIL_TOLD, attempts, phase};
 use crate::support::{Operator, Room, eventually, seen, within};

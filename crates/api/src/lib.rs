@@ -16,6 +16,7 @@ pub mod crds;
 pub mod defaults;
 pub mod grant;
 pub mod names;
+pub mod owner;
 pub mod quantity;
 pub mod sandbox;
 mod schema;

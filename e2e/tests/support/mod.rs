@@ -24,6 +24,7 @@ pub mod track;
 pub mod witness;
 pub mod work;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use operator::Operator;
@@ -31,6 +32,15 @@ pub use room::Room;
 
 /// Longer than anything here takes on a loaded machine.
 pub const GENEROUS: Duration = Duration::from_secs(180);
+
+/// The kubectl plugin: `SPILLWAY_PLUGIN`, as `make e2e` has it, or else the one beside the operator of this build. Cargo builds
+/// no binary of another package for a test.
+pub fn plugin_path() -> PathBuf {
+    let built = || Path::new(env!("CARGO_BIN_EXE_spillway")).with_file_name("kubectl-spillway");
+    let path = std::env::var_os("SPILLWAY_PLUGIN").map_or_else(built, PathBuf::from);
+    assert!(path.exists(), "{} is missing: `cargo build -p kubectl-spillway` builds it, or SPILLWAY_PLUGIN names one", path.display());
+    path
+}
 
 /// Waits until `look` gives something; fails with `what` and the last look after `limit`.
 pub async fn within<T, F>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> T

@@ -16,11 +16,12 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::{Resource, ResourceExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::agent_pool::{Dialect, EnvVar as PoolEnv, PoolMode, ProgramFile};
+use crate::api::owner::owner;
 use crate::api::{Agent, AgentPool, names};
 use crate::controller::supervised::Supervised;
 
@@ -139,18 +140,6 @@ pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
             json!(names::pool_labels(&pool.name_any(), pool.metadata.uid.as_deref().unwrap_or_default(), &pool.spec.type_));
     }
     json!({"metadata": metadata})
-}
-
-/// The owner reference of a controlled child of the object with this metadata.
-pub fn owner<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> OwnerReference {
-    OwnerReference {
-        api_version: K::api_version(&()).into_owned(),
-        kind: K::kind(&()).into_owned(),
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }
 
 fn pod_labels(agent: &Agent, pool: &AgentPool) -> BTreeMap<String, String> {

@@ -33,7 +33,7 @@ use crate::policy::places::Amounts;
 use crate::policy::presence::Verdict;
 use crate::policy::publish::{Change, When};
 
-pub use build::{claim as claim_of, owner};
+pub use build::claim as claim_of;
 pub use disappear::Disappearances;
 pub use observe::Observed;
 pub use status::{hindrance_of, hindrance_reason};

@@ -3,9 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
+use crate::api::owner::owner;
 use crate::api::shared::LocalRef;
 use crate::api::{Agent, AgentPool, AgentSpec, names};
-use crate::controller::agent::owner;
 
 /// The Agent with this number.
 pub fn agent(pool: &AgentPool, number: i64) -> Agent {

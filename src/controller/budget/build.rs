@@ -9,9 +9,9 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
 use crate::api::budget::{Compute, PerAgentCompute};
+use crate::api::owner::owner;
 use crate::api::quantity::same;
 use crate::api::{Budget, names};
-use crate::controller::agent::owner;
 use crate::policy::compute::Stored;
 
 type Amounts = BTreeMap<String, Quantity>;

@@ -22,7 +22,6 @@
 //! | [`follow`] | their questions about what they submitted |
 
 pub mod calls;
-pub mod convert;
 pub mod desk;
 pub mod follow;
 pub mod gangs;
@@ -37,3 +36,4 @@ pub mod submit;
 pub mod watch;
 
 pub use desk::Desk;
+pub use spillway_conversion::work as convert;

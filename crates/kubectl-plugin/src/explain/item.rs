@@ -1,0 +1,437 @@
+//! The report on an item: where it is in its life, why it waits, who holds it, what became of its attempts. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+
+use super::queue::{hints, pools};
+use super::report::{List, Report, Tried, told};
+use super::work::{Cause, Work, book, pools_of, relative};
+use super::{Facts, failures};
+use crate::api::agent::AgentPhase;
+use crate::api::work_item::{DependencyCondition, WorkItemStatus};
+use crate::api::{AgentPool, WorkItem, names};
+use crate::policy::work::admit::{Admission, Refusal};
+use crate::policy::work::book::{Book, Hindrance, Taker};
+use crate::policy::work::item::{At, reasons};
+use crate::policy::work::{Phase, Policy, Record, Spec};
+use crate::work::life;
+use crate::write::Decision;
+use crate::find;
+use spillway_conversion::work as convert;
+
+/// An item with all that is known around it.
+struct View<'a> {
+    item: &'a WorkItem,
+    name: String,
+    namespace: &'a str,
+    spec: Spec,
+    record: Record,
+    policy: Policy,
+    book: Book,
+    work: &'a Work,
+}
+
+/// The report on an item.
+pub fn report(facts: &Facts, work: &Work, item: &WorkItem) -> Report {
+    let book = book(work);
+    let name = item.name_any();
+    let policy = book.get(&name).map(|entry| book.policy(entry)).unwrap_or_default();
+    let (spec, record) = (convert::spec(item), convert::record(item));
+    let view = View { item, name, namespace: &facts.namespace, spec, record, policy, book, work };
+    let causes = causes(&view);
+    let status = item.status.clone().unwrap_or_default();
+    let since = status
+        .completion_time
+        .clone()
+        .or_else(|| status.lease.as_ref().and_then(|lease| lease.acquire_time.as_ref()).map(|time| Time(time.0)));
+    Report {
+        kind: "WorkItem".to_owned(),
+        name: view.name.clone(),
+        state: life::state(item),
+        since: since.filter(|_| view.record.phase.ended() || view.record.phase.held()),
+        facts: known(&view, &status),
+        conditions: status.conditions.iter().map(told).collect(),
+        why: causes.iter().map(|cause| cause.words.clone()).collect(),
+        attempts: status.attempt_history.iter().flatten().map(tried).collect(),
+        advice: hints(causes),
+        ..Report::default()
+    }
+}
+
+fn tried(attempt: &crate::api::work_item::Attempt) -> Tried {
+    let crate::api::work_item::Attempt { epoch, agent, start_time, end_time, verb, reason, message } = attempt.clone();
+    Tried { epoch, agent, start_time, end_time, verb, reason, message }
+}
+
+fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
+    let View { item, spec, record, policy, work, .. } = view;
+    let mut list = List::default();
+    list.text("Queue", convert::queue_of(item));
+    list.text("Type", spec.type_.as_ref());
+    list.text("Priority", Some(spec.priority));
+    list.text("Group", spec.group.as_ref());
+    list.text("Key", spec.concurrency_key.as_ref());
+    list.text("Dedup key", spec.dedup_key.as_ref());
+    list.time("Made", item.metadata.creation_timestamp.as_ref(), "");
+    list.time("Asked to go", item.metadata.deletion_timestamp.as_ref(), "deleted");
+    list.text("Not before", item.spec.not_before_time.as_ref().map(|time| relative(time.0, work.now)));
+    list.text("Deadline", item.spec.deadline_time.as_ref().map(|time| relative(time.0, work.now)));
+    if record.epoch > 0 {
+        list.text("Failures", Some(format!("{} of {} (maxAttempts)", record.failures, policy.max_attempts)));
+        list.text("Losses", Some(format!("{} of {} (maxStalls), of agent or node", record.stalls, policy.max_stalls)));
+        list.text("Epoch", Some(record.epoch));
+    }
+    if let (Phase::DeadLettered, Some(At(since))) = (record.phase, record.completed) {
+        let until = jiff::Timestamp::from_millisecond(At(since).after(policy.dead_letter_ttl).0).ok();
+        let until = until.map(|until| relative(until, work.now));
+        list.text("Kept until", until.map(|until| format!("{until} (spec.deadLetters of its queue)")));
+    }
+    list.text("Redrives", Some(record.redrives).filter(|redrives| *redrives > 0));
+    if let Some(progress) = &status.progress {
+        let percent = progress.percent.map(|percent| format!("{percent} % ")).unwrap_or_default();
+        list.time("Progress", progress.update_time.as_ref(), format!("{percent}{}", progress.message.clone().unwrap_or_default()));
+    }
+    list.text("Tokens", status.tokens.as_ref().map(|tokens| tokens.used));
+    list.text("Result", status.result.as_ref());
+    list.done()
+}
+
+/// Why it is where it is.
+fn causes(view: &View) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if view.item.status.as_ref().is_none_or(|status| status.phase.is_none()) {
+        causes.push(Cause::act(
+            "nobody has looked at it yet",
+            "NotObserved",
+            "see whether the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
+        ));
+    }
+    if view.item.metadata.deletion_timestamp.is_some() {
+        causes.push(Cause::is("it is being deleted"));
+    }
+    causes.extend(match view.record.phase {
+        Phase::Pending => admitted(view),
+        Phase::Rejected => rejected(view),
+        Phase::Suspended => suspended(view),
+        Phase::Blocked => blocked(view),
+        Phase::Scheduled => vec![scheduled(view)],
+        Phase::Ready => ready(view),
+        Phase::Leased | Phase::Paused | Phase::Cancelling => held(view),
+        Phase::Succeeded => Vec::new(),
+        Phase::Failed | Phase::DeadLettered | Phase::Expired | Phase::Cancelled => ended(view),
+    });
+    causes
+}
+
+fn admitted(view: &View) -> Vec<Cause> {
+    if view.work.queues.is_none() {
+        return Vec::new();
+    }
+    match view.book.admission(&view.name, &view.spec) {
+        Admission::Unknown => Vec::new(),
+        Admission::To(queue) => vec![Cause::is(format!("nothing speaks against it: queue {queue} takes it in a moment"))],
+        Admission::Refused(refusal) => vec![refused(view, &refusal, refusal.to_string())],
+    }
+}
+
+fn rejected(view: &View) -> Vec<Cause> {
+    // Whether it is so still is not known here: the Budgets are not read.
+    if view.record.reason.as_deref() == Some(reasons::PROJECT_FULL) {
+        let words = life::message(view.item).unwrap_or("its namespace held as many unfinished items as its Budgets allow").to_owned();
+        return vec![Cause::act(words, reasons::PROJECT_FULL, full_project(view))];
+    }
+    if view.work.queues.is_none() {
+        return vec![redriven(view, "it was not admitted".to_owned())];
+    }
+    match view.book.admission(&view.name, &view.spec) {
+        Admission::Unknown => Vec::new(),
+        Admission::To(queue) => vec![redriven(view, format!("queue {queue} would take it now"))],
+        Admission::Refused(refusal) => vec![refused(view, &refusal, format!("it would be refused again: {refusal}"))],
+    }
+}
+
+/// What to do about a refusal.
+fn refused(view: &View, refusal: &Refusal, words: String) -> Cause {
+    let again = redrive_command(view);
+    let advice = match refusal {
+        Refusal::QueueMissing(Some(queue)) => format!("make queue {queue}, then {again}; or submit another item"),
+        Refusal::QueueMissing(None) => {
+            format!("have a queue accept its type (spec.accepts.types), or be the default (spec.accepts.default), then {again}")
+        }
+        Refusal::QueueFull { queue, .. } => {
+            format!("raise spec.limits.maxPending of queue {queue}, or wait until some of its items are done, then {again}")
+        }
+        Refusal::ProjectFull { .. } => full_project(view),
+        Refusal::TypeNotAccepted { queue, .. } => {
+            format!("add its type to spec.accepts.types of queue {queue}, then {again}; or submit another item with another --type")
+        }
+        Refusal::TooLarge { .. } => {
+            "submit another item: put larger input into a repository or a volume and name it in the payload".to_owned()
+        }
+        Refusal::Duplicate(name) => {
+            format!("item {name} does this work already: `kubectl spillway explain item/{name} -n {}`", view.namespace)
+        }
+        Refusal::Cycle(_) => "submit another item, without that dependency".to_owned(),
+        Refusal::Unsupported(what) => format!("submit another item, without {what}"),
+    };
+    Cause::act(words, refusal.reason(), advice)
+}
+
+fn full_project(view: &View) -> String {
+    let again = redrive_command(view);
+    format!("raise the field that is named, or wait until some items of namespace {} are done, then {again}", view.namespace)
+}
+
+fn redrive_command(view: &View) -> String {
+    format!("`kubectl spillway redrive {} -n {}`", view.name, view.namespace)
+}
+
+/// That it can be started again, or why not.
+fn redriven(view: &View, words: String) -> Cause {
+    let reason = view.record.reason.clone().unwrap_or_else(|| view.record.phase.name().to_owned());
+    match life::redrive(view.item, view.work.queues.as_deref().unwrap_or_default()) {
+        Decision::Write(_) => {
+            let again = format!("{} starts it again, from the beginning", redrive_command(view));
+            let advice = failures::before_redrive(view.item, &view.record, only_pool(view).as_deref(), view.namespace).over(again);
+            Cause::act(words, &reason, advice)
+        }
+        Decision::Leave(why) => Cause::wait(words, &reason, why),
+        Decision::Refuse(why) => Cause::wait(words, &reason, format!("it {why}")),
+    }
+}
+
+/// The pool that works from its queue, if there is one alone.
+fn only_pool(view: &View) -> Option<String> {
+    let pools = pools_of(view.work.pools.as_deref().unwrap_or_default(), convert::queue_of(view.item)?);
+    match pools.as_slice() {
+        [(pool, _)] => Some(pool.name_any()),
+        _ => None,
+    }
+}
+
+fn suspended(view: &View) -> Vec<Cause> {
+    vec![if view.record.reason.as_deref() == Some(reasons::RESTORED) {
+        redriven(view, "it came back from a backup, and nothing restored runs by itself".to_owned())
+    } else {
+        let advice = format!("`kubectl spillway resume item/{} -n {}` lets it go on", view.name, view.namespace);
+        Cause::act("a person paused it (spec.suspend)", "Suspended", advice)
+    }]
+}
+
+fn blocked(view: &View) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if let (Some((plan, size)), Some(items)) = (&view.spec.plan, &view.work.items) {
+        let there = items.iter().filter(|item| item.spec.plan.as_ref().is_some_and(|other| other.id == *plan)).count();
+        if there < usize::try_from(*size).unwrap_or(usize::MAX) {
+            let advice = "submit the others; after ten minutes it is cancelled";
+            causes.push(Cause::act(format!("{there} of the {size} items of its plan {plan} exist"), reasons::PLAN_INCOMPLETE, advice));
+        }
+    }
+    for on in view.item.spec.depends_on.iter().flatten() {
+        causes.extend(waits_for(view, &on.name, on.condition == DependencyCondition::Succeeded));
+    }
+    if causes.is_empty() {
+        causes.push(Cause::is("what it waited for is so now: it goes on in a moment"));
+    }
+    causes
+}
+
+/// That a dependency is not as it must be.
+fn waits_for(view: &View, name: &str, succeeded: bool) -> Option<Cause> {
+    let end = format!("`kubectl spillway cancel {} -n {}` ends this one", view.name, view.namespace);
+    let Some(items) = &view.work.items else { return Some(Cause::is(format!("it waits for item {name}"))) };
+    let Some(other) = items.iter().find(|item| item.name_any() == name) else {
+        let advice = format!("submit an item of that name (--name {name}); or {end}");
+        return Some(Cause::act(format!("it waits for item {name}, which does not exist"), reasons::DEPENDENCY_MISSING, advice));
+    };
+    let (phase, state) = (life::phase(other), life::state(other));
+    let how = if succeeded { "succeeded" } else { "ended" };
+    match phase {
+        Phase::Succeeded => None,
+        phase if phase.ended() && !succeeded => None,
+        phase if phase.ended() => {
+            let advice = format!("`kubectl spillway redrive {name} -n {}` if that can be started again; or {end}", view.namespace);
+            Some(Cause::act(
+                format!("it waits until item {name} has succeeded, and that has ended otherwise ({state})"),
+                reasons::DEPENDENCY_FAILED,
+                advice,
+            ))
+        }
+        _ => {
+            let advice = format!("`kubectl spillway explain item/{name} -n {}` says how that goes on", view.namespace);
+            Some(Cause::wait(format!("it waits until item {name} has {how} ({state})"), reasons::DEPENDENCIES, advice))
+        }
+    }
+}
+
+fn scheduled(view: &View) -> Cause {
+    let status = view.item.status.as_ref();
+    let due = status.and_then(|status| status.next_attempt_time.as_ref()).or(view.item.spec.not_before_time.as_ref()).map(|time| time.0);
+    let why = match view.record.reason.as_deref() {
+        Some(reasons::NOT_BEFORE) => "spec.notBeforeTime",
+        Some(reasons::BACKOFF) => "it failed, and waits before it is tried again",
+        Some(reasons::RETRY_ELSEWHERE) => "it failed, and another agent shall try it after a while",
+        Some(reasons::AGENT_LOST) => "its agent was lost, and it waits before it is tried again",
+        Some(reasons::RELEASED) => "agents gave it back more than once, and it waits before it is tried again",
+        _ => "it waits for its time",
+    };
+    match due {
+        Some(due) if due > view.work.now => Cause::wait(
+            format!("it is given out at {} ({why})", relative(due, view.work.now)),
+            view.record.reason.as_deref().unwrap_or("Scheduled"),
+            "it goes on by itself then; spec.itemDefaults.backoff of its queue says how long such waits are",
+        ),
+        _ => Cause::is(format!("its time has come, and it is ready in a moment ({why})")),
+    }
+}
+
+fn ready(view: &View) -> Vec<Cause> {
+    let Some(queue) = convert::queue_of(view.item).map(str::to_owned) else { return Vec::new() };
+    let mut causes = Vec::new();
+    if view.work.items.is_some() {
+        causes.extend(in_line(view, &queue));
+    }
+    causes.extend(view.record.avoids().map(|agent| Cause::is(format!("agent {agent} failed at it, and another one shall try"))));
+    let Some(all) = &view.work.pools else { return causes };
+    let eligible = eligible(view, pools_of(all, &queue), &mut causes);
+    if eligible.is_empty() && !pools_of(all, &queue).is_empty() {
+        causes.push(Cause::act(
+            format!("no pool that works from queue {queue} takes it"),
+            "NoPool",
+            "have a pool take its type (spec.queues[].types) and give its agents the labels it asks for (spec.agentSelector)",
+        ));
+    } else {
+        let own = Work { pools: Some(eligible), ..view.work.clone() };
+        causes.extend(pools(&own, &queue, view.namespace));
+    }
+    causes
+}
+
+/// What its queue does with it, and its place there.
+fn in_line(view: &View, queue: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    // An agent without labels, of a pool that takes every type: what hinders it, but for the selector, hinders all.
+    let labels = BTreeMap::new();
+    let anybody =
+        Taker { agent: "", labels: &labels, queues: &[(queue.to_owned(), Vec::new())], now: At(jiff::Timestamp::now().as_millisecond()) };
+    let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| *hindrance != Hindrance::Selector);
+    causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
+    causes.push(Cause::is(match view.book.position(&view.name) {
+        Some(0) | None => format!("it is the next one of queue {queue}"),
+        Some(1) => format!("1 ready item of queue {queue} is before it"),
+        Some(before) => format!("{before} ready items of queue {queue} are before it"),
+    }));
+    if view.book.queue(queue).is_some_and(|queue| queue.strict) {
+        causes.push(Cause::is("its order is strict: those before it are given out first, whoever may take them"));
+    }
+    causes
+}
+
+/// The pools that could take it. Why another one does not is told.
+fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec<Cause>) -> Vec<AgentPool> {
+    let mut eligible = Vec::new();
+    for (pool, types) in pools {
+        let name = pool.name_any();
+        let label_sets =
+            view.work.agents.iter().flatten().filter(|agent| agent.spec.pool_ref.name == name).map(|agent| agent.labels().clone());
+        let made = names::pool_labels(&name, &pool.uid().unwrap_or_default(), &pool.spec.type_);
+        let fits = |labels: &BTreeMap<String, String>| view.spec.selector.matches(labels);
+        if !types.is_empty() && !view.spec.type_.as_ref().is_some_and(|type_| types.contains(type_)) {
+            causes.push(Cause::is(format!("pool {name} takes only the types {} from it (spec.queues[].types)", types.join(", "))));
+        } else if !label_sets.chain(Some(made)).any(|labels| fits(&labels)) {
+            causes.push(Cause::is(format!("no agent of pool {name} has the labels it asks for (spec.agentSelector)")));
+        } else {
+            eligible.push(pool.clone());
+        }
+    }
+    eligible
+}
+
+fn hindered(view: &View, queue: &str, hindrance: &Hindrance) -> Cause {
+    match hindrance {
+        Hindrance::QueueSuspended => Cause::act(
+            format!("queue {queue} is paused (spec.suspend)"),
+            "Suspended",
+            format!("`kubectl spillway resume queue/{queue} -n {}`", view.namespace),
+        ),
+        Hindrance::QueueBusy(most) => Cause::wait(
+            format!("{most} items of queue {queue} are held by agents, and no more may be at once"),
+            "ConcurrencyLimit",
+            format!("it goes on when one is done; spec.concurrency.maxLeased of queue {queue} is the limit"),
+        ),
+        Hindrance::KeyBusy(key, most) => Cause::wait(
+            format!("{most} of the items with its concurrencyKey {key} are held by agents, and no more may be at once"),
+            "ConcurrencyLimit",
+            format!("it goes on when one is done; spec.concurrency.maxLeasedPerKey of queue {queue} is the limit"),
+        ),
+        Hindrance::Type | Hindrance::Selector | Hindrance::Elsewhere => Cause::is("not every agent may take it"),
+    }
+}
+
+fn held(view: &View) -> Vec<Cause> {
+    let name = life::agent_of(view.item).unwrap_or("not known");
+    let (item, namespace) = (&view.name, view.namespace);
+    let release = format!("if its machine is off for good: `kubectl spillway release {item} --node-is-dead -n {namespace}`");
+    let agent = view.work.agents.iter().flatten().find(|agent| agent.name_any() == name);
+    let mut causes = vec![match agent {
+        None if view.work.agents.is_none() => Cause::is(format!("agent {name} holds it")),
+        None => Cause::act(
+            format!("agent {name}, which holds it, is not among the living: it is given back once the agent's pod is proved gone"),
+            reasons::AGENT_LOST,
+            format!("wait a minute or two; {release}"),
+        ),
+        Some(agent) => {
+            let node =
+                agent.status.as_ref().and_then(|status| status.node.clone()).map(|node| format!(", on node {node}")).unwrap_or_default();
+            let stale = find::phase(agent) == Some(AgentPhase::Stale);
+            let words = format!("agent {name} holds it: {}{node}", find::state(agent));
+            if stale { Cause::act(words, "NodeUnreachable", format!("mend the node; {release}")) } else { Cause::is(words) }
+        }
+    }];
+    match view.record.phase {
+        Phase::Paused => causes.push(Cause::act(
+            "it is paused with its agent; its lease's clock stands still",
+            "Paused",
+            format!("`kubectl spillway explain {name} -n {namespace}` says why; `kubectl spillway resume item/{item} -n {namespace}` lets it go on"),
+        )),
+        Phase::Cancelling => causes.push(Cause::wait(
+            "its agent was told to stop",
+            view.record.reason.as_deref().unwrap_or(reasons::CANCEL_REQUESTED),
+            "it ends when the agent stops; an agent that does not is ended after its grace",
+        )),
+        _ => {}
+    }
+    if view.spec.freed_epoch >= view.record.epoch {
+        causes.push(Cause::is("a person released it (spec.releasedEpoch): it is given back in a moment"));
+    }
+    causes
+}
+
+fn ended(view: &View) -> Vec<Cause> {
+    let Record { phase, reason, failures, stalls, .. } = &view.record;
+    let words = match reason.as_deref() {
+        Some(reasons::TOO_MANY_FAILURES) => {
+            format!("it failed {failures} times, and is tried {} times (maxAttempts)", view.policy.max_attempts)
+        }
+        Some(reasons::TOO_MANY_STALLS) => format!("its agent or node was lost {stalls} times, of {} (maxStalls)", view.policy.max_stalls),
+        Some(reasons::FAILURE_RULE) => "a rule of its queue decided so (spec.failurePolicy.rules)".to_owned(),
+        Some(reasons::DRONE_FAILED) => "a drone has one try".to_owned(),
+        Some(reasons::DEADLINE_EXCEEDED) => "its deadline passed; started again, it ignores it".to_owned(),
+        Some(reasons::GROUP_CANCELLED) => format!("its group {} was cancelled", view.spec.group.as_deref().unwrap_or_default()),
+        Some(reasons::CANCEL_REQUESTED) => "somebody cancelled it (spec.cancelRequested)".to_owned(),
+        Some(reasons::DEPENDENCY_FAILED) => "an item it waited for did not succeed (spec.onDependencyFailure)".to_owned(),
+        Some(reasons::DEPENDENCY_MISSING) => "an item it waited for did not exist half a minute after it was made".to_owned(),
+        Some(reasons::PLAN_INCOMPLETE) => "the other items of its plan were not made within ten minutes".to_owned(),
+        Some(reason) if *phase == Phase::DeadLettered => {
+            format!("it was started again, and not admitted: {}", life::message(view.item).unwrap_or(reason))
+        }
+        _ => format!("it is {}", phase.name()),
+    };
+    vec![redriven(view, words)]
+}
+
+#[cfg(test)]
+#[path = "item_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+//! The report on a queue: what is in it, who works from it, and why nothing is taken. Pure.
+
+use kube::ResourceExt as _;
+
+use super::Facts;
+use super::report::{Fact, Hint, Report, told};
+use super::work::{Cause, Work, book, pool, pools_of};
+use crate::api::WorkQueue;
+use crate::api::conditions::types;
+use crate::api::work_queue::QueueCounts;
+use crate::find;
+use crate::policy::work::book::{Book, Counts};
+use crate::table::age;
+use crate::work::queue::{counts, settings};
+
+/// The report on a queue.
+pub fn report(facts: &Facts, work: &Work, queue: &WorkQueue) -> Report {
+    let name = queue.name_any();
+    let status = queue.status.clone().unwrap_or_default();
+    let book = book(work);
+    let causes = causes(facts, work, queue, &book);
+    let ready = find::condition(&status.conditions, types::READY);
+    let state = match (&status.counts, ready) {
+        (None, _) => "nobody has looked at it yet: does the operator run?".to_owned(),
+        (Some(all), None) => counts(all),
+        (Some(all), Some(ready)) => format!("{}. {} is {}, {}", counts(all), ready.type_, ready.status, find::why(ready)),
+    };
+    let fact = |name, value: String| Fact { name, time: None, value };
+    let mut known: Vec<Fact> = settings(queue).into_iter().map(|(name, value)| fact(name, value)).collect();
+    let oldest = [("Oldest ready", &status.oldest_ready_time), ("Oldest dead", &status.oldest_dead_letter_time)];
+    known.extend(oldest.iter().filter_map(|(name, since)| Some(fact(name, format!("for {}", age(Some(since.as_ref()?.0), work.now))))));
+    let works: Vec<String> = pools_of(work.pools.as_deref().unwrap_or_default(), &name)
+        .into_iter()
+        .map(|(pool, types)| pool_words(&pool.name_any(), &types))
+        .collect();
+    if !works.is_empty() {
+        known.push(fact("Pools", works.join(", ")));
+    }
+    Report {
+        kind: "WorkQueue".to_owned(),
+        name,
+        state,
+        facts: known,
+        conditions: status.conditions.iter().map(told).collect(),
+        why: causes.iter().map(|cause| cause.words.clone()).collect(),
+        advice: hints(causes),
+        ..Report::default()
+    }
+}
+
+fn pool_words(pool: &str, types: &[String]) -> String {
+    if types.is_empty() { pool.to_owned() } else { format!("{pool} (types {})", types.join(", ")) }
+}
+
+/// The advice of causes, each once, the acts first.
+pub fn hints(causes: Vec<Cause>) -> Vec<Hint> {
+    let mut hints: Vec<Hint> = Vec::new();
+    for hint in causes.into_iter().filter_map(|cause| cause.hint) {
+        if !hints.contains(&hint) {
+            hints.push(hint);
+        }
+    }
+    if hints.is_empty() {
+        hints.push(Hint { reason: "AsDesired".to_owned(), advice: "all is as it should be".to_owned(), act: false });
+    }
+    hints.sort_by_key(|hint| !hint.act);
+    hints
+}
+
+/// What is to be known of it, the gravest first.
+fn causes(facts: &Facts, work: &Work, queue: &WorkQueue, book: &Book) -> Vec<Cause> {
+    let (name, namespace) = (queue.name_any(), &facts.namespace);
+    let mut causes = Vec::new();
+    if queue.status.is_none() {
+        causes.push(Cause::act(
+            "nobody has looked at it yet",
+            "NotObserved",
+            "see whether the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
+        ));
+    }
+    let Some(known) = book.queue(&name) else { return causes };
+    let counts = if work.items.is_some() { book.counts(&name) } else { stored(queue) };
+    let (held, unfinished) = (counts.leased + counts.paused, counts.ready + counts.leased + counts.paused + counts.waiting);
+    if known.suspend {
+        causes.push(Cause::act(
+            "it gives nothing out: it is paused (spec.suspend)",
+            "Suspended",
+            format!("`kubectl spillway resume queue/{name} -n {namespace}`"),
+        ));
+    }
+    if unfinished >= known.max_pending {
+        causes.push(Cause::act(
+            format!("it takes no more items: it holds {unfinished} unfinished ones and may hold {}", known.max_pending),
+            "QueueFull",
+            "raise its spec.limits.maxPending, or have more of them done",
+        ));
+    }
+    causes.extend(busy(known.max_leased, held));
+    causes.extend(pools(work, &name, namespace));
+    if counts.dead_lettered > 0 {
+        let advice = format!(
+            "`kubectl spillway queue {name} --all -n {namespace}` shows why; mend that, then `kubectl spillway redrive --queue {name} -n {namespace}` starts them again"
+        );
+        causes.push(Cause::act(
+            format!("{} of its items are dead letters: they wait for a person", counts.dead_lettered),
+            "DeadLettered",
+            advice,
+        ));
+    }
+    if counts.dead_lettered >= known.max_dead_letters {
+        causes.push(Cause::act(
+            format!("it keeps no more than {} dead letters: for each one more the oldest is deleted", known.max_dead_letters),
+            "DeadLettersFull",
+            "raise its spec.deadLetters.max, or redrive or delete some of them",
+        ));
+    }
+    causes
+}
+
+/// The counts as they were written last.
+fn stored(queue: &WorkQueue) -> Counts {
+    let QueueCounts { ready, leased, waiting, paused, finished, dead_lettered } =
+        queue.status.as_ref().and_then(|status| status.counts.clone()).unwrap_or_default();
+    let [ready, leased, waiting, paused, finished, dead_lettered] = [ready, leased, waiting, paused, finished, dead_lettered]
+        .map(|count| count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0));
+    Counts { ready, leased, waiting, paused, finished, dead_lettered }
+}
+
+/// That as many of its items are held as may be.
+fn busy(max_leased: Option<u64>, held: u64) -> Option<Cause> {
+    let most = max_leased.filter(|most| held >= *most)?;
+    Some(Cause::wait(
+        format!("agents hold {held} of its items, and no more than {most} may be held at once"),
+        "ConcurrencyLimit",
+        "it goes on when one is done; spec.concurrency.maxLeased of the queue is the limit",
+    ))
+}
+
+/// What is to be known of the pools that work from a queue; that there is none.
+pub fn pools(work: &Work, queue: &str, namespace: &str) -> Vec<Cause> {
+    let Some(pools) = work.pools.as_deref().map(|pools| pools_of(pools, queue)) else { return Vec::new() };
+    if pools.is_empty() {
+        return vec![Cause::act(
+            format!("no pool of namespace {namespace} works from queue {queue}"),
+            "NoPool",
+            format!(
+                "name the queue in spec.queues of an AgentPool: `kubectl edit agentpool POOL -n {namespace}`, queues: [{{name: {queue}}}]"
+            ),
+        )];
+    }
+    pools.into_iter().map(|(one, _)| pool(one, work.agents.as_deref())).collect()
+}

@@ -1,0 +1,228 @@
+//! What is read around an item or a queue, and what is said of the pools that work from a queue. The saying is pure; the
+//! rules are the governor's own, from a [`Book`] made of what was read.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::Facts;
+use super::report::Hint;
+use crate::api::agent::AgentPhase;
+use crate::api::agent_pool::PoolMode;
+use crate::api::conditions::types;
+use crate::api::{Agent, AgentPool, AgentPoolStatus, WorkItem, WorkQueue};
+use crate::connect::Cluster;
+use crate::error::Error;
+use crate::find;
+use crate::input;
+use crate::ls;
+use crate::policy::work::At;
+use crate::policy::work::book::Book;
+use crate::table::age;
+use crate::work as reads;
+use spillway_conversion::work as convert;
+
+/// What is asked about.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Subject {
+    /// An item.
+    Item(Box<WorkItem>),
+    /// A queue.
+    Queue(Box<WorkQueue>),
+}
+
+/// What was read around it. What could not be read is unknown, not absent: nothing is concluded from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// What is asked about.
+    pub subject: Subject,
+    /// All items of the namespace, in the order in which they are given out.
+    pub items: Option<Vec<WorkItem>>,
+    /// All queues of the namespace.
+    pub queues: Option<Vec<WorkQueue>>,
+    /// All pools of the namespace.
+    pub pools: Option<Vec<AgentPool>>,
+    /// Its living agents.
+    pub agents: Option<Vec<Agent>>,
+    /// When.
+    pub now: Timestamp,
+}
+
+/// Something that explains a state, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// In a sentence.
+    pub words: String,
+    /// What to do about it, or why nothing has to be done; none: that goes without saying.
+    pub hint: Option<Hint>,
+}
+
+impl Cause {
+    /// A sentence that needs no advice.
+    pub fn is(words: impl Into<String>) -> Self {
+        Self { words: words.into(), hint: None }
+    }
+
+    /// With what a person may do.
+    pub fn act(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
+        Self { words: words.into(), hint: Some(Hint { reason: reason.to_owned(), advice: advice.into(), act: true }) }
+    }
+
+    /// With why nothing has to be done.
+    pub fn wait(words: impl Into<String>, reason: &str, advice: impl Into<String>) -> Self {
+        Self { words: words.into(), hint: Some(Hint { reason: reason.to_owned(), advice: advice.into(), act: false }) }
+    }
+}
+
+/// Reads what is around an item or a queue. Only the subject itself must be readable.
+pub async fn read(cluster: &Cluster, named: &input::Work, facts: &mut Facts) -> Result<(), Error> {
+    let subject = match named {
+        input::Work::Item(name) => Subject::Item(Box::new(reads::item(cluster, name).await?)),
+        input::Work::Queue(name) => Subject::Queue(Box::new(reads::queue(cluster, name).await?)),
+    };
+    let items = kept(reads::items(cluster, None).await, facts);
+    let queues = kept(reads::queues(cluster).await, facts);
+    let pools = kept(reads::all::<AgentPool>(cluster, false, None, |_| ()).await, facts);
+    let agents = match ls::run(cluster, &ls::Arguments::default()).await {
+        Ok(found) => Some(found.agents),
+        Err(error) => {
+            facts.unread.push(error.to_string());
+            None
+        }
+    };
+    let uid = match &subject {
+        Subject::Item(item) => item.uid(),
+        Subject::Queue(queue) => queue.uid(),
+    };
+    facts.work = Some(Box::new(Work { subject, items, queues, pools, agents, now: Timestamp::now() }));
+    super::events(cluster, vec![uid], facts).await;
+    Ok(())
+}
+
+fn kept<K>(found: Result<reads::Found<K>, Error>, facts: &mut Facts) -> Option<Vec<K>> {
+    match found {
+        Ok(found) => {
+            facts.unread.extend(found.unreadable);
+            Some(found.objects)
+        }
+        Err(error) => {
+            facts.unread.push(error.to_string());
+            None
+        }
+    }
+}
+
+/// A time as what is decided on has it.
+pub fn at(time: Timestamp) -> At {
+    At(time.as_millisecond())
+}
+
+/// What was read, as the governor would hold it.
+pub fn book(work: &Work) -> Book {
+    let mut book = Book::default();
+    for queue in work.queues.iter().flatten() {
+        book.set_queue(&queue.name_any(), Some(convert::queue(queue)));
+        book.set_cancelled(&queue.name_any(), convert::cancelled_groups(queue));
+    }
+    for item in work.items.iter().flatten() {
+        book.put(&item.name_any(), convert::entry(item), at(work.now));
+    }
+    match &work.subject {
+        Subject::Item(item) => book.put(&item.name_any(), convert::entry(item), at(work.now)),
+        Subject::Queue(queue) => {
+            book.set_queue(&queue.name_any(), Some(convert::queue(queue)));
+        }
+    }
+    book
+}
+
+/// A time, and how far away it is.
+pub fn relative(time: Timestamp, now: Timestamp) -> String {
+    let rounded = time.strftime("%Y-%m-%dT%H:%M:%SZ");
+    if time > now { format!("{rounded}, in {}", age(Some(now), time)) } else { format!("{rounded}, {} ago", age(Some(time), now)) }
+}
+
+/// The pools that work from a queue, with the types that each takes from it (none: all).
+pub fn pools_of<'a>(pools: &'a [AgentPool], queue: &str) -> Vec<(&'a AgentPool, Vec<String>)> {
+    let works = |pool: &'a AgentPool| {
+        let named = pool.spec.queues.iter().flatten().find(|named| named.name == queue)?;
+        Some((pool, named.types.clone().unwrap_or_default()))
+    };
+    pools.iter().filter_map(works).collect()
+}
+
+/// Whether a pool can take anything now, and what to do if not. `agents`: the living ones of the namespace, if they are
+/// known.
+pub fn pool(pool: &AgentPool, agents: Option<&[Agent]>) -> Cause {
+    let (name, namespace) = (pool.name_any(), pool.namespace().unwrap_or_default());
+    let (spec, status) = (&pool.spec, pool.status.clone().unwrap_or_default());
+    if spec.mode == PoolMode::Chat {
+        return Cause::is(format!("pool {name} chats with people and takes no work (spec.mode)"));
+    }
+    let scale = |flags: &str| format!("`kubectl spillway scale {name} {flags} -n {namespace}`");
+    if spec.fixed_replicas() == Some(0) {
+        return Cause::act(
+            format!("pool {name} runs no agents: spec.replicas is 0"),
+            "ReplicasSet",
+            format!("{} lets min, max and the work decide", scale("--auto")),
+        );
+    }
+    if spec.fixed_replicas().is_none() && spec.max() == 0 {
+        return Cause::act(
+            format!("pool {name} is drained: spec.scaling.max is 0"),
+            "Drained",
+            format!("{} allows agents again", scale("--max N")),
+        );
+    }
+    let hindered =
+        status.conditions.iter().find(|one| [types::STALLED, types::BLOCKED].contains(&one.type_.as_str()) && one.status == "True");
+    if let Some(hindered) = hindered {
+        let mend = format!("`kubectl spillway explain pool/{name} -n {namespace}` says what is in its way");
+        return Cause::act(format!("pool {name} is hindered: {}", find::why(hindered)), &hindered.reason, mend);
+    }
+    let Some(agents) = agents else {
+        let (desired, there) = (status.desired.unwrap_or(0), status.agents.unwrap_or(0));
+        return Cause::is(format!("pool {name} wants {desired} agents and has {there}, as it was last said"));
+    };
+    let own: Vec<&Agent> = agents.iter().filter(|agent| agent.spec.pool_ref.name == name).collect();
+    if own.is_empty() {
+        return without_agents(&name, &status, &scale("--replicas N"));
+    }
+    let idle = own.iter().any(|agent| find::phase(agent) == Some(AgentPhase::Idle) && find::ready(agent));
+    let words = format!("pool {name} has {}", phases(&own));
+    let most = spec.fixed_replicas().unwrap_or_else(|| spec.max());
+    if !idle && own.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
+        let more = scale(if spec.replicas.is_some() { "--replicas N" } else { "--max N" });
+        let advice = format!("it goes on when an agent is done; {more} allows more");
+        return Cause::wait(format!("{words}, and runs as many as it may ({most})"), "MaxReached", advice);
+    }
+    Cause::is(words)
+}
+
+/// What is to be known of a pool that has no agent. `fixed` is the command that runs some whatever the work.
+fn without_agents(name: &str, status: &AgentPoolStatus, fixed: &str) -> Cause {
+    let why = status.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    match status.desired {
+        None => Cause::act(
+            format!("pool {name} was looked at by nobody yet"),
+            "NotObserved",
+            "see whether the operator runs: `kubectl get pods -A -l app.kubernetes.io/name=spillway`",
+        ),
+        Some(0) => {
+            let advice = format!("a pool that follows its queues makes agents when there is work for them; {fixed} runs a fixed number");
+            Cause::wait(format!("pool {name} wants no agents now{why}"), "NoAgents", advice)
+        }
+        Some(desired) => Cause::is(format!("pool {name} wants {desired} agents and has none yet{why}")),
+    }
+}
+
+/// How many agents are in each phase, in words.
+fn phases(agents: &[&Agent]) -> String {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for agent in agents {
+        *counts.entry(find::phase(agent).map_or("new", AgentPhase::name)).or_default() += 1;
+    }
+    let parts: Vec<String> = counts.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
+    format!("{} agent{} ({})", agents.len(), if agents.len() == 1 { "" } else { "s" }, parts.join(", "))
+}

@@ -1,0 +1,125 @@
+//! What is written to an agent that is paused or resumed, and what its status says to that. Pure.
+
+use serde_json::{Map, Value, json};
+
+use super::{Asked, PAUSED, Verb};
+use crate::api::Agent;
+use crate::api::agent::AgentPhase;
+use crate::find;
+use crate::wait::Look;
+use crate::write::Decision;
+
+/// What is to be done about it.
+pub fn decide(verb: Verb, agent: &Agent) -> Decision {
+    if let Some(phase) = find::phase(agent).filter(|phase| phase.ended()) {
+        return Decision::Refuse(format!("has ended ({})", phase.name()));
+    }
+    if agent.metadata.deletion_timestamp.is_some() {
+        return Decision::Refuse("is being deleted".to_owned());
+    }
+    let held = agent.spec.paused == Some(true);
+    match verb {
+        Verb::Pause if held => Decision::Leave("spec.paused is true already".to_owned()),
+        Verb::Pause => Decision::Write(json!({"paused": true})),
+        Verb::Resume => {
+            let pauses = agent.status.as_ref().and_then(|status| status.pauses).filter(|pauses| *pauses > 0);
+            let unanswered = pauses.filter(|pauses| agent.spec.resume_pause != Some(*pauses));
+            let mut spec = Map::new();
+            if held {
+                spec.insert("paused".into(), Value::Null);
+            }
+            match (held || shows_paused(agent), unanswered) {
+                (false, _) => Decision::Leave("it is not paused".to_owned()),
+                (true, None) if !held => Decision::Leave("it was asked to go on already".to_owned()),
+                (true, unanswered) => {
+                    spec.extend(unanswered.map(|pauses| ("resumePause".to_owned(), json!(pauses))));
+                    Decision::Write(spec.into())
+                }
+            }
+        }
+    }
+}
+
+/// Whether the operator says that it is paused.
+fn shows_paused(agent: &Agent) -> bool {
+    let paused = agent.status.as_ref().and_then(|status| find::condition(&status.conditions, PAUSED));
+    find::phase(agent) == Some(AgentPhase::Paused) || paused.is_some_and(|paused| paused.status == "True")
+}
+
+/// What one look says; `Err` if it will never be so, and why.
+pub fn seen(verb: Verb, agent: &Agent, asked: &Asked) -> Look<Result<(), String>> {
+    if find::ended(agent) {
+        return Look::Done(Err(format!("has ended: {}", find::state(agent))));
+    }
+    let status = agent.status.clone().unwrap_or_default();
+    let Some(paused) = find::condition(&status.conditions, PAUSED) else {
+        // Where nothing was ever paused there may be no such condition.
+        let looked = status.observed_generation.is_some_and(|generation| generation >= asked.generation);
+        return match verb {
+            Verb::Resume if looked && !shows_paused(agent) => Look::Done(Ok(())),
+            Verb::Pause | Verb::Resume => Look::NotYet("the operator says nothing of pauses yet".to_owned()),
+        };
+    };
+    let wanted = match verb {
+        Verb::Pause => "True",
+        Verb::Resume => "False",
+    };
+    let looked = paused.observed_generation.or(status.observed_generation).is_some_and(|generation| generation >= asked.generation);
+    if paused.status == wanted && looked {
+        return Look::Done(Ok(()));
+    }
+    Look::NotYet(format!("{PAUSED} is {}, {}", paused.status, find::why(paused)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(spec: &Value, status: Value) -> Agent {
+        let mut spec = spec.clone();
+        spec["poolRef"] = json!({"name": "p"});
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent",
+            "metadata": {"name": "a", "uid": "u", "generation": 3}, "spec": spec, "status": status}))
+        .expect("an Agent")
+    }
+    fn paused(status: &str, generation: i64) -> Value {
+        json!([{"type": "Paused", "status": status, "reason": "R", "message": "m", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+    }
+
+    #[test]
+    fn only_what_would_change_is_written() {
+        let write = Decision::Write;
+        let leave = |words: &str| Decision::Leave(words.to_owned());
+        let held = json!({"phase": "Paused", "pauses": 2, "conditions": paused("True", 3)});
+        let cases = [
+            (Verb::Pause, json!({}), json!({"phase": "Idle"}), write(json!({"paused": true}))),
+            (Verb::Pause, json!({"paused": false}), json!({}), write(json!({"paused": true}))),
+            (Verb::Pause, json!({}), held.clone(), write(json!({"paused": true}))),
+            (Verb::Pause, json!({"paused": true}), json!({"phase": "Idle"}), leave("spec.paused is true already")),
+            (Verb::Resume, json!({"paused": true}), json!({}), write(json!({"paused": null}))),
+            (Verb::Resume, json!({"paused": true}), held.clone(), write(json!({"paused": null, "resumePause": 2}))),
+            (Verb::Resume, json!({"paused": true, "resumePause": 2}), held.clone(), write(json!({"paused": null}))),
+            (Verb::Resume, json!({"resumePause": 1}), held.clone(), write(json!({"resumePause": 2}))),
+            (Verb::Resume, json!({"resumePause": 2}), held.clone(), leave("it was asked to go on already")),
+            (Verb::Resume, json!({}), json!({"phase": "Idle", "pauses": 2}), leave("it is not paused")),
+            (Verb::Resume, json!({"paused": false}), json!({}), leave("it is not paused")),
+            (Verb::Pause, json!({}), json!({"phase": "Stopped"}), Decision::Refuse("has ended (Stopped)".to_owned())),
+        ];
+        for (verb, spec, status, expected) in cases {
+            assert_eq!(decide(verb, &agent(&spec, status.clone())), expected, "{verb:?} {spec} {status}");
+        }
+    }
+
+    #[test]
+    fn only_an_answer_to_what_was_written_counts() {
+        let asked = Asked { name: "a".into(), uid: "u".into(), generation: 3, ..Asked::default() };
+        let look = |verb, status| seen(verb, &agent(&json!({}), status), &asked);
+        assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 3)})), Look::Done(Ok(())));
+        assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 2)})), Look::NotYet("Paused is True, R: m".into()));
+        assert_eq!(look(Verb::Resume, json!({"conditions": paused("True", 3)})), Look::NotYet("Paused is True, R: m".into()));
+        assert_eq!(look(Verb::Resume, json!({"conditions": paused("False", 4)})), Look::Done(Ok(())));
+        assert_eq!(look(Verb::Resume, json!({"observedGeneration": 3, "phase": "Idle"})), Look::Done(Ok(())));
+        assert!(matches!(look(Verb::Pause, json!({"observedGeneration": 3})), Look::NotYet(_)));
+        assert!(matches!(look(Verb::Pause, json!({"phase": "ForceStopped"})), Look::Done(Err(_))));
+    }
+}

@@ -1,0 +1,165 @@
+//! What is written to an item or a queue that is paused or resumed, and what its status says to that. Pure.
+
+use serde_json::{Map, Value, json};
+
+use super::{Asked, Verb};
+use crate::api::conditions::types;
+use crate::api::{WorkItem, WorkQueue};
+use crate::find;
+use crate::policy::work::Phase;
+use crate::policy::work::item::reasons;
+use crate::wait::Look;
+use crate::work::life;
+use crate::write::Decision;
+use spillway_conversion::work as convert;
+
+/// What is to be done about an item.
+pub fn decide_item(verb: Verb, item: &WorkItem) -> Decision {
+    let (spec, record) = (convert::spec(item), convert::record(item));
+    if record.phase.ended() {
+        return Decision::Refuse(format!("has ended ({})", record.phase.name()));
+    }
+    if item.metadata.deletion_timestamp.is_some() {
+        return Decision::Refuse("is being deleted".to_owned());
+    }
+    match verb {
+        Verb::Pause if spec.suspend => Decision::Leave("spec.suspend is true already".to_owned()),
+        Verb::Pause => Decision::Write(json!({"suspend": true})),
+        Verb::Resume if record.phase == Phase::Suspended && record.reason.as_deref() == Some(reasons::RESTORED) => Decision::Refuse(
+            "came back from a backup, and nothing restored runs by itself: `kubectl spillway redrive` starts it".to_owned(),
+        ),
+        Verb::Resume => {
+            let mut body = Map::new();
+            if spec.suspend {
+                body.insert("suspend".into(), Value::Null);
+            }
+            let paused = record.phase == Phase::Paused;
+            if paused && record.pauses > 0 && spec.resume_pause < record.pauses {
+                body.insert("resumePause".into(), json!(record.pauses));
+            }
+            match body.is_empty() {
+                true if paused => Decision::Leave("it was asked to go on already".to_owned()),
+                true => Decision::Leave("it is not paused".to_owned()),
+                false => Decision::Write(body.into()),
+            }
+        }
+    }
+}
+
+/// What is to be known beside, of an item that was looked at.
+pub fn note(verb: Verb, item: &WorkItem) -> Option<String> {
+    let agent = life::agent_of(item).filter(|_| verb == Verb::Pause)?;
+    Some(format!(
+        "agent {agent} holds it and works on: this counts when the item comes back; `kubectl spillway pause {agent}` holds the agent"
+    ))
+}
+
+/// What is to be done about a queue.
+pub fn decide_queue(verb: Verb, queue: &WorkQueue) -> Decision {
+    if queue.metadata.deletion_timestamp.is_some() {
+        return Decision::Refuse("is being deleted".to_owned());
+    }
+    match (verb, queue.spec.suspend == Some(true)) {
+        (Verb::Pause, true) => Decision::Leave("spec.suspend is true already".to_owned()),
+        (Verb::Pause, false) => Decision::Write(json!({"suspend": true})),
+        (Verb::Resume, true) => Decision::Write(json!({"suspend": null})),
+        (Verb::Resume, false) => Decision::Leave("it is not paused".to_owned()),
+    }
+}
+
+/// What one look at an item says; `Err` if it will never be so, and why.
+pub fn seen_item(verb: Verb, item: &WorkItem, asked: &Asked) -> Look<Result<(), String>> {
+    let phase = life::phase(item);
+    if phase.ended() {
+        return Look::Done(Err(format!("has ended: {}", life::state(item))));
+    }
+    let looked = item.status.as_ref().and_then(|status| status.observed_generation).is_some_and(|seen| seen >= asked.generation);
+    let held = matches!(phase, Phase::Suspended | Phase::Paused);
+    let wanted = match verb {
+        Verb::Pause => phase == Phase::Suspended,
+        Verb::Resume => !held,
+    };
+    if wanted && looked { Look::Done(Ok(())) } else { Look::NotYet(life::state(item)) }
+}
+
+/// What one look at a queue says.
+pub fn seen_queue(verb: Verb, queue: &WorkQueue, asked: &Asked) -> Look<Result<(), String>> {
+    let status = queue.status.clone().unwrap_or_default();
+    let Some(ready) = find::condition(&status.conditions, types::READY) else {
+        return Look::NotYet("the operator has not looked at it yet".to_owned());
+    };
+    let looked = ready.observed_generation.or(status.observed_generation).is_some_and(|seen| seen >= asked.generation);
+    let suspended = ready.reason == "Suspended";
+    if looked && suspended == (verb == Verb::Pause) {
+        return Look::Done(Ok(()));
+    }
+    Look::NotYet(format!("{} is {}, {}", ready.type_, ready.status, find::why(ready)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(spec: &Value, status: &Value) -> WorkItem {
+        let mut all = json!({"queueRef": {"name": "q"}});
+        spec.as_object().into_iter().flatten().for_each(|(key, value)| all[key] = value.clone());
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
+            "metadata": {"name": "i", "uid": "u", "generation": 3}, "spec": all, "status": status}))
+        .expect("a WorkItem")
+    }
+    fn queue(spec: &Value, status: &Value) -> WorkQueue {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue",
+            "metadata": {"name": "q", "uid": "u", "generation": 3}, "spec": spec, "status": status}))
+        .expect("a WorkQueue")
+    }
+
+    #[test]
+    fn only_what_would_change_is_written() {
+        let leave = |words: &str| Decision::Leave(words.to_owned());
+        let held = json!({"phase": "Paused", "pauses": 2, "lease": {"holder": "p", "agent": "a-1", "leaseTransitions": 1}});
+        let cases = [
+            (Verb::Pause, json!({}), json!({"phase": "Ready"}), Decision::Write(json!({"suspend": true}))),
+            (Verb::Pause, json!({"suspend": true}), json!({}), leave("spec.suspend is true already")),
+            (Verb::Pause, json!({}), json!({"phase": "Failed"}), Decision::Refuse("has ended (Failed)".into())),
+            (Verb::Resume, json!({"suspend": true}), json!({"phase": "Suspended"}), Decision::Write(json!({"suspend": null}))),
+            (Verb::Resume, json!({}), json!({"phase": "Ready"}), leave("it is not paused")),
+            (Verb::Resume, json!({}), held.clone(), Decision::Write(json!({"resumePause": 2}))),
+            (
+                Verb::Resume,
+                json!({"suspend": true, "resumePause": 1}),
+                held.clone(),
+                Decision::Write(json!({"suspend": null, "resumePause": 2})),
+            ),
+            (Verb::Resume, json!({"resumePause": 2}), held.clone(), leave("it was asked to go on already")),
+        ];
+        for (verb, spec, status, expected) in cases {
+            assert_eq!(decide_item(verb, &item(&spec, &status)), expected, "{verb:?} {spec} {status}");
+        }
+        let restored = item(&json!({}), &json!({"phase": "Suspended", "reason": "Restored"}));
+        assert!(matches!(decide_item(Verb::Resume, &restored), Decision::Refuse(words) if words.contains("redrive")));
+        assert!(note(Verb::Pause, &item(&json!({}), &held)).is_some_and(|words| words.contains("kubectl spillway pause a-1")));
+        assert_eq!(note(Verb::Resume, &item(&json!({}), &held)), None);
+        assert_eq!(decide_queue(Verb::Pause, &queue(&json!({}), &json!({}))), Decision::Write(json!({"suspend": true})));
+        assert_eq!(decide_queue(Verb::Resume, &queue(&json!({"suspend": true}), &json!({}))), Decision::Write(json!({"suspend": null})));
+        assert_eq!(decide_queue(Verb::Resume, &queue(&json!({}), &json!({}))), leave("it is not paused"));
+    }
+
+    #[test]
+    fn only_an_answer_to_what_was_written_counts() {
+        let asked = Asked { generation: 3, ..Asked::default() };
+        let look = |verb, status: Value| seen_item(verb, &item(&json!({}), &status), &asked);
+        assert_eq!(look(Verb::Pause, json!({"phase": "Suspended", "observedGeneration": 3})), Look::Done(Ok(())));
+        assert_eq!(look(Verb::Pause, json!({"phase": "Ready", "observedGeneration": 3})), Look::NotYet("Ready".into()));
+        assert_eq!(look(Verb::Resume, json!({"phase": "Ready", "observedGeneration": 2})), Look::NotYet("Ready".into()));
+        assert_eq!(look(Verb::Resume, json!({"phase": "Leased", "observedGeneration": 3})), Look::Done(Ok(())));
+        assert!(matches!(look(Verb::Resume, json!({"phase": "Cancelled"})), Look::Done(Err(_))));
+        let ready = |reason: &str, generation: i64| {
+            let condition = json!({"type": "Ready", "status": "True", "reason": reason, "message": "m", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            queue(&json!({}), &json!({"conditions": [condition]}))
+        };
+        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 3), &asked), Look::Done(Ok(())));
+        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 2), &asked), Look::NotYet("Ready is True, Suspended: m".into()));
+        assert_eq!(seen_queue(Verb::Resume, &ready("Serving", 3), &asked), Look::Done(Ok(())));
+        assert!(matches!(seen_queue(Verb::Resume, &queue(&json!({}), &json!({})), &asked), Look::NotYet(_)));
+    }
+}

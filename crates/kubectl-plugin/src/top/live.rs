@@ -1,0 +1,210 @@
+//! The screen of `top`: draws, reads keys, looks again. It gives the terminal back however it ends: by a key, a signal, an
+//! error or a panic. It must not decide what a key or a snapshot means.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::OptionFuture;
+use jiff::Timestamp;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::state::{Key, State};
+use super::{Subject, view};
+use crate::connect::Cluster;
+use crate::error::Error;
+
+/// How soon the reader of keys sees that nobody wants them any more.
+const READER: Duration = Duration::from_millis(100);
+/// Ages grow on the screen also between two looks.
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// A look that is under way.
+type Look<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
+
+/// Shows `snapshot`, and what later looks find, until its user leaves.
+pub async fn run<S: Subject>(cluster: &Cluster, subject: &S, sort: S::Sort, every: Duration, snapshot: S::Snapshot) -> Result<(), Error> {
+    let mut signals = Signals::new().map_err(|error| terminal_error(&error))?;
+    let mut screen = Screen::open().map_err(|error| terminal_error(&error))?;
+    // The terminal is given back before anything is said: `screen` is dropped first.
+    let result = session((&mut screen.terminal, &mut signals), cluster, subject, (sort, every), snapshot).await;
+    drop(screen);
+    result.map_err(|error| terminal_error(&error))
+}
+
+async fn session<S: Subject>(
+    (terminal, signals): (&mut DefaultTerminal, &mut Signals),
+    cluster: &Cluster,
+    subject: &S,
+    (sort, every): (S::Sort, Duration),
+    mut snapshot: S::Snapshot,
+) -> io::Result<()> {
+    let mut state = State { sort, ..State::default() };
+    let mut keys = Keys::read();
+    let mut looks = interval(every);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    looks.reset(); // the first look is the one that came in
+    let mut redraw = interval(REDRAW);
+    redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut looking: Option<Look<'_, S::Snapshot>> = None;
+    while !state.over {
+        let sheet = S::sheet(&snapshot, state.sort, Timestamp::now());
+        let room = view::shown(&sheet, terminal.size()?, &state);
+        state.settle(sheet.rows.len(), room);
+        terminal.draw(|frame| view::draw(frame, &sheet, &state))?;
+        tokio::select! {
+            event = keys.events.recv() => match event {
+                Some(Event::Key(pressed)) => {
+                    let held = state.held;
+                    if let Some(key) = meaning(pressed) {
+                        state.press(key, sheet.rows.len(), room);
+                    }
+                    if held && !state.held {
+                        looks.reset_immediately();
+                    }
+                }
+                Some(_) => {} // a resize: the next draw sees it
+                None => state.over = true, // the terminal is gone
+            },
+            _ = looks.tick(), if looking.is_none() && !state.held => looking = Some(Box::pin(subject.look(cluster))),
+            Some(found) = OptionFuture::from(looking.as_mut()), if looking.is_some() => {
+                looking = None;
+                match found {
+                    // A look that was under way when the picture was held must not move it.
+                    Ok(_) if state.held => {}
+                    Ok(found) => {
+                        snapshot = found;
+                        state.succeeded();
+                    }
+                    Err(error) => state.failed(error.to_string()),
+                }
+            }
+            () = signals.any() => state.over = true,
+            _ = redraw.tick() => {}
+        }
+    }
+    Ok(())
+}
+
+fn terminal_error(error: &io::Error) -> Error {
+    Error::Usage(format!("the terminal cannot be used: {error}; --once prints plain text"))
+}
+
+/// What a key means here.
+fn meaning(pressed: KeyEvent) -> Option<Key> {
+    if pressed.kind == KeyEventKind::Release {
+        return None;
+    }
+    let control = pressed.modifiers.contains(KeyModifiers::CONTROL);
+    match pressed.code {
+        KeyCode::Char('c') if control => Some(Key::Quit),
+        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
+        KeyCode::Char('s') => Some(Key::Sort),
+        KeyCode::Char('p') => Some(Key::Pause),
+        KeyCode::Up | KeyCode::Char('k') => Some(Key::Rows(-1)),
+        KeyCode::Down | KeyCode::Char('j') => Some(Key::Rows(1)),
+        KeyCode::PageUp => Some(Key::Screens(-1)),
+        KeyCode::PageDown | KeyCode::Char(' ') => Some(Key::Screens(1)),
+        KeyCode::Home => Some(Key::First),
+        KeyCode::End => Some(Key::Last),
+        _ => None,
+    }
+}
+
+/// The terminal while it is ours.
+struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    /// Takes it. A panic gives it back before it tells of itself.
+    fn open() -> io::Result<Self> {
+        ratatui::try_init().map(|terminal| Self { terminal })
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Reads the terminal on a thread of its own: reading blocks.
+struct Keys {
+    events: mpsc::UnboundedReceiver<Event>,
+    over: Arc<AtomicBool>,
+}
+
+impl Keys {
+    fn read() -> Self {
+        let (send, events) = mpsc::unbounded_channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&over);
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                match event::poll(READER).and_then(|ready| if ready { event::read().map(Some) } else { Ok(None) }) {
+                    Ok(None) => {}
+                    Ok(Some(event)) => {
+                        if send.send(event).is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => return, // the terminal is gone: the session sees that nobody sends
+                }
+            }
+        });
+        Self { events, over }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What else ends the session.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
+    }
+
+    async fn any(&mut self) {
+        let Self([interrupt, terminate, hangup]) = self;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_mean_what_the_help_says() {
+        let press = |code, modifiers| meaning(KeyEvent::new(code, modifiers));
+        let cases = [
+            (KeyCode::Char('q'), Some(Key::Quit)),
+            (KeyCode::Char('s'), Some(Key::Sort)),
+            (KeyCode::Char('p'), Some(Key::Pause)),
+            (KeyCode::Down, Some(Key::Rows(1))),
+            (KeyCode::PageUp, Some(Key::Screens(-1))),
+            (KeyCode::Char('c'), None),
+        ];
+        for (code, expected) in cases {
+            assert_eq!(press(code, KeyModifiers::NONE), expected, "{code:?}");
+        }
+        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Key::Quit));
+    }
+}

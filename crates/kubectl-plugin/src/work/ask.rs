@@ -1,0 +1,259 @@
+//! `ask`: puts words to a scheduler agent, and tells its answer; with `--wait` also what became of what it queued for them.
+//!
+//! What is asked is an item of type `ask`, in a queue that accepts that type by name, and nothing else is: a queue that takes
+//! what no other does has agents that would work on the words. What a scheduler queues carries the item's name as its group.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::follow::{self, Telling};
+use super::{life, many, payload};
+use crate::api::names::managers;
+use crate::api::shared::LocalRef;
+use crate::api::{AgentPool, GROUP, WorkItem, WorkItemSpec, WorkQueue};
+use crate::connect::Cluster;
+use crate::console::{self, Console, Output};
+use crate::error::Error;
+use crate::input;
+use crate::policy::work::Phase;
+use crate::table::{or_nothing, printable_line, table};
+use spillway_conversion::work as convert;
+
+/// The type of what is asked.
+pub const TYPE: &str = "ask";
+
+/// Arguments of `ask`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(
+    override_usage = "kubectl spillway ask [OPTIONS] WORDS... | - | -f FILE",
+    after_help = "Examples:
+  kubectl spillway ask 'the login button does nothing: fix it'
+  kubectl spillway ask 'mend the login; mend the search; then write the notes' --wait
+  kubectl spillway ask -f tasks.txt
+  kubectl spillway ask 'how far are you?'
+
+What a scheduler agent understands is its program's matter; docs/how-to/ask.md tells it of the one that ships as a sample.
+Words that begin with a dash stand after `--`."
+)]
+pub struct Arguments {
+    /// What is asked; `-` alone: it is on standard input
+    #[arg(value_name = "WORDS", required_unless_present = "file", conflicts_with = "file")]
+    pub words: Vec<String>,
+    /// The file that holds it; `-`: standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<String>,
+    /// Wait also until all that was queued for it has ended, and tell what came out
+    #[arg(long)]
+    pub wait: bool,
+    /// How long to wait, for all of it [default: for ever]
+    #[arg(long, value_name = "DURATION", value_parser = input::duration)]
+    pub timeout: Option<Duration>,
+    /// How to write it
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
+}
+
+/// How it is written; none: the answer, and a table of what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Only kind and name, of what was asked and of what was queued for it
+    Name,
+    /// The objects, as JSON
+    Json,
+}
+
+/// What was asked, and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The namespace.
+    pub namespace: String,
+    /// What was asked, as it ended.
+    pub asked: WorkItem,
+    /// What was queued for it: in the order in which it ended.
+    pub items: Vec<WorkItem>,
+    /// The end of those was waited for.
+    pub waited: bool,
+}
+
+/// The command: ask, wait for the answer, and for what follows from it.
+pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
+    let words = words(arguments)?;
+    let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
+    let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let asked = ask(cluster, &words, Timestamp::now(), console).await?;
+    let name = asked.name_any();
+    let heard = follow::run(cluster, &[asked], left(), Telling::AsideWithoutResults, console, console::interrupted()).await;
+    heard.map_err(|error| unanswered(error, &name, &cluster.namespace))?;
+    let mut report = look(cluster, &name).await?;
+    // Said now: the rest may take hours.
+    console.show(answer(&report.asked, arguments.output));
+    if arguments.wait && !report.items.is_empty() {
+        follow::run(cluster, &report.items, left(), Telling::AsideWithoutResults, console, console::interrupted()).await?;
+        report = Report { waited: true, ..look(cluster, &name).await? };
+    }
+    console.show(render(&report, arguments.output)?);
+    Ok(())
+}
+
+/// What is asked.
+fn words(arguments: &Arguments) -> Result<String, Error> {
+    let text = match (&arguments.file, arguments.words.as_slice()) {
+        (Some(file), _) if file != "-" => payload::file(file)?,
+        (Some(_), _) => payload::stdin()?,
+        (None, [dash]) if dash == "-" => payload::stdin()?,
+        (None, words) => words.join(" "),
+    };
+    if text.trim().is_empty() { Err(Error::Usage("nothing is asked: there are no words".to_owned())) } else { Ok(text) }
+}
+
+/// Makes the item that a scheduler takes.
+pub async fn ask(cluster: &Cluster, words: &str, now: Timestamp, console: &mut dyn Console) -> Result<WorkItem, Error> {
+    let queues = super::queues(cluster).await?.objects;
+    let queue = accepting(&queues).ok_or_else(|| nobody_hears(&cluster.namespace))?;
+    let name = queue.name_any();
+    let most = usize::try_from(convert::queue(queue).max_item_bytes).unwrap_or(usize::MAX);
+    if words.len() > most {
+        return Err(Error::Usage(payload::too_large(words.len(), most)));
+    }
+    let item = WorkItem {
+        metadata: ObjectMeta { generate_name: Some(format!("{TYPE}-")), ..ObjectMeta::default() },
+        spec: WorkItemSpec {
+            queue_ref: Some(LocalRef { name: name.clone() }),
+            type_: Some(TYPE.to_owned()),
+            payload: words.to_owned(),
+            submit_time: Some(MicroTime(now)),
+            ..WorkItemSpec::default()
+        },
+        status: None,
+    };
+    let params = PostParams { dry_run: false, field_manager: Some(managers::PLUGIN.to_owned()) };
+    let made = cluster.api::<WorkItem>().create(&params, &item).await.map_err(Error::of::<WorkItem>(&cluster.namespace, ""))?;
+    let mut output = Output::default();
+    output.note(format!("workitem.{GROUP}/{} asked in queue {name}", made.name_any()));
+    if queue.spec.suspend == Some(true) {
+        output.note(format!(
+            "note: queue {name} is paused and gives nothing out: `kubectl spillway resume queue/{name} -n {}`",
+            cluster.namespace
+        ));
+    }
+    // Who may not look at pools may still ask.
+    if let Ok(pools) = super::all::<AgentPool>(cluster, false, None, |_| ()).await
+        && !pools.objects.iter().any(|pool| works_from(pool, &name))
+    {
+        output.note(format!(
+            "note: no AgentPool works from queue {name}, so nobody answers before there is one (config/samples/agentpool-scheduler.yaml)"
+        ));
+    }
+    console.show(output);
+    Ok(made)
+}
+
+/// The queue that what is asked goes to: of those that accept the type by name the one of the highest priority, then by name.
+fn accepting(queues: &[WorkQueue]) -> Option<&WorkQueue> {
+    let accepts = |queue: &&WorkQueue| {
+        let types = queue.spec.accepts.as_ref().and_then(|accepts| accepts.types.as_ref());
+        queue.metadata.deletion_timestamp.is_none() && types.is_some_and(|types| types.iter().any(|type_| type_ == TYPE))
+    };
+    queues.iter().filter(accepts).min_by_key(|queue| (Reverse(queue.spec.priority.unwrap_or(0)), queue.name_any()))
+}
+
+fn works_from(pool: &AgentPool, queue: &str) -> bool {
+    pool.spec.queues.iter().flatten().any(|named| {
+        let types = named.types.as_deref().unwrap_or_default();
+        named.name == queue && (types.is_empty() || types.iter().any(|type_| type_ == TYPE))
+    })
+}
+
+fn nobody_hears(namespace: &str) -> Error {
+    Error::Usage(format!(
+        "nobody hears what is asked in namespace \"{namespace}\": no WorkQueue accepts the type {TYPE} by name \
+         (spec.accepts.types: [{TYPE}]). Apply one, and an AgentPool that works from it: config/samples/workqueues.yaml \
+         and config/samples/agentpool-scheduler.yaml have both"
+    ))
+}
+
+/// Waiting ended before the answer came.
+fn unanswered(error: Error, name: &str, namespace: &str) -> Error {
+    match error {
+        Error::Usage(words) => {
+            Error::Usage(format!("{words}; `kubectl spillway explain item/{name} -n {namespace}` says what it waits for"))
+        }
+        other => other,
+    }
+}
+
+/// What was asked, and what was queued for it, as they are now.
+async fn look(cluster: &Cluster, name: &str) -> Result<Report, Error> {
+    let asked = super::item(cluster, name).await?;
+    let group = format!("spec.group={name}");
+    let mut items = super::all::<WorkItem>(cluster, false, Some(&group), |_| ()).await?.objects;
+    let ended = |item: &WorkItem| item.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
+    items.sort_by_cached_key(|item| (ended(item).is_none(), ended(item), item.name_any()));
+    Ok(Report { namespace: cluster.namespace.clone(), asked, items, waited: false })
+}
+
+/// The answer. Why there is none was told while it was waited for.
+fn answer(asked: &WorkItem, format: Option<Format>) -> Output {
+    let mut output = Output::default();
+    let result = asked.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(asked) == Phase::Succeeded);
+    for line in result.into_iter().flat_map(str::lines) {
+        match format {
+            None => output.line(printable_line(line)),
+            Some(Format::Name | Format::Json) => output.note(printable_line(line)),
+        }
+    }
+    output
+}
+
+/// What came of it, but for the answer.
+pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> {
+    let Report { namespace, asked, items, waited } = report;
+    let mut output = Output::default();
+    let name = asked.name_any();
+    match format {
+        Some(Format::Json) => {
+            let all: Vec<&WorkItem> = std::iter::once(asked).chain(items).collect();
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": all});
+            output.line(serde_json::to_string_pretty(&list).map_err(|error| Error::Format(error.to_string()))?);
+        }
+        Some(Format::Name) => {
+            std::iter::once(asked).chain(items).for_each(|item| output.line(format!("workitem.{GROUP}/{}", item.name_any())));
+        }
+        None if *waited => output.out = table(&["ITEM", "TYPE", "QUEUE", "PHASE", "RESULT"], items.iter().map(row).collect()),
+        None => {}
+    }
+    if !waited && !items.is_empty() {
+        output.note(format!(
+            "note: {} queued; each ends with an event (`kubectl events -n {namespace}`), and so does a plan; how they are: \
+             `kubectl get workitems -n {namespace} --field-selector spec.group={name}`; with --wait this command tells",
+            if items.len() == 1 { "1 item is".to_owned() } else { format!("{} are", many(items.len())) }
+        ));
+    }
+    Ok(output)
+}
+
+fn row(item: &WorkItem) -> Vec<String> {
+    let phase = life::phase(item);
+    let result = item.status.as_ref().and_then(|status| status.result.as_deref());
+    // A row is one line, whatever came out.
+    let result = result.map(|result| result.split_whitespace().collect::<Vec<_>>().join(" "));
+    let why = [life::reason(item).map(str::to_owned), life::why(item)].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    vec![
+        item.name_any(),
+        or_nothing(item.spec.type_.as_ref()),
+        or_nothing(convert::queue_of(item)),
+        phase.name().to_owned(),
+        if phase == Phase::Succeeded { result.unwrap_or_default() } else { why },
+    ]
+}
+
+#[cfg(test)]
+#[path = "ask_tests.rs"]
+mod tests;

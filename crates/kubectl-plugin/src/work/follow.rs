@@ -1,0 +1,189 @@
+//! Following items to their end: one line for each change that is seen. Only reads.
+
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use tokio::time::Instant;
+
+use super::life;
+use crate::api::{GROUP, WorkItem};
+use crate::connect::Cluster;
+use crate::console::{Console, Output};
+use crate::error::Error;
+use crate::policy::work::Phase;
+use crate::table::{printable, printable_line};
+use crate::wait::{self, Look};
+
+/// As many items are looked at one by one; more are listed, and less often.
+const FEW: usize = 4;
+/// Between two looks at many items.
+const LIST_AGAIN: Duration = Duration::from_secs(2);
+/// Items that are named where time is up.
+const NAMED: usize = 5;
+
+/// Where what is seen is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// On standard output.
+    Aloud,
+    /// On standard error: standard output is for something else.
+    Aside,
+    /// There too, without the results: these are for standard output, later.
+    AsideWithoutResults,
+}
+
+/// An item that is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Followed {
+    name: String,
+    uid: String,
+    /// What was told of it last.
+    told: String,
+}
+
+/// Follows items until all have ended, at most `timeout`, or until `stop`. The console has failed if one ended otherwise
+/// than with success.
+pub async fn run(
+    cluster: &Cluster,
+    items: &[WorkItem],
+    timeout: Option<Duration>,
+    telling: Telling,
+    console: &mut dyn Console,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let mut left: Vec<Followed> =
+        items.iter().map(|item| Followed { name: item.name_any(), uid: item.uid().unwrap_or_default(), told: String::new() }).collect();
+    let queue = items.first().and_then(|item| item.spec.queue_ref.as_ref());
+    let queue = queue.filter(|queue| items.iter().all(|item| item.spec.queue_ref.as_ref() == Some(queue)));
+    let queue = queue.map(|queue| format!("spec.queueRef.name={}", queue.name));
+    let pause = if left.len() > FEW { LIST_AGAIN } else { wait::LOOK_AGAIN };
+    let mut heard = true;
+    let all = wait::until(deadline, pause, async || {
+        let mut output = Output::default();
+        let seen = match look(cluster, &left, queue.as_deref()).await {
+            // Work may take hours; the API server may be away for a moment of them.
+            Err(error @ Error::Unanswered(_)) => {
+                if std::mem::take(&mut heard) {
+                    output.note(format!("note: {error}; still waiting"));
+                    console.show(output);
+                }
+                return Ok(Look::NotYet(waiting(&left)));
+            }
+            seen => seen?,
+        };
+        heard = true;
+        left.retain_mut(|followed| {
+            let found = seen.iter().find(|item| item.uid().as_deref() == Some(&followed.uid));
+            !tell(followed, found, telling, &mut output)
+        });
+        console.show(output);
+        Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(waiting(&left)) })
+    });
+    let waited = tokio::select! {
+        waited = all => Some(waited?),
+        () = stop => None,
+    };
+    match waited {
+        Some(wait::Waited::Done(())) => Ok(()),
+        Some(wait::Waited::Late(words)) => Err(Error::Usage(format!("not ended in time, and still to be done: {words}"))),
+        None => Err(Error::Usage(format!(
+            "no longer waiting; the work goes on: `kubectl spillway cancel ITEM -n {}` would end it",
+            cluster.namespace
+        ))),
+    }
+}
+
+async fn look(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Result<Vec<WorkItem>, Error> {
+    if left.len() > FEW {
+        return Ok(super::items(cluster, queue).await?.objects);
+    }
+    let mut seen = Vec::new();
+    for Followed { name, .. } in left {
+        seen.extend(cluster.api::<WorkItem>().get_opt(name).await.map_err(Error::of::<WorkItem>(&cluster.namespace, name))?);
+    }
+    Ok(seen)
+}
+
+/// Tells what is new of an item; whether there is nothing more to come.
+fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Telling, output: &mut Output) -> bool {
+    let name = &followed.name;
+    let Some(item) = item else {
+        output.failure(format!("item \"{name}\" was deleted while we waited for it"));
+        return true;
+    };
+    let phase = life::phase(item);
+    let now = match life::agent_of(item) {
+        Some(agent) if phase == Phase::Leased => format!("Leased by {agent}{}", attempt(item)),
+        _ => life::state(item),
+    };
+    if phase.ended() && phase != Phase::Succeeded {
+        let last = life::why(item).filter(|_| life::message(item).is_none()).map(|words| format!(": {words}")).unwrap_or_default();
+        output.failure(format!("item \"{name}\" has not succeeded: {}", printable(&format!("{now}{last}"))));
+        return true;
+    }
+    if now != followed.told {
+        let mut lines = vec![format!("workitem.{GROUP}/{name} {}", printable(&now))];
+        let result = item.status.as_ref().and_then(|status| status.result.as_deref());
+        let result = result.filter(|_| phase.ended() && telling != Telling::AsideWithoutResults);
+        lines.extend(result.into_iter().flat_map(str::lines).map(|line| format!("  {}", printable_line(line))));
+        lines.iter().for_each(|line| match telling {
+            Telling::Aloud => output.line(line),
+            Telling::Aside | Telling::AsideWithoutResults => output.note(line),
+        });
+        followed.told = now;
+    }
+    phase.ended()
+}
+
+/// Which attempt it is, from the second on.
+fn attempt(item: &WorkItem) -> String {
+    let attempts = item.status.as_ref().and_then(|status| status.attempts).filter(|attempts| *attempts > 1);
+    attempts.map(|attempts| format!(" (attempt {attempts})")).unwrap_or_default()
+}
+
+fn waiting(left: &[Followed]) -> String {
+    let named: Vec<String> = left.iter().take(NAMED).map(|one| format!("{} ({})", one.name, one.told)).collect();
+    let more = if left.len() > NAMED { format!(" and {} more", left.len() - NAMED) } else { String::new() };
+    printable(&format!("{}{more}", named.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn item(status: Value) -> WorkItem {
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem", "metadata": {"name": "i", "uid": "u"},
+            "spec": {"queueRef": {"name": "q"}}, "status": status}))
+        .expect("a WorkItem")
+    }
+
+    #[test]
+    fn each_change_is_told_once_and_the_end_with_its_result() {
+        let mut followed = Followed { name: "i".into(), uid: "u".into(), told: String::new() };
+        let mut told = |status: Value| {
+            let mut output = Output::default();
+            let over = tell(&mut followed, Some(&item(status)), Telling::Aloud, &mut output);
+            (over, output.failed, output.out + &output.err)
+        };
+        let leased = json!({"phase": "Leased", "attempts": 2, "lease": {"holder": "p", "agent": "a-1", "leaseTransitions": 2}});
+        assert_eq!(told(json!({})), (false, false, "workitem.spillway.dev/i Pending: nobody has looked at it yet\n".into()));
+        assert_eq!(told(leased.clone()), (false, false, "workitem.spillway.dev/i Leased by a-1 (attempt 2)\n".into()));
+        assert_eq!(told(leased), (false, false, String::new()));
+        let done = json!({"phase": "Succeeded", "result": "two\nli\u{1b}[2Jnes"});
+        assert_eq!(told(done), (true, false, "workitem.spillway.dev/i Succeeded\n  two\n  li\u{fffd}[2Jnes\n".into()));
+        let mut dead = json!({"phase": "DeadLettered", "reason": "TooManyFailures"});
+        assert_eq!(told(dead.clone()), (true, true, "error: item \"i\" has not succeeded: DeadLettered, TooManyFailures\n".into()));
+        dead["attemptHistory"] = json!([{"epoch": 1, "agent": "a-1", "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:00:00Z", "verb": "Fail", "message": "it does\nnot build"}]);
+        let words = "error: item \"i\" has not succeeded: DeadLettered, TooManyFailures: it does not build\n";
+        assert_eq!(told(dead), (true, true, words.into()));
+    }
+
+    #[test]
+    fn where_time_is_up_five_are_named() {
+        let left: Vec<Followed> =
+            (0..7).map(|number| Followed { name: format!("i-{number}"), uid: String::new(), told: "Ready".into() }).collect();
+        assert_eq!(waiting(&left), "i-0 (Ready), i-1 (Ready), i-2 (Ready), i-3 (Ready), i-4 (Ready) and 2 more");
+    }
+}

@@ -1,0 +1,54 @@
+//! The task of an item, read from a file or from standard input. What is too large is not read to its end.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use crate::error::Error;
+
+/// Bytes that are read at most. Larger than any payload may be, so that the size can be told where it is not absurd.
+const READ: u64 = 1 << 20;
+
+/// What a file holds.
+pub fn file(path: &str) -> Result<String, Error> {
+    let file = File::open(path).map_err(|error| Error::Usage(format!("cannot read {path}: {error}")))?;
+    text(path, file)
+}
+
+/// What comes on standard input.
+pub fn stdin() -> Result<String, Error> {
+    text("standard input", io::stdin().lock())
+}
+
+fn text(what: &str, from: impl Read) -> Result<String, Error> {
+    let mut bytes = Vec::new();
+    from.take(READ).read_to_end(&mut bytes).map_err(|error| Error::Usage(format!("cannot read {what}: {error}")))?;
+    if bytes.len() as u64 == READ {
+        return Err(Error::Usage(format!("{what} holds at least {READ} bytes: {}", mend(crate::api::work_queue::MAX_PAYLOAD_BYTES))));
+    }
+    String::from_utf8(bytes).map_err(|_| Error::Usage(format!("{what} is no UTF-8 text: a payload is JSON or text")))
+}
+
+/// What is said of a task that is larger than it may be, in bytes.
+pub fn too_large(size: usize, limit: usize) -> String {
+    format!("the payload has {size} bytes: {}", mend(limit))
+}
+
+fn mend(limit: impl std::fmt::Display) -> String {
+    format!("at most {limit} are taken; put larger input into a repository or a volume and name it in the payload")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_taken_as_it_is_and_all_else_is_refused() {
+        assert_eq!(text("it", "two\nlines\n".as_bytes()).expect("text"), "two\nlines\n");
+        assert!(text("it", &b"\xff"[..]).expect_err("refused").to_string().contains("no UTF-8"));
+        assert!(
+            text("it", io::repeat(b'x')).expect_err("refused").to_string().starts_with("it holds at least 1048576 bytes: at most 16384")
+        );
+        assert!(file("/nowhere/at/all").expect_err("refused").to_string().starts_with("cannot read /nowhere/at/all: "));
+        assert!(too_large(20_000, 16_384).starts_with("the payload has 20000 bytes: at most 16384 are taken"));
+    }
+}

@@ -1,0 +1,322 @@
+//! `release`: gives an item away whose holder's node is dead. Nothing but a person's word can do that before there is proof:
+//! a node that does not answer may still run the agent. Without `--node-is-dead` it only tells what is known.
+//!
+//! The word is on one lease (`spec.releasedEpoch`), written over exactly the version that was looked at: a claim that came
+//! in between is not given away with it.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::life;
+use crate::api::{Agent, GROUP, WorkItem};
+use crate::connect::Cluster;
+use crate::console::{Console, Output};
+use crate::error::Error;
+use crate::find;
+use crate::input;
+use crate::table::{pairs, printable};
+use crate::write::{self, Decision, Done, On};
+use spillway_conversion::work as convert;
+
+/// The taint by which a person vouches that a machine is off.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// Arguments of `release`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(after_help = "Examples:
+  kubectl spillway release bugs-x7k2p                  # who holds it, and where; changes nothing
+  kubectl spillway release bugs-x7k2p --node-is-dead   # the machine is off: give the item to another agent
+
+An item is given back by itself once its agent's pod is proved gone. A node that cannot be reached proves nothing. If the
+machine is off, `kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute` says so for all that ran
+there; `release --node-is-dead` says it for one item.")]
+pub struct Arguments {
+    /// The item
+    #[arg(value_name = "ITEM", value_parser = input::item)]
+    pub item: String,
+    /// The machine on which its agent ran is off, and will not come back with it
+    #[arg(long)]
+    pub node_is_dead: bool,
+    /// Do not ask
+    #[arg(short, long, requires = "node_is_dead")]
+    pub yes: bool,
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeIs {
+    /// It is heard of.
+    Ready,
+    /// It is not.
+    NotReady,
+    /// Somebody has vouched that it is off: all that ran there is given back without a word of ours.
+    OutOfService,
+    /// It is not there any more: the same.
+    Deleted,
+    /// It cannot be read.
+    Unknown,
+}
+
+/// Who holds an item, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// The item.
+    pub item: WorkItem,
+    /// The state of its agent, in words.
+    pub agent: String,
+    /// The agent's pod, in words.
+    pub pod: String,
+    /// The node, where it is known.
+    pub node: Option<String>,
+    /// What is known of that.
+    pub node_is: NodeIs,
+    /// What could not be read, in words.
+    pub unread: Vec<String>,
+}
+
+/// The command: look, ask, write.
+pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
+    let item = super::item(cluster, &arguments.item).await?;
+    held(&item)?;
+    let facts = look(cluster, item).await;
+    if !arguments.node_is_dead {
+        console.show(explained(&facts));
+        return Ok(());
+    }
+    console.show(known(&facts));
+    if !arguments.yes && !console.confirm(&question(&facts))? {
+        return Err(Error::Usage("nothing was released".into()));
+    }
+    let epoch = epoch(&facts.item);
+    let decide = |item: &WorkItem| decide(item, epoch);
+    let mut output = Output::default();
+    match write::settle::<WorkItem>(cluster, "item", &arguments.item, On::Version, decide).await? {
+        Done::Written(_) => output.line(format!("workitem.{GROUP}/{} released: Spillway no longer waits for its agent", arguments.item)),
+        Done::Left(_, words) => output.line(format!("workitem.{GROUP}/{} unchanged: {words}", arguments.item)),
+        Done::Failed(words) => output.failure(printable(&words)),
+    }
+    console.show(output);
+    Ok(())
+}
+
+/// Refuses an item that nobody holds.
+pub fn held(item: &WorkItem) -> Result<(), Error> {
+    let (name, phase) = (item.name_any(), life::phase(item));
+    if phase.held() {
+        return Ok(());
+    }
+    let mend = if phase.redrivable() {
+        "`kubectl spillway redrive` starts it again".to_owned()
+    } else if phase.ended() {
+        "it is over".to_owned()
+    } else {
+        format!("`kubectl spillway explain item/{name}` says what it waits for")
+    };
+    Err(Error::Usage(format!("no agent holds item \"{name}\" ({}): there is nothing to release; {mend}", life::state(item))))
+}
+
+fn epoch(item: &WorkItem) -> i64 {
+    convert::record(item).epoch
+}
+
+/// What is done about an item, of which the lease of `epoch` was looked at.
+pub fn decide(item: &WorkItem, epoch: i64) -> Decision {
+    let record = convert::record(item);
+    if !record.phase.held() {
+        return Decision::Leave(format!("no agent holds it any more ({})", record.phase.name()));
+    }
+    if record.epoch != epoch {
+        return Decision::Refuse(format!(
+            "was given to another agent since we looked ({}), and was not released",
+            record.holder.map(|holder| holder.agent).unwrap_or_default()
+        ));
+    }
+    if convert::spec(item).freed_epoch >= epoch {
+        return Decision::Leave("it was released already, and the operator has not looked at it since".to_owned());
+    }
+    Decision::Write(json!({"releasedEpoch": epoch}))
+}
+
+/// Reads who holds it, and where. What cannot be read is said.
+pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
+    let unknown = || "not known".to_owned();
+    let mut facts = Facts { item, agent: unknown(), pod: unknown(), node: None, node_is: NodeIs::Unknown, unread: Vec::new() };
+    let name = life::agent_of(&facts.item).unwrap_or_default().to_owned();
+    let agent = match cluster.api::<Agent>().get_opt(&name).await.map_err(Error::of::<Agent>(&cluster.namespace, &name)) {
+        Ok(agent) => agent,
+        Err(error) => {
+            facts.unread.push(error.to_string());
+            return facts;
+        }
+    };
+    let Some(agent) = agent else {
+        facts.agent = format!("{name}: it does not exist any more");
+        return facts;
+    };
+    facts.agent = format!("{name}: {}", find::state(&agent));
+    let status = agent.status.clone().unwrap_or_default();
+    facts.node = status.node;
+    if let Some(recorded) = status.pod_ref {
+        match cluster.api::<Pod>().get_opt(&recorded.name).await {
+            Ok(pod) => {
+                let pod = pod.filter(|pod| pod.uid().as_deref() == Some(&recorded.uid));
+                facts.pod = format!("{}: {}", recorded.name, pod.as_ref().map_or_else(|| "its object is gone".to_owned(), pod_words));
+                facts.node = pod.and_then(|pod| pod.spec).and_then(|spec| spec.node_name).or(facts.node);
+            }
+            Err(error) => facts.unread.push(Error::of::<Pod>(&cluster.namespace, &recorded.name)(error).to_string()),
+        }
+    }
+    if let Some(node) = facts.node.clone() {
+        match Api::<Node>::all(cluster.client.clone()).get_opt(&node).await {
+            Ok(found) => facts.node_is = found.as_ref().map_or(NodeIs::Deleted, node_is),
+            Err(error) => facts.unread.push(Error::of::<Node>(&cluster.namespace, &node)(error).to_string()),
+        }
+    }
+    facts
+}
+
+fn pod_words(pod: &Pod) -> String {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("no phase");
+    let leaving = if pod.metadata.deletion_timestamp.is_some() { ", being deleted" } else { "" };
+    format!("{phase}{leaving}")
+}
+
+/// What a node says of itself.
+pub fn node_is(node: &Node) -> NodeIs {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    if taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE) {
+        return NodeIs::OutOfService;
+    }
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").is_some_and(|ready| ready.status == "True");
+    if ready { NodeIs::Ready } else { NodeIs::NotReady }
+}
+
+fn node_words(facts: &Facts) -> String {
+    let Some(node) = &facts.node else { return "not known".to_owned() };
+    let words = match facts.node_is {
+        NodeIs::Ready => "Ready",
+        NodeIs::NotReady => "not Ready",
+        NodeIs::OutOfService => "marked as out of service",
+        NodeIs::Deleted => "deleted",
+        NodeIs::Unknown => "its state is not known",
+    };
+    format!("{node}: {words}")
+}
+
+/// What is known, one thing a line, and a warning where it speaks against a release.
+pub fn known(facts: &Facts) -> Output {
+    let mut output = Output::default();
+    output.note(format!("WorkItem {}: {}, epoch {}", facts.item.name_any(), printable(&life::state(&facts.item)), epoch(&facts.item)));
+    let lines = [("Agent", facts.agent.clone()), ("Pod", facts.pod.clone()), ("Node", node_words(facts))];
+    output.err.push_str(&pairs(&lines));
+    facts.unread.iter().for_each(|words| output.note(format!("note: not all could be read: {}", printable(words))));
+    match facts.node_is {
+        NodeIs::Ready => output.note(format!(
+            "WARNING: node {} IS READY. It is not dead: the agent most likely still works on this item, and a second one would work on it beside it.",
+            facts.node.as_deref().unwrap_or_default()
+        )),
+        NodeIs::OutOfService | NodeIs::Deleted => {
+            output.note("note: that is proof already: the item is given back by itself within moments");
+        }
+        NodeIs::NotReady | NodeIs::Unknown => {}
+    }
+    output
+}
+
+/// What is known, and what a release would be: the answer without `--node-is-dead`, which has changed nothing.
+pub fn explained(facts: &Facts) -> Output {
+    let mut output = known(facts);
+    let name = facts.item.name_any();
+    output.note(
+        "The item is given back by itself when its agent ends it, or when its agent's pod is proved gone. A node that cannot be reached",
+    );
+    output.note("proves nothing: the agent may still run there.");
+    output.note("--node-is-dead says, for this item, that the machine is off and will not come back with it: the item then goes to");
+    output.note("another agent without waiting for proof, and counts one loss. If the machine does come back, two agents work on it for");
+    output.note("a while; only the second one's finish counts, but both may have pushed or sent something.");
+    output.failure(format!("nothing was released: if the machine is off, run `kubectl spillway release {name} --node-is-dead`"));
+    output
+}
+
+/// What to ask before it is done.
+pub fn question(facts: &Facts) -> String {
+    let name = facts.item.name_any();
+    let node = facts.node.as_deref().unwrap_or("of its agent");
+    match facts.node_is {
+        NodeIs::Ready => format!("Node {node} is READY. Release item {name} all the same, so that two agents may work on it?"),
+        NodeIs::NotReady | NodeIs::OutOfService | NodeIs::Deleted | NodeIs::Unknown => {
+            format!("Is the machine {node} off, so that item {name} can be given to another agent?")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn item(phase: &str, epoch: i64, spec: &Value) -> WorkItem {
+        let mut all = json!({"queueRef": {"name": "q"}});
+        spec.as_object().into_iter().flatten().for_each(|(key, value)| all[key] = value.clone());
+        serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem", "metadata": {"name": "i"}, "spec": all,
+            "status": {"phase": phase, "lease": {"holder": "pod", "agent": "a-1", "leaseTransitions": epoch}}}))
+        .expect("a WorkItem")
+    }
+    fn facts(node_is: NodeIs) -> Facts {
+        Facts {
+            item: item("Leased", 3, &json!({})),
+            agent: "a-1: Stale".into(),
+            pod: "a-1: Running".into(),
+            node: Some("k".into()),
+            node_is,
+            unread: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_the_lease_that_was_looked_at_is_released() {
+        assert_eq!(decide(&item("Leased", 3, &json!({})), 3), Decision::Write(json!({"releasedEpoch": 3})));
+        assert_eq!(decide(&item("Cancelling", 3, &json!({"releasedEpoch": 2})), 3), Decision::Write(json!({"releasedEpoch": 3})));
+        assert!(matches!(decide(&item("Paused", 3, &json!({"releasedEpoch": 3})), 3), Decision::Leave(_)));
+        assert!(matches!(decide(&item("Leased", 4, &json!({})), 3), Decision::Refuse(words) if words.contains("another agent")));
+        assert_eq!(decide(&item("Ready", 3, &json!({})), 3), Decision::Leave("no agent holds it any more (Ready)".into()));
+    }
+
+    #[test]
+    fn what_nobody_holds_cannot_be_released() {
+        let refused = |phase: &str| held(&item(phase, 3, &json!({}))).expect_err("refused").to_string();
+        assert!(held(&item("Leased", 3, &json!({}))).is_ok() && held(&item("Paused", 3, &json!({}))).is_ok());
+        assert!(refused("Ready").ends_with("`kubectl spillway explain item/i` says what it waits for"));
+        assert!(refused("DeadLettered").ends_with("`kubectl spillway redrive` starts it again"));
+        assert!(refused("Succeeded").ends_with("it is over"));
+    }
+
+    #[test]
+    fn a_node_is_what_it_says_unless_a_person_vouches() {
+        let node = |taints: Value, ready: &str| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": "k"}, "spec": {"taints": taints}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+                .expect("a node")
+        };
+        assert_eq!(node_is(&node(json!([]), "True")), NodeIs::Ready);
+        assert_eq!(node_is(&node(json!([]), "Unknown")), NodeIs::NotReady);
+        assert_eq!(node_is(&node(json!([{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]), "True")), NodeIs::OutOfService);
+    }
+
+    #[test]
+    fn a_node_that_is_ready_is_warned_of() {
+        let told = known(&facts(NodeIs::Ready)).err;
+        assert!(
+            told.starts_with(
+                "WorkItem i: Leased, epoch 3\n  Agent  a-1: Stale\n  Pod    a-1: Running\n  Node   k: Ready\nWARNING: node k IS READY."
+            ),
+            "{told}"
+        );
+        assert!(question(&facts(NodeIs::Ready)).starts_with("Node k is READY. Release item i all the same"));
+        assert_eq!(question(&facts(NodeIs::NotReady)), "Is the machine k off, so that item i can be given to another agent?");
+        assert!(!known(&facts(NodeIs::NotReady)).err.contains("WARNING"));
+        let without = explained(&facts(NodeIs::NotReady));
+        assert!(without.failed && without.err.contains("--node-is-dead says"), "{without:?}");
+    }
+}

@@ -1,0 +1,323 @@
+//! `submit`: makes items, and waits for them where asked to.
+//!
+//! An item with a key is named by the key: that it is made once, however often it is submitted, is the API server's work.
+//! A create whose answer was lost is not repeated by itself: without a name it would make a second item.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::{follow, life, payload};
+use crate::api::names::{self, managers};
+use crate::api::shared::LocalRef;
+use crate::api::work_item::{Dependency, DependencyCondition};
+use crate::api::work_queue::MAX_PAYLOAD_BYTES;
+use crate::api::{GROUP, WorkItem, WorkItemSpec, WorkQueue};
+use crate::connect::Cluster;
+use crate::console::{self, Console, Output};
+use crate::error::Error;
+use crate::input::{self, When};
+use crate::table::printable;
+
+/// Arguments of `submit`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(
+    override_usage = "kubectl spillway submit [OPTIONS] [QUEUE] [-]",
+    after_help = "Examples:
+  kubectl spillway submit bugs --payload 'mend issue 7'
+  kubectl spillway submit bugs -f task.json --priority 10 --deadline 2h
+  git diff | kubectl spillway submit reviews - --dedup-key \"$(git rev-parse HEAD)\"
+  kubectl spillway submit --type bug --payload 'mend issue 7'     # the queue that accepts the type
+  kubectl spillway submit bugs --count 20 --payload 'translate chapter {}' --group book
+  kubectl spillway submit bugs --after bugs-x7k2p --payload 'then this' --wait --timeout 1h
+
+An item is not changed once it is submitted. `kubectl spillway explain item/NAME` says what it waits for."
+)]
+pub struct Arguments {
+    /// The queue [default: the one that accepts the type]; `-`: the task is on standard input
+    #[arg(value_name = "QUEUE", num_args = 0..=2, value_parser = word)]
+    pub words: Vec<Word>,
+    /// The queue, as other commands name it
+    #[arg(long, value_name = "QUEUE", value_parser = input::queue)]
+    pub queue: Option<String>,
+    /// The file that holds the task; `-`: standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "payload")]
+    pub file: Option<String>,
+    /// The task itself, JSON or text
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub payload: Option<String>,
+    /// What kind of work it is
+    #[arg(long = "type", value_name = "TYPE", value_parser = input::label)]
+    pub type_: Option<String>,
+    /// The higher the sooner, within its queue [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1_000_000..=1_000_000))]
+    pub priority: Option<i32>,
+    /// Items of one group can be cancelled together
+    #[arg(long)]
+    pub group: Option<String>,
+    /// Items of one key are limited together (spec.concurrency.maxLeasedPerKey of the queue)
+    #[arg(long, value_name = "KEY")]
+    pub concurrency_key: Option<String>,
+    /// At most one item of a key exists: a second one is refused as a duplicate
+    #[arg(long, value_name = "KEY", conflicts_with = "name")]
+    pub dedup_key: Option<String>,
+    /// Only after this item has succeeded; may be given again
+    #[arg(long, value_name = "ITEM", value_parser = input::item)]
+    pub after: Vec<String>,
+    /// Not before this time, or so long from now: 2026-11-22T18:00:00Z, 30m
+    #[arg(long, value_name = "TIME", value_parser = input::when)]
+    pub not_before: Option<When>,
+    /// Not after this time, or so long from now; work in progress is ended then
+    #[arg(long, value_name = "TIME", value_parser = input::when)]
+    pub deadline: Option<When>,
+    /// Its name [default: the queue's, and five characters]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Make so many; `{}` in the payload, the keys and the name is the number, from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub count: Option<u32>,
+    /// Wait until they have ended, and tell what happens to them
+    #[arg(long, conflicts_with = "dry_run")]
+    pub wait: bool,
+    /// How long to wait [default: for ever]
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = input::duration)]
+    pub timeout: Option<Duration>,
+    /// How to write what was made
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// Have the API server check it, and store nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// A word of the command: the queue, or that the task is on standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The queue.
+    Queue(String),
+    /// `-`.
+    Stdin,
+}
+
+fn word(text: &str) -> Result<Word, String> {
+    if text == "-" { Ok(Word::Stdin) } else { input::queue(text).map(Word::Queue) }
+}
+
+/// How items are written; none: a line each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Only kind and name
+    Name,
+    /// The objects, as JSON
+    Json,
+    /// The objects, as YAML
+    Yaml,
+}
+
+/// Where the task comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// There is none.
+    Nothing,
+    /// It was given.
+    Text(String),
+    /// A file.
+    File(String),
+    /// Standard input.
+    Stdin,
+}
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The namespace.
+    pub namespace: String,
+    /// Nothing was stored.
+    pub dry_run: bool,
+    /// The items, as they are stored.
+    pub items: Vec<WorkItem>,
+    /// What is to be known beside, in words.
+    pub notes: Vec<String>,
+    /// What failed, in words.
+    pub failures: Vec<String>,
+}
+
+/// The command: read the task, make items, wait.
+pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
+    let (queue, source) = parts(arguments)?;
+    let task = match source {
+        Source::Nothing => String::new(),
+        Source::Text(text) => text,
+        Source::File(file) => payload::file(&file)?,
+        Source::Stdin => payload::stdin()?,
+    };
+    let report = run(cluster, arguments, queue.as_deref(), &task, Timestamp::now()).await?;
+    console.show(render(&report, arguments.output)?);
+    if arguments.wait && !report.items.is_empty() {
+        let telling = if arguments.output.is_some() { follow::Telling::Aside } else { follow::Telling::Aloud };
+        follow::run(cluster, &report.items, arguments.timeout, telling, console, console::interrupted()).await?;
+    }
+    Ok(())
+}
+
+/// The queue and the source of the task.
+pub fn parts(arguments: &Arguments) -> Result<(Option<String>, Source), Error> {
+    let Arguments { words, queue: named, file, payload: text, type_, name, dedup_key, count, .. } = arguments;
+    let refuse = |text: &str| Err(Error::Usage(text.to_owned()));
+    let positional: Vec<&String> = words.iter().filter_map(|word| if let Word::Queue(name) = word { Some(name) } else { None }).collect();
+    let stdin = words.len() - positional.len() + usize::from(file.as_deref() == Some("-"));
+    let given = stdin + usize::from(file.as_deref().is_some_and(|file| file != "-")) + usize::from(text.is_some());
+    let queues: Vec<&String> = positional.into_iter().chain(named).collect();
+    if queues.len() > 1 {
+        return refuse("one queue can be named; what is the other word? (a task is given by --payload, -f FILE or -)");
+    }
+    if queues.is_empty() && type_.is_none() {
+        return refuse("say where the item goes: a QUEUE, or --type TYPE for the queue that accepts it");
+    }
+    if given > 1 {
+        return refuse("give the task once: --payload TEXT, -f FILE, or - for standard input");
+    }
+    let numbered = |text: &Option<String>| text.as_ref().is_none_or(|text| text.contains("{}"));
+    if count.is_some_and(|count| count > 1) && !(numbered(name) && numbered(dedup_key)) {
+        return refuse("--name and --dedup-key of more than one item need {} in them, which stands for the number");
+    }
+    let source = match (text, file) {
+        _ if stdin > 0 => Source::Stdin,
+        (Some(text), _) => Source::Text(text.clone()),
+        (None, Some(file)) => Source::File(file.clone()),
+        (None, None) => Source::Nothing,
+    };
+    Ok((queues.first().map(|name| (*name).clone()), source))
+}
+
+/// Makes the items. What stops one stops those after it, but for a duplicate.
+pub async fn run(cluster: &Cluster, arguments: &Arguments, queue: Option<&str>, task: &str, now: Timestamp) -> Result<Report, Error> {
+    let mut report = Report {
+        namespace: cluster.namespace.clone(),
+        dry_run: arguments.dry_run,
+        items: Vec::new(),
+        notes: Vec::new(),
+        failures: Vec::new(),
+    };
+    let limit = match queue {
+        Some(name) => {
+            let known = known_queue(cluster, name).await?;
+            report.notes.extend(known.as_ref().filter(|queue| queue.spec.suspend == Some(true)).map(|_| {
+                format!("queue {name} is paused and gives nothing out: `kubectl spillway resume queue/{name} -n {}`", cluster.namespace)
+            }));
+            known.and_then(|queue| queue.spec.limits).and_then(|limits| limits.max_item_bytes).unwrap_or(MAX_PAYLOAD_BYTES)
+        }
+        None => MAX_PAYLOAD_BYTES,
+    };
+    let items = (1..=arguments.count.unwrap_or(1)).map(|number| build(arguments, queue, task, number, limit, now));
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    let params = PostParams { dry_run: arguments.dry_run, field_manager: Some(managers::PLUGIN.to_owned()) };
+    for item in items {
+        let name = item.metadata.name.clone().unwrap_or_default();
+        let duplicate = item.spec.dedup_key.is_some();
+        match cluster.api::<WorkItem>().create(&params, &item).await.map_err(Error::of::<WorkItem>(&cluster.namespace, &name)) {
+            Ok(made) => report.items.push(made),
+            Err(Error::Exists { .. }) if duplicate => report.failures.push(twin(cluster, &name).await),
+            Err(error) if report.items.is_empty() && report.failures.is_empty() => return Err(error),
+            Err(error) => {
+                report.failures.push(error.to_string());
+                break;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// The queue; none where its user may not look at it.
+async fn known_queue(cluster: &Cluster, name: &str) -> Result<Option<WorkQueue>, Error> {
+    match super::queue(cluster, name).await {
+        Ok(queue) => Ok(Some(queue)),
+        Err(Error::Server { .. }) => Ok(None), // who may only submit may still submit
+        Err(error) => Err(error),
+    }
+}
+
+/// What is said of an item whose key is taken.
+async fn twin(cluster: &Cluster, name: &str) -> String {
+    let phase = match super::item(cluster, name).await {
+        Ok(item) => life::phase(&item).name().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    format!("Duplicate: item \"{name}\" has this --dedup-key already ({phase}); it was not submitted again")
+}
+
+/// The item to make. `number` is its place among those of one command.
+fn build(arguments: &Arguments, queue: Option<&str>, task: &str, number: u32, limit: i32, now: Timestamp) -> Result<WorkItem, Error> {
+    let filled = |text: &str| if arguments.count.is_some() { text.replace("{}", &number.to_string()) } else { text.to_owned() };
+    let task = filled(task);
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    if task.len() > most {
+        return Err(Error::Usage(payload::too_large(task.len(), most)));
+    }
+    let dedup_key = arguments.dedup_key.as_deref().map(filled);
+    let keyed = dedup_key.as_ref().map(|key| format!("item-{}", names::short_hash(&["item", "dedup", key], 16)));
+    let name = keyed.or_else(|| arguments.name.as_deref().map(filled));
+    if let Some(name) = &name {
+        input::object(name).map_err(|words| Error::Usage(format!("--name {name:?}: {words}")))?;
+    }
+    let not_before = arguments.not_before.map(|when| when.time(now));
+    let deadline = arguments.deadline.map(|when| when.time(now));
+    if let Some(deadline) = deadline.filter(|deadline| *deadline <= not_before.unwrap_or(now).max(now)) {
+        return Err(Error::Usage(format!("--deadline {deadline} is over before the item could be given out")));
+    }
+    let after =
+        arguments.after.iter().map(|name| Dependency { name: name.clone(), queue: None, condition: DependencyCondition::Succeeded });
+    Ok(WorkItem {
+        metadata: ObjectMeta {
+            generate_name: name.is_none().then(|| format!("{}-", queue.unwrap_or("item"))),
+            name,
+            namespace: None,
+            ..ObjectMeta::default()
+        },
+        spec: WorkItemSpec {
+            queue_ref: queue.map(|name| LocalRef { name: name.to_owned() }),
+            type_: arguments.type_.clone(),
+            priority: arguments.priority.unwrap_or(0),
+            group: arguments.group.clone(),
+            concurrency_key: arguments.concurrency_key.as_deref().map(filled),
+            dedup_key,
+            payload: task,
+            submit_time: Some(MicroTime(now)),
+            not_before_time: not_before.map(Time),
+            deadline_time: deadline.map(Time),
+            depends_on: Some(after.collect::<Vec<_>>()).filter(|after| !after.is_empty()),
+            ..WorkItemSpec::default()
+        },
+        status: None,
+    })
+}
+
+/// What was made, as it was asked for.
+pub fn render(report: &Report, format: Option<Format>) -> Result<Output, Error> {
+    let Report { namespace: _, dry_run, items, notes, failures } = report;
+    let mut output = Output::default();
+    let object = || match items.as_slice() {
+        [one] => json!(one),
+        many => json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": many}),
+    };
+    match format {
+        Some(Format::Json) => output.line(serde_json::to_string_pretty(&object()).map_err(|error| Error::Format(error.to_string()))?),
+        Some(Format::Yaml) => output.out = serde_saphyr::to_string(&object()).map_err(|error| Error::Format(error.to_string()))?,
+        Some(Format::Name) => items.iter().for_each(|item| output.line(format!("workitem.{GROUP}/{}", item.name_any()))),
+        None => {
+            let how = if *dry_run { " (server dry run)" } else { "" };
+            items.iter().for_each(|item| output.line(format!("workitem.{GROUP}/{} submitted{how}", item.name_any())));
+        }
+    }
+    notes.iter().for_each(|words| output.note(format!("note: {}", printable(words))));
+    failures.iter().for_each(|words| output.failure(printable(words)));
+    Ok(output)
+}
+
+#[cfg(test)]
+#[path = "submit_tests.rs"]
+mod tests;

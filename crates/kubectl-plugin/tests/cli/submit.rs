@@ -1,0 +1,139 @@
+//! `submit`: what is made, what a taken key means, what is told while waiting.
+
+use super::*;
+use kubectl_spillway::work::{follow, submit};
+
+fn arguments() -> submit::Arguments {
+    submit::Arguments { words: vec![submit::Word::Queue("q".into())], ..submit::Arguments::default() }
+}
+
+fn now() -> jiff::Timestamp {
+    "2026-01-01T00:00:00Z".parse().expect("a time")
+}
+
+#[tokio::test]
+async fn submit_looks_at_the_queue_and_makes_an_item_of_it() {
+    let (cluster, mut server) = fake();
+    let asked = submit::Arguments { priority: Some(3), group: Some("g".into()), ..arguments() };
+    let talk =
+        async { (server.answer(200, queue(json!({"suspend": true}))).await, server.answer(201, item("q-abcde", Value::Null)).await) };
+    let (report, (read, made)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "do it", now()), talk);
+    assert_eq!((read.line, made.line), (format!("GET {QUEUES}/q"), format!("POST {ITEMS}?&fieldManager=kubectl-spillway")));
+    assert_eq!(made.body["metadata"], json!({"generateName": "q-"}));
+    assert_eq!(
+        made.body["spec"],
+        json!({"queueRef": {"name": "q"}, "priority": 3, "group": "g", "payload": "do it", "submitTime": "2026-01-01T00:00:00.000000Z", "onDependencyFailure": "Cancel"})
+    );
+    assert_eq!(made.body.get("status"), None);
+    let told = submit::render(&report.expect("a report"), None).expect("text");
+    assert_eq!(told.out, "workitem.spillway.dev/q-abcde submitted\n");
+    assert_eq!(told.err, "note: queue q is paused and gives nothing out: `kubectl spillway resume queue/q -n n`\n");
+}
+
+#[tokio::test]
+async fn submit_of_a_type_alone_reads_nothing_and_a_dry_run_stores_nothing() {
+    let (cluster, mut server) = fake();
+    let asked = submit::Arguments { words: Vec::new(), type_: Some("bug".into()), dry_run: true, ..submit::Arguments::default() };
+    let (report, made) = tokio::join!(submit::run(&cluster, &asked, None, "", now()), server.answer(201, item("item-abcde", Value::Null)));
+    assert_eq!(made.line, format!("POST {ITEMS}?&dryRun=All&fieldManager=kubectl-spillway"));
+    assert_eq!((&made.body["metadata"], &made.body["spec"]["type"]), (&json!({"generateName": "item-"}), &json!("bug")));
+    let told = submit::render(&report.expect("a report"), None).expect("text");
+    assert_eq!(told.out, "workitem.spillway.dev/item-abcde submitted (server dry run)\n");
+}
+
+#[tokio::test]
+async fn a_key_that_is_taken_is_a_duplicate_and_says_of_what() {
+    let (cluster, mut server) = fake();
+    let asked = submit::Arguments { dedup_key: Some("k".into()), ..arguments() };
+    let talk = async {
+        server.answer(200, queue(json!({}))).await;
+        let made = server.answer(409, refusal(409, "AlreadyExists", "m", "workitems", "item-x")).await;
+        (made, server.answer(200, leased("item-x")).await)
+    };
+    let (report, (made, read)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "", now()), talk);
+    let name = made.body["metadata"]["name"].as_str().expect("a name").to_owned();
+    assert!(name.starts_with("item-") && name.len() == 21, "{name}");
+    assert_eq!((made.body["spec"]["dedupKey"].as_str(), read.line), (Some("k"), format!("GET {ITEMS}/{name}")));
+    let told = submit::render(&report.expect("a report"), None).expect("text");
+    assert_eq!(told.err, format!("error: Duplicate: item \"{name}\" has this --dedup-key already (Leased); it was not submitted again\n"));
+    assert!(told.failed && told.out.is_empty());
+}
+
+#[tokio::test]
+async fn many_items_are_numbered_and_what_stops_one_stops_the_rest() {
+    let (cluster, mut server) = fake();
+    let asked = submit::Arguments { count: Some(3), name: Some("c-{}".into()), ..arguments() };
+    let talk = async {
+        server.answer(403, refusal(403, "Forbidden", "no queues for you", "workqueues", "q")).await;
+        let first = server.answer(201, item("c-1", Value::Null)).await;
+        (first, server.answer(403, refusal(403, "Forbidden", "quota", "workitems", "c-2")).await)
+    };
+    let (report, (first, second)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "chapter {}", now()), talk);
+    let made = |seen: &Seen| (seen.body["metadata"]["name"].clone(), seen.body["spec"]["payload"].clone());
+    assert_eq!((made(&first), made(&second)), ((json!("c-1"), json!("chapter 1")), (json!("c-2"), json!("chapter 2"))));
+    let told = submit::render(&report.expect("a report"), Some(submit::Format::Name)).expect("text");
+    assert_eq!((told.out.as_str(), told.err.as_str()), ("workitem.spillway.dev/c-1\n", "error: from server (Forbidden): quota\n"));
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_goes_nowhere_is_not_sent() {
+    let (cluster, mut server) = fake();
+    let asked = arguments();
+    let (report, _) = tokio::join!(
+        submit::run(&cluster, &asked, Some("q"), "12345", now()),
+        server.answer(200, queue(json!({"limits": {"maxItemBytes": 4}})))
+    );
+    assert!(report.expect_err("refused").to_string().starts_with("the payload has 5 bytes: at most 4 are taken"));
+    let (report, _) = tokio::join!(
+        submit::run(&cluster, &asked, Some("q"), "", now()),
+        server.answer(404, refusal(404, "NotFound", "m", "workqueues", "q"))
+    );
+    assert!(matches!(report, Err(Error::NotFound { .. })), "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_are_followed_to_their_end() {
+    let (cluster, mut server) = fake();
+    let made = serde_json::from_value(item("i", Value::Null)).expect("an item");
+    let mut heard = Heard::default();
+    let talk = async {
+        server.answer(200, item("i", json!({"phase": "Ready"}))).await;
+        server.answer(200, leased("i")).await;
+        server.answer(200, leased("i")).await;
+        server.answer(200, item("i", json!({"phase": "Succeeded", "result": "merged"}))).await.line
+    };
+    let items = [made];
+    let (ended, line) = tokio::join!(follow::run(&cluster, &items, None, follow::Telling::Aloud, &mut heard, std::future::pending()), talk);
+    assert!(ended.is_ok() && !heard.told.failed, "{ended:?}");
+    assert_eq!(line, format!("GET {ITEMS}/i"));
+    assert_eq!(
+        heard.told.out,
+        "workitem.spillway.dev/i Ready\nworkitem.spillway.dev/i Leased by a\nworkitem.spillway.dev/i Succeeded\n  merged\n"
+    );
+    let mut heard = Heard::default();
+    let talk = server.answer(200, item("i", json!({"phase": "Failed", "reason": "FailureRule"})));
+    let (ended, _) = tokio::join!(follow::run(&cluster, &items, None, follow::Telling::Aloud, &mut heard, std::future::pending()), talk);
+    assert!(ended.is_ok() && heard.told.failed, "{ended:?}");
+    assert_eq!(heard.told.err, "error: item \"i\" has not succeeded: Failed, FailureRule\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_when_time_is_up_or_its_user_goes() {
+    let (cluster, mut server) = fake();
+    let items = [serde_json::from_value(item("i", Value::Null)).expect("an item")];
+    let mut heard = Heard::default();
+    let waited =
+        follow::run(&cluster, &items, Some(Duration::from_millis(100)), follow::Telling::Aside, &mut heard, std::future::pending());
+    let (ended, _) = tokio::join!(waited, server.answer(200, leased("i")));
+    assert_eq!(ended.expect_err("late").to_string(), "not ended in time, and still to be done: i (Leased by a)");
+    assert_eq!(
+        (heard.told.out.as_str(), heard.told.err.as_str()),
+        ("", "workitem.spillway.dev/i Leased by a\n"),
+        "standard output is for something else"
+    );
+    let mut heard = Heard::default();
+    let gone = tokio::time::sleep(Duration::from_millis(50));
+    let (ended, _) =
+        tokio::join!(follow::run(&cluster, &items, None, follow::Telling::Aloud, &mut heard, gone), server.answer(200, leased("i")));
+    assert!(ended.expect_err("interrupted").to_string().starts_with("no longer waiting; the work goes on"), "{:?}", heard.told);
+}
