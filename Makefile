@@ -15,7 +15,7 @@ STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --targe
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
 
-.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint deny supply-chain unit fuzz fuzz-night h2spec chart e2e clients bench bench-ledger
+.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint cli-portable deny supply-chain unit fuzz fuzz-night h2spec chart e2e clients bench bench-ledger
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -87,6 +87,10 @@ h2spec: toolchain $(TOOLS)/bin/h2spec ## conformance of the gateway's listener w
 # A program in Go, which the cluster's build needs too; its versions are pinned by the module.
 $(TOOLS)/bin/h2spec: tests/h2spec/go.mod tests/h2spec/go.sum
 	cd tests/h2spec && PATH="$$PATH:/usr/local/go/bin" go build -o "$@" github.com/summerwind/h2spec/cmd/h2spec
+
+# Needs rustup, and PyPI for a C compiler that knows macOS and Windows: not part of `make test`.
+cli-portable: toolchain ## the plugin and its tests, compiled for macOS and Windows; PLATFORMS="x86_64-apple-darwin ..." for some only
+	tests/portable/run.sh $(PLATFORMS)
 
 fuzz: toolchain ## run each fuzz target for FUZZ_SECONDS (60), two at a time, from the corpus in fuzz/corpus
 	fuzz/run.sh

@@ -2,7 +2,7 @@
 //! `kubectl attach`, under the same kubeconfig, context and user; it must not carry the session itself.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
+use std::io;
 use std::process::Command;
 
 use kube::ResourceExt as _;
@@ -170,15 +170,31 @@ fn attach_arguments(session: &Session, connect: &ConnectArguments) -> Vec<OsStri
     arguments
 }
 
-/// Becomes kubectl. Comes back only if that cannot be done.
+/// Hands over to kubectl, and ends as it ends. Comes back only if it cannot be started.
 pub fn attach(session: &Session, connect: &ConnectArguments) -> Error {
-    let error = Command::new(KUBECTL).args(attach_arguments(session, connect)).exec();
+    let error = hand_over(Command::new(KUBECTL).args(attach_arguments(session, connect)));
     Error::Usage(match error.kind() {
-        std::io::ErrorKind::NotFound => {
+        io::ErrorKind::NotFound => {
             format!("{KUBECTL} is not on the PATH, and it carries the session: install it, or add its folder to PATH")
         }
         _ => format!("cannot start {KUBECTL}: {error}"),
     })
+}
+
+/// Becomes the program: its signals, its terminal and its exit code are its own.
+#[cfg(unix)]
+fn hand_over(command: &mut Command) -> io::Error {
+    use std::os::unix::process::CommandExt as _;
+    command.exec()
+}
+
+/// Waits for the program and ends with its exit code: elsewhere than on Unix no process becomes another program.
+#[cfg(not(unix))]
+fn hand_over(command: &mut Command) -> io::Error {
+    match command.status() {
+        Ok(status) => std::process::exit(status.code().unwrap_or(1)),
+        Err(error) => error,
+    }
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ fn all() -> Vec<Example> {
     files(&root().join("config"), &[".yaml", ".md"], &mut samples);
     files(&root().join("charts"), &[".yaml"], &mut samples);
     let text = |path: &PathBuf| fs::read_to_string(path).expect("a text");
-    let place = |path: &PathBuf| path.strip_prefix(root()).expect("below the root").display().to_string();
+    let place =
+        |path: &PathBuf| path.strip_prefix(root()).expect("below the root").display().to_string().replace(std::path::MAIN_SEPARATOR, "/");
     let mut examples: Vec<Example> = pages.iter().flat_map(|path| of_text(&place(path), &text(path), true)).collect();
     examples.extend(samples.iter().flat_map(|path| of_text(&place(path), &text(path), false)));
     for command in Arguments::command().get_subcommands() {

@@ -144,11 +144,12 @@ pub enum Command {
   source <(kubectl-spillway completion bash)
   kubectl-spillway completion zsh > \"${fpath[1]}/_kubectl-spillway\"
   kubectl-spillway completion fish > ~/.config/fish/completions/kubectl-spillway.fish
+  kubectl-spillway completion powershell | Out-String | Invoke-Expression
 
 The script completes the program's own name, kubectl-spillway.")]
     Completion {
         /// For which shell
-        #[arg(value_parser = clap::builder::PossibleValuesParser::new(["bash", "zsh", "fish"]))]
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(["bash", "zsh", "fish", "powershell"]))]
         shell: String,
     },
     /// Print the version of this plugin
@@ -429,7 +430,7 @@ mod tests {
             ("top queues p", "unexpected argument"),
             ("top p queues", "cannot be used with"),
             ("top --sort heat", "possible values: name, phase, age, tokens, activity"),
-            ("completion tcsh", "possible values: bash, zsh, fish"),
+            ("completion tcsh", "possible values: bash, zsh, fish, powershell"),
         ];
         for (line, words) in lines {
             let error = parse(line).expect_err(line).to_string();
@@ -439,7 +440,7 @@ mod tests {
 
     #[test]
     fn every_shell_gets_a_script() {
-        for shell in ["bash", "zsh", "fish"] {
+        for shell in ["bash", "zsh", "fish", "powershell"] {
             assert!(completion(shell).expect(shell).out.contains(PROGRAM), "{shell}");
         }
     }

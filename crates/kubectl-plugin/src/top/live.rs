@@ -11,11 +11,11 @@ use futures::future::OptionFuture;
 use jiff::Timestamp;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::state::{Key, State};
+use super::stop_signals::StopSignals;
 use super::{Subject, view};
 use crate::connect::Cluster;
 use crate::error::Error;
@@ -30,7 +30,7 @@ type Look<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
 
 /// Shows `snapshot`, and what later looks find, until its user leaves.
 pub async fn run<S: Subject>(cluster: &Cluster, subject: &S, sort: S::Sort, every: Duration, snapshot: S::Snapshot) -> Result<(), Error> {
-    let mut signals = Signals::new().map_err(|error| terminal_error(&error))?;
+    let mut signals = StopSignals::listen().map_err(|error| terminal_error(&error))?;
     let mut screen = Screen::open().map_err(|error| terminal_error(&error))?;
     // The terminal is given back before anything is said: `screen` is dropped first.
     let result = session((&mut screen.terminal, &mut signals), cluster, subject, (sort, every), snapshot).await;
@@ -39,7 +39,7 @@ pub async fn run<S: Subject>(cluster: &Cluster, subject: &S, sort: S::Sort, ever
 }
 
 async fn session<S: Subject>(
-    (terminal, signals): (&mut DefaultTerminal, &mut Signals),
+    (terminal, signals): (&mut DefaultTerminal, &mut StopSignals),
     cluster: &Cluster,
     subject: &S,
     (sort, every): (S::Sort, Duration),
@@ -166,24 +166,6 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-    }
-}
-
-/// What else ends the session.
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]))
-    }
-
-    async fn any(&mut self) {
-        let Self([interrupt, terminate, hangup]) = self;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
     }
 }
 

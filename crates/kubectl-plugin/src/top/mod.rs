@@ -7,6 +7,7 @@
 //! | [`state`] | what its user chose: sort order, pause, scrolling; keys to choices. Pure |
 //! | [`view`] | a sheet of rows, size and state to lines. Pure |
 //! | [`live`] | the screen: draws, reads keys, looks again, and gives the terminal back however it ends |
+//! | `stop_signals` | what ends it from outside, on Unix and on Windows |
 //!
 //! Each look is a list from the API server's cache, which costs it little; nothing is watched.
 
@@ -15,6 +16,7 @@ pub mod live;
 pub mod pools;
 pub mod queues;
 pub mod state;
+mod stop_signals;
 pub mod view;
 
 use std::time::Duration;

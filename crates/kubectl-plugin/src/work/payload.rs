@@ -7,6 +7,8 @@ use crate::error::Error;
 
 /// Bytes that are read at most. Larger than any payload may be, so that the size can be told where it is not absurd.
 const READ: u64 = 1 << 20;
+/// U+FEFF in UTF-8, at the beginning of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What a file holds.
 pub fn file(path: &str) -> Result<String, Error> {
@@ -25,6 +27,8 @@ fn text(what: &str, from: impl Read) -> Result<String, Error> {
     if bytes.len() as u64 == READ {
         return Err(Error::Usage(format!("{what} holds at least {READ} bytes: {}", mend(crate::api::work_queue::MAX_PAYLOAD_BYTES))));
     }
+    // Editors and shells on Windows begin a text with a mark that says how it is encoded: it is no part of the text.
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes).to_vec();
     String::from_utf8(bytes).map_err(|_| Error::Usage(format!("{what} is no UTF-8 text: a payload is JSON or text")))
 }
 
@@ -44,6 +48,8 @@ mod tests {
     #[test]
     fn text_is_taken_as_it_is_and_all_else_is_refused() {
         assert_eq!(text("it", "two\nlines\n".as_bytes()).expect("text"), "two\nlines\n");
+        assert_eq!(text("it", "\u{feff}{\"a\": 1}\r\n".as_bytes()).expect("text"), "{\"a\": 1}\r\n");
+        assert!(text("it", &b"\xff\xfeh\0i\0"[..]).is_err(), "UTF-16 is refused and not guessed at");
         assert!(text("it", &b"\xff"[..]).expect_err("refused").to_string().contains("no UTF-8"));
         assert!(
             text("it", io::repeat(b'x')).expect_err("refused").to_string().starts_with("it holds at least 1048576 bytes: at most 16384")

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The kubectl plugin is made for macOS and Windows: clippy of it and of its tests for each target, with all that it is made of,
+# and every C and assembler file of its TLS library compiled for that target. Called by `make cli-portable`.
+#
+#   tests/portable/run.sh              all targets
+#   tests/portable/run.sh TARGET...    these
+#
+# For Windows it is linked, too: target/x86_64-pc-windows-gnu/debug/kubectl-spillway.exe. For macOS it is not: that needs
+# libraries that only Apple has. Needs rustup (it adds the targets), and Python 3 with venv (a C compiler for both, from PyPI,
+# pinned by digest).
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+targets=("$@")
+[ $# -gt 0 ] || targets=(aarch64-apple-darwin x86_64-apple-darwin x86_64-pc-windows-gnu)
+
+# The toolchain that cargo takes here has the standard library of each target.
+missing=()
+for target in "${targets[@]}"; do
+    [ -e "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] || missing+=("$target")
+done
+[ ${#missing[@]} = 0 ] || rustup target add "${missing[@]}"
+
+tools=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/portable-$(cat "$here/requirements.txt" <(python3 --version) | sha256sum | cut -c1-12)
+if [ ! -e "$tools/done" ]; then
+    rm -rf "$tools"
+    python3 -m venv "$tools/venv"
+    "$tools/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$here/requirements.txt"
+    touch "$tools/done"
+fi
+export ZIG_GLOBAL_CACHE_DIR="$tools/zig-cache" ZIG_LOCAL_CACHE_DIR="$tools/zig-cache"
+
+# wrapper NAME WORD... : a program of this name that calls zig with these words. Build scripts name a target in words that
+# zig does not know; the wrapper names it.
+wrapper() {
+    local file="$tools/$1"; shift
+    cat > "$file" <<W
+#!/usr/bin/env bash
+words=()
+for word; do case \$word in --target=* | -mmacosx-version-min=*) ;; *) words+=("\$word") ;; esac; done
+exec $(printf '%q ' "$tools/venv/bin/python" -m ziglang "$@") "\${words[@]}"
+W
+    chmod +x "$file"
+}
+wrapper ar ar
+wrapper cc-aarch64-apple-darwin cc -target aarch64-macos
+wrapper cc-x86_64-apple-darwin cc -target x86_64-macos
+wrapper cc-x86_64-pc-windows-gnu cc -target x86_64-windows-gnu
+
+failed=0
+for target in "${targets[@]}"; do
+    compiler=$tools/cc-$target
+    [ -e "$compiler" ] || { echo "$target: no C compiler is known for it" >&2; exit 2; }
+    name=${target//-/_}
+    export "CC_$name=$compiler" "AR_$name=$tools/ar"
+    if cargo clippy --package kubectl-spillway --all-targets --target "$target" --locked -- -D warnings; then echo "ok   $target"; else echo "FAIL $target"; failed=1; fi
+done
+exit "$failed"
