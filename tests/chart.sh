@@ -142,9 +142,13 @@ check "the controller is told the canaries" told deployment '"--canary=10.0.0.1:
 no_canary() { ! told deployment '"--canary=10.0.0.1:443"' && ! without_crds | grep -e --canary; }
 check "and none by default" no_canary
 cluster_budget() { without_crds --show-only templates/deployment.yaml "$@" | sed -n 's/^ *- "--cluster-budget=\(.*\)"$/\1/p' | sed 's/\\"/"/g'; }
-check "the controller keeps ClusterBudget/default" says '"perNamespace":{"tokens":{"limits":[{"name":"hourly","tokens":100000,"window":"Hour"}]}}' cluster_budget
+kept='"reservations":[{"name":"scheduler","percent":20,"poolTypes":["scheduler"]}]'
+check "the controller keeps ClusterBudget/default" says "\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":100000,\"window\":\"Hour\"}],$kept}" cluster_budget
 check "in the numbers of a profile" says '"tokens":2000000' cluster_budget --set clusterBudget.profile=coding
-check "and so does a Budget that says nothing" says '"defaults":{"budget":{"tokens":{"limits":[{"name":"hourly","tokens":2000000,"window":"Hour"}]}}' cluster_budget --set clusterBudget.profile=coding
+check "and so does a Budget that says nothing" says "\"budget\":{\"agents\":{$kept},\"tokens\":{\"limits\":[{\"name\":\"hourly\",\"tokens\":2000000,\"window\":\"Hour\"}],$kept}}" cluster_budget --set clusterBudget.profile=coding
+check "a fifth of a namespace's agents is kept for schedulers" says "\"perNamespace\":{\"agents\":{\"maxConcurrent\":100,$kept}" cluster_budget
+check "of more, where somebody says so" says "\"agents\":{\"maxConcurrent\":300,$kept}" cluster_budget --set clusterBudget.spec.perNamespace.agents.maxConcurrent=300
+check "and never of more than there may be in all" says "\"agents\":{\"maxConcurrent\":7,$kept}" cluster_budget --set clusterBudget.spec.agents.maxTotal=7
 check "with what is said beside it" says '"agents":{"maxTotal":7}' cluster_budget --set clusterBudget.spec.agents.maxTotal=7
 check "unless it is told not to" lacks cluster-budget without_crds --set clusterBudget.create=false
 check "nor for one namespace" lacks cluster-budget without_crds --set namespaceScope=team-a

@@ -32,6 +32,7 @@ mod pools;
 mod preflight;
 mod quiet;
 mod refusals;
+mod reservations;
 mod scheduler;
 mod supervision;
 mod work;

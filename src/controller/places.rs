@@ -24,12 +24,13 @@ use kube::{Resource, ResourceExt};
 
 use super::context::Key;
 use super::stores::{BudgetObject, Stores};
+use crate::api::budget::{self, AgentLimits};
 use crate::api::quantity::units;
 use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, Budget, ClusterBudget, names};
 use crate::policy::agent::{Hindrance, HindranceKind};
 use crate::policy::budget::{CHAIN, Key as Place};
-use crate::policy::places::{Amounts, Holder, Limit, Over, Path, Project, What, beyond, full};
+use crate::policy::places::{Amounts, Holder, Limit, Over, Path, Project, Reservation, What, beyond, full};
 use crate::policy::work::admit::ProjectLimit;
 
 /// A ClusterBudget's field with the number of projects.
@@ -46,7 +47,8 @@ impl Places {
         given.retain(|key, _| awaited(key, stores));
         let namespace = key.namespace.clone();
         let path = path(pool, stores)?;
-        let asks = Holder { namespace: namespace.clone(), budgets: Path::Known(path.clone()), amounts };
+        let (budgets, pool_type) = (Path::Known(path.clone()), Some(pool.spec.type_.clone()));
+        let asks = Holder { namespace: namespace.clone(), budgets, pool_type, amounts };
         let clusters = clusters_over(&namespace, stores);
         let limits = limits(&namespace, &path, &clusters, stores);
         if !limits.is_empty() || clusters.iter().any(|cluster| projects_max(&cluster.budget).is_some()) {
@@ -74,7 +76,7 @@ impl Places {
         };
         let mut clusters: HashMap<String, Vec<String>> = HashMap::new();
         let mut counted: BTreeMap<Place, u64> = BTreeMap::new();
-        for Holder { namespace, budgets, amounts } in holders(&given, stores).into_values() {
+        for Holder { namespace, budgets, pool_type: _, amounts } in holders(&given, stores).into_values() {
             let budgets = match budgets {
                 Path::Known(budgets) => budgets,
                 Path::All => stores.budgets_of(&namespace).iter().map(|budget| budget.name_any()).collect(),
@@ -141,9 +143,10 @@ fn gone(agent: &Agent) -> bool {
 /// What all hold.
 fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder> {
     let mut all: HashMap<Key, Holder> = given.clone();
-    let mut paths: HashMap<(String, String), Path> = HashMap::new();
+    let mut known: HashMap<(String, String), Holder> = HashMap::new();
+    // One of the pool, before what it holds is known.
     let mut of_pool = |namespace: &str, pool: &str| {
-        paths.entry((namespace.to_owned(), pool.to_owned())).or_insert_with(|| path_of(namespace, pool, stores)).clone()
+        known.entry((namespace.to_owned(), pool.to_owned())).or_insert_with(|| holder_of(namespace, pool, stores)).clone()
     };
     for object in stores.agents.state() {
         let Ok(agent) = &object.0 else { continue }; // its pod, if it has one, is counted below
@@ -156,8 +159,7 @@ fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder
             .filter(|_| !ended(agent))
             .map_or(0, |_| volume_of(agent, stores));
         if with_pod || storage > 0 {
-            let budgets = of_pool(&key.namespace, &agent.spec.pool_ref.name);
-            let holder = all.entry(key.clone()).or_insert_with(|| Holder { namespace: key.namespace, budgets, ..Holder::default() });
+            let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &agent.spec.pool_ref.name));
             holder.amounts.agents = holder.amounts.agents.max(u64::from(with_pod));
             holder.amounts.storage = holder.amounts.storage.max(storage);
         }
@@ -166,8 +168,7 @@ fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder
         let key = Key::of(pod.as_ref());
         let pool = stores.agent(&key).and_then(|agent| agent.0.as_ref().ok().map(|agent| agent.spec.pool_ref.name.clone()));
         let pool = pool.or_else(|| pod.labels().get(names::POOL_LABEL).cloned()).unwrap_or_default();
-        let budgets = of_pool(&key.namespace, &pool);
-        let holder = all.entry(key.clone()).or_insert_with(|| Holder { namespace: key.namespace, budgets, ..Holder::default() });
+        let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &pool));
         holder.amounts.agents = 1;
         holder.amounts.memory = holder.amounts.memory.max(memory_of(pod));
     }
@@ -212,11 +213,14 @@ fn volume_of(agent: &Agent, stores: &Stores) -> u64 {
     pool.and_then(|pool| super::agent::claim_of(agent, pool)).as_ref().map_or(0, volume)
 }
 
-/// The Budgets that an agent of a pool is counted in; all of the namespace where that cannot be known.
-fn path_of(namespace: &str, pool: &str, stores: &Stores) -> Path {
+/// An agent of a pool that holds nothing: the Budgets that it is counted in (all of the namespace where that cannot be known), and
+/// its type.
+fn holder_of(namespace: &str, pool: &str, stores: &Stores) -> Holder {
     let pool = stores.pool(namespace, pool);
-    let known = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).and_then(|pool| path(pool, stores).ok());
-    known.map_or(Path::All, Path::Known)
+    let pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok());
+    let budgets = pool.and_then(|pool| path(pool, stores).ok()).map_or(Path::All, Path::Known);
+    let pool_type = pool.map(|pool| pool.spec.type_.clone());
+    Holder { namespace: namespace.to_owned(), budgets, pool_type, amounts: Amounts::default() }
 }
 
 /// The pool's Budget and those above it, or why they are not all known.
@@ -297,20 +301,23 @@ fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Store
             (What::Memory, "spec.compute.memory", compute.and_then(|compute| compute.memory.as_ref())),
             (What::Storage, "spec.compute.storage", compute.and_then(|compute| compute.storage.as_ref())),
         ];
-        let per_namespace = spec.per_namespace.as_ref().and_then(|each| each.agents.as_ref()?.max_concurrent);
-        let own = per_namespace.map(|max| (Over::Namespace(namespace.to_owned()), "spec.perNamespace.agents.maxConcurrent", max));
-        let total = spec.agents.as_ref().and_then(|agents| agents.max_total).map(|max| (all(), "spec.agents.maxTotal", max));
-        let counts = own.into_iter().chain(total).map(|(over, field, max)| Limit {
-            owner: cluster.name(),
-            field,
-            over,
-            what: What::Agents,
-            max: u64::try_from(max).unwrap_or(0),
+        let agents_at_most = |over, field, max, reservations| {
+            let max = u64::try_from(max).unwrap_or(0);
+            Limit { owner: cluster.name(), field, over, what: What::Agents, max, reservations }
+        };
+        let each = spec.per_namespace.as_ref().and_then(|each| each.agents.as_ref());
+        let own = each.and_then(|agents| agents.max_concurrent).map(|max| {
+            let shares = reservations(each, &format!("{}, spec.perNamespace.agents", cluster.name()));
+            let shares = shares.into_iter().filter(|share| has_pool_of(namespace, &share.pool_types, stores));
+            let over = Over::Namespace(namespace.to_owned());
+            agents_at_most(over, "spec.perNamespace.agents.maxConcurrent", max, shares.collect())
         });
-        let sums = amounts
-            .into_iter()
-            .filter_map(|(what, field, max)| Some(Limit { owner: cluster.name(), field, over: all(), what, max: units(max?) }));
-        limits.extend(counts.chain(sums));
+        let total = spec.agents.as_ref().and_then(|agents| agents.max_total);
+        let total = total.map(|max| agents_at_most(all(), "spec.agents.maxTotal", max, Vec::new()));
+        let sums = amounts.into_iter().filter_map(|(what, field, max)| {
+            Some(Limit { owner: cluster.name(), field, over: all(), what, max: units(max?), reservations: Vec::new() })
+        });
+        limits.extend(own.into_iter().chain(total).chain(sums));
     }
     limits
 }
@@ -322,19 +329,50 @@ fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores)
     if spec.mode != Mode::Enforce {
         return None;
     }
-    let over = Over::Budget { namespace: namespace.to_owned(), name: name.to_owned() };
-    let limit =
-        |owner, field, max: i32| Limit { owner, field, over: over.clone(), what: What::Agents, max: u64::try_from(max).unwrap_or(0) };
-    let own = spec.agents.as_ref().and_then(|agents| agents.max_concurrent);
-    if let Some(max) = own {
-        return Some(limit(format!("{}/{name}", Budget::kind(&())), "spec.agents.maxConcurrent", max));
-    }
-    let default = |cluster: &Cluster| {
-        let max = cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.agents.as_ref()?.max_concurrent?;
-        Some((max, cluster.name()))
+    let own = spec.agents.as_ref();
+    let default = |cluster: &Cluster| Some((cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.agents.clone()?, cluster.name()));
+    let defaults: Vec<(AgentLimits, String)> = clusters.iter().filter_map(default).collect();
+    // What the Budget says itself is kept whether there is such a pool or not; what is there by default takes nothing from who has
+    // none.
+    let reservations = match own.filter(|agents| agents.reservations.is_some()) {
+        Some(_) => reservations(own, &format!("{}/{name}, spec.agents", Budget::kind(&()))),
+        None => defaults
+            .iter()
+            .find(|(agents, _)| agents.reservations.is_some())
+            .map(|(agents, cluster)| reservations(Some(agents), &format!("{cluster}, spec.defaults.budget.agents")))
+            .into_iter()
+            .flatten()
+            .filter(|share| has_pool_of(namespace, &share.pool_types, stores))
+            .collect(),
     };
-    let (max, owner) = clusters.iter().filter_map(default).min()?;
-    Some(limit(owner, "spec.defaults.budget.agents.maxConcurrent", max))
+    let (max, owner, field) = match own.and_then(|agents| agents.max_concurrent) {
+        Some(max) => (max, format!("{}/{name}", Budget::kind(&())), "spec.agents.maxConcurrent"),
+        None => {
+            let most = defaults.into_iter().filter_map(|(agents, cluster)| Some((agents.max_concurrent?, cluster)));
+            let (max, cluster) = most.min()?;
+            (max, cluster, "spec.defaults.budget.agents.maxConcurrent")
+        }
+    };
+    let over = Over::Budget { namespace: namespace.to_owned(), name: name.to_owned() };
+    Some(Limit { owner, field, over, what: What::Agents, max: u64::try_from(max).unwrap_or(0), reservations })
+}
+
+/// What is reserved of agents. `source` is the object and its field.
+fn reservations(agents: Option<&AgentLimits>, source: &str) -> Vec<Reservation> {
+    let reservation = |share: &budget::Reservation| Reservation {
+        source: format!("{source}.reservations[{}]", share.name),
+        pool_types: share.pool_types.clone(),
+        percent: u64::try_from(share.percent).unwrap_or(0),
+        cap: share.cap.unwrap_or(false),
+    };
+    agents.into_iter().flat_map(|agents| agents.reservations.iter().flatten()).map(reservation).collect()
+}
+
+/// Whether the namespace has a pool of one of these types.
+fn has_pool_of(namespace: &str, types: &[String], stores: &Stores) -> bool {
+    let pools = stores.pools.state();
+    let ours = pools.iter().filter(|pool| pool.meta().namespace.as_deref() == Some(namespace) && pool.meta().deletion_timestamp.is_none());
+    ours.filter_map(|pool| pool.0.as_ref().ok()).any(|pool| types.contains(&pool.spec.type_))
 }
 
 /// The fewest items that may be unfinished in a namespace, over all queues, whoever makes them: by its Budgets without a parent and

@@ -146,6 +146,54 @@ fn defaults_are_for_budgets_that_say_nothing() {
     assert!(!with(budget("b", json!({}))) && with(budget("b", at_most(2))));
 }
 
+/// As the chart writes it (`clusterBudget.profile`), with fewer agents.
+fn profile() -> Value {
+    let kept = json!([{"name": "scheduler", "poolTypes": ["scheduler"], "percent": 20}]);
+    cluster(json!({
+        "perNamespace": {"agents": {"maxConcurrent": 5, "reservations": kept}},
+        "defaults": {"budget": {"agents": {"reservations": kept}}},
+    }))
+}
+
+#[test]
+fn by_default_a_flood_of_workers_leaves_schedulers_a_fifth_of_the_agents() {
+    let of_type = |name: &str, type_: &str, budget: Option<&str>| {
+        let mut pool = pool("n", name, budget);
+        pool["spec"]["type"] = json!(type_);
+        pool
+    };
+    let workers = |count: usize| (0..count).map(|at| running(&format!("w{at}"), "w"));
+    let asks = |pool: &str, all: Vec<Value>| {
+        let stores = Stores::of(&[vec![profile(), waiting("me", pool)], all].concat());
+        let pool = stores.pool("n", pool).expect("the pool");
+        let taken = Places::default().take(&key("me"), pool.0.as_ref().expect("it fits"), ONE, &stores);
+        taken.err().map(|hindrance| hindrance.message)
+    };
+    let pools = [of_type("w", "worker", None), of_type("s", "scheduler", None)];
+    let with = |count: usize| pools.iter().cloned().chain(workers(count)).collect::<Vec<_>>();
+    assert_eq!(asks("w", with(3)), None);
+    let words = "ClusterBudget/c allows 5 agents at once (spec.perNamespace.agents.maxConcurrent); 4 have a pod, and 1 more are kept for \
+                 pools of type scheduler (ClusterBudget/c, spec.perNamespace.agents.reservations[scheduler])";
+    assert_eq!(asks("w", with(4)).as_deref(), Some(words));
+    assert_eq!(asks("s", with(4)), None);
+    let without = |count: usize| pools.iter().take(1).cloned().chain(workers(count)).collect::<Vec<_>>();
+    assert_eq!(asks("w", without(4)), None, "nothing is kept where there is no such pool");
+
+    // Of a Budget's own limit a fifth is kept, too, unless it says otherwise.
+    let own = |reservations: Value| {
+        let mut spec = json!({"agents": {"maxConcurrent": 2, "reservations": reservations}});
+        if spec["agents"]["reservations"].is_null() {
+            spec["agents"].as_object_mut().expect("an object").remove("reservations");
+        }
+        let pools = vec![budget("b", spec), of_type("w", "worker", Some("b")), of_type("s", "scheduler", Some("b"))];
+        pools.into_iter().chain(workers(1)).collect::<Vec<_>>()
+    };
+    assert!(asks("w", own(Value::Null)).is_some_and(|words| words.contains("ClusterBudget/c, spec.defaults.budget.agents.reservations")));
+    assert_eq!((asks("s", own(Value::Null)), asks("w", own(json!([])))), (None, None));
+    let drones = json!([{"name": "drones", "poolTypes": ["drone"], "percent": 50, "cap": true}]);
+    assert!(asks("w", own(drones)).is_some_and(|words| words.contains("Budget/b, spec.agents.reservations[drones]")), "it says it itself");
+}
+
 #[test]
 fn volumes_are_held_for_as_long_as_their_agents_have_them() {
     let mut keeping = pool("n", "p", None);

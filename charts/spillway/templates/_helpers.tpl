@@ -168,7 +168,11 @@ no call needs does not belong here.
 {{- define "spillway.clusterBudget" -}}
 {{- $tokens := ternary (dict "hour" 2000000 "life" 500000) (dict "hour" 100000 "life" 10000) (eq .Values.clusterBudget.profile "coding") }}
 {{- $hourly := dict "name" "hourly" "tokens" $tokens.hour "window" "Hour" }}
-{{- $spec := dict "namespaceSelector" dict "perNamespace" (dict "tokens" (dict "limits" (list $hourly))) "defaults" (dict "bulkhead" (dict "lifetimeTokens" $tokens.life) "budget" (dict "tokens" (dict "limits" (list $hourly)))) }}
+{{- $total := (.Values.clusterBudget.spec).agents | default dict }}
+{{- $agents := ternary (min 100 (int $total.maxTotal)) 100 (hasKey $total "maxTotal") }}
+{{- $kept := list (dict "name" "scheduler" "poolTypes" (list "scheduler") "percent" 20) }}
+{{- $policy := dict "limits" (list $hourly) "reservations" $kept }}
+{{- $spec := dict "namespaceSelector" dict "perNamespace" (dict "tokens" $policy "agents" (dict "maxConcurrent" $agents "reservations" $kept)) "defaults" (dict "bulkhead" (dict "lifetimeTokens" $tokens.life) "budget" (dict "tokens" (deepCopy $policy) "agents" (dict "reservations" $kept))) }}
 {{- mergeOverwrite $spec (deepCopy .Values.clusterBudget.spec) | toJson }}
 {{- end }}
 

@@ -16,6 +16,10 @@ use crate::shared::{LocalRef, Mode};
 /// The most tokens any number here can be: far above any real limit, far below what an i64 sum could overflow with.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
 
+/// Rules of whatever has `reservations`.
+const SHARES_FIT: &str = "!has(self.reservations) || self.reservations.map(share, share.percent).sum() <= 100";
+const SHARES_APART: &str = "!has(self.reservations) || self.reservations.all(share, share.poolTypes.all(poolType, self.reservations.exists_one(other, poolType in other.poolTypes)))";
+
 /// Limits of a namespace or a part of it.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
@@ -75,10 +79,10 @@ pub struct BudgetSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.reservations) || self.reservations.map(share, share.percent).sum() <= 100")
+    validation = Rule::new(SHARES_FIT)
         .message("the percents of reservations must not add up to more than 100")
         .field_path(".reservations"),
-    validation = Rule::new("!has(self.reservations) || self.reservations.all(share, share.poolTypes.all(poolType, self.reservations.exists_one(other, poolType in other.poolTypes)))")
+    validation = Rule::new(SHARES_APART)
         .message("a pool type must not stand in two reservations")
         .field_path(".reservations"),
     validation = Rule::new("(has(self.minOutputTokens) ? self.minOutputTokens : 1024) <= (has(self.maxOutputTokensPerRequest) ? self.maxOutputTokensPerRequest : 16000)")
@@ -143,7 +147,7 @@ pub enum Window {
     Lifetime,
 }
 
-/// A share of every limit, kept for types of pools.
+/// A share of a limit, kept for types of pools.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -215,10 +219,21 @@ pub enum Debt {
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(SHARES_FIT)
+        .message("the percents of reservations must not add up to more than 100")
+        .field_path(".reservations"),
+    validation = Rule::new(SHARES_APART)
+        .message("a pool type must not stand in two reservations")
+        .field_path(".reservations"),
+)]
 pub struct AgentLimits {
     /// Agents with a pod. Unset: no limit but the defaults'.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_concurrent: Option<i32>,
+    /// Shares of maxConcurrent kept for types of pools, in whole agents, rounded up; less than 100 percent leaves others one.
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub reservations: Option<Vec<Reservation>>,
 }
 
 /// Work that waits.

@@ -1,12 +1,14 @@
 //! Whether one more agent may get a pod: limits on agents at once, on their memory and on their volumes; and which
 //! namespaces are projects, where not all may be.
 //!
-//! What always holds: an agent that is let in leaves every limit above it kept, if all that [`Holder`]s hold was counted.
-//! Whoever asks must let nobody else ask before what was given is counted too.
+//! What always holds: an agent that is let in leaves every limit above it kept, if all that [`Holder`]s hold was counted, and
+//! what is reserved for other types of pools is free for them. Whoever asks must let nobody else ask before what was given is
+//! counted too.
 
 use std::collections::BTreeSet;
 
 use crate::budget::concurrency::room;
+use crate::budget::share::whole;
 
 /// An agent that holds something that is limited, or asks for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub struct Holder {
     pub namespace: String,
     /// The Budgets that it is counted in: its pool's, and those above.
     pub budgets: Path,
+    /// The type of its pool; none: the pool is not known.
+    pub pool_type: Option<String>,
     /// What it holds, or asks for.
     pub amounts: Amounts,
 }
@@ -93,6 +97,30 @@ impl What {
     }
 }
 
+/// A share of a limit on agents, kept for types of pools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Who says so, and in which field.
+    pub source: String,
+    /// The types.
+    pub pool_types: Vec<String>,
+    /// How large it is, 1 to 100.
+    pub percent: u64,
+    /// They may have no more than it.
+    pub cap: bool,
+}
+
+impl Reservation {
+    /// In agents, of `max`.
+    fn size(&self, max: u64) -> u64 {
+        whole(max, self.percent)
+    }
+
+    fn is_for(&self, holder: &Holder) -> bool {
+        holder.pool_type.as_ref().is_some_and(|pool_type| self.pool_types.contains(pool_type))
+    }
+}
+
 /// A limit, as somebody wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -106,6 +134,8 @@ pub struct Limit {
     pub what: What,
     /// At most so much.
     pub max: u64,
+    /// What is kept of it for types of pools; of agents only.
+    pub reservations: Vec<Reservation>,
 }
 
 /// A limit that leaves too little room.
@@ -117,25 +147,97 @@ pub struct Full {
     pub used: u64,
     /// What is asked for.
     pub asked: u64,
+    /// What stands in the way beside that.
+    pub reserved: Option<Reserved>,
+}
+
+/// How a reservation stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// So many more agents are kept for these types of pools, by these sources.
+    ForOthers {
+        /// How many.
+        kept: u64,
+        /// For whom.
+        pool_types: Vec<String>,
+        /// Who says so.
+        sources: Vec<String>,
+    },
+    /// These types may have no more than their reservation.
+    Capped {
+        /// How many agents it is.
+        size: u64,
+        /// How many of them have a pod.
+        used: u64,
+        /// For whom it is.
+        pool_types: Vec<String>,
+        /// Who says so.
+        source: String,
+    },
 }
 
 /// The first limit under which what `asks` does not fit beside what the `holders` have. Who asks is not among them.
 pub fn full(limits: Vec<Limit>, holders: &[Holder], asks: &Holder) -> Option<Full> {
     limits.into_iter().filter(|limit| limit.over.counts(asks)).find_map(|limit| {
         let asked = limit.what.of(&asks.amounts);
-        let used = holders.iter().filter(|holder| limit.over.counts(holder)).map(|holder| limit.what.of(&holder.amounts));
-        let used = used.fold(0, u64::saturating_add);
         // What asks for nothing is refused by nobody, even where a lowered limit is passed already.
-        let fits = asked == 0 || room([(Some(limit.max), used)]).is_none_or(|room| asked <= room);
-        (!fits).then_some(Full { limit, used, asked })
+        if asked == 0 {
+            return None;
+        }
+        let counted: Vec<&Holder> = holders.iter().filter(|holder| limit.over.counts(holder)).collect();
+        let sum = |of: &dyn Fn(&Holder) -> bool| {
+            let amounts = counted.iter().filter(|holder| of(holder)).map(|holder| limit.what.of(&holder.amounts));
+            amounts.fold(0, u64::saturating_add)
+        };
+        let used = sum(&|_| true);
+        let reserved = capped(&limit, &sum, asks, asked).or_else(|| for_others(&limit, &sum, asks));
+        let kept = match &reserved {
+            Some(Reserved::Capped { .. }) => return Some(Full { limit, used, asked, reserved }),
+            Some(Reserved::ForOthers { kept, .. }) => *kept,
+            None => 0,
+        };
+        let fits = room([(Some(limit.max), used.saturating_add(kept))]).is_none_or(|room| asked <= room);
+        (!fits).then_some(Full { limit, used, asked, reserved })
     })
+}
+
+/// Who asks has a reservation, may have no more, and it is used up. An agent whose pool is not known may be one of its own.
+fn capped(limit: &Limit, sum: &impl Fn(&dyn Fn(&Holder) -> bool) -> u64, asks: &Holder, asked: u64) -> Option<Reserved> {
+    let own = limit.reservations.iter().find(|share| share.cap && share.is_for(asks))?;
+    let (size, used) = (own.size(limit.max), sum(&|holder| own.is_for(holder) || holder.pool_type.is_none()));
+    let (pool_types, source) = (own.pool_types.clone(), own.source.clone());
+    (used.saturating_add(asked) > size).then_some(Reserved::Capped { size, used, pool_types, source })
+}
+
+/// What reservations of others keep free.
+fn for_others(limit: &Limit, sum: &impl Fn(&dyn Fn(&Holder) -> bool) -> u64, asks: &Holder) -> Option<Reserved> {
+    let others = limit.reservations.iter().filter(|share| !share.is_for(asks));
+    let unused = others.map(|share| (share, share.size(limit.max).saturating_sub(sum(&|holder| share.is_for(holder)))));
+    let unused: Vec<_> = unused.filter(|(_, unused)| *unused > 0).collect();
+    let kept = unused.iter().fold(0_u64, |sum, (_, unused)| sum.saturating_add(*unused));
+    let pool_types = unused.iter().flat_map(|(share, _)| share.pool_types.clone()).collect();
+    let sources: BTreeSet<String> = unused.iter().map(|(share, _)| share.source.clone()).collect();
+    (kept > 0).then(|| Reserved::ForOthers { kept, pool_types, sources: sources.into_iter().collect() })
 }
 
 impl std::fmt::Display for Full {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { limit: Limit { owner, field, over: _, what, max }, used, asked } = self;
+        let Self { limit: Limit { owner, field, over: _, what, max, reservations: _ }, used, asked, reserved } = self;
         match what {
-            What::Agents => write!(to, "{owner} allows {max} agents at once ({field}), and {used} have a pod"),
+            What::Agents => match reserved {
+                None => write!(to, "{owner} allows {max} agents at once ({field}), and {used} have a pod"),
+                Some(Reserved::ForOthers { kept, pool_types, sources }) => write!(
+                    to,
+                    "{owner} allows {max} agents at once ({field}); {used} have a pod, and {kept} more are kept for pools of type {} ({})",
+                    pool_types.join(", "),
+                    sources.join(", ")
+                ),
+                Some(Reserved::Capped { size, used, pool_types, source }) => write!(
+                    to,
+                    "{source} allows pools of type {} no more than {size} of the {max} agents of {owner} ({field}), and {used} have a pod",
+                    pool_types.join(", ")
+                ),
+            },
             What::Memory => write!(
                 to,
                 "{owner} allows {} of memory for agents' pods ({field}); {} are taken, and this one asks for {}",
@@ -190,11 +292,18 @@ mod tests {
         Holder {
             namespace: namespace.into(),
             budgets: Path::Known(budgets.iter().map(|name| (*name).to_owned()).collect()),
+            pool_type: None,
             amounts: Amounts { agents: 1, memory, storage: 0 },
         }
     }
+    fn of_type(pool_type: &str) -> Holder {
+        Holder { pool_type: Some(pool_type.into()), ..holder("n", &["b"], 0) }
+    }
+    fn reserved(pool_type: &str, percent: u64, cap: bool) -> Reservation {
+        Reservation { source: format!("Budget/b, spec.agents.reservations[{pool_type}]"), pool_types: vec![pool_type.into()], percent, cap }
+    }
     fn agents(over: Over, max: u64) -> Limit {
-        Limit { owner: "Budget/b".into(), field: "spec.agents.maxConcurrent", over, what: What::Agents, max }
+        Limit { owner: "Budget/b".into(), field: "spec.agents.maxConcurrent", over, what: What::Agents, max, reservations: Vec::new() }
     }
     fn budget(name: &str) -> Over {
         Over::Budget { namespace: "n".into(), name: name.into() }
@@ -224,12 +333,44 @@ mod tests {
 
     #[test]
     fn memory_and_volumes_are_added_up() {
-        let limit = |what, max| Limit { owner: "ClusterBudget/c".into(), field: "f", over: Over::Namespace("n".into()), what, max };
+        let limit = |what, max| Limit {
+            owner: "ClusterBudget/c".into(),
+            field: "f",
+            over: Over::Namespace("n".into()),
+            what,
+            max,
+            reservations: Vec::new(),
+        };
         let holders = [holder("n", &[], 3 << 30)];
         assert!(full(vec![limit(What::Memory, 4 << 30)], &holders, &holder("n", &[], 1 << 30)).is_none());
         let refused = full(vec![limit(What::Memory, 4 << 30)], &holders, &holder("n", &[], (1 << 30) + 1)).expect("full");
         assert!(refused.to_string().contains("allows 4Gi of memory for agents' pods (f); 3Gi are taken, and this one asks for 1073741825"));
         assert!(full(vec![limit(What::Storage, 0)], &holders, &holder("n", &[], 1)).is_none(), "it asks for no volume");
+    }
+
+    #[test]
+    fn a_flood_of_workers_leaves_a_fifth_to_schedulers() {
+        let limit = |max, percent, cap| Limit { reservations: vec![reserved("scheduler", percent, cap)], ..agents(budget("b"), max) };
+        let workers = |count| vec![of_type("worker"); count];
+        let lets_in =
+            |max, workers_before: usize, asks: &str| full(vec![limit(max, 20, false)], &workers(workers_before), &of_type(asks)).is_none();
+        for (max, of_workers) in [(1, 1), (2, 1), (3, 2), (5, 4), (10, 8), (11, 8), (100, 80)] {
+            assert!(lets_in(max, of_workers - 1, "worker") && !lets_in(max, of_workers, "worker"), "{max}");
+            assert_eq!(lets_in(max, of_workers, "scheduler"), max > 1, "of {max}");
+        }
+        let refused = full(vec![limit(5, 20, false)], &workers(4), &of_type("worker")).expect("the fifth is kept");
+        let words = "Budget/b allows 5 agents at once (spec.agents.maxConcurrent); 4 have a pod, and 1 more are kept for pools of type \
+                     scheduler (Budget/b, spec.agents.reservations[scheduler])";
+        assert_eq!(refused.to_string(), words);
+        let one_scheduler = [workers(3), vec![of_type("scheduler")]].concat();
+        assert!(full(vec![limit(5, 20, false)], &one_scheduler, &of_type("worker")).is_none(), "what is kept is in use: the rest is free");
+        assert!(full(vec![limit(5, 20, false)], &one_scheduler, &of_type("scheduler")).is_none(), "without cap there may be more");
+        let capped = full(vec![limit(5, 20, true)], &one_scheduler, &of_type("scheduler")).expect("it has a cap");
+        assert!(capped.to_string().contains("allows pools of type scheduler no more than 1 of the 5 agents of Budget/b"), "{capped}");
+        let stray = Holder { pool_type: None, ..of_type("x") };
+        assert!(full(vec![limit(5, 20, true)], std::slice::from_ref(&stray), &of_type("scheduler")).is_some(), "it may be one of them");
+        assert!(full(vec![limit(2, 20, false)], &[stray], &of_type("worker")).is_some(), "or not");
+        assert!(full(vec![limit(2, 100, false)], &[], &of_type("worker")).is_some(), "all of them, where somebody says so");
     }
 
     #[test]
@@ -268,6 +409,30 @@ mod tests {
                     let used: u64 = held.iter().filter(|holder| limit.over.counts(holder)).map(|holder| limit.what.of(&holder.amounts)).sum();
                     prop_assert!(used <= limit.max);
                 }
+            }
+        }
+
+        #[test]
+        fn whoever_has_a_reservation_gets_it_whatever_others_do(
+            asks in proptest::collection::vec(0usize..3, 1..80),
+            (max, percent, cap) in (0u64..20, 1u64..=100, any::<bool>()),
+        ) {
+            let types = ["scheduler", "worker", "drone"];
+            let share = reserved("scheduler", percent, cap);
+            let limit = || Limit { reservations: vec![share.clone(), reserved("drone", (100 - percent) / 2, false)], ..agents(budget("b"), max) };
+            let mut held: Vec<Holder> = Vec::new();
+            for which in asks {
+                let asks = of_type(types[which]);
+                let mine = held.iter().filter(|holder| share.is_for(holder)).count() as u64;
+                let fits = full(vec![limit()], &held, &asks).is_none();
+                // Two that each leave others one may together be all there is.
+                let all = share.size(max) + limit().reservations[1].size(max) <= max;
+                prop_assert!(fits || which != 0 || mine >= share.size(max) || !all, "its own share is free");
+                prop_assert!(!fits || which != 0 || !cap || mine < share.size(max));
+                if fits {
+                    held.push(asks);
+                }
+                prop_assert!(held.len() as u64 <= max);
             }
         }
     }

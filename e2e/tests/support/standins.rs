@@ -25,12 +25,17 @@ impl Room {
         let mut spec = json!({"replicas": count, "scheduling": {"nodeSelector": {"no-such": "label"}}});
         room::merge(&mut spec, extra);
         self.apply_pool(pool, spec).await;
+        self.standins_of(pool, count).await
+    }
+
+    /// Those of a pool that was applied, when there are so many.
+    pub async fn standins_of(&self, pool: &str, count: usize) -> Vec<Standin> {
         let with_pods = async || {
-            let agents = self.list::<Agent>().await;
-            let recorded = agents.into_iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some()));
+            let agents = self.list::<Agent>().await.into_iter().filter(|agent| agent.spec.pool_ref.name == pool);
+            let recorded = agents.filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some()));
             recorded.map(|agent| agent.name_any()).collect::<Vec<_>>()
         };
-        let names = eventually(&format!("{count} agents have pods"), async || {
+        let names = eventually(&format!("{count} agents of {pool} have pods"), async || {
             let names = with_pods().await;
             seen(names.len() == count, || format!("{}", names.len())).map(|()| names)
         })

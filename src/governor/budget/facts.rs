@@ -39,6 +39,8 @@ pub struct Project {
     pub labels: BTreeMap<String, String>,
     /// When it was made, in milliseconds.
     pub created: i64,
+    /// Types of its pools.
+    pub pool_types: BTreeSet<String>,
 }
 
 /// What the places are built from.
@@ -65,18 +67,27 @@ pub fn facts(clusters: &[&ClusterBudget], budgets: &[&Budget], projects: &BTreeM
         let beyond = selected.split_off(selected.len().min(NAMESPACES));
         facts.beyond.extend(beyond.into_iter().map(|(namespace, _)| (cluster.name_any(), namespace)));
         let per_namespace = cluster.spec.per_namespace.as_ref().and_then(|each| each.tokens.as_ref());
+        let types = |(name, _): &(String, i64)| Some((name.clone(), projects.get(name)?.pool_types.clone()));
         facts.clusters.push(ClusterFacts {
             name: cluster.name_any(),
             created: created(*cluster),
             tokens: above(cluster.spec.tokens.as_ref()),
             per_namespace: above(per_namespace),
+            pool_types: selected.iter().filter_map(types).collect(),
             namespaces: selected,
         });
     }
     for budget in budgets {
         let namespace = budget.namespace().unwrap_or_default();
-        let defaults = defaults_of(clusters, projects.get(&namespace));
-        facts.budgets.push(budget_facts(budget, &namespace, defaults.and_then(|defaults| defaults.budget.as_ref())));
+        let project = projects.get(&namespace);
+        let defaults = defaults_of(clusters, project).and_then(|defaults| defaults.budget.as_ref());
+        let mut budget_facts = budget_facts(budget, &namespace, defaults);
+        // What is reserved by default takes nothing from a namespace that has no such pool.
+        if budget.spec.tokens.as_ref().is_none_or(|tokens| tokens.reservations.is_none()) {
+            let exists = |share: &Reservation| project.is_some_and(|project| share.is_for_one_of(&project.pool_types));
+            budget_facts.tokens.reservations.retain(exists);
+        }
+        facts.budgets.push(budget_facts);
     }
     facts
 }

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::policy::budget::tree::build;
+use crate::policy::budget::{Answer, Ask, Key, Ledger, Log, Quality, Route, Settle, Settled, Usage};
 
 fn cluster(name: &str, created: i64, spec: Value) -> ClusterBudget {
     let created = jiff::Timestamp::from_second(created).expect("a time").to_string();
@@ -21,7 +23,14 @@ fn budget(spec: Value) -> Budget {
 
 fn team(labels: &[(&str, &str)]) -> BTreeMap<String, Project> {
     let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    BTreeMap::from([("team".to_owned(), Project { labels, created: 1 })])
+    BTreeMap::from([("team".to_owned(), Project { labels, created: 1, pool_types: BTreeSet::new() })])
+}
+
+/// The same, with pools of these types.
+fn with_pools(types: &[&str]) -> BTreeMap<String, Project> {
+    let mut projects = team(&[]);
+    projects.values_mut().for_each(|project| project.pool_types = types.iter().map(|one| (*one).to_owned()).collect());
+    projects
 }
 
 #[test]
@@ -97,6 +106,65 @@ fn what_is_above_says_nothing_of_single_calls_unless_it_does() {
     assert_eq!((facts.clusters[0].tokens.terms, facts.clusters[0].tokens.limits.len()), (None, 1));
     let terms = facts.clusters[1].per_namespace.terms.expect("it says one thing");
     assert_eq!((terms.estimate, terms.max_output), (Estimate::Bytes, CALL_MOST), "and no other");
+}
+
+/// As the chart writes it (`clusterBudget.profile`).
+fn profile() -> ClusterBudget {
+    let hourly = json!({"name": "hourly", "tokens": 100_000, "window": "Hour"});
+    let kept = json!([{"name": "scheduler", "poolTypes": ["scheduler"], "percent": 20}]);
+    let tokens = json!({"limits": [hourly], "reservations": kept});
+    cluster("default", 1, json!({"namespaceSelector": {}, "perNamespace": {"tokens": tokens}, "defaults": {"budget": {"tokens": tokens}}}))
+}
+
+#[test]
+fn what_is_reserved_by_default_is_kept_where_there_is_such_a_pool_and_what_a_budget_says_always() {
+    let reserved = |budget: &Budget, types: &[&str]| {
+        let facts = facts(&[&profile()], &[budget], &with_pools(types));
+        facts.budgets[0].tokens.reservations.iter().map(|share| share.percent).collect::<Vec<_>>()
+    };
+    let silent = budget(json!({"tokens": {"limits": [{"name": "daily", "tokens": 7, "window": "Day"}]}}));
+    assert_eq!((reserved(&silent, &["worker", "scheduler"]), reserved(&silent, &["worker"])), (vec![20], vec![]));
+    let says = budget(json!({"tokens": {"reservations": [{"name": "s", "poolTypes": ["scheduler"], "percent": 30}]}}));
+    assert_eq!((reserved(&says, &["worker", "scheduler"]), reserved(&says, &["worker"])), (vec![30], vec![30]));
+    let none = budget(json!({"tokens": {"reservations": []}}));
+    assert_eq!(reserved(&none, &["scheduler"]), Vec::<i64>::new(), "a Budget may say that nothing is");
+}
+
+#[test]
+fn by_default_a_flood_of_workers_leaves_schedulers_their_fifth() {
+    let empty = budget(json!({}));
+    let facts = facts(&[&profile()], &[&empty], &with_pools(&["worker", "scheduler"]));
+    let mut ledger = Ledger::new(0);
+    ledger.set_tree(&build(&facts.clusters, &facts.budgets).nodes);
+    let (session, _) = ledger.begin(0, "gateway", &Log { next_hold: 1, ..Log::default() });
+    let mut calls = 0;
+    let mut passes = |pool_type: &str| {
+        let mut route = Route::new(Vec::new(), Some(Key::budget("team", "default")), pool_type);
+        let ask = Ask { input: 0, output: 1000, least: 1000, choices: 1 };
+        calls += 1;
+        for _ in 0..3 {
+            match ledger.hold(0, session, calls, &mut route, &ask) {
+                Answer::Given(_) => {
+                    let usage = Usage { output: 1000, ..Usage::default() };
+                    let settle = Settle { seq: calls, hold: calls, usage, quality: Quality::Exact, input: 0, output: 1000 };
+                    assert_eq!(ledger.settle(0, session, &settle), Settled::Counted);
+                    return true;
+                }
+                Answer::Refused(_) => {
+                    calls -= 1;
+                    return false;
+                }
+                Answer::Write(keys) => keys.iter().for_each(|key| {
+                    let draft = ledger.draft(0, key).expect("there is something to write");
+                    ledger.written(&draft);
+                }),
+                other @ (Answer::Closed | Answer::Unattached) => panic!("{other:?}"),
+            }
+        }
+        panic!("what was asked to be written is written")
+    };
+    assert_eq!((0..1000).take_while(|_| passes("worker")).count(), 80);
+    assert_eq!((0..1000).take_while(|_| passes("scheduler")).count(), 20);
 }
 
 #[test]

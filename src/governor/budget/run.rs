@@ -1,11 +1,11 @@
 //! The loops of the governor of tokens: reads all records, keeps the places as people write them, lets time go by, writes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
 use super::facts::{Project, lifetime, projects, window};
@@ -158,6 +158,11 @@ fn told(context: &Context, key: &Name, error: &str) {
 /// The places, as people write them now.
 fn plant(context: &Context) {
     let (clusters, budgets) = written(context);
+    let mut pool_types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for pool in context.stores.pools.state().iter().filter(|pool| pool.meta().deletion_timestamp.is_none()) {
+        let Ok(pool) = &pool.0 else { continue };
+        pool_types.entry(pool.namespace().unwrap_or_default()).or_default().insert(pool.spec.type_.clone());
+    }
     let known: BTreeMap<String, Project> = context
         .stores
         .namespaces
@@ -165,7 +170,8 @@ fn plant(context: &Context) {
         .into_iter()
         .map(|namespace| {
             let created = namespace.creation_timestamp().map_or(0, |time| time.0.as_millisecond());
-            (namespace.name_any(), Project { labels: namespace.labels().clone(), created })
+            let pool_types = pool_types.remove(&namespace.name_any()).unwrap_or_default();
+            (namespace.name_any(), Project { labels: namespace.labels().clone(), created, pool_types })
         })
         .collect();
     let pools = context.stores.pools.state().into_iter().filter_map(|pool| pool.namespace());

@@ -158,7 +158,7 @@ impl Ledger {
         let mut observed = false;
         for (at, index) in steps.iter().enumerate() {
             let node = &self.nodes[*index];
-            let mut fits = node.spec.max_in_flight.is_none_or(|max| node.open < max);
+            let mut fits = self.takes_a_call(&steps[..at], *index);
             let mut outputs = i64::MAX;
             for (which, limit) in node.limits.iter().enumerate() {
                 let relief = if limit.cell.reserved > 0 { self.relief(&steps[..at], *index, which) } else { 0 };
@@ -185,6 +185,16 @@ impl Ledger {
         let children = before.iter().map(|index| &self.nodes[*index]).filter(|node| node.guards && node.parent == Some(parent));
         let limits = children.flat_map(|node| &node.limits).filter(|child| child.lifts.contains(&limit));
         limits.fold(0, |sum, child| sum.saturating_add(child.unspent()))
+    }
+
+    /// Whether a place may have one more call in flight, which comes through `before`. What its reservations keep and do not use is
+    /// theirs.
+    fn takes_a_call(&self, before: &[usize], index: usize) -> bool {
+        let node = &self.nodes[index];
+        let Some(max) = node.spec.max_in_flight else { return true };
+        let others = node.shares.iter().filter(|share| !before.contains(share)).map(|share| &self.nodes[*share]);
+        let kept = others.map(|share| share.spec.sure_in_flight.saturating_sub(share.open));
+        kept.fold(node.open, u32::saturating_add) < max
     }
 
     /// A reservation is not paused with the rest: it was kept for when the rest is spent.
@@ -264,7 +274,7 @@ impl Ledger {
                 worst = Some(Refusal { limit: Some(standing), ..Refusal::new(key.clone(), because, when, &field) });
             }
         }
-        let full = node.spec.max_in_flight.is_some_and(|max| node.open >= max);
+        let full = !self.takes_a_call(before, index);
         let waits = || {
             let when = when(&Because::InFlight, None, self.now, spread);
             Refusal::new(key, Because::InFlight, when, "spec.requests.maxInFlight")

@@ -146,6 +146,25 @@ fn the_schedulers_share_is_kept_for_it_and_no_more_than_that_is_its() {
 }
 
 #[test]
+fn workers_leave_schedulers_their_share_of_the_calls_at_once() {
+    let mut team = NodeSpec { max_in_flight: Some(5), ..hourly(1000) };
+    let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: false };
+    let share = reserved(&team, &reservation);
+    team.shares = vec![("scheduler".into(), share.key.clone())];
+    let mut one = One::new(&[team, share]);
+    let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
+    let of_workers: Vec<u64> = (0..4).map(|_| one.hold(&mut workers, 1)).collect();
+    assert_eq!(one.refused(&mut workers, 1).because, Because::InFlight);
+    one.hold(&mut scheduler, 1);
+    assert_eq!(one.refused(&mut scheduler, 1).because, Because::InFlight, "there are no more than five");
+    one.settle(of_workers[0], 1);
+    one.hold(&mut scheduler, 1);
+    assert_eq!(one.refused(&mut workers, 1).because, Because::InFlight, "what is free is anybody's, once the share is in use");
+    one.settle(of_workers[1], 1);
+    one.hold(&mut workers, 1);
+}
+
+#[test]
 fn a_budget_that_observes_refuses_nothing_and_counts_what_it_would_have() {
     let mut one = One::new(&[NodeSpec { mode: Mode::Observe, ..hourly(10) }]);
     let mut route = route("top");

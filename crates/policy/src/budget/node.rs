@@ -219,6 +219,8 @@ pub struct NodeSpec {
     pub terms: Option<Terms>,
     /// Calls at once.
     pub max_in_flight: Option<u32>,
+    /// Of a share: how many of its parent's calls at once others can never take.
+    pub sure_in_flight: u32,
     /// Types of pools whose calls go through a share of it, and that share.
     pub shares: Vec<(String, Key)>,
     /// In which steps it is raised.
@@ -244,6 +246,7 @@ impl NodeSpec {
             thresholds: Vec::new(),
             terms: None,
             max_in_flight: None,
+            sure_in_flight: 0,
             shares: Vec::new(),
             chunk,
         }

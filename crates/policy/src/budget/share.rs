@@ -65,7 +65,13 @@ fn part(tokens: i64, percent: i64) -> i64 {
     tokens.clamp(0, LIMIT_MOST) * percent.clamp(0, 100) / 100
 }
 
-/// The share of a place that is reserved for types of pools: always sure of it, and with `cap` no more than it.
+/// What a share keeps of a number of whole things, rounded up: a fifth of three is one. All of them only for 100 percent.
+pub fn whole(most: u64, percent: u64) -> u64 {
+    let share = most.saturating_mul(percent.min(100)).div_ceil(100);
+    if percent >= 100 { share } else { share.min(most.saturating_sub(1)) }
+}
+
+/// The share of a place that is reserved for types of pools: always sure of it, and with `cap` of no more tokens than it.
 pub fn reserved(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
     let limit = |limit: &LimitSpec| {
         let share = part(limit.tokens, reservation.percent);
@@ -73,7 +79,9 @@ pub fn reserved(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
         LimitSpec { name: limit.name.clone(), window: limit.window, tokens, guaranteed: share }
     };
     let key = Key::Share { of: Box::new(of.key.clone()), name: reservation.name.clone() };
+    let calls = of.max_in_flight.map(|most| whole(most.into(), u64::try_from(reservation.percent).unwrap_or(0)));
     NodeSpec {
+        sure_in_flight: calls.and_then(|calls| u32::try_from(calls).ok()).unwrap_or(0),
         mode: of.mode,
         weights: of.weights,
         debt: of.debt,

@@ -1,7 +1,7 @@
 //! Which places there are and who is above whom: from Budgets, ClusterBudgets and the namespaces that those select. What is
 //! wrong with them is named; whose way up is not known gives nothing, and everything else goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::{Terms, Weights};
 use super::node::{Block, Debt, Key, LimitSpec, Mode, NodeSpec, Threshold};
@@ -37,6 +37,13 @@ pub struct Reservation {
     pub cap: bool,
 }
 
+impl Reservation {
+    /// Whether it is kept for any of these types.
+    pub fn is_for_one_of(&self, pool_types: &BTreeSet<String>) -> bool {
+        self.pool_types.iter().any(|pool_type| pool_types.contains(pool_type))
+    }
+}
+
 /// `spec.tokens`, what is unset computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
@@ -65,6 +72,8 @@ pub struct ClusterFacts {
     pub per_namespace: Tokens,
     /// Those that it selects, with when they were made.
     pub namespaces: Vec<(String, i64)>,
+    /// Types of the pools of each of those: what is reserved for a type that a namespace has no pool of is not kept there.
+    pub pool_types: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A Budget.
@@ -168,7 +177,11 @@ impl Builder {
         let (limits, weights) = (&cluster.per_namespace.limits, cluster.per_namespace.weights);
         let children: Vec<_> = bound.iter().map(|(key, created)| Child { key, created: *created, limits, weights }).collect();
         for (place, sure) in self.allotted(&key, &children) {
-            self.place(spec(place, Some(key.clone()), &cluster.per_namespace, &sure), &cluster.per_namespace.reservations);
+            let Key::Namespace { namespace, .. } = &place else { continue };
+            let pool_types = cluster.pool_types.get(namespace);
+            let kept = cluster.per_namespace.reservations.iter();
+            let kept: Vec<_> = kept.filter(|share| pool_types.is_some_and(|types| share.is_for_one_of(types))).cloned().collect();
+            self.place(spec(place, Some(key.clone()), &cluster.per_namespace, &sure), &kept);
         }
     }
 
@@ -315,6 +328,7 @@ mod tests {
             tokens: tokens.clone(),
             per_namespace: tokens.clone(),
             namespaces: vec![("team".into(), 1)],
+            pool_types: BTreeMap::from([("team".into(), BTreeSet::from(["worker".into()]))]),
             ..ClusterFacts::default()
         };
         let chain: Vec<_> = (0..CHAIN)
@@ -342,6 +356,7 @@ mod tests {
             tokens: Tokens { limits: limits.clone(), ..Tokens::default() },
             per_namespace: Tokens { limits: limits.clone(), ..Tokens::default() },
             namespaces: vec![("other".into(), 2), ("team".into(), 1)],
+            pool_types: BTreeMap::new(),
         };
         let budgets = [budget("default", None, 100, 70), budget("low", Some("default"), 50, 50)];
         let tree = build(&[cluster("new", 9), cluster("old", 3)], &budgets);
@@ -354,6 +369,26 @@ mod tests {
         assert!(tree.defects.contains(&(place("other"), Defect::GuaranteesExceedParent { limit: "rate".into(), left: 40 })));
         let taken = Defect::NamespaceTaken { namespace: "team".into(), by: "old".into() };
         assert!(tree.defects.contains(&(Key::Cluster("new".into()), taken)));
+    }
+
+    #[test]
+    fn what_a_cluster_budget_reserves_is_kept_where_there_is_such_a_pool() {
+        let limits = vec![TokenLimit { name: "hourly".into(), window: Window::Hour, tokens: 100, guaranteed: 0 }];
+        let reservations = vec![Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: false }];
+        let cluster = ClusterFacts {
+            name: "all".into(),
+            per_namespace: Tokens { limits, reservations, ..Tokens::default() },
+            namespaces: vec![("other".into(), 2), ("team".into(), 1)],
+            pool_types: BTreeMap::from([
+                ("team".into(), BTreeSet::from(["worker".into(), "scheduler".into()])),
+                ("other".into(), BTreeSet::from(["worker".into()])),
+            ]),
+            ..ClusterFacts::default()
+        };
+        let shares: Vec<_> = build(&[cluster], &[]).nodes.into_iter().filter(|node| matches!(node.key, Key::Share { .. })).collect();
+        assert_eq!(shares.len(), 1, "{shares:?}");
+        assert_eq!(shares[0].parent, Some(Key::Namespace { cluster: "all".into(), namespace: "team".into() }));
+        assert_eq!(shares[0].limits[0].guaranteed, 20);
     }
 
     #[test]

@@ -1,0 +1,105 @@
+//! What is kept for schedulers by default holds, however many workers there are.
+
+use std::process::Command;
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use spillway::api::{Budget, ClusterBudget};
+
+use crate::support::models::Scripted;
+use crate::support::room::merge;
+use crate::support::standins::Standin;
+use crate::support::{Operator, Room, eventually, seen};
+
+const PATH: &str = "/models/gpt/v1/chat/completions";
+
+/// `ClusterBudget/default` as the chart writes it, for this room alone, and with numbers that can be reached.
+fn profile(room: &Room, agents: usize, tokens: i64) -> Value {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/spillway");
+    let words = ["template", "spillway", chart, "--show-only", "templates/deployment.yaml"];
+    let rendered = Command::new("helm").args(words).output().expect("helm is on PATH: run this by `make e2e`");
+    assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+    let text = String::from_utf8(rendered.stdout).expect("text");
+    let argument = text.lines().find_map(|line| line.trim().strip_prefix("- ").filter(|line| line.contains("--cluster-budget=")));
+    let argument: String = serde_json::from_str(argument.expect("the chart keeps a ClusterBudget")).expect("a quoted argument");
+    let mut spec: Value = serde_json::from_str(argument.strip_prefix("--cluster-budget=").expect("its spec")).expect("JSON");
+    spec["namespaceSelector"] = json!({"matchLabels": {"kubernetes.io/metadata.name": room.namespace}});
+    spec["perNamespace"]["agents"]["maxConcurrent"] = json!(agents);
+    spec["defaults"]["bulkhead"]["lifetimeTokens"] = json!(1_000_000_000);
+    for limits in ["/perNamespace/tokens/limits", "/defaults/budget/tokens/limits"] {
+        // Whatever the hour.
+        *spec.pointer_mut(limits).expect("limits") = json!([{"name": "hourly", "tokens": tokens, "window": "Lifetime"}]);
+    }
+    // A call is held for what it asks for.
+    spec["defaults"]["budget"]["tokens"]["estimate"] = json!("Bytes");
+    spec["defaults"]["budget"]["tokens"]["onInsufficient"] = json!("Reject");
+    json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "ClusterBudget", "metadata": {"name": room.namespace}, "spec": spec})
+}
+
+/// Makes calls that cost 150 tokens each until one is refused for good: how many passed.
+async fn calls(agents: &[Standin]) -> usize {
+    let body =
+        json!({"model": "scripted-large--input-00050--output-100", "max_tokens": 100, "messages": [{"role": "user", "content": "go"}]});
+    let mut passed = 0;
+    for agent in agents.iter().cycle() {
+        let answer = agent.caller.post(PATH, body.clone()).await;
+        match answer.status {
+            200 => passed += 1,
+            402 => break,
+            // The one before is not settled yet, or there were many in this second.
+            429 => tokio::time::sleep(Duration::from_secs(1)).await,
+            status => panic!("{status}: {answer:?}"),
+        }
+    }
+    passed
+}
+
+#[tokio::test]
+async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens() {
+    let room = Room::open("reserved").await;
+    let clusters = Api::<ClusterBudget>::all(room.client.clone());
+    let params = PatchParams::apply("e2e").force();
+    clusters.patch(&room.namespace, &params, &Patch::Apply(profile(&room, 10, 20_000))).await.expect("the ClusterBudget is accepted");
+    let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"}, "spec": {}});
+    room.api::<Budget>().patch("default", &params, &Patch::Apply(budget)).await.expect("the Budget is accepted");
+    let operator = Operator::start_everywhere(&room, "one");
+    operator.leads(&room).await;
+    let provider = Scripted::serve(&room).await;
+
+    // The scheduler's pool is there, and has nothing to do yet.
+    let models = json!({"models": [provider.entry("gpt", "OpenAIChat")], "scheduling": {"nodeSelector": {"no-such": "label"}}});
+    let with = |type_: &str, replicas: usize| {
+        let mut spec = models.clone();
+        merge(&mut spec, json!({"type": type_, "replicas": replicas}));
+        spec
+    };
+    room.apply_pool("lead", with("scheduler", 0)).await;
+    eventually("the fifths are counted, of the namespace's tokens and of its Budget's", async || {
+        let (_, text) = operator.get("/metrics").await?;
+        let ours = |line: &&str| line.contains(r#""Reservation""#) && line.contains(&room.namespace) && line.ends_with(" 20000");
+        let found: Vec<&str> = text.lines().filter(ours).collect();
+        seen(found.len() == 2, || format!("{found:?}"))
+    })
+    .await;
+
+    // More workers than there may be agents: eight have pods, and two places are free.
+    room.apply_pool("flood", with("worker", 30)).await;
+    let (_, message) = room.pool_says("flood", "Blocked", "True").await;
+    assert!(message.contains("8 have a pod, and 2 more are kept for pools of type scheduler"), "{message}");
+    let workers = room.standins_of("flood", 8).await;
+    let of_workers = calls(&workers).await;
+    assert_eq!(calls(&workers).await, 0, "nothing is left for workers");
+
+    room.apply_pool("lead", with("scheduler", 2)).await;
+    let schedulers = room.standins_of("lead", 2).await;
+    let of_schedulers = calls(&schedulers).await;
+    // All calls cost the same. A call that does not fit any more may leave a part of a call on either side.
+    let fifth = (of_workers + of_schedulers) / 5;
+    assert!((fifth - 1..=fifth + 1).contains(&of_schedulers), "{of_workers} of workers, {of_schedulers} of schedulers");
+    assert_eq!(room.standins_of("flood", 8).await.len(), 8, "and the flood got no more");
+
+    clusters.delete(&room.namespace, &DeleteParams::default()).await.expect("deleted");
+    room.close().await;
+}
