@@ -9,7 +9,8 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use spillway::cluster::lease::{Identity, Won, win};
-use spillway::policy::lease::Timing;
+use spillway::policy::lease::{SeenLeader, StoreRollback, Timing, owner_epoch};
+use spillway::wire::governor::ROLLBACK_ANNOTATION;
 use tokio_util::sync::CancellationToken;
 
 /// Short, and in the proportions of the real one.
@@ -65,6 +66,18 @@ impl Server {
 
     fn writes(&self) -> u64 {
         self.0.lock().expect("not poisoned").writes
+    }
+
+    /// The store as it is now, for later.
+    fn snapshot(&self) -> (Option<Value>, u64) {
+        let stored = self.0.lock().expect("not poisoned");
+        (stored.lease.clone(), stored.version)
+    }
+
+    /// It is as it was, and goes on from there.
+    fn restore(&self, (lease, version): (Option<Value>, u64)) {
+        let mut stored = self.0.lock().expect("not poisoned");
+        (stored.lease, stored.version) = (lease, version);
     }
 
     /// Somebody else writes the Lease without asking.
@@ -183,4 +196,106 @@ async fn a_standby_that_is_stopped_leaves() {
     stop.cancel();
     assert!(win(server.client(), identity("b"), TIMING, stop).await.is_none());
     assert_eq!(server.holder(), "a");
+}
+
+/// Renews it so often.
+async fn renewed(won: &Won, times: u32) {
+    for _ in 0..times {
+        won.leadership.confirm().await.expect("renewed");
+    }
+}
+
+fn stored_rollback(server: &Server) -> Option<StoreRollback> {
+    let (lease, _) = server.snapshot();
+    StoreRollback::from_text(lease.expect("a Lease")["metadata"]["annotations"][ROLLBACK_ANNOTATION].as_str()?)
+}
+
+#[tokio::test]
+async fn a_lower_version_ends_leadership_at_once_and_the_next_epoch_is_above_all_lost_ones() {
+    let server = Server::default();
+    let first = lead(&server, "a", &CancellationToken::new()).await;
+    renewed(&first, 3).await;
+    let before = server.snapshot();
+    renewed(&first, 20).await;
+    first.leadership.lead_as(500);
+    let lost = first.leadership.version();
+    server.restore(before);
+    let started = Instant::now();
+    first.leadership.lost().await;
+    assert!(started.elapsed() < TIMING.renew_deadline, "at its next renewal");
+    assert!(first.leadership.check().is_err() && first.leadership.confirm().await.is_err());
+    assert_eq!(server.holder(), "", "nobody has to wait for it to expire");
+
+    let second = lead(&server, "b", &CancellationToken::new()).await;
+    let rollback = second.takeover.rollback.clone().expect("it is told");
+    assert_eq!((rollback.highest, stored_rollback(&server)), (500, Some(rollback.clone())), "of versions and epochs the highest");
+    assert!(lost > second.resource_version);
+    assert!(owner_epoch(second.resource_version, None, Some(&rollback)) > 500);
+    renewed(&second, 2).await;
+    assert_eq!(stored_rollback(&server), Some(rollback), "whoever leads within the next while knows it, too");
+}
+
+#[tokio::test]
+async fn a_leader_frees_the_lease_after_a_rollback_to_an_earlier_holder() {
+    let server = Server::default();
+    let stop = CancellationToken::new();
+    let earlier = lead(&server, "z", &stop).await;
+    let before = server.snapshot();
+    stop.cancel();
+    earlier.keeper.await.expect("the keeper ends");
+    let first = lead(&server, "a", &CancellationToken::new()).await;
+    renewed(&first, 5).await;
+    server.restore(before);
+    assert_eq!(server.holder(), "z");
+    first.leadership.lost().await;
+    assert_eq!(server.holder(), "");
+    assert!(stored_rollback(&server).is_some());
+}
+
+#[tokio::test]
+async fn a_standby_detects_a_rollback_that_happened_without_a_leader() {
+    let server = Server::default();
+    let first = lead(&server, "a", &CancellationToken::new()).await;
+    let before = server.snapshot();
+    renewed(&first, 10).await;
+    let standby = tokio::spawn({
+        let server = server.clone();
+        async move { lead(&server, "b", &CancellationToken::new()).await }
+    });
+    tokio::time::sleep(4 * TIMING.retry).await; // it looks meanwhile
+    first.keeper.abort();
+    server.restore(before);
+    let second = standby.await.expect("it leads");
+    assert!(second.takeover.rollback.is_some_and(|rollback| rollback.highest > second.resource_version));
+
+    // Nobody was there to see it: a gateway that saw the leader before proves it.
+    let server = Server::default();
+    let first = lead(&server, "a", &CancellationToken::new()).await;
+    let before = server.snapshot();
+    renewed(&first, 10).await;
+    let seen = SeenLeader { epoch: 1, version: first.leadership.version() };
+    first.keeper.abort();
+    server.restore(before);
+    let second = lead(&server, "b", &CancellationToken::new()).await;
+    assert_eq!(second.takeover.rollback, None);
+    assert!(second.takeover.missed_rollback(77, seen) && !second.takeover.missed_rollback(77, SeenLeader { version: 1, ..seen }));
+}
+
+#[tokio::test]
+async fn a_reported_rollback_is_written_but_never_over_a_later_leader() {
+    let server = Server::default();
+    let first = lead(&server, "a", &CancellationToken::new()).await;
+    first.leadership.report_rollback(9_000);
+    assert!(first.leadership.check().is_err(), "at once");
+    first.leadership.lost().await;
+    assert_eq!((server.holder().as_str(), stored_rollback(&server).map(|rollback| rollback.highest)), ("", Some(9_000)));
+
+    // One that slept, and finds the Lease taken by somebody who came after it.
+    let server = Server::default();
+    let sleeper = lead(&server, "a", &CancellationToken::new()).await;
+    server.seize("b");
+    server.0.lock().expect("not poisoned").lease.as_mut().expect("a Lease")["spec"]["acquireTime"] = json!("2999-01-01T00:00:00.000000Z");
+    sleeper.leadership.report_rollback(9_000);
+    sleeper.leadership.lost().await;
+    assert_eq!((server.holder().as_str(), stored_rollback(&server)), ("b", None));
 }

@@ -34,6 +34,7 @@ mod quiet;
 mod refusals;
 mod reservations;
 mod scheduler;
+mod store_rollback;
 mod supervision;
 mod work;
 mod work_faults;

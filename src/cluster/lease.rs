@@ -3,7 +3,13 @@
 //! A leader that was paused wakes with a valid client and old memory, so holding the Lease is checked, not assumed:
 //! [`Leadership::check`] before anything is made, [`Leadership::confirm`] before anything is destroyed. Losing it ends the
 //! process: nothing that was decided under it may be carried out later.
+//!
+//! Resource versions of the Lease only rise. A lower one proves that the API server's store was rolled back, so the memory of this
+//! process may be of writes that are lost. Its leadership ends, and it writes the rollback on the Lease for the next leader
+//! (`docs/adr/0049-store-rollback.md`).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -14,12 +20,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::BootTime;
+use super::lease_rollback::{epoch_of, new_rollback, now, stored_rollback, version_of, written_at};
 use super::{Class, Error};
-use crate::policy::lease::{Step, Timing, decide};
-use crate::wire::governor::ADDRESS_ANNOTATION;
+use crate::policy::lease::{Step, StoreRollback, Takeover, Timing, decide};
+use crate::wire::governor::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, ROLLBACK_ANNOTATION};
 
 /// Between two tries to renew when the API server does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long a leader that lost the Lease checks for a rollback of the store. At most half of the time until another leader may act.
+const ROLLBACK_CHECK: Duration = Duration::from_secs(2);
 
 /// Which Lease, and who we are.
 #[derive(Clone, Debug)]
@@ -34,24 +43,48 @@ pub struct Identity {
     pub address: Option<String>,
 }
 
+/// A renewal that succeeded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Renewal {
+    began: BootTime,
+    /// The version of the Lease that it wrote.
+    version: u64,
+}
+
 /// The right to act, as the rest of the process sees it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    last_renewal: watch::Receiver<BootTime>,
+    last_renewal: watch::Receiver<Renewal>,
     confirm: mpsc::UnboundedSender<oneshot::Sender<()>>,
+    /// Cancelled when this process must not act any more.
+    stopped: CancellationToken,
+    /// Cancelled after that, when the check for a rollback has ended.
     lost: CancellationToken,
+    reports: Arc<Reports>,
     timing: Timing,
+}
+
+/// What the process reports to the task that keeps the Lease.
+#[derive(Debug, Default)]
+struct Reports {
+    /// Our owner epoch; 0: it is not known yet.
+    epoch: AtomicI64,
+    /// The highest version that is lost, if somebody detected a rollback.
+    lost_version: AtomicU64,
 }
 
 impl Leadership {
     /// We lead: our last successful renewal began within the renew deadline.
     pub fn check(&self) -> Result<(), Error> {
-        let leading = !self.lost.is_cancelled() && self.last_renewal.borrow().elapsed() < self.timing.renew_deadline;
+        let leading = !self.stopped.is_cancelled() && self.last_renewal.borrow().began.elapsed() < self.timing.renew_deadline;
         if leading { Ok(()) } else { Err(Error::NotLeading) }
     }
 
     /// We lead, proved by a renewal that began after this call. One renewal serves all that wait.
     pub async fn confirm(&self) -> Result<(), Error> {
+        if self.stopped.is_cancelled() {
+            return Err(Error::NotLeading);
+        }
         let (done, proved) = oneshot::channel();
         self.confirm.send(done).map_err(|_| Error::NotLeading)?;
         proved.await.map_err(|_| Error::NotLeading)?;
@@ -61,27 +94,51 @@ impl Leadership {
     /// The same, for what nobody waits for: by a renewal that somebody else causes within `wait`, else by one of its own.
     pub async fn confirm_within(&self, wait: Duration) -> Result<(), Error> {
         let (asked, mut renewals) = (BootTime::now(), self.last_renewal.clone());
-        let renewed = async { renewals.wait_for(|began| *began > asked).await.map(drop) };
+        let renewed = async { renewals.wait_for(|renewal| renewal.began > asked).await.map(drop) };
         match tokio::time::timeout(wait, renewed).await {
             Ok(renewed) => renewed.map_err(|_| Error::NotLeading).and_then(|()| self.check()),
             Err(_) => self.confirm().await,
         }
     }
 
+    /// The resource version of the Lease after its last renewal.
+    pub fn version(&self) -> u64 {
+        self.last_renewal.borrow().version
+    }
+
+    /// Sets our owner epoch.
+    pub fn lead_as(&self, epoch: i64) {
+        self.reports.epoch.store(epoch, Ordering::SeqCst);
+    }
+
     /// Of a test: held for the first ten seconds.
     #[cfg(test)]
     pub fn held() -> Self {
-        let (_, last_renewal) = watch::channel(BootTime::now());
+        let (_, last_renewal) = watch::channel(Renewal { began: BootTime::now(), version: 1 });
         let (confirm, _) = mpsc::unbounded_channel();
-        Self { last_renewal, confirm, lost: CancellationToken::new(), timing: Timing::DEFAULT }
+        let stopped = CancellationToken::new();
+        Self { last_renewal, confirm, lost: stopped.clone(), stopped, reports: Arc::default(), timing: Timing::DEFAULT }
     }
 
-    /// Leadership is lost: somebody saw another leader's writes.
+    /// Leadership is lost: somebody saw another leader's writes. A rollback of the store looks the same, so the keeper of the Lease
+    /// checks for one before the process ends.
     pub fn abdicate(&self) {
-        self.lost.cancel();
+        self.stopped.cancel();
     }
 
-    /// Ends when leadership is lost.
+    /// The store was rolled back: this version existed, and a later read returned an older one.
+    pub fn report_rollback(&self, version: u64) {
+        tracing::error!(version, "the API server's store was rolled back: a version that existed is lost");
+        self.reports.lost_version.fetch_max(version, Ordering::SeqCst);
+        self.abdicate();
+    }
+
+    /// Ends when this process must not act any more.
+    pub async fn stopped(&self) {
+        self.stopped.cancelled().await;
+    }
+
+    /// Ends when leadership is lost and the check for a rollback of the store has ended.
     pub async fn lost(&self) {
         self.lost.cancelled().await;
     }
@@ -94,6 +151,8 @@ pub struct Won {
     pub leadership: Leadership,
     /// Resource version of the write that won: the base of the owner epoch.
     pub resource_version: u64,
+    /// The state of the Lease before that write.
+    pub takeover: Takeover,
     /// The task that keeps the Lease. When it ends, the process must end.
     pub keeper: tokio::task::JoinHandle<()>,
 }
@@ -103,12 +162,42 @@ struct Seen {
     lease: Option<Lease>,
     version: Option<String>,
     unchanged_since: BootTime,
+    /// The highest resource version seen.
+    highest_version: u64,
+    /// The highest resource version or owner epoch seen.
+    highest: u64,
+}
+
+impl Seen {
+    /// The state of the Lease for who takes it over now.
+    fn takeover(&self) -> Takeover {
+        let Some(lease) = &self.lease else { return Takeover::default() };
+        let (replaced, since) = (version_of(lease), written_at(lease));
+        let fell = (replaced < self.highest_version).then(|| new_rollback(self.highest, lease, since));
+        let rollback = fell.or_else(|| stored_rollback(lease)).filter(|rollback| rollback.is_recent(now()));
+        Takeover { replaced, since, rollback }
+    }
+
+    /// Completes the takeover after the first write. If there was no Lease before, only its own version can show a rollback.
+    fn won(&self, mut lease: Lease, takeover: Takeover) -> (Lease, Takeover) {
+        if takeover.replaced > 0 {
+            return (lease, takeover);
+        }
+        let (version, since) = (version_of(&lease), written_at(&lease));
+        let rollback = (version < self.highest_version).then(|| new_rollback(self.highest, &lease, since));
+        if let Some(rollback) = &rollback {
+            // The next renewal writes it.
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(ROLLBACK_ANNOTATION.to_owned(), rollback.to_text());
+        }
+        (lease, Takeover { replaced: version, since, rollback })
+    }
 }
 
 /// Waits until the Lease is ours. Errors on the way are logged and retried: a standby has nothing better to do.
 pub async fn win(client: Client, identity: Identity, timing: Timing, stop: CancellationToken) -> Option<Won> {
     let api: Api<Lease> = Api::namespaced(client, &identity.namespace);
-    let mut seen = Seen { lease: None, version: None, unchanged_since: BootTime::now() };
+    let mut seen = Seen { lease: None, version: None, unchanged_since: BootTime::now(), highest_version: 0, highest: 0 };
     let mut told = None;
     loop {
         // A look that hangs must not keep a standby from ever taking over.
@@ -131,10 +220,14 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
                     }
                     // A Lease that carries our own name before we took it can only be a clash of names: taken as free.
                     Step::Acquire | Step::Renew => {
-                        let began = BootTime::now();
-                        let writing = write(&api, &identity, &timing, seen.lease.take(), true);
+                        let (began, takeover) = (BootTime::now(), seen.takeover());
+                        let update = Update { acquire: true, epoch: 0, rollback: takeover.rollback.as_ref() };
+                        let writing = write(&api, &identity, &timing, seen.lease.take(), &update);
                         match tokio::time::timeout(timing.renew_deadline, writing).await.unwrap_or(Err(Error::NotLeading)) {
-                            Ok(lease) => return keep(api, identity, timing, lease, began, stop),
+                            Ok(lease) => {
+                                let won = seen.won(lease, takeover);
+                                return keep(api, identity, timing, won, began, stop);
+                            }
                             Err(error) => {
                                 tracing::debug!(%error, "the leader lease was not to be had");
                                 timing.retry / 2
@@ -158,6 +251,12 @@ async fn look(api: &Api<Lease>, identity: &Identity, seen: &mut Seen) -> Result<
         seen.unchanged_since = BootTime::now();
         seen.version = version;
     }
+    if let Some(lease) = &lease {
+        // A leader has already detected this rollback.
+        let known = stored_rollback(lease).is_some_and(|rollback| rollback.highest >= seen.highest_version);
+        seen.highest_version = if known { version_of(lease) } else { seen.highest_version.max(version_of(lease)) };
+        seen.highest = seen.highest.max(version_of(lease)).max(epoch_of(lease));
+    }
     seen.lease = lease;
     Ok(())
 }
@@ -166,24 +265,36 @@ fn holder_of(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref()
 }
 
+/// What a write changes in the Lease beside its holder and its renew time.
+struct Update<'a> {
+    /// The holder is a new one.
+    acquire: bool,
+    /// Our owner epoch; 0: it is not known yet.
+    epoch: i64,
+    rollback: Option<&'a StoreRollback>,
+}
+
 /// Writes us in: a create where there is none, else a replace at the version we saw. Anybody's write in between is a 409.
-async fn write(api: &Api<Lease>, identity: &Identity, timing: &Timing, seen: Option<Lease>, acquire: bool) -> Result<Lease, Error> {
+async fn write(api: &Api<Lease>, identity: &Identity, timing: &Timing, seen: Option<Lease>, update: &Update<'_>) -> Result<Lease, Error> {
     let now = MicroTime(jiff::Timestamp::now());
     let mut lease = seen.unwrap_or_else(|| Lease {
         metadata: ObjectMeta { name: Some(identity.name.clone()), namespace: Some(identity.namespace.clone()), ..Default::default() },
         spec: None,
     });
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
-    if acquire {
+    if update.acquire {
         spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0).saturating_add(1));
         spec.acquire_time = Some(now.clone());
     }
     spec.holder_identity = Some(identity.holder.clone());
     spec.lease_duration_seconds = Some(i32::try_from(timing.duration.as_secs()).unwrap_or(i32::MAX));
     spec.renew_time = Some(now);
-    if let Some(address) = &identity.address {
-        lease.metadata.annotations.get_or_insert_default().insert(ADDRESS_ANNOTATION.to_owned(), address.clone());
-    }
+    let address = identity.address.clone().map(|address| (ADDRESS_ANNOTATION, address));
+    let epoch = (update.epoch > 0).then(|| (EPOCH_ANNOTATION, update.epoch.to_string()));
+    let rollback = update.rollback.map(|rollback| (ROLLBACK_ANNOTATION, rollback.to_text()));
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    annotations.remove(ROLLBACK_ANNOTATION);
+    annotations.extend([address, epoch, rollback].into_iter().flatten().map(|(name, value)| (name.to_owned(), value)));
     let exists = lease.metadata.resource_version.is_some();
     if exists {
         api.replace(&identity.name, &PostParams::default(), &lease).await.map_err(Error::of("renewing the leader lease"))
@@ -192,17 +303,41 @@ async fn write(api: &Api<Lease>, identity: &Identity, timing: &Timing, seen: Opt
     }
 }
 
-fn keep(api: Api<Lease>, identity: Identity, timing: Timing, lease: Lease, began: BootTime, stop: CancellationToken) -> Option<Won> {
+fn keep(
+    api: Api<Lease>,
+    identity: Identity,
+    timing: Timing,
+    (lease, takeover): (Lease, Takeover),
+    began: BootTime,
+    stop: CancellationToken,
+) -> Option<Won> {
     let resource_version = lease.metadata.resource_version.as_deref()?.parse().ok()?;
-    let (renewed, last_renewal) = watch::channel(began);
+    let since = takeover.since;
+    let (renewed, last_renewal) = watch::channel(Renewal { began, version: resource_version });
     let (confirm, confirmations) = mpsc::unbounded_channel();
-    let lost = CancellationToken::new();
-    let leadership = Leadership { last_renewal, confirm, lost: lost.clone(), timing };
+    let (stopped, lost, reports) = (CancellationToken::new(), CancellationToken::new(), Arc::new(Reports::default()));
+    let leadership = Leadership { last_renewal, confirm, stopped: stopped.clone(), lost: lost.clone(), reports: reports.clone(), timing };
     let keeper = tokio::spawn(async move {
-        Keeper { api, identity, timing, lease, renewed, confirmations, stop }.run(&lost).await;
+        let mut keeper = Keeper { api, identity, timing, lease, since, renewed, confirmations, reports, stop };
+        match keeper.run(&stopped).await {
+            Exit::Stopped => keeper.release().await,
+            Exit::Lost => {
+                stopped.cancel(); // before anything that waits
+                keeper.check_rollback().await;
+            }
+        }
+        stopped.cancel();
         lost.cancel();
     });
-    Some(Won { leadership, resource_version, keeper })
+    Some(Won { leadership, resource_version, takeover, keeper })
+}
+
+/// Why the keeper stops renewing.
+enum Exit {
+    /// The process was asked to stop.
+    Stopped,
+    /// The Lease is lost.
+    Lost,
 }
 
 /// The task that renews.
@@ -211,27 +346,30 @@ struct Keeper {
     identity: Identity,
     timing: Timing,
     lease: Lease,
-    renewed: watch::Sender<BootTime>,
+    /// When the Lease that we replaced had been written.
+    since: i64,
+    renewed: watch::Sender<Renewal>,
     confirmations: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+    reports: Arc<Reports>,
     stop: CancellationToken,
 }
 
 impl Keeper {
-    async fn run(mut self, lost: &CancellationToken) {
+    async fn run(&mut self, stopped: &CancellationToken) -> Exit {
         let mut waiting = Vec::new();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(self.timing.retry) => {}
                 Some(asked) = self.confirmations.recv() => waiting.push(asked),
-                () = lost.cancelled() => return,
-                () = self.stop.cancelled() => return self.release().await,
+                () = stopped.cancelled() => return Exit::Lost,
+                () = self.stop.cancelled() => return Exit::Stopped,
             }
             while let Ok(asked) = self.confirmations.try_recv() {
                 waiting.push(asked);
             }
             if let Err(error) = self.renew().await {
                 tracing::error!(%error, "the leader lease is lost");
-                return;
+                return Exit::Lost;
             }
             for asked in waiting.drain(..) {
                 let _ = asked.send(()); // who asked may have gone
@@ -239,20 +377,84 @@ impl Keeper {
         }
     }
 
+    /// Checks whether we lost the Lease because the store was rolled back. If so, writes that on the Lease and frees it: this process
+    /// was its last holder, whatever holder the store shows now.
+    async fn check_rollback(&mut self) {
+        let looking = async {
+            loop {
+                let found = match self.api.get_opt(&self.identity.name).await {
+                    Ok(Some(found)) => found,
+                    // There is no Lease to write on. Gateways tell the next leader which version they saw.
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot read the leader lease to check for a rollback; retrying");
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                };
+                let (ours, reported) = (version_of(&self.lease), self.reports.lost_version.load(Ordering::SeqCst));
+                let fell = version_of(&found) < ours || reported > 0;
+                if !fell || self.was_taken_over(&found) {
+                    return;
+                }
+                let epoch = u64::try_from(self.reports.epoch.load(Ordering::SeqCst)).unwrap_or(0);
+                // A rollback that only others can see happened before we took the Lease over.
+                let since = if version_of(&found) < ours { written_at(&found) } else { self.since };
+                let rollback = new_rollback(ours.max(reported).max(epoch), &found, since);
+                match self.free(found, Some(&rollback)).await {
+                    Ok(_) => return,
+                    Err(error) => tracing::warn!(%error, "cannot write the rollback on the leader lease; retrying"),
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        let most = self.timing.duration.saturating_sub(self.timing.renew_deadline) / 2;
+        if tokio::time::timeout(ROLLBACK_CHECK.min(most), looking).await.is_err() {
+            tracing::warn!("the check for a rollback of the API server's store did not end in time");
+        }
+    }
+
+    /// Whether another process took the Lease after our last renewal. Compares wall clocks, so that a leader that slept does not free
+    /// the Lease of its successor.
+    fn was_taken_over(&self, found: &Lease) -> bool {
+        let taken = found.spec.as_ref().and_then(|spec| spec.acquire_time.as_ref());
+        let renewed = self.lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
+        let later = taken.zip(renewed).is_some_and(|(taken, renewed)| taken.0 > renewed.0);
+        later && holder_of(found) != Some(self.identity.holder.as_str())
+    }
+
+    /// Replaces this version of the Lease by one without a holder.
+    async fn free(&self, mut lease: Lease, rollback: Option<&StoreRollback>) -> Result<Lease, kube::Error> {
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        if let Some(rollback) = rollback {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(ROLLBACK_ANNOTATION.to_owned(), rollback.to_text());
+        }
+        self.api.replace(&self.identity.name, &PostParams::default(), &lease).await
+    }
+
     /// Renews once, retrying until the renew deadline is over. A conflict means that somebody else holds it.
     async fn renew(&mut self) -> Result<(), Error> {
         loop {
             let began = BootTime::now();
-            let last = *self.renewed.borrow();
+            let last = self.renewed.borrow().began;
             if began.since(last) >= self.timing.renew_deadline {
                 return Err(Error::NotLeading);
             }
             let left = self.timing.renew_deadline.saturating_sub(began.since(last));
-            let writing = write(&self.api, &self.identity, &self.timing, Some(self.lease.clone()), false);
+            let rollback = stored_rollback(&self.lease).filter(|rollback| rollback.is_recent(now()));
+            let update = Update { acquire: false, epoch: self.reports.epoch.load(Ordering::SeqCst), rollback: rollback.as_ref() };
+            let writing = write(&self.api, &self.identity, &self.timing, Some(self.lease.clone()), &update);
             match tokio::time::timeout(left, writing).await {
                 Ok(Ok(lease)) => {
+                    let version = version_of(&lease);
+                    if version < version_of(&self.lease) {
+                        return Err(Error::NotLeading); // the store was rolled back
+                    }
                     self.lease = lease;
-                    self.renewed.send_replace(began);
+                    self.renewed.send_replace(Renewal { began, version });
                     return Ok(());
                 }
                 Ok(Err(error)) => match error.class() {
@@ -281,7 +483,8 @@ impl Keeper {
 
     async fn reread(&mut self) -> Result<(), Error> {
         let lease = self.api.get(&self.identity.name).await.map_err(Error::of("reading the leader lease"))?;
-        if holder_of(&lease) != Some(self.identity.holder.as_str()) {
+        let rollback = version_of(&lease) < version_of(&self.lease);
+        if rollback || holder_of(&lease) != Some(self.identity.holder.as_str()) {
             return Err(Error::NotLeading);
         }
         self.lease = lease;
@@ -289,14 +492,8 @@ impl Keeper {
     }
 
     /// Gives the Lease back, so that the next leader need not wait. Best effort: it expires anyway.
-    async fn release(mut self) {
-        if let Some(spec) = self.lease.spec.as_mut() {
-            spec.holder_identity = Some(String::new());
-            spec.lease_duration_seconds = Some(1);
-        }
-        let params = PostParams::default();
-        let replacing = self.api.replace(&self.identity.name, &params, &self.lease);
-        match tokio::time::timeout(Duration::from_secs(2), replacing).await {
+    async fn release(&self) {
+        match tokio::time::timeout(Duration::from_secs(2), self.free(self.lease.clone(), None)).await {
             Ok(Ok(_)) => tracing::info!("the leader lease is given back"),
             Ok(Err(error)) => tracing::warn!(%error, "the leader lease could not be given back; it expires"),
             Err(_) => tracing::warn!("the leader lease could not be given back in time; it expires"),

@@ -9,6 +9,7 @@ pub mod error;
 pub mod events;
 pub mod gate;
 pub mod lease;
+mod lease_rollback;
 pub mod pace;
 pub mod quiet;
 pub mod remembered;

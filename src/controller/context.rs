@@ -28,9 +28,12 @@ use crate::governor::breaker::work::Attempts;
 use crate::governor::budget::Meter;
 use crate::governor::work::Desk;
 use crate::pki::keep::Trust;
+use crate::policy::lease::{StoreRollback, Takeover};
 use crate::policy::publish;
 use crate::telemetry::Metrics;
 
+/// How long after a rollback of the store a new leader grants no items: gateways reconnect within a second and replay what they know.
+const REPLAY_WINDOW: Duration = Duration::from_secs(5);
 /// First and longest bound of the delay between retries of one object.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
@@ -67,6 +70,8 @@ pub struct Parts {
     pub client: Client,
     /// The right to act.
     pub leadership: Leadership,
+    /// The state of the Lease when we took it over.
+    pub takeover: Takeover,
     /// What is counted.
     pub metrics: Metrics,
     /// What is told.
@@ -95,6 +100,10 @@ pub struct Context {
     pub client: Client,
     /// The right to act.
     pub leadership: Leadership,
+    /// The state of the Lease when we took it over.
+    pub takeover: Takeover,
+    /// When this context was made: gateways are answered from then on.
+    began: BootTime,
     /// Our owner epoch, written with every durable status.
     pub epoch: i64,
     /// What is counted.
@@ -157,11 +166,14 @@ struct Published {
 impl Context {
     /// A context for one leadership.
     pub fn new(parts: Parts, epoch: i64) -> Self {
-        let Parts { client, leadership, metrics, events, stores, disappearances, wake, supervised, trust, desk, quiet, fleet } = parts;
+        let Parts { client, leadership, takeover, metrics, events, stores, disappearances, wake, supervised, trust, desk, quiet, fleet } =
+            parts;
         let circuits = Circuits::new(epoch, metrics.clone());
         Self {
             client,
             leadership,
+            takeover,
+            began: BootTime::now(),
             epoch,
             metrics,
             events,
@@ -190,6 +202,16 @@ impl Context {
             published: Mutex::default(),
             invalid_told: Mutex::default(),
         }
+    }
+
+    /// A rollback of the store in the last minutes: gateways may know of writes that are lost.
+    pub fn recent_rollback(&self) -> Option<&StoreRollback> {
+        self.takeover.rollback.as_ref().filter(|rollback| rollback.is_recent(jiff::Timestamp::now().as_millisecond()))
+    }
+
+    /// Whether gateways replay lost answers just now. No item is granted and no lease is called lost until they have.
+    pub fn replay_window_open(&self) -> bool {
+        self.takeover.rollback.is_some() && self.began.elapsed() < REPLAY_WINDOW
     }
 
     /// The certificates that pods trust, as PEM; `None` until they are made.

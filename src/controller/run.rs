@@ -33,7 +33,7 @@ use crate::governor::budget as tokens;
 use crate::governor::server::{BODIES, Governor, routes};
 use crate::governor::work::queues::Queues;
 use crate::governor::work::{self, Desk};
-use crate::governor::{breaker, bulkheads, commands};
+use crate::governor::{breaker, bulkheads, commands, rollback};
 use crate::notify::Notifier;
 use crate::notify::settings::Webhook;
 use crate::pki::keep::{Places, Trust, keep};
@@ -126,7 +126,7 @@ async fn stand_and_lead(
         () = stop.cancelled() => None,
     };
     let Some(won) = won else { return Ok(()) };
-    let Won { leadership, resource_version, keeper } = won;
+    let Won { leadership, resource_version, takeover, keeper } = won;
     let mut watches = JoinSet::new();
     let disappearances = Disappearances::default();
     let fleet = Fleet::new(metrics.clone());
@@ -151,7 +151,8 @@ async fn stand_and_lead(
             supervised = supervised::resolve(&settings.supervised, &client, |missing| health.set("gateway", missing)) => supervised,
             () = stop.cancelled() => return Ok(()),
         };
-        let epoch = owner_epoch(resource_version, highest_epoch(&stores).max(desk.highest_epoch()));
+        let epoch = owner_epoch(resource_version, highest_epoch(&stores).max(desk.highest_epoch()), takeover.rollback.as_ref());
+        leadership.lead_as(epoch);
         metrics.leading(epoch);
         tracing::info!(epoch, holder = %settings.lease.holder, "leading");
         let notifier = Notifier::start(settings.webhooks.clone(), &metrics)?;
@@ -160,6 +161,7 @@ async fn stand_and_lead(
         let parts = Parts {
             client: client.clone(),
             leadership: leadership.clone(),
+            takeover,
             metrics,
             events,
             stores,
@@ -180,6 +182,7 @@ async fn stand_and_lead(
             () = work::run::run(context.clone(), looks, queues) => bail!("nobody looks after work any more"),
             () = tokens::run::run(context.clone(), settings.lease.namespace.clone()) => bail!("nobody keeps account of tokens any more"),
             () = commands::run(context.clone()) => bail!("nobody tells agents of the breakers of their commands any more"),
+            () = rollback::run(context.clone()) => bail!("nobody reports rollbacks of the API server's store any more"),
             () = breaker::run::run(context.clone()) => bail!("nobody keeps the circuit breakers any more"),
             () = bulkheads::run(context.clone()) => bail!("nobody tells how full bulkheads are any more"),
             () = gauges::run(context.clone()) => bail!("nobody measures any more"),

@@ -4,7 +4,7 @@
 //! know it yet. It is refused, and the leader looked for again.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,12 @@ use tokio_util::sync::CancellationToken;
 use super::park::Park;
 use crate::cluster::token::PodIdentity;
 use crate::pki::tls;
+use crate::policy::lease::{REPLAY_PERIOD, SeenLeader};
 use crate::wire::body::MAX_BYTES;
-use crate::wire::governor::{ADDRESS_ANNOTATION, CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, OWNER_EPOCH};
+use crate::wire::governor::{
+    ADDRESS_ANNOTATION, CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK, SEEN_EPOCH,
+    SEEN_VERSION,
+};
 use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
 
 /// How long the governor has to answer a call.
@@ -83,6 +87,10 @@ struct Shared {
     /// The number of the connection there is: another one may be another leader's.
     numbers: watch::Sender<Option<u64>>,
     epoch: AtomicI64,
+    /// The last leader, and when it answered last.
+    seen: Mutex<Option<(SeenLeader, Instant)>>,
+    /// The leader's store was rolled back in the last minutes.
+    rolled_back: AtomicBool,
 }
 
 impl Governor {
@@ -91,7 +99,13 @@ impl Governor {
         let leases = Api::namespaced(client, &settings.namespace);
         let numbers = watch::channel(None).0;
         let (bearer, connection, epoch) = (Mutex::default(), Mutex::default(), AtomicI64::new(0));
-        Self { shared: Arc::new(Shared { settings, leases, trusted, park, bearer, connection, numbers, epoch }) }
+        let (seen, rolled_back) = (Mutex::default(), AtomicBool::new(false));
+        Self { shared: Arc::new(Shared { settings, leases, trusted, park, bearer, connection, numbers, epoch, seen, rolled_back }) }
+    }
+
+    /// Whether the leader's store was rolled back in the last minutes, so that it has lost what earlier leaders acknowledged.
+    pub fn store_rolled_back(&self) -> bool {
+        self.shared.rolled_back.load(Ordering::SeqCst)
     }
 
     /// Whether there is a connection.
@@ -137,13 +151,22 @@ impl Governor {
     async fn session(&self, number: u64, tell: &impl Fn(bool)) -> anyhow::Result<()> {
         let address = tokio::time::timeout(ANSWER_WITHIN, self.find()).await.context("the API server does not answer")??;
         let sender = tokio::time::timeout(CONNECT_WITHIN, self.connect(&address)).await.context("it does not answer")??;
-        let request = self.request("GET", "/governor/v1/changes", None)?.body(Full::default())?;
+        let mut request = self.request("GET", "/governor/v1/changes", None)?;
+        // With this the leader can detect a rollback of the store that happened before it led.
+        if let Some(SeenLeader { epoch, version }) = self.seen_leader() {
+            request = request.header(SEEN_EPOCH, epoch).header(SEEN_VERSION, version);
+        }
+        let request = request.body(Full::default())?;
         let mut sending = sender.clone();
         let answer = tokio::time::timeout(ANSWER_WITHIN, sending.send_request(request)).await.context("it does not answer")??;
         ensure!(answer.status().is_success(), "{address} answers {}", answer.status());
         // The Lease, read a moment ago, is the authority: after a restore of the cluster its holder's epoch may be a lower
         // one than we saw. A leader that was replaced is not in the Lease that is read after its successor was seen.
-        self.shared.epoch.store(epoch_of(&answer)?, Ordering::SeqCst);
+        let epoch = epoch_of(&answer)?;
+        self.shared.epoch.store(epoch, Ordering::SeqCst);
+        *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((SeenLeader { epoch, version: version_of(&answer) }, Instant::now()));
+        self.shared.rolled_back.store(answer.headers().contains_key(ROLLED_BACK), Ordering::SeqCst);
         let end = CancellationToken::new();
         self.set(Some(Connection { sender, end: end.clone() }), number);
         self.shared.park.nothing_is_known();
@@ -289,8 +312,22 @@ impl Governor {
         // Only the answer is dropped. The connection may be another one by now; its own stream ends with its own leader.
         ensure!(epoch >= highest, "the answer is of owner epoch {epoch}, and {highest} has led since");
         self.shared.epoch.fetch_max(epoch, Ordering::SeqCst);
+        let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.filter(|(leader, _)| leader.epoch == epoch).map_or(0, |(leader, _)| leader.version);
+        *seen = Some((SeenLeader { epoch, version: version_of(answer).max(before) }, Instant::now()));
         Ok(())
     }
+
+    /// The last leader, if it answered within [`REPLAY_PERIOD`]: of an older one nothing would be replayed.
+    fn seen_leader(&self) -> Option<SeenLeader> {
+        let seen = *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.filter(|(_, at)| at.elapsed() < REPLAY_PERIOD).map(|(leader, _)| leader)
+    }
+}
+
+/// The version of the leader's Lease; 0: an older controller does not send it.
+fn version_of(answer: &Response<Incoming>) -> u64 {
+    answer.headers().get(LEASE_VERSION).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// Whose answer it is.

@@ -1,6 +1,7 @@
 //! The gateway: the only thing that agents can reach. It knows who calls (the pod's token), forwards what may be called to
 //! the governor, keeps long polls, and carries calls of models to their providers, each within what the ledger gives it. It
-//! holds nothing that a restart could lose but what it spends, which is in its journal: any replica serves any agent.
+//! holds nothing that a restart could lose but what it spends, which is in its journal: any replica serves any agent. Its
+//! history of the last minutes is replayed after a rollback of the API server's store, and nothing else relies on it.
 //!
 //! | file | for |
 //! |---|---|
@@ -8,12 +9,14 @@
 //! | [`routes`] | one call: token, limits, table, body, governor |
 //! | [`governor`] | the connection to whoever leads |
 //! | [`park`] | long polls, and who was revoked |
+//! | [`lease_history`] | the last answers about leases, replayed after a rollback of the store |
 //! | [`limits`] | how much one agent may call |
 //! | [`meter`] | the session with the ledger: holds and settles, and their journal |
 //! | [`models`] | calls of models: held, forwarded with the team's credential, metered |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
 pub mod governor;
+pub mod lease_history;
 pub mod limits;
 pub mod meter;
 pub mod models;

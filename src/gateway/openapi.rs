@@ -141,6 +141,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
         },
         Call::Changes => return None,
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,
+        Call::WorkReplay => return None,
     };
     Some(shape)
 }

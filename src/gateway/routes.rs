@@ -12,6 +12,7 @@ use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 
 use super::governor::Governor;
+use super::lease_history::LeaseHistory;
 use super::limits::{Full, Limits, Whose};
 use super::models::{self, Models};
 use super::openapi;
@@ -62,6 +63,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// Calls of models.
     pub models: Arc<Models>,
+    /// The last answers about leases.
+    pub lease_history: LeaseHistory,
 }
 
 /// The routes.
@@ -196,9 +199,12 @@ async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Reques
         _ => None,
     };
     if let Some(wait_seconds) = wait_seconds {
-        return when_there_is(gateway, pod, (row.method, path), bytes, wait_seconds).await;
+        return when_there_is(gateway, pod, (row, path), bytes, wait_seconds).await;
     }
-    let (status, answer) = gateway.governor.call(row.method, path, pod, head.headers.get("idempotency-key"), bytes).await?;
+    let (status, answer) = gateway.governor.call(row.method, path, pod, head.headers.get("idempotency-key"), bytes.clone()).await?;
+    if status == 200 {
+        gateway.lease_history.record_end(pod, row.call, head.uri.path().rsplit('/').nth(1).unwrap_or_default(), &bytes);
+    }
     passed_on(status, answer)
 }
 
@@ -206,7 +212,7 @@ async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Reques
 async fn when_there_is(
     gateway: &Gateway,
     pod: &PodIdentity,
-    (method, path): (&str, &str),
+    (row, path): (&Row, &str),
     bytes: Bytes,
     wait_seconds: u32,
 ) -> Result<Response, Refusal> {
@@ -215,7 +221,10 @@ async fn when_there_is(
     let mut work = gateway.park.wait_for_work(&pod.uid);
     loop {
         work.mark_unchanged();
-        let (status, answer) = gateway.governor.call(method, path, pod, None, bytes.clone()).await?;
+        let (status, answer) = gateway.governor.call(row.method, path, pod, None, bytes.clone()).await?;
+        if status == 200 && row.call == Call::Claim {
+            gateway.lease_history.record_claim(pod, &answer);
+        }
         if status != 204 {
             return passed_on(status, answer);
         }
@@ -252,6 +261,7 @@ fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
         Call::EndTry => body::read::<EndTry>(bytes).map(drop),
         Call::Budget | Call::Changes => Ok(()),
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => Ok(()),
+        Call::WorkReplay => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::governor::{self, Governor};
+use super::lease_history::LeaseHistory;
 use super::limits::Limits;
 use super::meter::Meter;
 use super::models::credentials::Credentials;
@@ -108,7 +109,14 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     });
     let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
     let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
-    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics: metrics.clone(), models: models.clone() });
+    let lease_history = LeaseHistory::default();
+    let (replaying, to_governor) = (lease_history.clone(), governor.clone());
+    side.spawn(async move {
+        replaying.run(to_governor).await;
+        anyhow::bail!("the replay of answers about leases ended")
+    });
+    let (metrics_of, models_of) = (metrics.clone(), models.clone());
+    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics: metrics_of, models: models_of, lease_history });
     let bounds = Bounds { last_calls: LAST_CALLS, ..Bounds::AGENTS };
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);

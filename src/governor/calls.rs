@@ -77,9 +77,14 @@ pub async fn answer(
         Call::AskBudget => json(&asks::ask(caller, &agent, &body::read(bytes)?, context).await?),
         Call::TryCommand => json(&commands::try_command(caller, &agent, body::read(bytes)?, context).await?),
         Call::EndTry => json(&commands::end_try(caller, body::read(bytes)?, context)),
-        Call::Changes | Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => {
-            Err(Refusal::new(Code::NotAllowed, "only gateways may make this call"))
-        }
+        Call::Changes
+        | Call::MeterBegin
+        | Call::MeterWay
+        | Call::MeterHold
+        | Call::MeterExtend
+        | Call::MeterLate
+        | Call::MeterSettle
+        | Call::WorkReplay => Err(Refusal::new(Code::NotAllowed, "only gateways may make this call")),
     }
     .map(Some)
 }
@@ -178,6 +183,8 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
     commands::tell(caller, agent, context);
     let held = request.held.clone();
     let order = held.and_then(|held| context.desk.order(&caller.key.namespace, &caller.uid, &caller.key.name, &held));
+    // A gateway may be about to replay the claim.
+    let order = order.filter(|wanted| wanted.order != ItemOrder::Lost || !context.replay_window_open());
     if context.live.reported(&caller.uid, &caller.gateway, request, jiff::Timestamp::now()) {
         context.wake.agent(&caller.key);
     }

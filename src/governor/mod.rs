@@ -16,6 +16,7 @@
 //! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
 //! | [`commands`] | what commands of agents concern a whole namespace |
 //! | [`work`] | items of work: who gets which, and what becomes of it |
+//! | [`rollback`] | events about a rollback of the API server's store |
 //! | [`server`] | its HTTPS server: gateways only, the owner epoch on every answer |
 
 pub mod breaker;
@@ -26,6 +27,7 @@ pub mod calls;
 pub mod commands;
 pub mod live;
 pub mod preflight;
+pub mod rollback;
 pub mod server;
 pub mod work;
 

@@ -12,14 +12,17 @@ use futures::StreamExt;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::caller::Caller;
-use super::{budget, calls};
+use super::{budget, calls, work};
 use crate::cluster::token::Reviewer;
 use crate::controller::{Context, Key};
+use crate::policy::lease::SeenLeader;
 use crate::serve::Connection;
 use crate::serve::bodies::{Bodies, Sizes};
 use crate::wire::access::{Call, Found, find};
 use crate::wire::body::MAX_BYTES;
-use crate::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, OWNER_EPOCH};
+use crate::wire::governor::{
+    CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
+};
 use crate::wire::meter::MAX_BEGIN_BYTES;
 use crate::wire::{Code, Refusal};
 
@@ -66,6 +69,7 @@ async fn answer(State(governor): State<Arc<Governor>>, request: Request) -> Resp
     if let Ok(epoch) = HeaderValue::from_str(&governor.context.epoch.to_string()) {
         response.headers_mut().insert(OWNER_EPOCH, epoch);
     }
+    response.headers_mut().insert(LEASE_VERSION, HeaderValue::from(governor.context.leadership.version()));
     response
 }
 
@@ -88,6 +92,11 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     };
     let gateway = value(request.headers(), GATEWAY)?;
     if row.call == Call::Changes {
+        let seen = SeenLeader { epoch: number(request.headers(), SEEN_EPOCH), version: number(request.headers(), SEEN_VERSION) };
+        if context.takeover.missed_rollback(context.epoch, seen) {
+            context.leadership.report_rollback(seen.version.max(u64::try_from(seen.epoch).unwrap_or(0)));
+            return Err(Refusal::away("the API server's store was rolled back before this replica led; it starts again"));
+        }
         return Ok(changes(context.clone(), gateway));
     }
     if let Call::MeterBegin | Call::MeterSettle | Call::MeterExtend | Call::MeterLate = row.call {
@@ -111,6 +120,9 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     let calling = tokio::spawn(async move {
         // Until it is answered, however long it waits for its turn.
         let _room = room;
+        if call == Call::WorkReplay {
+            return work::replay::replay(&caller, &bytes, &context).await.map(Some);
+        }
         calls::answer(call, &head.uri, &caller, key.as_deref(), &bytes, &context).await
     });
     let answer = calling.await.map_err(|error| Refusal::new(Code::Internal, format!("the call ended: {error}")))??;
@@ -132,6 +144,11 @@ async fn vouched(governor: &Governor, headers: &HeaderMap) -> Result<(), Refusal
 fn value(headers: &HeaderMap, name: &'static str) -> Result<String, Refusal> {
     let value = headers.get(name).and_then(|value| value.to_str().ok()).filter(|value| !value.is_empty());
     value.map(str::to_owned).ok_or_else(|| Refusal::new(Code::InvalidBody, format!("the header {name} is missing")).field(name))
+}
+
+/// The number in a header; 0 without one.
+fn number<T: std::str::FromStr + Default>(headers: &HeaderMap, name: &'static str) -> T {
+    headers.get(name).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or_default()
 }
 
 fn answered(answer: &serde_json::Value) -> Response {
@@ -175,6 +192,10 @@ fn changes(context: Arc<Context>, gateway: String) -> Response {
     });
     // The stream ends with our leadership: a gateway must not take an old leader's silence for peace.
     let leadership = context.leadership.clone();
-    let lines = lines.take_until(async move { leadership.lost().await });
-    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+    let lines = lines.take_until(async move { leadership.stopped().await });
+    let mut response = ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response();
+    if context.recent_rollback().is_some() {
+        response.headers_mut().insert(ROLLED_BACK, HeaderValue::from_static("true"));
+    }
+    response
 }

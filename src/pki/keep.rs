@@ -51,7 +51,8 @@ pub async fn keep(client: Client, places: Places, leadership: Leadership, tell: 
             Ok(()) => PERIOD,
             Err(Problem::Call(error)) if error.class() == Class::LostLeadership => {
                 leadership.abdicate();
-                return;
+                // The process ends when it is known why.
+                return leadership.lost().await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the internal certificates could not be kept; retrying");

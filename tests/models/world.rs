@@ -482,7 +482,8 @@ impl World {
         let metrics = Metrics::default();
         let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
-        let gateway = Gateway { reviewer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models };
+        let lease_history = Default::default();
+        let gateway = Gateway { reviewer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
         Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, _tasks: tasks }
     }
 }

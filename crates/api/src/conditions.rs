@@ -306,4 +306,8 @@ pub mod reasons {
     pub const CIRCUITS_CLOSED: &str = "CircuitsClosed";
     /// The circuit of a pool's work refuses: too much failed.
     pub const BREAKER_OPEN: &str = "BreakerOpen";
+    /// The cluster's store was rolled back: it was restored from a backup, or lost writes that it had acknowledged.
+    pub const STORE_ROLLED_BACK: &str = "StoreRolledBack";
+    /// An agent finished an item that was lost when the store was rolled back.
+    pub const FINISH_LOST: &str = "FinishLost";
 }

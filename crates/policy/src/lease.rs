@@ -42,10 +42,76 @@ pub fn decide(holder: Option<&str>, me: &str, unchanged_for: Duration, timing: &
 }
 
 /// The owner epoch of a new leader: above every epoch ever written, even if the Lease was deleted (resource versions go
-/// on rising) or the cluster was restored from a backup (they start low again, but the statuses came back).
-pub fn owner_epoch(lease_resource_version: u64, highest_in_status: Option<i64>) -> i64 {
+/// on rising) or the cluster was restored from a backup (they start low again, but the statuses came back, and `rollback` knows
+/// the highest epoch that did not).
+pub fn owner_epoch(lease_resource_version: u64, highest_in_status: Option<i64>, rollback: Option<&StoreRollback>) -> i64 {
     let from_lease = i64::try_from(lease_resource_version).unwrap_or(i64::MAX);
-    from_lease.max(highest_in_status.map_or(0, |epoch| epoch.saturating_add(1)))
+    let lost = rollback.map_or(0, |rollback| i64::try_from(rollback.highest).unwrap_or(i64::MAX).saturating_add(1));
+    from_lease.max(highest_in_status.map_or(0, |epoch| epoch.saturating_add(1))).max(lost)
+}
+
+/// How long gateways keep what a leader acknowledged, and how long after a rollback leaders accept it again.
+pub const REPLAY_PERIOD: Duration = Duration::from_secs(600);
+
+/// A rollback of the cluster's store: it was restored from a backup, or it lost writes that it had acknowledged. It is kept as an
+/// annotation of the Lease for later leaders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreRollback {
+    /// The highest resource version or owner epoch that is known to have existed before.
+    pub highest: u64,
+    /// Writes after this time are lost. Milliseconds since 1970.
+    pub since: i64,
+    /// When it was detected. Milliseconds since 1970.
+    pub detected: i64,
+}
+
+impl StoreRollback {
+    /// The value of the annotation.
+    pub fn to_text(&self) -> String {
+        let Self { highest, since, detected } = self;
+        format!("{highest}/{since}/{detected}")
+    }
+
+    /// Parses the value of the annotation.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let (highest, since, detected) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        parts.next().is_none().then_some(Self { highest, since, detected })
+    }
+
+    /// Whether it was detected less than [`REPLAY_PERIOD`] ago. `now` in milliseconds since 1970.
+    pub fn is_recent(&self, now: i64) -> bool {
+        Duration::from_millis(now.saturating_sub(self.detected).unsigned_abs()) < REPLAY_PERIOD
+    }
+}
+
+/// The last leader that a gateway had a connection to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeenLeader {
+    /// Its owner epoch; 0: there was none.
+    pub epoch: i64,
+    /// The highest resource version of its Lease that it sent.
+    pub version: u64,
+}
+
+/// The state of the Lease when a leader took it over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Takeover {
+    /// The version of the Lease that the leader's first write replaced. No earlier leader has written a higher one.
+    pub replaced: u64,
+    /// When that version was written. Milliseconds since 1970.
+    pub since: i64,
+    /// A recent rollback of the store.
+    pub rollback: Option<StoreRollback>,
+}
+
+impl Takeover {
+    /// Whether an earlier leader had a higher version of the Lease than the leader with owner epoch `epoch` took over: then the store
+    /// was rolled back in between, and the leader does not know it.
+    pub fn missed_rollback(&self, epoch: i64, seen: SeenLeader) -> bool {
+        let known = self.rollback.as_ref().map_or(0, |rollback| rollback.highest).max(self.replaced);
+        seen.epoch > 0 && seen.epoch != epoch && seen.version > known
+    }
 }
 
 #[cfg(test)]
@@ -78,8 +144,33 @@ mod tests {
 
     #[test]
     fn the_epoch_rises_over_a_deleted_lease_and_over_a_restored_cluster() {
-        assert_eq!(owner_epoch(900, None), 900);
-        assert_eq!(owner_epoch(900, Some(100)), 900);
-        assert_eq!(owner_epoch(12, Some(900)), 901);
+        assert_eq!(owner_epoch(900, None, None), 900);
+        assert_eq!(owner_epoch(900, Some(100), None), 900);
+        assert_eq!(owner_epoch(12, Some(900), None), 901);
+        let rollback = StoreRollback { highest: 2000, since: 0, detected: 0 };
+        assert_eq!(owner_epoch(12, Some(900), Some(&rollback)), 2001, "above those that are lost");
+        assert_eq!(owner_epoch(12, Some(3000), Some(&rollback)), 3001);
+    }
+
+    #[test]
+    fn a_rollback_survives_its_annotation_and_is_recent_for_a_while() {
+        let rollback = StoreRollback { highest: u64::MAX, since: -5, detected: 1_000_000 };
+        assert_eq!(StoreRollback::from_text(&rollback.to_text()), Some(rollback.clone()));
+        for text in ["", "1", "1/2", "a/2/3", "1/2/3/4", "-1/2/3"] {
+            assert_eq!(StoreRollback::from_text(text), None, "{text}");
+        }
+        let after = |seconds: i64| rollback.is_recent(rollback.detected + seconds * 1000);
+        assert_eq!([after(0), after(599), after(600), after(-599), after(-600)], [true, true, false, true, false]);
+    }
+
+    #[test]
+    fn a_leader_that_replaced_an_older_version_than_a_gateway_saw_missed_a_rollback() {
+        let fresh = Takeover { replaced: 1000, since: 0, rollback: None };
+        let seen = |epoch, version| SeenLeader { epoch, version };
+        assert!(!fresh.missed_rollback(1001, SeenLeader::default()), "there was no leader before");
+        assert!(!fresh.missed_rollback(1001, seen(7, 1000)) && fresh.missed_rollback(1001, seen(7, 1001)));
+        assert!(!fresh.missed_rollback(1001, seen(1001, 5000)), "it is its own Lease, renewed since");
+        let knows = Takeover { rollback: Some(StoreRollback { highest: 2000, since: 0, detected: 0 }), ..fresh };
+        assert!(!knows.missed_rollback(2001, seen(7, 2000)) && knows.missed_rollback(2001, seen(7, 2001)));
     }
 }

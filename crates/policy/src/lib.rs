@@ -14,6 +14,7 @@ pub mod children;
 pub mod compute;
 pub mod gang;
 pub mod health;
+pub mod history;
 pub mod hub;
 pub mod lease;
 pub mod node_liveness;

@@ -64,6 +64,8 @@ pub enum Call {
     MeterLate,
     /// `POST /governor/v1/meter/settle`
     MeterSettle,
+    /// `POST /governor/v1/work/replay`: an answer about a lease, after the store was rolled back
+    WorkReplay,
 }
 
 /// One row: a call, its method and path, who may make it, and whether this version serves it.
@@ -86,7 +88,7 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
 }
 
 /// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it.
-pub const TABLE: [Row; 25] = [
+pub const TABLE: [Row; 26] = [
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
     row(Call::Wanted, "GET", "/agent/v1/wanted", &[Caller::Link], true),
@@ -112,6 +114,7 @@ pub const TABLE: [Row; 25] = [
     row(Call::MeterExtend, "POST", "/governor/v1/meter/extend", &[Caller::Gateway], true),
     row(Call::MeterLate, "POST", "/governor/v1/meter/late", &[Caller::Gateway], true),
     row(Call::MeterSettle, "POST", "/governor/v1/meter/settle", &[Caller::Gateway], true),
+    row(Call::WorkReplay, "POST", "/governor/v1/work/replay", &[Caller::Gateway], true),
 ];
 
 /// What a request is.
@@ -190,6 +193,7 @@ mod tests {
             (MeterHold, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterLate, [(Program, false), (Link, false), (Gateway, true)]),
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
+            (WorkReplay, [(Program, false), (Link, false), (Gateway, true)]),
         ];
         for (call, callers) in cells {
             for (caller, may) in callers {

@@ -13,6 +13,19 @@ pub const CALLER_NAMESPACE: &str = "spillway-caller-namespace";
 pub const GATEWAY: &str = "spillway-gateway";
 /// On every answer: the owner epoch of the governor. A gateway refuses answers of a lower one than it has seen.
 pub const OWNER_EPOCH: &str = "spillway-owner-epoch";
+/// On every answer: the resource version of the governor's Lease after its last renewal. A gateway keeps the highest.
+pub const LEASE_VERSION: &str = "spillway-lease-version";
+/// On the answer to the request for the stream of changes: the cluster's store was rolled back in the last minutes. The gateway
+/// replays what earlier leaders acknowledged.
+pub const ROLLED_BACK: &str = "spillway-rolled-back";
+/// On the request for the stream of changes: the highest [`LEASE_VERSION`] that the last leader sent to this gateway.
+pub const SEEN_VERSION: &str = "spillway-seen-version";
+/// On the same request: the owner epoch of that leader.
+pub const SEEN_EPOCH: &str = "spillway-seen-epoch";
+/// Annotation of the leader Lease: the owner epoch of its holder.
+pub const EPOCH_ANNOTATION: &str = "spillway.dev/owner-epoch";
+/// Annotation of the leader Lease: a rollback of the cluster's store, as `policy::lease::StoreRollback` writes it.
+pub const ROLLBACK_ANNOTATION: &str = "spillway.dev/store-rollback";
 /// Annotation of the leader Lease: where its holder serves, as `ip:port`.
 pub const ADDRESS_ANNOTATION: &str = "spillway.dev/governor";
 /// Query parameter that names the gateway on the stream of changes.

@@ -224,6 +224,19 @@ pub struct Begin {
     pub settles: Vec<Told>,
     /// What is open.
     pub open: Vec<Open>,
+    /// Settles that earlier leaders acknowledged in the last minutes, in order. Sent only to a leader whose store was rolled back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replayed: Vec<ReplayedSettle>,
+}
+
+/// A settle that a leader acknowledged whose writes may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReplayedSettle {
+    /// Its number.
+    pub seq: u64,
+    /// What it said.
+    pub told: Told,
 }
 
 impl Checked for Begin {

@@ -252,6 +252,24 @@ impl Checked for Advance {
     }
 }
 
+/// `POST /governor/v1/work/replay`, for an agent: an answer about a lease, from a leader whose writes may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReplayedLease {
+    /// The lease.
+    pub held: Held,
+    /// The end that was accepted. None: the lease was granted.
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
+}
+
+impl Checked for ReplayedLease {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        at_most("held.uid", &self.held.uid, 64)?;
+        self.outcome.as_ref().map_or(Ok(()), Outcome::check)
+    }
+}
+
 /// An item to be submitted, in the words of `WorkItem.spec`. Repeatable under the `Idempotency-Key` header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,5 +1,7 @@
 //! What stands still until it is let go: sidecars of pods, the node's kubelet, and the API server. A test that fails lets go too.
+//! And an etcd that is restored from a copy.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -69,6 +71,23 @@ impl ApiServer {
 impl Drop for ApiServer {
     fn drop(&mut self) {
         cluster(&["resume", "apiserver"]);
+    }
+}
+
+/// A copy of the local cluster's etcd: everybody's. A test that restores it must be alone.
+pub struct Etcd(PathBuf);
+
+impl Etcd {
+    /// Copies etcd's data into this file. Etcd stands still for a moment.
+    pub fn copied(file: &Path) -> Self {
+        cluster(&["snapshot", &file.to_string_lossy()]);
+        Self(file.to_owned())
+    }
+
+    /// Restores the cluster from it. API server, kubelet and all other components restart; the test's own processes go on.
+    pub fn restored(self) {
+        cluster(&["restore", &self.0.to_string_lossy()]);
+        let _ = std::fs::remove_file(&self.0); // nobody needs it any more
     }
 }
 

@@ -14,7 +14,9 @@ use super::lines::{Gave, Over, Settled, Snapshot};
 use super::names::{self, Names, json_bytes};
 pub use super::shares::Full;
 use super::shares::Shares;
-use crate::wire::meter::{Begin, End, MAX_BEGIN_BYTES, MAX_SETTLES, Open, Quality, Settle, Settles, Told, Usage};
+use crate::policy::history::History;
+use crate::policy::lease::REPLAY_PERIOD;
+use crate::wire::meter::{Begin, End, MAX_BEGIN_BYTES, MAX_SETTLES, Open, Quality, ReplayedSettle, Settle, Settles, Told, Usage};
 
 /// Numbers of holds that are taken from the journal at once.
 const STEP: u64 = 1024;
@@ -33,7 +35,9 @@ const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)
 pub const MAX_BYTES: usize = 12 * 1024 * 1024;
 /// The most bytes of all else in either of them.
 pub const FIRST: usize = 4096;
-const _: () = assert!(MAX_BYTES + FIRST <= MAX_BEGIN_BYTES, "a session with all that it may have can begin");
+/// The most bytes of acknowledged settles in [`Begin`]; in memory they take some times as many.
+const ACKNOWLEDGED_BYTES: usize = 3 * 1024 * 1024;
+const _: () = assert!(MAX_BYTES + FIRST + ACKNOWLEDGED_BYTES <= MAX_BEGIN_BYTES, "a session with all that it may have can begin");
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     hold: Hold,
@@ -82,6 +86,12 @@ pub struct Session {
     spoke: Duration,
     failures: u32,
     not_before: Duration,
+    /// Settles that were acknowledged in the last minutes.
+    acknowledged: History<ReplayedSettle>,
+    /// The leader has not stored all of those yet: none may expire.
+    replay_pending: bool,
+    /// The leader's store was rolled back in the last minutes: begin replays those settles.
+    replays: bool,
 }
 
 impl Session {
@@ -106,6 +116,9 @@ impl Session {
             spoke: Duration::ZERO,
             failures: 0,
             not_before: Duration::ZERO,
+            acknowledged: History::new(REPLAY_PERIOD, ACKNOWLEDGED_BYTES),
+            replay_pending: false,
+            replays: false,
         }
     }
 
@@ -332,6 +345,11 @@ impl Session {
         }
     }
 
+    /// Whether the next [`Begin`] replays acknowledged settles.
+    pub fn set_replay(&mut self, replays: bool) {
+        self.replays = replays;
+    }
+
     /// The governor does not know the session.
     pub fn detached(&mut self) {
         self.attached = None;
@@ -387,6 +405,7 @@ impl Session {
             acked: self.acked,
             settles: self.settles.iter().map(|ended| self.told_of(ended)).collect(),
             open: self.open.values().map(|entry| self.open_of(&entry.hold)).collect(),
+            replayed: if self.replays { self.acknowledged.all().into_iter().cloned().collect() } else { Vec::new() },
         }
     }
 
@@ -436,12 +455,26 @@ impl Session {
     fn acknowledged(&mut self, now: Duration, acked: u64) -> Option<Line> {
         // What we never told cannot be acknowledged.
         let acked = acked.min(self.told);
+        self.replay_pending = acked < self.acked;
+        if !self.replay_pending {
+            self.acknowledged.expire(now);
+        }
         if acked <= self.acked {
             return None;
         }
+        self.record_acknowledged(now, acked);
         self.drop_acked(acked);
         self.progress = now;
         Some(Line::Acked(acked))
+    }
+
+    /// Adds the settles up to `acked` to the history of acknowledged ones. Those that count nowhere are left out.
+    fn record_acknowledged(&mut self, now: Duration, acked: u64) {
+        let ended: Vec<Arc<Ended>> = self.settles.iter().take_while(|ended| ended.seq <= acked).cloned().collect();
+        for ended in ended.iter().filter(|ended| !ended.hold.path.is_empty()) {
+            let settle = ReplayedSettle { seq: ended.seq, told: self.told_of(ended) };
+            self.acknowledged.push(now, &ended.hold.of, hold::bytes(&settle), settle);
+        }
     }
 
     fn drop_acked(&mut self, acked: u64) {

@@ -402,3 +402,60 @@ fn what_is_not_written_is_not_relied_on() {
 
 #[path = "session_world_tests.rs"]
 mod world;
+
+#[test]
+fn acknowledged_settles_are_replayed_to_a_leader_whose_store_was_rolled_back() {
+    let mut session = begun();
+    let ids: Vec<u64> = (0..3).map(|_| held(&mut session)).collect();
+    for id in &ids[..2] {
+        exact(&mut session, *id, 5);
+    }
+    let told = telling(&session, at(10));
+    session.told(at(10), &told, 2);
+    session.connected(Some(2));
+    let Plan::Begin(begin) = session.plan(at(20), true) else { panic!("it begins") };
+    assert_eq!(begin.replayed, [], "its store has them");
+
+    session.connected(Some(3));
+    session.set_replay(true);
+    let Plan::Begin(begin) = session.plan(at(20), true) else { panic!("it begins") };
+    let replayed: Vec<_> = begin.replayed.iter().map(|settle| (settle.seq, settle.told.open.id, settle.told.usage.output)).collect();
+    assert_eq!((replayed, begin.acked, begin.settles.len()), (vec![(1, ids[0], 5), (2, ids[1], 5)], 2, 0));
+    assert_eq!(begin.open, [open(ids[2])]);
+
+    // None expires before that leader has stored it.
+    assert_eq!(session.began(at(30), Some(3), &begin, 0), None);
+    let much_later = REPLAY_PERIOD * 3;
+    let alive = telling(&session, much_later);
+    session.told(much_later, &alive, 1);
+    session.connected(Some(4));
+    let Plan::Begin(once_more) = session.plan(much_later, true) else { panic!("it begins") };
+    assert_eq!(once_more.replayed, begin.replayed);
+    session.began(much_later, Some(4), &once_more, 2);
+    session.connected(Some(5));
+    let Plan::Begin(late) = session.plan(much_later, true) else { panic!("it begins") };
+    assert_eq!(late.replayed, [], "they are stored, and older than the period");
+}
+
+#[test]
+fn the_history_of_settles_is_bounded_and_a_flood_displaces_no_other_namespace() {
+    let mut session = begun();
+    let settle = |session: &mut Session, namespace: &str| {
+        let (id, _) = session.ask(namespace).expect("room");
+        session.given(id, &open(id)).expect("room");
+        exact(session, id, 1);
+        let now = at(10 * id);
+        let told = telling(session, now + AGAIN);
+        session.told(now + AGAIN, &told, session.last());
+        id
+    };
+    let quiet = settle(&mut session, "quiet");
+    for _ in 0..ACKNOWLEDGED_BYTES / 100 {
+        settle(&mut session, "loud");
+    }
+    session.connected(Some(2));
+    session.set_replay(true);
+    let begin = session.begin();
+    assert_eq!(begin.replayed[0].told.open.id, quiet);
+    assert!(begin.replayed.len() < ACKNOWLEDGED_BYTES / 100 && hold::bytes(&begin) < ACKNOWLEDGED_BYTES + FIRST);
+}

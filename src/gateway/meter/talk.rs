@@ -25,6 +25,7 @@ impl Meter {
             let (plan, tend) = {
                 let mut inner = self.lock();
                 inner.session.connected(connection);
+                inner.session.set_replay(self.0.governor.store_rolled_back());
                 let tend = inner.tend(now());
                 self.0.attached.send_if_modified(|attached| std::mem::replace(attached, inner.session.is_attached()) != *attached);
                 (inner.session.plan(now(), inner.is_written()), tend)

@@ -125,7 +125,8 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
     let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
     let bodies = Bodies::new(crate::gateway::routes::BODIES);
-    Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics, models })
+    let lease_history = crate::gateway::lease_history::LeaseHistory::default();
+    Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics, models, lease_history })
 }
 
 fn failed(why: Why) -> Option<Outcome> {

@@ -40,7 +40,7 @@ pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<V
     match call {
         Call::MeterBegin => {
             let told = read(bytes)?;
-            let acked = begin(meter, &told)?;
+            let acked = begin(meter, &told, context.recent_rollback().is_some())?;
             context.circuits.session_begins(&told).iter().for_each(|(out, end)| ended(out, end, context));
             json(&acked)
         }
@@ -121,13 +121,21 @@ fn open(open: &meter::Open) -> budget::Open {
     budget::Open { id: *id, at: *at, path: Arc::from(path), input: *input, output: *output }
 }
 
-fn begin(meter: &Meter, begin: &Begin) -> Result<Acked, Refusal> {
-    let Begin { session, next_hold, acked, settles, open: opened } = begin;
+/// `rolled_back`: the store was rolled back in the last minutes.
+fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<Acked, Refusal> {
+    let Begin { session, next_hold, acked, settles, open: opened, replayed } = begin;
     let told = |told: &meter::Told| budget::Told { open: open(&told.open), usage: usage(told.usage), quality: quality(told.quality) };
-    let log =
-        Log { next_hold: *next_hold, acked: *acked, settles: settles.iter().map(told).collect(), open: opened.iter().map(open).collect() };
+    let log = Log {
+        next_hold: *next_hold,
+        acked: *acked,
+        settles: settles.iter().map(told).collect(),
+        open: opened.iter().map(open).collect(),
+        rolled_back,
+        replayed: replayed.iter().map(|replayed| (replayed.seq, told(&replayed.told))).collect(),
+    };
     let acked = meter.begin(session, &log);
-    tracing::info!(session, open = opened.len(), settles = settles.len(), acked, "a session of a gateway begins");
+    let (opened, settled, replayed) = (opened.len(), settles.len(), replayed.len());
+    tracing::info!(session, open = opened, settles = settled, replayed, acked, "a session of a gateway begins");
     Ok(Acked { acked })
 }
 
@@ -200,6 +208,9 @@ fn allowed(caller: &Caller, agent: &Agent, way: &Way, context: &Context) -> Resu
         return Err(Refusal::away("the items of work are being listed; try again"));
     }
     let holding = lease_of(caller, way.item.as_ref(), context);
+    if context.replay_window_open() && way.item.is_some() && holding != way.item {
+        return Err(Refusal::away("the API server's store was rolled back, and leases are being replayed; try again"));
+    }
     working(agent, paused, way.item.as_ref(), holding.as_ref())?;
     let target = way::target(pool, way)?;
     Ok((stored, target))

@@ -125,7 +125,7 @@ async fn what_a_session_tells_is_answered_with_what_is_stored() {
     let server = server(1000);
     let leader = Leader::new(&server, 7);
     let told = Begin { session: "g".into(), next_hold: 1, ..Begin::default() };
-    assert_eq!(begin(&leader.meter, &told).expect("it begins"), Acked { acked: 0 });
+    assert_eq!(begin(&leader.meter, &told, false).expect("it begins"), Acked { acked: 0 });
     assert!(matches!(leader.hold("g", 1, 40).await, Held::Given { .. }));
     let used = meter::Usage { output: 30, ..meter::Usage::default() };
     let (seq, hold, quality) = (1, 1, meter::Quality::Exact);

@@ -462,6 +462,7 @@ impl Meter {
         let now = state.now();
         let mut log = log.clone();
         let told = log.open.iter_mut().chain(log.settles.iter_mut().map(|told| &mut told.open));
+        let told = told.chain(log.replayed.iter_mut().map(|(_, told)| &mut told.open));
         told.for_each(|open| open.at = open.at.min(now.saturating_add(AHEAD)));
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);

@@ -102,14 +102,15 @@ fn read_all(context: &Context) {
 fn place_known(context: &Context) {
     for agent in context.stores.agents.state() {
         let Ok(agent) = &agent.0 else { continue };
-        if context.meter.knows(&Key::Agent(agent.uid().unwrap_or_default())) {
+        // After a rollback of the store a gateway may replay calls of an agent that has no record.
+        if context.recent_rollback().is_some() || context.meter.knows(&Key::Agent(agent.uid().unwrap_or_default())) {
             context.meter.place_agent(&Object::from(agent), life_of(context, agent));
         }
     }
     for namespace in context.desk.namespaces() {
         let shares: Vec<_> = context.desk.with(&namespace, |room| room.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
         for ((tokens, item), epoch) in shares {
-            if context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
+            if context.recent_rollback().is_some() || context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
                 context.meter.place_task(&Object::Item(item), epoch, tokens);
             }
         }

@@ -44,13 +44,13 @@ const TRIES: usize = 8;
 /// A claim waits so long for the item whose turn it is, while that is being written, before it takes the next one.
 const IN_TURN: Duration = Duration::from_secs(1);
 /// Between two looks at an item that somebody is writing.
-const WRITTEN: Duration = Duration::from_millis(20);
+pub(super) const WRITTEN: Duration = Duration::from_millis(20);
 /// A call waits so long for its turn to write. Nothing was done by then, and whoever called may have gone.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
 const SETTLED_WITHIN: Duration = Duration::from_millis(50);
 /// A finish that collides with another write decides again so often.
-const DECIDE_AGAIN: usize = 8;
+pub(super) const DECIDE_AGAIN: usize = 8;
 
 /// The queues that a pool works from, in order.
 pub fn queues_of(pool: &AgentPool) -> Queues {
@@ -113,6 +113,10 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             // Each time: an earlier claim of this agent may have been written after all.
             if let Some(holding) = room.holding(&caller.uid) {
                 return Picked::Held(holding.name);
+            }
+            if context.replay_window_open() {
+                room.waits(&caller.uid, labels.clone(), queues.clone());
+                return Picked::Nothing;
             }
             if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || room.is_retired(&caller.uid) {
                 return Picked::Nothing;
@@ -230,13 +234,13 @@ enum Picked {
 }
 
 /// An item is being written, until this is dropped: also when whoever asked goes away in the middle.
-struct Writing<'a> {
-    context: &'a Context,
-    key: &'a Key,
+pub(super) struct Writing<'a> {
+    pub(super) context: &'a Context,
+    pub(super) key: &'a Key,
     /// A claim that is not known to be written: what is given back.
-    back: Option<(&'a Entry, &'a Record)>,
+    pub(super) back: Option<(&'a Entry, &'a Record)>,
     /// What the circuit of its pool's work gave for it, and nothing came of.
-    probe: Option<(CircuitKey, Permit)>,
+    pub(super) probe: Option<(CircuitKey, Permit)>,
 }
 
 impl Drop for Writing<'_> {
@@ -423,6 +427,7 @@ async fn finish(
                 look_live(&key, &entry, context).await?;
                 continue;
             }
+            Err(_) if context.replay_window_open() => return Err(super::replay::replay_pending()),
             Err(refused) => return Err(no(refused, &entry)),
         };
         if !context.desk.with(namespace, |room| room.begin(&key.name)) {
@@ -450,7 +455,7 @@ async fn finish(
     Err(Refusal::away("others wrote the item each time; try again"))
 }
 
-async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
+pub(super) async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
     if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
         queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
     }
@@ -468,7 +473,10 @@ async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside
 async fn look_live(key: &Key, entry: &Entry, context: &Context) -> Result<(), Refusal> {
     let live = context.api::<WorkItem>(&key.namespace).get_opt(&key.name).await;
     match live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))? {
-        Some(live) if live.metadata.uid.as_deref() == Some(&entry.uid) => context.desk.observe(&live),
+        Some(live) if live.metadata.uid.as_deref() == Some(&entry.uid) => {
+            super::replay::check_version(context, entry, &live);
+            context.desk.observe(&live);
+        }
         Some(_) | None => context.desk.forget(&key.namespace, &key.name, &entry.uid),
     }
     Ok(())

@@ -18,6 +18,7 @@
 //! | [`spent`] | what an item's last calls used, where that was known after its end only |
 //! | [`refused`] | what a refused model call makes of an item whose program then ends |
 //! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
+//! | [`replay`] | answers about leases that gateways replay after a rollback of the store |
 //! | [`submit`] | their calls for more work: an item, a plan |
 //! | [`follow`] | their questions about what they submitted |
 
@@ -29,6 +30,7 @@ mod holder;
 pub mod objectives;
 pub mod queues;
 pub mod refused;
+pub mod replay;
 pub mod room;
 pub mod run;
 pub mod spent;

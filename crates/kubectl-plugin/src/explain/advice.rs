@@ -65,6 +65,11 @@ const TABLE: &[(&str, Advice)] = &[
     (reasons::AGENTS_WANTED, Nothing("the pool wants agents")),
     (reasons::NOT_BLOCKED, Nothing("nothing is in the way")),
     (reasons::OBSERVED, Nothing("the spec is in force")),
+    (
+        reasons::STORE_ROLLED_BACK,
+        Do("submit items, Grants and settings again that were written in the time that the message names; agents and gateways go on"),
+    ),
+    (reasons::FINISH_LOST, Do("submit the item again if it is still needed: an agent finished it, and the store has lost it")),
     // What is in the way.
     (reasons::MISSING_REFERENCE, Do("make the object that the message names, or take its name out of the pool's spec")),
     (

@@ -432,9 +432,12 @@ impl Desk {
             // Whoever gives us another lease knows that we do not have this one.
             self.settle(known.held, None, &Answer::Refused(stale()));
         }
-        self.news.push(Action::Say(format!("holds {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
-        let assignment = Some(Box::new(assignment));
-        self.kept.item = Some(Item { held, assignment, said: None, finish: None, untouched: false, lost: false, advance: None });
+        // The end of this lease was accepted, and is lost: the store was rolled back. It is sent again, and no program is run.
+        let finish = self.kept.last.as_ref().filter(|last| last.held == held).and_then(|last| last.outcome.clone());
+        let words = if finish.is_some() { "is given once more, and finished already" } else { "holds" };
+        self.news.push(Action::Say(format!("{words} {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
+        let (assignment, untouched) = (Some(Box::new(assignment)), finish.is_some());
+        self.kept.item = Some(Item { held, assignment, said: None, finish, untouched, lost: false, advance: None });
     }
 
     /// Progress was taken, or not.

@@ -211,6 +211,27 @@ fn an_item_is_written_down_told_finished_and_settled() {
 }
 
 #[test]
+fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program() {
+    let mut room = busy(Run::PerItem);
+    room.desk.finished(held(1), complete("well"));
+    room.plan(20);
+    room.delivered(30, 1, Taken::Done(()));
+    room.plan(30);
+    // The store was rolled back to before the end; the sidecar restarts meanwhile.
+    room.restart();
+    room.connect(None);
+    assert!(matches!(room.plan(400).1[..], [Action::Claim(_)]));
+    room.claimed(400, Taken::Done(Some(assignment(1))));
+    assert_eq!(room.plan(400), (vec![], vec![Action::Finish(held(1), complete("well"))]), "no program is run");
+    room.delivered(410, 1, Taken::Done(()));
+    room.plan(410);
+    assert_eq!((room.desk.held(), room.desk.kept.done), (None, 1), "it counts as one item");
+    assert!(matches!(room.plan(1000).1[..], [Action::Claim(_)]));
+    room.claimed(1000, Taken::Done(Some(assignment(2))));
+    assert_eq!(room.plan(1000).0, [item(2)], "another lease of it is another attempt");
+}
+
+#[test]
 fn a_refusal_that_stays_settles_an_item_and_one_that_passes_does_not() {
     for code in [Code::StaleLease, Code::LeaseLost, Code::FinishedAlready, Code::AgentEnded] {
         let mut room = busy(Run::PerItem);

@@ -370,7 +370,7 @@ fn a_leader_that_takes_over_counts_all_that_may_have_been_given_until_it_is_told
     let answer = ledger.hold(NOW, other, 1, &mut route("top"), &ask(60));
     assert!(matches!(answer, Answer::Refused(refusal) if refusal.because == Because::Recovering));
     assert_eq!(ledger.awaited(), ["g0"]);
-    let log = Log { next_hold: 3, acked: 0, settles: vec![told], open: vec![open] };
+    let log = Log { next_hold: 3, acked: 0, settles: vec![told], open: vec![open], ..Log::default() };
     for _ in 0..2 {
         let (session, _) = ledger.begin(NOW, "g0", &log);
         let View { used, held, lost, rest, .. } = ledger.view(&top()).remove(0);
@@ -393,7 +393,7 @@ fn a_gateway_that_dies_with_the_leader_is_charged_what_may_have_been_given_and_c
     assert_eq!((draft.saved.acked.len(), draft.saved.places[0].windows[0].lost), (0, rest));
     ledger.written(&draft);
     let mut late = ledger.clone();
-    let log = Log { next_hold: 2, acked: 0, settles: Vec::new(), open: vec![open.clone()] };
+    let log = Log { next_hold: 2, acked: 0, open: vec![open.clone()], ..Log::default() };
     late.begin(NOW, "g0", &log);
     let View { used, held, lost, rest: left, .. } = late.view(&top()).remove(0);
     assert_eq!((used, held, lost, left), (0, 30, 0, 0), "only what it holds");
@@ -426,7 +426,7 @@ fn a_gateway_that_dies_alone_is_charged_exactly_what_it_held() {
     late.begin(NOW, "g0", &Log { next_hold: 1, ..Log::default() });
     let View { used: spent, held, lost, .. } = late.view(&top()).remove(0);
     assert_eq!((spent, held, lost), (10, 20, 0), "an old log that arrives late says that it is back, and no more");
-    let log = Log { next_hold: 3, acked: 1, settles: vec![Told { open, usage: used(4), quality: Quality::Exact }], open: Vec::new() };
+    let log = Log { next_hold: 3, acked: 1, settles: vec![Told { open, usage: used(4), quality: Quality::Exact }], ..Log::default() };
     one.ledger.begin(NOW, "g0", &log);
     assert_eq!(one.at(&top()), (14, 0, 0), "a late settle credits it");
     one.write();
@@ -549,4 +549,66 @@ fn a_clock_that_is_wrong_brings_no_window_back() {
     one.now = NOW;
     let mut next = One::on(one.next_leader(&nodes));
     assert_eq!(next.refused(&mut self::route("top"), 1).because, Because::Used, "nor for a new leader whose clock is behind");
+}
+
+#[test]
+fn replayed_settles_count_once_in_records_that_lost_them() {
+    let low = Key::budget("team", "low");
+    let nodes = [hourly(1000), place(low.clone(), Some(top()), vec![limit(Window::Hour, 500, 0)])];
+    let mut one = One::new(&nodes);
+    let mut replayed = Vec::new();
+    let call = |one: &mut One, budget: &str, amount: i64| {
+        let hold = one.hold(&mut route(budget), amount);
+        let open = one.open(hold, amount);
+        one.settle(hold, amount);
+        one.write();
+        (one.acked, Told { open, usage: used(amount), quality: Quality::Exact })
+    };
+    call(&mut one, "top", 30);
+    let before = one.stored.clone();
+    // Of the session the record of the lower one knows nothing yet.
+    for (budget, amount) in [("low", 10), ("top", 5), ("low", 20)] {
+        replayed.push(call(&mut one, budget, amount));
+    }
+    assert_eq!(replayed.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), [2, 3, 4]);
+    one.stored = before;
+    let log = Log { next_hold: one.next, acked: one.acked, rolled_back: true, replayed, ..Log::default() };
+
+    let mut leader = one.next_leader(&nodes);
+    let (_, acked) = leader.begin(NOW, "g0", &log);
+    assert!(acked < log.acked, "it is not stored yet");
+    leader.begin(NOW, "g0", &log);
+    let mut second = One::on(leader);
+    assert_eq!((second.at(&top()), second.at(&low)), ((65, 0, 0), (30, 0, 0)));
+    second.write();
+    assert_eq!(second.acked, log.acked);
+
+    // Whoever leads next has it in its records.
+    let mut third = second.next_leader(&nodes);
+    third.begin(NOW, "g0", &log);
+    let third = One::on(third);
+    assert_eq!((third.at(&top()), third.at(&low)), ((65, 0, 0), (30, 0, 0)));
+
+    // Without a rollback the records are complete: what they do not contain was charged otherwise.
+    let mut other = one.next_leader(&nodes);
+    other.begin(NOW, "g0", &Log { rolled_back: false, ..log });
+    assert_eq!(One::on(other).at(&top()), (30, 0, 0));
+}
+
+#[test]
+fn an_open_hold_counts_again_at_a_record_that_lost_the_session() {
+    let mut one = One::new(&[hourly(1000)]);
+    let empty = one.stored.clone();
+    let hold = one.hold(&mut route("top"), 40);
+    let open = one.open(hold, 40);
+    let log = Log { next_hold: one.next, open: vec![open], rolled_back: true, ..Log::default() };
+    one.stored = empty;
+    for (rolled_back, held) in [(true, 40), (false, 0)] {
+        let mut leader = one.next_leader(&[hourly(1000)]);
+        let (session, _) = leader.begin(NOW, "g0", &Log { rolled_back, ..log.clone() });
+        let settle = Settle { seq: 1, hold, usage: used(25), quality: Quality::Exact, input: 0, output: 40 };
+        assert_eq!(leader.view(&top()).remove(0).held, held);
+        leader.settle(NOW, session, &settle);
+        assert_eq!(leader.view(&top()).remove(0).used, if rolled_back { 25 } else { 0 });
+    }
 }

@@ -176,7 +176,8 @@ impl World {
         let mut lost = self.clone();
         let found = &mut lost.gateways[gateway];
         (found.epoch, found.attached) = (to, false);
-        let log = Log { next_hold: found.next, acked: found.acked, settles: found.settles.clone(), open: found.open.clone() };
+        let log =
+            Log { next_hold: found.next, acked: found.acked, settles: found.settles.clone(), open: found.open.clone(), ..Log::default() };
         let (_, acked) = lost.leaders[leader].ledger.begin(NOW, NAMES[gateway], &log);
         let mut told = lost.clone();
         told.gateways[gateway].attached = true;

@@ -173,7 +173,7 @@ proptest! {
             let open = Open { id: holds[usize::try_from(seq - 1).unwrap_or(0)], at: NOW, path: Arc::clone(&path), input: 0, output: 20 };
             Told { open, usage: usage(seq), quality: Quality::Exact }
         };
-        let log = Log { next_hold: 13, acked: 0, settles: (1..=12).map(told).collect(), open: Vec::new() };
+        let log = Log { next_hold: 13, acked: 0, settles: (1..=12).map(told).collect(), open: Vec::new(), ..Log::default() };
         one.ledger.begin(one.now, "g0", &log);
         let sum: i64 = (1..=12).map(|seq| usage(seq).output).sum();
         prop_assert_eq!(one.at(&top()), (sum, 0, 0));

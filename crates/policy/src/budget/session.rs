@@ -69,6 +69,10 @@ pub struct Log {
     pub settles: Vec<Told>,
     /// What is open.
     pub open: Vec<Open>,
+    /// The store was rolled back: a record that does not contain a settle, or does not know the session, has lost it.
+    pub rolled_back: bool,
+    /// In that case, settles that earlier leaders acknowledged, with their numbers, in order.
+    pub replayed: Vec<(u64, Told)>,
 }
 
 /// What a number of a hold stands for.
@@ -200,10 +204,13 @@ impl Ledger {
     pub fn begin(&mut self, now: i64, name: &str, log: &Log) -> (SessionId, u64) {
         // A hold that was given later than it is here: the other leader's clock was ahead of ours.
         let told = log.open.iter().chain(log.settles.iter().map(|told| &told.open));
-        self.advance(told.clone().map(|open| open.at).fold(now, i64::max));
+        let lost = log.replayed.iter().map(|(_, told)| &told.open);
+        self.advance(told.clone().chain(lost).map(|open| open.at).fold(now, i64::max));
         let oldest = told.map(|open| open.id).min();
         let index = self.meet(name);
         let again = self.sessions[index].state == State::Attached;
+        // When a session begins again at this leader, its records know it.
+        let first = self.sessions[index].state == State::Awaited;
         let session = &mut self.sessions[index];
         if session.state == State::Awaited {
             session.ring = Ring::start(oldest.unwrap_or(u64::MAX).min(log.next_hold).max(1));
@@ -211,11 +218,18 @@ impl Ledger {
         (session.state, session.heard) = (State::Attached, self.served);
         session.received = session.received.max(log.acked);
         session.confirmed = session.confirmed.max(log.acked);
+        let adopts = first && log.rolled_back;
+        for (seq, told) in log.replayed.iter().filter(|(seq, _)| adopts && *seq <= log.acked) {
+            let settle = told.settle(*seq);
+            if let Some(slot) = self.count(index, &told.open, Some(&settle), true) {
+                self.close(slot, Some(&settle));
+            }
+        }
         for (told, seq) in log.settles.iter().zip(log.acked.saturating_add(1)..) {
-            self.take_told(index, told, seq);
+            self.take_told(index, told, seq, adopts);
         }
         for open in &log.open {
-            self.take_open(index, open);
+            self.take_open(index, open, adopts);
         }
         let kept: std::collections::BTreeSet<u64> = log.open.iter().map(|open| open.id).collect();
         for (id, slot) in self.sessions[index].ring.close_below(log.next_hold) {
@@ -235,7 +249,7 @@ impl Ledger {
         (SessionId(index), self.acked(index))
     }
 
-    fn take_told(&mut self, index: usize, told: &Told, seq: u64) {
+    fn take_told(&mut self, index: usize, told: &Told, seq: u64, adopts: bool) {
         if seq <= self.sessions[index].received {
             return;
         }
@@ -244,7 +258,7 @@ impl Ledger {
         match self.sessions[index].ring.get(told.open.id) {
             Mark::Open(slot) => self.close(slot, Some(&settle)),
             Mark::Unused => {
-                if let Some(slot) = self.count(index, &told.open, Some(&settle)) {
+                if let Some(slot) = self.count(index, &told.open, Some(&settle), adopts) {
                     self.close(slot, Some(&settle));
                 }
             }
@@ -253,11 +267,11 @@ impl Ledger {
         self.sessions[index].ring.set(told.open.id, Mark::Closed);
     }
 
-    fn take_open(&mut self, index: usize, open: &Open) {
+    fn take_open(&mut self, index: usize, open: &Open, adopts: bool) {
         match self.sessions[index].ring.get(open.id) {
             Mark::Open(slot) => self.revive(slot),
             Mark::Unused => {
-                if let Some(slot) = self.count(index, open, None) {
+                if let Some(slot) = self.count(index, open, None, adopts) {
                     self.sessions[index].ring.set(open.id, Mark::Open(slot));
                 }
             }
@@ -266,12 +280,15 @@ impl Ledger {
     }
 
     /// Counts a hold that another leader gave: at every record that knows of the session (see [`Self::fence`] for one that does
-    /// not), and that does not contain its settle already.
-    fn count(&mut self, index: usize, open: &Open, settled: Option<&Settle>) -> Option<usize> {
+    /// not), and that does not contain its settle already. `adopts`: a record that does not know the session has lost it.
+    fn count(&mut self, index: usize, open: &Open, settled: Option<&Settle>, adopts: bool) -> Option<usize> {
         let mut steps = Vec::new();
         for key in open.path.iter().take(super::DEPTH) {
             let Some(node) = self.keys.get(key).copied() else { continue };
             let record = self.nodes[node].record;
+            if adopts {
+                let _ = self.member(record, index); // if there is room for one more
+            }
             let Some(member) = self.records[record].members.iter().find(|member| member.session == index) else {
                 self.fence(record, index, settled.map(|settle| settle.seq));
                 continue;

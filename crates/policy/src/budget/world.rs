@@ -499,6 +499,7 @@ impl World {
             acked: gateway.acked,
             settles: gateway.settles.iter().cloned().collect(),
             open: gateway.open.values().map(|call| self.calls[*call].open.clone()).collect(),
+            ..Log::default()
         };
         let to = gateway.epoch;
         self.send(Message::Begin { gateway: index, to, log });

@@ -142,6 +142,66 @@ pub fn release(record: &Record, fence: Fence, reason: &str, message: &str, judge
     Ok(released(record, reason, message, judges.policy, judges.dice, now))
 }
 
+/// An answer about a lease whose write the store has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostAnswer<'a> {
+    /// The lease was granted.
+    Granted,
+    /// The holder completed the item.
+    Completed,
+    /// The task failed.
+    Failed(&'a Failure),
+    /// The holder released the item.
+    Released {
+        /// As one word.
+        reason: &'a str,
+        /// For people.
+        message: &'a str,
+    },
+}
+
+/// Applies an answer that was lost with a rollback of the store. A lease with a higher epoch than the record's was granted after the
+/// record was written: it is granted again, and then ended as the answer says. If the record has that epoch or a higher one under
+/// another holder, only a completion is applied, so that finished work is not repeated. An attempt that the history knows, and an
+/// item that has ended, are left as they are.
+pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: Judges, now: At) -> Result<Record, No> {
+    if record.history.iter().any(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent) {
+        return Err(No::Again);
+    }
+    if record.phase.ended() {
+        return Err(No::EndedAlready(record.phase));
+    }
+    let mut next = record.clone();
+    if holds(record, fence) {
+        if lost == LostAnswer::Granted {
+            return Err(No::Again);
+        }
+    } else {
+        if lost != LostAnswer::Completed && record.epoch >= fence.epoch {
+            return Err(No::Stale);
+        }
+        if record.epoch < fence.epoch {
+            next.attempts = next.attempts.saturating_add(1);
+        }
+        next.enter(Phase::Leased, None, now);
+        next.epoch = fence.epoch;
+        next.started.get_or_insert(now);
+        next.holder = Some(Holder { pod: fence.pod.to_owned(), agent: fence.agent.to_owned(), since: now });
+    }
+    let mut next = match lost {
+        LostAnswer::Granted => next,
+        LostAnswer::Completed => {
+            next.attempt_ended(Verb::Complete, now, None, None);
+            next.enter(Phase::Succeeded, None, now);
+            next
+        }
+        LostAnswer::Failed(failure) => failed(&next, failure, judges, now),
+        LostAnswer::Released { reason, message } => released(&next, reason, message, judges.policy, judges.dice, now),
+    };
+    next.epoch = next.epoch.max(record.epoch);
+    Ok(next)
+}
+
 /// It was given back.
 pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Policy, dice: f64, now: At) -> Record {
     let mut next = record.clone();

@@ -48,6 +48,65 @@ fn a_claim_raises_the_epoch_and_needs_a_ready_item() {
     assert!(claim(&late, &Record { redrives: 1, ..ready() }, holder("p"), NOW).is_ok(), "a person wants it done, however late");
 }
 
+fn replayed(record: &Record, fence: Fence, lost: LostAnswer) -> Result<Record, No> {
+    let policy = Policy::default();
+    replay(record, fence, lost, Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 }, NOW)
+}
+
+#[test]
+fn a_lost_answer_is_applied_once() {
+    let failure = failure("Exited", Some(1));
+    let ends = [
+        (LostAnswer::Completed, Phase::Succeeded),
+        (LostAnswer::Failed(&failure), Phase::Scheduled),
+        (LostAnswer::Released { reason: "Drained", message: "" }, Phase::Ready),
+    ];
+    // The claim is stored and its end is not; or neither is.
+    for (record, attempts) in [(leased(), 1), (ready(), 1)] {
+        for (lost, phase) in ends {
+            let next = replayed(&record, fence(1, "p"), lost).expect("it is replayed for the first time");
+            assert_eq!((next.phase, next.epoch, next.attempts, next.holder.clone()), (phase, 1, attempts, None), "{lost:?}");
+            assert_eq!(next.history.last().map(|attempt| (attempt.epoch, attempt.agent.as_str())), Some((1, "agent-of-p")));
+            assert_eq!(replayed(&next, fence(1, "p"), lost), Err(No::Again), "{lost:?}");
+        }
+    }
+    let held = replayed(&ready(), fence(3, "p"), LostAnswer::Granted).expect("nobody has it");
+    assert_eq!((held.phase, held.epoch, held.attempts), (Phase::Leased, 3, 1));
+    assert!(holds(&held, fence(3, "p")));
+    assert_eq!(replayed(&held, fence(3, "p"), LostAnswer::Granted), Err(No::Again));
+    assert!(complete(&held, fence(3, "p"), NOW).is_ok(), "its holder goes on");
+    // Whoever had it when the store was copied has lost it since.
+    let moved = replayed(&leased(), fence(2, "q"), LostAnswer::Granted).expect("it was given out again");
+    assert!(holds(&moved, fence(2, "q")) && !holds(&moved, fence(1, "p")));
+}
+
+#[test]
+fn only_a_completion_counts_for_a_lease_that_the_record_has_passed() {
+    let failure = failure("Exited", Some(1));
+    // Given out again since, under the same number.
+    let anew = replayed(&ready(), fence(1, "q"), LostAnswer::Granted).expect("nobody has it");
+    for lost in [LostAnswer::Granted, LostAnswer::Failed(&failure), LostAnswer::Released { reason: "Drained", message: "" }] {
+        assert_eq!(replayed(&anew, fence(1, "p"), lost), Err(No::Stale), "{lost:?}");
+    }
+    for epoch in [1, 5] {
+        let record = Record { epoch, ..anew.clone() };
+        let done = replayed(&record, fence(1, "p"), LostAnswer::Completed).expect("nobody has to do it again");
+        assert_eq!((done.phase, done.epoch), (Phase::Succeeded, epoch), "epochs never fall");
+        assert_eq!(done.history.last().map(|attempt| (attempt.epoch, attempt.agent.as_str())), Some((1, "agent-of-p")));
+        assert_eq!(complete(&done, fence(epoch, "q"), NOW), Err(No::Stale), "who had it is told that it is lost");
+    }
+    for phase in Phase::ALL.into_iter().filter(|phase| phase.ended()) {
+        let record = Record { phase, ..Record::default() };
+        assert_eq!(replayed(&record, fence(9, "p"), LostAnswer::Completed), Err(No::EndedAlready(phase)));
+    }
+    let paused = Record { phase: Phase::Paused, ..leased() };
+    assert_eq!(
+        replayed(&paused, fence(1, "p"), LostAnswer::Completed).map(|next| next.phase),
+        Ok(Phase::Succeeded),
+        "it went on meanwhile"
+    );
+}
+
 #[test]
 fn only_the_whole_fence_finishes_an_item_and_saying_it_again_is_answered_the_same() {
     let record = leased();

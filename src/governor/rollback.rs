@@ -1,0 +1,64 @@
+//! Events about a rollback of the API server's store: lost writes cannot be listed, so each namespace is told which time is lost.
+//!
+//! What gateways replay is applied elsewhere: settles by [`budget`](super::budget), leases by [`work::replay`](super::work::replay).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::api::AgentPool;
+use crate::api::conditions::reasons;
+use crate::controller::Context;
+use crate::policy::lease::StoreRollback;
+
+/// The action of these events.
+pub const ACTION: &str = "Recover";
+
+/// Sends the events if the store was rolled back. Never ends.
+pub async fn run(context: Arc<Context>) {
+    if let Some(rollback) = context.recent_rollback() {
+        let note = note(rollback);
+        tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the store");
+        for pool in first_pools(&context).values() {
+            context.events.alert(pool, reasons::STORE_ROLLED_BACK, ACTION, note.clone()).await;
+        }
+    }
+    std::future::pending().await
+}
+
+fn note(rollback: &StoreRollback) -> String {
+    let time = |ms: i64| Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |time| format!("{time:.0}"));
+    format!(
+        "the cluster's store was rolled back: writes from {} to {} are lost, such as submitted items, Grants and changes of settings. \
+         Gateways replay ends of items and tokens of calls that they remember. Apply again what you keep elsewhere",
+        time(rollback.since),
+        time(rollback.detected)
+    )
+}
+
+/// The first pool by name of each namespace: events about the namespace are about it.
+pub fn first_pools(context: &Context) -> BTreeMap<String, AgentPool> {
+    let mut first: BTreeMap<String, AgentPool> = BTreeMap::new();
+    for stored in context.stores.pools.state() {
+        let Ok(pool) = &stored.0 else { continue };
+        let known = first.entry(pool.namespace().unwrap_or_default()).or_insert_with(|| pool.clone());
+        if pool.name_any() < known.name_any() {
+            known.clone_from(pool);
+        }
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_event_names_the_lost_time() {
+        let words = note(&StoreRollback { highest: 7, since: 1_790_000_000_000, detected: 1_790_000_076_000 });
+        assert!(words.contains("from 2026-09-21T14:13:20Z to 2026-09-21T14:14:36Z are lost"), "{words}");
+        assert!(words.len() < 1000);
+    }
+}

@@ -1,0 +1,141 @@
+//! Answers about leases that gateways replay after a rollback of the API server's store. Each is applied once.
+//!
+//! The gateway vouches for the caller, as with every call. The agent may be lost itself, or may have ended: its finish counts
+//! nevertheless. `policy::work::lease::replay` decides what is applied.
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::calls::{DECIDE_AGAIN, WRITTEN, Writing, ready, turn, unavailable, write_finish};
+use super::convert::Beside;
+use super::room::{Lane, now};
+use super::run::store;
+use crate::api::conditions::reasons;
+use crate::api::{WorkItem, names};
+use crate::cluster::Class;
+use crate::controller::{Context, Key};
+use crate::governor::caller::{Caller, identify};
+use crate::governor::rollback::{ACTION, first_pools};
+use crate::policy::work::book::Entry;
+use crate::policy::work::failure::Failure;
+use crate::policy::work::lease::{self, Fence, Judges, LostAnswer, No};
+use crate::wire::agent::Done;
+use crate::wire::work::{Held, Outcome, ReplayedLease};
+use crate::wire::{Code, Refusal, body};
+
+/// Applies a replayed answer, if the store was rolled back and has lost it.
+pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
+    let ReplayedLease { held, outcome } = body::read(bytes)?;
+    if context.recent_rollback().is_none() {
+        return done();
+    }
+    ready(context)?;
+    let Some(outcome) = outcome else {
+        // An agent that is lost or has ended cannot hold an item.
+        match identify(caller, context).await {
+            Ok(_) => {}
+            Err(refusal) if refusal.code == Code::GovernorAway => return Err(refusal),
+            Err(_) => return done(),
+        }
+        return apply(caller, &held, LostAnswer::Granted, &Beside::default(), context).await;
+    };
+    match outcome {
+        Outcome::Complete { result } => apply(caller, &held, LostAnswer::Completed, &Beside { result, ..Beside::default() }, context).await,
+        Outcome::Fail { reason, message, exit_code } => {
+            let failure = Failure { reason, message, exit_code };
+            apply(caller, &held, LostAnswer::Failed(&failure), &Beside::default(), context).await
+        }
+        Outcome::Release { reason, message } => {
+            let released = LostAnswer::Released { reason: &reason, message: &message };
+            apply(caller, &held, released, &Beside::default(), context).await
+        }
+    }
+}
+
+async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Beside, context: &Context) -> Result<Value, Refusal> {
+    let namespace = &caller.key.namespace;
+    for _ in 0..DECIDE_AGAIN {
+        let turn = turn(namespace, context).await?;
+        let Some((name, entry)) = context.desk.with(namespace, |room| room.by_uid(&held.uid)) else {
+            if lost != LostAnswer::Granted {
+                report_lost_item(caller, held, context).await;
+            }
+            return done();
+        };
+        let key = Key { namespace: namespace.clone(), name };
+        let (policy, rules) = context.desk.with(namespace, |room| {
+            let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
+            (room.book.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())
+        });
+        let judges = Judges { policy: &policy, rules: &rules, is_final: is_drone(caller, context), dice: rand::random() };
+        let fence = Fence { epoch: held.epoch, pod: &caller.uid, agent: &caller.key.name };
+        let record = match lease::replay(&entry.record, fence, lost, judges, now()) {
+            Ok(record) => record,
+            Err(No::Again | No::Stale | No::EndedAlready(_) | No::Paused | No::NotReady(_)) => return done(),
+        };
+        if !context.desk.with(namespace, |room| room.begin(&key.name)) {
+            drop(turn);
+            tokio::time::sleep(WRITTEN).await; // another write of the item is on its way
+            continue;
+        }
+        let writing = Writing { context, key: &key, back: None, probe: None };
+        let result = match lost {
+            LostAnswer::Granted => store(context, &key, &entry, &record, beside, Lane::Needed).await.map(drop),
+            LostAnswer::Completed | LostAnswer::Failed(_) | LostAnswer::Released { .. } => {
+                write_finish(&key, &entry, &record, beside, context).await
+            }
+        };
+        drop(writing);
+        match result {
+            Ok(()) => {
+                context.leadership.check().map_err(|error| unavailable(context, &error))?;
+                let (item, epoch, phase) = (&key.name, held.epoch, record.phase);
+                tracing::info!(namespace, item, epoch, ?phase, "a lost answer about an item is applied again");
+                return done();
+            }
+            Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
+            Err(error) => return Err(unavailable(context, &error)),
+        }
+    }
+    Err(Refusal::away("others wrote the item each time; try again"))
+}
+
+/// Whether a failure under this agent is final.
+fn is_drone(caller: &Caller, context: &Context) -> bool {
+    let agent = context.stores.agent(&caller.key);
+    let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone());
+    let pool = pool.and_then(|pool| context.stores.pool(&caller.key.namespace, &pool));
+    pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).is_some_and(|pool| pool.spec.type_ == names::DRONE)
+}
+
+/// An agent finished an item that does not exist any more: an event says so.
+async fn report_lost_item(caller: &Caller, held: &Held, context: &Context) {
+    let Some(pool) = first_pools(context).remove(&caller.key.namespace) else { return };
+    let note = format!(
+        "Agent/{} finished an item (uid {}, epoch {}) that was lost when the cluster's store was rolled back: submit it again if it is \
+         still needed",
+        caller.key.name, held.uid, held.epoch
+    );
+    tracing::warn!(namespace = caller.key.namespace, pool = pool.name_any(), note, "the item of a replayed finish does not exist");
+    context.events.warning(&pool, reasons::FINISH_LOST, ACTION, note).await;
+}
+
+/// The answer to an agent whose lease is unknown, while gateways replay lost leases.
+pub(super) fn replay_pending() -> Refusal {
+    Refusal::away("the API server's store was rolled back, and leases are being replayed; try again")
+}
+
+/// Reports a rollback of the store if a live read shows an older version than the known one.
+pub(super) fn check_version(context: &Context, known: &Entry, live: &WorkItem) {
+    let number = |version: &str| version.parse::<u64>().ok();
+    let (before, after) = (number(&known.version), live.metadata.resource_version.as_deref().and_then(number));
+    if let (Some(before), Some(after)) = (before, after)
+        && after < before
+    {
+        context.leadership.report_rollback(before);
+    }
+}
+
+fn done() -> Result<Value, Refusal> {
+    Ok(json!(Done {}))
+}
