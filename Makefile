@@ -76,8 +76,7 @@ $(TOOLS)/bin/cargo-deny:
 	@echo "building cargo-deny $(CARGO_DENY_VERSION) (once; some minutes)"
 	cargo install --quiet --locked --root $(TOOLS) cargo-deny@$(CARGO_DENY_VERSION)
 
-# The demo scheduler's script is tested on busybox, which its image is made of. Nothing else here needs a package.
-unit: $(if $(shell command -v busybox),,cluster-packages) ## unit, property, CEL, fake-API-server and documentation tests
+unit: toolchain ## unit, property, CEL, fake-API-server and documentation tests
 	cargo test --workspace --locked
 	tests/docs.sh
 

@@ -8,8 +8,7 @@ usage() {
 Usage: e2e/images/build.sh --out DIR [--tag TAG] [--binary FILE] [--agent-binary FILE] [--model-server FILE] IMAGE...
 
 IMAGE  spillway     localhost/spillway/spillway:TAG    /bin/spillway and /spillway-agent alone, uid 65532; needs --binary
-       demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001), prints a line every 5 s, ends at SIGTERM;
-                                                       and /bin/scheduler-agent, which queues what it is asked
+       demo-agent   localhost/spillway/demo-agent:TAG  busybox, user agent (10001), prints a line every 5 s, ends at SIGTERM
        codex-agent  localhost/spillway/codex-agent:TAG Codex from npm (pinned by codex/package-lock.json), busybox, bash, git, root
                                                        certificates; user agent (10001); runs one item (codex-agent.sh)
        model-server localhost/spillway/model-server:TAG  the scripted provider of models alone, uid 65532; needs --model-server
@@ -158,7 +157,6 @@ for image in "${images[@]}"; do
             printf 'root:x:0:0::/root:/bin/sh\nagent:x:10001:10001::/home/agent:/bin/sh\n' > "$root/etc/passwd"
             printf 'root:x:0:\nagent:x:10001:\n' > "$root/etc/group"
             install -m 755 "$here/demo-agent.sh" "$root/bin/demo-agent"
-            install -m 755 "$here/scheduler.sh" "$root/bin/scheduler-agent"
             archive demo-agent "$root" '{"Entrypoint":null,"Cmd":["/bin/demo-agent"],"Env":["PATH=/bin","HOME=/home/agent"],"User":"10001:10001","WorkingDir":"/home/agent"}'
             ;;
         codex-agent)

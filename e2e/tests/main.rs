@@ -36,6 +36,7 @@ mod reservations;
 mod scheduler;
 mod store_rollback;
 mod supervision;
+mod think;
 mod work;
 mod work_faults;
 mod work_fleet;

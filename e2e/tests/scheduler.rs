@@ -30,7 +30,7 @@ async fn opened(name: &str) -> (Room, Operator, Ledger) {
     room.apply_queue("asks", json!({"accepts": {"types": ["ask"]}, "failurePolicy": rules})).await;
     let scheduler = json!({
         "type": "scheduler", "queues": [{"name": "asks"}], "may": {"submitTo": ["bugs", "chores", "ideas"]},
-        "agent": {"command": ["/bin/scheduler-agent"], "run": "LongRunning"},
+        "agent": {"command": ["/spillway/bin/spillway", "think", "scheduler"], "run": "LongRunning"},
     });
     room.apply_pool("scheduler", scheduler).await;
     (room, operator, ledger)
@@ -39,17 +39,15 @@ async fn opened(name: &str) -> (Room, Operator, Ledger) {
 /// The payload is the result, whatever is in it.
 const ECHO: &str = "cat $SPILLWAY_PAYLOAD_FILE > $SPILLWAY_RESULT_FILE";
 
-/// The scheduler's program, with a `spillway` that ends it after a plan was taken, before it can say so: in the first attempt.
-const LOST_ONCE: &str = r#"mkdir -p /tmp/bin
-cat > /tmp/bin/spillway <<'END'
-#!/bin/sh
-/spillway/bin/spillway "$@"
-code=$?
-if [ "$1" = plan ] && /spillway/bin/spillway work next --wait 0 --json | grep -q '"epoch":1,*[^0-9]'; then kill -KILL $PPID; fi
-exit $code
-END
-chmod +x /tmp/bin/spillway
-PATH=/tmp/bin:$PATH exec /bin/scheduler-agent"#;
+/// The scheduler's program, but that in the first attempt it ends after its plan was taken, before it can say so.
+const LOST_ONCE: &str = r#"until item=$(spillway work next --wait 25 --json); do sleep 1; done
+case $item in *'"epoch":1}'*)
+    name=${item#*\"name\":\"} name=${name%%\"*} uid=${item#*\"uid\":\"} uid=${uid%%\"*}
+    step() { printf '{"key":"%s","item":{"type":"bug","group":"%s","notifyOn":["Finished"],"payload":"%s"}}' "$1" "$name" "$2"; }
+    printf '{"dedupKey":"ask-%s","steps":[%s,%s]}' "$uid" "$(step 1 'fix a')" "$(step 2 'fix b')" | spillway plan - || exit 1
+    kill -KILL $$ ;;
+esac
+exec spillway think scheduler"#;
 
 async fn workers(room: &Room, script: &str) {
     let pool = json!({"scaling": {"min": 0, "max": 2, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}});
@@ -57,7 +55,7 @@ async fn workers(room: &Room, script: &str) {
 }
 
 /// Runs the plugin, as a person would.
-async fn plugin(room: &Room, words: &[&str]) -> Said {
+pub async fn plugin(room: &Room, words: &[&str]) -> Said {
     let mut command = std::process::Command::new(plugin_path());
     command.args(["-n", &room.namespace]).args(words).stdin(Stdio::null());
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled").expect("the plugin starts");

@@ -65,7 +65,8 @@ inside kubectl -n spillway-system rollout status deployment/spillway-gateway --t
 
 step "samples, as they are shipped"
 # Of a credential, and of a pool: a new one belongs into this list, and what it does below it.
-about_models() { diff <(grep -lrE '^  models:|model-credential$' config/samples | sort) <(printf 'config/samples/%s\n' codex/agentpool.yaml models/credential.yaml); }
+about_models() { diff <(grep -lrE '^  models:|model-credential$' config/samples | sort) <(printf 'config/samples/%s\n' \
+    agentpool-buddy.yaml agentpool-prd.yaml agentpool-scheduler.yaml codex/agentpool.yaml models/credential.yaml); }
 check "all samples about models are tried here" about_models
 inside kubectl apply --server-side -f config/samples/namespace.yaml -f config/samples/models/credential.yaml
 # As in a namespace in which pools ran before: what is unset in it is all that the namespace may spend.
@@ -95,6 +96,43 @@ counted() {
 }
 check "its Budget says what the provider counted" soon counted
 inside kubectl -n demo wait --for=condition=Ready agentpool/spent agentpool/soon --timeout=3m > /dev/null
+
+step "the agents that ship, with the samples' model"
+# say WORDS TEXT : what the model answers to these words
+say() {
+    jq -n --arg to "$1" --arg say "$2" '{$to, $say}' > "$state/say.json"
+    inside kubectl create --raw /api/v1/namespaces/models/services/https:model-server:8443/proxy/say -f "$state/say.json" > /dev/null
+}
+say "the clock runs backwards" '{"say": "One step.", "steps": [{"key": "a", "type": "bug", "task": "1 step: mend the clock"}]}'
+say "a dark mode" '{"document": "# Dark mode", "steps": [{"key": "a", "type": "chore", "task": "1 step: measure it"}]}'
+say "the sample speaks" '{"say": "I hear you."}'
+inside kubectl apply --server-side -f config/samples/workqueues.yaml -f config/samples/think.yaml \
+    -f config/samples/agentpool-scheduler.yaml -f config/samples/agentpool-prd.yaml -f config/samples/agentpool-buddy.yaml
+inside kubectl apply --server-side -f - <<'Y'
+apiVersion: spillway.dev/v1alpha1
+kind: WorkItem
+metadata: {name: asked, namespace: demo}
+spec: {queueRef: {name: asks}, type: ask, payload: "the clock runs backwards"}
+---
+apiVersion: spillway.dev/v1alpha1
+kind: WorkItem
+metadata: {name: thought-of, namespace: demo}
+spec: {queueRef: {name: ideas}, type: idea, payload: "a dark mode"}
+Y
+result_has() {
+    local result
+    inside kubectl -n demo wait --for=condition=Complete "workitem/$1" --timeout=3m > /dev/null
+    result=$(inside kubectl -n demo get workitem "$1" -o jsonpath='{.status.result}')
+    [[ $result == *"$2"* ]] || { echo "its result is: $result"; return 1; }
+}
+check "the scheduler makes work of words by its model" result_has asked "One step."
+check "prd writes a document by its model" result_has thought-of "# Dark mode"
+inside kubectl -n demo wait --for=condition=Ready agentpool/buddy --timeout=3m > /dev/null
+buddy() { inside kubectl -n demo get pods -l spillway.dev/pool=buddy -o jsonpath='{.items[0].metadata.name}'; }
+# What it says comes back by the pod's log; attaching ends with its time.
+printf 'the sample speaks\n' | inside timeout 20 kubectl -n demo attach "$(buddy)" -c agent -i -q > /dev/null 2>&1 || true
+hears() { inside kubectl -n demo logs "$(buddy)" -c agent | grep -F "I hear you."; }
+check "buddy answers by its model who speaks at its terminal" soon hears
 
 step "the clients, in the network of an agent"
 # in_pod POOL COMMAND... : in the network of its agent, where the sidecar listens

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`link`] | the sidecar: gateway, canary, journal, unix socket, loopback ports |
 //! | [`agent`] | the supervisor: starts, measures, reaps, ends |
-//! | [`command`] | `spillway goodbye`, `progress`, `notices`, `status`, `spawn`, `work`, `submit`, `exec`, `mcp` |
+//! | [`command`] | `spillway goodbye`, `progress`, `notices`, `status`, `spawn`, `work`, `submit`, `exec`, `mcp`, `think` |
 //! | [`process`] | runs one command with all that it starts |
 //! | [`install`] | puts the binary where the agent's container finds it |
 //! | [`clock`], [`files`], [`lines`], [`log`], [`random`] | what they share |

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`agent`] | the agents' API: register, report, wanted, goodbye, spawn |
 //! | [`access`] | who may make which call: one table |
+//! | [`ask`] | what people ask a scheduler, and what it asked back, as the task of one item |
 //! | [`body`] | reading a body, with the field's name in every error |
 //! | [`budget`] | the agents' API: what is left of the budgets over an agent, and asking for more |
 //! | [`command`] | inside the pod: may a command be run, and how it ended |
@@ -21,6 +22,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod ask;
 pub mod body;
 pub mod budget;
 pub mod command;

@@ -1,7 +1,7 @@
 //! One request, one answer: whose it is, what it asks, what the script says to it. Everything but the sending.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, USER_AGENT};
@@ -23,6 +23,10 @@ const ELSEWHERE: &str = "https://127.0.0.1:9/elsewhere";
 /// The most bytes of a body that are kept to be looked at.
 const MOST_KEPT: usize = 512 * 1024;
 
+/// The most answers that it can be told to give, and the most bytes of one, with the words that call for it.
+const MOST_SAID: usize = 64;
+const MOST_SAID_BYTES: usize = 64 * 1024;
+
 /// What the server knows.
 pub struct Provider {
     /// Credentials, by their names.
@@ -33,6 +37,8 @@ pub struct Provider {
     pub books: Books,
     /// Nobody waits any more.
     gone: watch::Sender<bool>,
+    /// What it was told to say, and to which words.
+    said: Mutex<Vec<(String, String)>>,
 }
 
 /// An answer.
@@ -69,12 +75,26 @@ impl Provider {
     /// With these credentials, by name, and these models in its list.
     #[must_use]
     pub fn new(credentials: BTreeMap<String, String>, models: Vec<String>) -> Arc<Self> {
-        Arc::new(Self { credentials, models, books: Books::default(), gone: watch::Sender::new(false) })
+        Arc::new(Self { credentials, models, books: Books::default(), gone: watch::Sender::new(false), said: Mutex::default() })
     }
 
     /// Lets go what waits (the mode `wait`), and what would from now on.
     pub fn go(&self) {
         self.gone.send_replace(true);
+    }
+
+    /// From now on it says `text` where `to` stands in the last words of a person. Of several the last one that was told.
+    pub fn say(&self, to: &str, text: &str) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.push((to.to_owned(), text.to_owned()));
+        if said.len() > MOST_SAID {
+            said.remove(0);
+        }
+    }
+
+    fn told(&self, task: &str) -> Option<String> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.iter().rev().find(|(to, _)| task.contains(to.as_str())).map(|(_, text)| text.clone())
     }
 
     /// Until [`Self::go`].
@@ -91,6 +111,14 @@ impl Provider {
             (&Method::HEAD, "/" | "/api/hello") => return plain(Value::Null),
             (&Method::POST, "/go") => {
                 self.go();
+                return plain(json!({}));
+            }
+            (&Method::POST, "/say") => {
+                let told: Value = serde_json::from_slice(body).unwrap_or_default();
+                let (Some(to), Some(text), true) = (string(&told, "to"), string(&told, "say"), body.len() <= MOST_SAID_BYTES) else {
+                    return refused(None, Refusal::of(Api::Chat, 400, "{\"to\": \"...\", \"say\": \"...\"} of at most 64 KiB is taken"));
+                };
+                self.say(to, text);
                 return plain(json!({}));
             }
             _ => {}
@@ -134,7 +162,7 @@ impl Provider {
         if let Some(refusal) = failure(ask.api, &script, before, known) {
             return Answer { late: script.late, waits: script.wait, ..refused(Some((&self.books, key)), refusal) };
         }
-        let (say, used) = decide(ask, &script);
+        let (say, used) = decide(ask, &script, self.told(&ask.task).as_deref());
         let told = told(used, &script);
         let turn = Turn { ask, say: &say, used, told, cumulative: script.cumulative, number: before + 1 };
         let body = if ask.stream { pieces::stream(ask, stream(&turn), &script) } else { pieces::whole(whole(&turn), used, told, &script) };

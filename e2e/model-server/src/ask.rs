@@ -147,12 +147,13 @@ pub struct Part {
     pub tokens: u64,
 }
 
-/// What is said to `ask`, and what it costs.
+/// What is said to `ask`, and what it costs. `told` are words that somebody told the model to say to it.
 #[must_use]
-pub fn decide(ask: &Ask, script: &Script) -> (Say, Tokens) {
-    let say = match tool_for(ask).filter(|_| ask.results < script.calls.unwrap_or(1)) {
+pub fn decide(ask: &Ask, script: &Script, told: Option<&str>) -> (Say, Tokens) {
+    let call = tool_for(ask).filter(|_| told.is_none() && ask.results < script.calls.unwrap_or(1));
+    let say = match call {
         Some((tool, input)) => Say::Call { id: format!("call_{}", ask.results + 1), tool, input },
-        None => text(ask, script),
+        None => text(ask, script, told),
     };
     let said = match &say {
         Say::Call { input, .. } => u64::try_from(input.to_string().len()).unwrap_or(u64::MAX) / 4 + 8,
@@ -241,16 +242,18 @@ fn arguments(tool: &Tool, command: &str) -> Value {
     Value::Object(arguments)
 }
 
-fn text(ask: &Ask, script: &Script) -> Say {
+fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
     let long = "x".repeat(script.long);
-    let mut words: Vec<Part> = match script.output {
-        Some(count) => {
+    let part = |word: &str| Part { text: word.to_owned(), tokens: 1 };
+    let mut words: Vec<Part> = match (told, script.output) {
+        (Some(told), _) => told.split_inclusive(' ').map(part).collect(),
+        (None, Some(count)) => {
             let word = |at| if at % 16 == 15 { "é→.\n" } else { "word " };
             (0..count).map(|at| Part { text: format!("{long}{}", word(at)), tokens: 1 }).collect()
         }
-        None => format!("Done: {}.txt is written.", slug(&ask.task))
+        (None, None) => format!("Done: {}.txt is written.", slug(&ask.task))
             .split_inclusive(' ')
-            .map(|word| Part { text: word.to_owned(), tokens: 1 })
+            .map(part)
             .collect(),
     };
     let room = ask.limit.map(|limit| limit.saturating_sub(script.think).max(1));
@@ -310,13 +313,21 @@ mod tests {
             shell("other", json!({})),
             shell("exec_command", json!({"properties": {"cmd": {"type": "string"}, "tty": {"type": "boolean"}}, "required": ["cmd"]})),
         ];
-        let (say, _) = decide(&ask("Write it!", tools.clone(), 0), &Script::default());
+        let (say, _) = decide(&ask("Write it!", tools.clone(), 0), &Script::default(), None);
         let Say::Call { tool, input, .. } = say else { panic!("{say:?}") };
         assert_eq!((tool.name.as_str(), input), ("exec_command", json!({"cmd": "printf '%s\\n' 'write-it' > 'write-it.txt'"})));
-        let (say, used) = decide(&ask("Write it!", tools, 1), &Script::default());
+        let (say, used) = decide(&ask("Write it!", tools, 1), &Script::default(), None);
         let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
         assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "Done: write-it.txt is written.");
         assert_eq!(used, Tokens { input: 101, output: 4, ..Tokens::default() });
+    }
+
+    #[test]
+    fn what_it_is_told_to_say_it_says_whatever_tools_there_are() {
+        let (say, used) = decide(&ask("x", vec![shell("exec", json!({}))], 0), &Script::default(), Some("{\"say\": \"hello  you\"}"));
+        let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
+        assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "{\"say\": \"hello  you\"}");
+        assert_eq!(used.output, 4);
     }
 
     #[test]
@@ -329,7 +340,7 @@ mod tests {
     #[test]
     fn an_output_limit_cuts_the_text_and_the_cost() {
         let script = Script { output: Some(100), events: Some(3), think: 4, long: 20, ..Script::default() };
-        let (say, used) = decide(&Ask { limit: Some(10), ..ask("x", vec![], 0) }, &script);
+        let (say, used) = decide(&Ask { limit: Some(10), ..ask("x", vec![], 0) }, &script, None);
         let Say::Text { parts, whole } = say else { panic!("{say:?}") };
         assert_eq!((parts.len(), parts.iter().map(|part| part.tokens).sum::<u64>(), whole, used.output), (3, 6, false, 10));
     }
@@ -337,7 +348,7 @@ mod tests {
     #[test]
     fn a_shell_that_takes_words_gets_words() {
         let schema = json!({"properties": {"command": {"type": "array"}, "workdir": {"type": "string"}}, "required": ["command"]});
-        let (say, _) = decide(&ask("x", vec![shell("shell", schema)], 0), &Script::default());
+        let (say, _) = decide(&ask("x", vec![shell("shell", schema)], 0), &Script::default(), None);
         let Say::Call { input, .. } = say else { panic!("{say:?}") };
         assert_eq!(input, json!({"command": ["bash", "-c", "printf '%s\\n' 'x' > 'x.txt'"]}));
     }

@@ -89,6 +89,11 @@ impl Scripted {
         self.provider.go();
     }
 
+    /// From now on it says `text` where `to` stands in the last words of a person.
+    pub fn say(&self, to: &str, text: &str) {
+        self.provider.say(to, text);
+    }
+
     /// What it counted of each caller, by the header `x-caller`.
     pub fn callers(&self) -> BTreeMap<String, Counted> {
         let count = self.provider.books.count();

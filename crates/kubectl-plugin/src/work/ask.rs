@@ -25,6 +25,7 @@ use crate::input;
 use crate::policy::work::Phase;
 use crate::table::{or_nothing, printable_line, table};
 use spillway_conversion::work as convert;
+use spillway_wire::ask as talk;
 
 /// The type of what is asked.
 pub const TYPE: &str = "ask";
@@ -38,6 +39,7 @@ pub const TYPE: &str = "ask";
   kubectl spillway ask 'mend the login; mend the search; then write the notes' --wait
   kubectl spillway ask -f tasks.txt
   kubectl spillway ask 'how far are you?'
+  kubectl spillway ask --answers ask-x7k2p 'the one on the start page'
 
 What a scheduler agent understands is its program's matter; docs/how-to/ask.md tells it of the one that ships as a sample.
 Words that begin with a dash stand after `--`."
@@ -49,6 +51,9 @@ pub struct Arguments {
     /// The file that holds it; `-`: standard input
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<String>,
+    /// These words answer what that item asked back: it is asked again, with the whole conversation
+    #[arg(long, value_name = "ITEM")]
+    pub answers: Option<String>,
     /// Wait also until all that was queued for it has ended, and tell what came out
     #[arg(long)]
     pub wait: bool,
@@ -84,7 +89,10 @@ pub struct Report {
 
 /// The command: ask, wait for the answer, and for what follows from it.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
-    let words = words(arguments)?;
+    let mut words = words(arguments)?;
+    if let Some(name) = &arguments.answers {
+        words = conversation(&super::item(cluster, name).await?, &words)?;
+    }
     let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let asked = ask(cluster, &words, Timestamp::now(), console).await?;
@@ -111,6 +119,17 @@ fn words(arguments: &Arguments) -> Result<String, Error> {
         (None, words) => words.join(" "),
     };
     if text.trim().is_empty() { Err(Error::Usage("nothing is asked: there are no words".to_owned())) } else { Ok(text) }
+}
+
+/// What was asked before, what was asked back, and these words as the answer to it.
+fn conversation(before: &WorkItem, words: &str) -> Result<String, Error> {
+    let name = before.name_any();
+    let result = before.status.as_ref().and_then(|status| status.result.as_deref()).filter(|_| life::phase(before) == Phase::Succeeded);
+    match result {
+        Some(result) if before.spec.type_.as_deref() == Some(TYPE) => Ok(talk::answered(&before.spec.payload, result, words)),
+        Some(_) => Err(Error::Usage(format!("{name} asked nothing back: its type is not {TYPE}"))),
+        None => Err(Error::Usage(format!("{name} asked nothing back: it is {}, and has no answer", life::phase(before).name()))),
+    }
 }
 
 /// Makes the item that a scheduler takes.

@@ -70,6 +70,18 @@ fn the_answer_is_told_as_it_is_and_only_if_there_is_one() {
     assert_eq!(told(json!({"phase": "Failed", "result": "of an attempt before"}), None), Default::default());
 }
 
+#[test]
+fn an_answer_is_asked_again_with_the_whole_conversation() {
+    let hint = talk::hint("ask-1");
+    let mut before = item("ask-1", "ask", json!({"phase": "Succeeded", "result": format!("Which login?\n{hint}")}));
+    before.spec.payload = "mend the login".into();
+    let words = conversation(&before, "the first").expect("a conversation");
+    assert_eq!(words, "mend the login\n\n[asked back]\nWhich login?\n\n[answered]\nthe first");
+    let refused = |before: &WorkItem| conversation(before, "x").expect_err("refused").to_string();
+    assert!(refused(&item("bug-1", "bug", json!({"phase": "Succeeded", "result": "x"}))).contains("its type is not ask"));
+    assert!(refused(&item("ask-2", "ask", json!({"phase": "Leased"}))).contains("it is Leased"));
+}
+
 fn report(waited: bool) -> Report {
     let items = vec![
         item("item-a", "bug", json!({"phase": "Succeeded", "queue": "bugs", "result": "two\nlines"})),

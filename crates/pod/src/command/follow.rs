@@ -101,15 +101,14 @@ pub fn list(socket: &Path, ListArguments { group, plan, json }: ListArguments) -
 pub fn show_list(Listed { counts, items }: &Listed) {
     let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     print(&if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") });
-    items.iter().for_each(|item| print(&line(item)));
+    items.iter().for_each(|item| print(&line(item, true)));
 }
 
 /// Prints what ended since this was asked last; waits for something if told to.
 pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: InboxArguments) -> u8 {
     let (began, wait) = (Instant::now(), Duration::from_secs(wait.into()));
-    let file = data.join(CURSOR);
-    let mut after = files::read(&file, 64).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok());
-    after = after.map(|after| after.trim().to_owned()).filter(|after| !all && after.bytes().all(|byte| byte.is_ascii_digit()));
+    let file = cursor_file(data);
+    let mut after = cursor(&file).filter(|_| !all);
     let mut printed = false;
     loop {
         let left = wait.saturating_sub(began.elapsed());
@@ -119,9 +118,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
             Ok(Answer::Inbox(Inbox { messages, cursor })) => {
                 messages.iter().for_each(|message| print(&told(message, json)));
                 printed = true;
-                if let Err(error) = files::write(&file, cursor.as_bytes(), 0o600) {
-                    tell(&format!("what was printed cannot be remembered, and will be printed again: {error}"));
-                }
+                remember(&file, &cursor);
                 after = Some(cursor); // there may be more than fits one answer
             }
             Ok(Answer::Done) if printed => return 0,
@@ -136,13 +133,31 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
     }
 }
 
+/// The file that says up to where the inbox was printed.
+pub fn cursor_file(data: &Path) -> PathBuf {
+    data.join(CURSOR)
+}
+
+/// Up to where it was printed; none: from the beginning.
+pub fn cursor(file: &Path) -> Option<String> {
+    let text = files::read(file, 64).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok())?;
+    Some(text.trim().to_owned()).filter(|after| after.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// It was printed up to here.
+pub fn remember(file: &Path, cursor: &str) {
+    if let Err(error) = files::write(file, cursor.as_bytes(), 0o600) {
+        tell(&format!("what was printed cannot be remembered, and will be printed again: {error}"));
+    }
+}
+
 /// A message in one line.
 pub fn told(message: &Message, json: bool) -> String {
     if json {
         return serde_json::to_string(message).unwrap_or_default(); // our own types have no value that JSON cannot say
     }
     match message {
-        Message::ItemEnded { item } => line(item),
+        Message::ItemEnded { item } => line(item, true),
         Message::PlanEnded { plan, counts } => {
             let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
             format!("{plan}: finished, {}", counts.join(", "))
@@ -154,8 +169,8 @@ pub fn told(message: &Message, json: bool) -> String {
     }
 }
 
-/// An item in one line, whatever came out of it.
-fn line(item: &Line) -> String {
+/// An item in one line, with what came out of it or without.
+pub fn line(item: &Line, with_result: bool) -> String {
     let mut line = format!("{}: {}", item.name, item.phase);
     if let Some(reason) = &item.reason {
         line.push_str(&format!(" ({reason})"));
@@ -163,7 +178,7 @@ fn line(item: &Line) -> String {
     if let Some(position) = item.position {
         line.push_str(&format!(", {position} before it"));
     }
-    if let Some(result) = &item.result {
+    if let Some(result) = item.result.as_ref().filter(|_| with_result) {
         line.push_str(&format!(": {}", result.trim().replace(['\n', '\r'], " ")));
     }
     line
@@ -176,8 +191,8 @@ mod tests {
     #[test]
     fn an_item_is_one_line_whatever_came_out_of_it() {
         let item = Line { name: "a".into(), phase: "Succeeded".into(), result: Some("one\ntwo\n".into()), ..Line::default() };
-        assert_eq!(line(&item), "a: Succeeded: one two");
+        assert_eq!((line(&item, true).as_str(), line(&item, false).as_str()), ("a: Succeeded: one two", "a: Succeeded"));
         let item = Line { name: "a".into(), phase: "Ready".into(), position: Some(3), reason: Some("Redriven".into()), ..Line::default() };
-        assert_eq!(line(&item), "a: Ready (Redriven), 3 before it");
+        assert_eq!(line(&item, true), "a: Ready (Redriven), 3 before it");
     }
 }

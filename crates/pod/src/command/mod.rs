@@ -8,6 +8,7 @@ mod follow;
 mod heard;
 mod mcp;
 pub mod shell;
+mod think;
 mod work;
 
 use std::io::{Read as _, Write as _};
@@ -23,6 +24,8 @@ use spillway_wire::{Code, Refusal};
 use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, random};
 use heard::Heard;
 
+/// It was called wrongly, or a file that it names cannot be used.
+const EXIT_USAGE: u8 = 2;
 /// It was refused; or there is no item.
 pub const EXIT_REFUSED: u8 = 3;
 /// The sidecar cannot be reached.
@@ -99,6 +102,8 @@ pub enum Verb {
     Exec(exec::ExecArguments),
     /// Serve MCP on standard input and output: one tool, `run_command`, which runs a command as `exec` does
     Mcp,
+    /// Be one of the agents that ship with Spillway: a scheduler, a writer of requirements, or somebody to talk to
+    Think(think::ThinkArguments),
     /// Print what is left of the budgets over this agent; or ask for more
     Budget(budget::Arguments),
     /// Print what you should know
@@ -188,6 +193,7 @@ fn carry_out(place: &Place, verb: Verb) -> u8 {
         Verb::Work { verb } => return work::run(&place.ask_socket, verb),
         Verb::Exec(arguments) => return exec::run(&place.ask_socket, arguments),
         Verb::Mcp => return mcp::run(place),
+        Verb::Think(arguments) => return think::run(place, arguments),
         Verb::Budget(arguments) => return budget::run(&place.ask_socket, arguments),
         Verb::Plan(arguments) => return follow::plan(&place.ask_socket, arguments),
         Verb::Inbox(arguments) => return follow::inbox(&place.ask_socket, &place.ask_data, arguments),

@@ -1,0 +1,96 @@
+//! The agent at hand: somebody sits at its terminal and talks to it. What is worth doing it queues; what became of that it
+//! prints as it comes.
+
+use std::io::{BufRead as _, Read as _, Write as _};
+
+use super::decision::Decision;
+use super::dialect::Message;
+use super::scheduler::by_rules;
+use super::sidecar::{Sidecar, Trouble};
+use super::thinker::{Thinker, Thought, note};
+use super::{print, prompt};
+
+/// The most bytes of a line; a terminal gives no more than 4,096.
+const MAX_LINE: u64 = 16 * 1024;
+/// The most bytes of a conversation that the model is told again: what is older is forgotten.
+const MAX_REMEMBERED: usize = 32 * 1024;
+
+/// Talks until its input ends; gives the exit code.
+pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
+    let listener = sidecar.clone();
+    std::thread::spawn(move || listener.listen(print));
+    print("buddy: tell me about bugs, tasks and ideas, or ask how they are.");
+    let mut input = std::io::stdin().lock();
+    let mut conversation = Vec::new();
+    loop {
+        show_prompt();
+        let mut line = Vec::new();
+        match input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return 0,
+            Ok(_) => {}
+        }
+        let words = String::from_utf8_lossy(&line).trim().to_owned();
+        if words.is_empty() {
+            continue;
+        }
+        thinker.refresh();
+        print(&answer(&thinker, sidecar, &mut conversation, &words));
+    }
+}
+
+/// That somebody may write.
+fn show_prompt() {
+    let mut out = std::io::stdout();
+    let _ = write!(out, "> ").and_then(|()| out.flush()); // nobody may be there
+}
+
+fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>, words: &str) -> String {
+    let work = match sidecar.list(None) {
+        Ok(listed) => prompt::work(&listed),
+        Err(trouble) => return format!("Nobody answers me now, say it again later: {}", trouble.words()),
+    };
+    let mut messages = conversation.clone();
+    messages.push(Message::asked(prompt::request(words, &work)));
+    let (decision, why) = match thinker.think(sidecar, messages) {
+        Thought::Decided(decision, said) => {
+            remember(conversation, words, said);
+            (decision, None)
+        }
+        Thought::ByRules(why) => (by_rules(words, thinker, work), why),
+    };
+    let Decision { say, questions, steps, document: _ } = decision;
+    let mut parts = Vec::new();
+    parts.extend((!say.is_empty()).then_some(say));
+    parts.extend(questions);
+    match sidecar.queue(&steps, None, None) {
+        Ok(items) => parts.extend(items.iter().map(|item| format!("Queued {} ({}, queue {}).", item.name, item.type_, item.queue))),
+        Err(Trouble::Away(words)) => parts.push(format!("I could not queue it, say it again later: {words}")),
+        Err(Trouble::Known(words) | Trouble::Refused(words)) => parts.push(format!("I may not queue it: {words}")),
+    }
+    parts.extend(note(why.as_deref()));
+    parts.join("\n")
+}
+
+/// Adds what was said, and forgets the oldest until the rest fits.
+fn remember(conversation: &mut Vec<Message>, words: &str, said: String) {
+    conversation.extend([Message::asked(words.to_owned()), Message::said(said)]);
+    let size = |messages: &[Message]| messages.iter().map(|message| message.text.len()).sum::<usize>();
+    while size(conversation) > MAX_REMEMBERED && conversation.len() > 2 {
+        conversation.drain(..2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_forgets_its_oldest_words_in_pairs() {
+        let mut conversation = Vec::new();
+        for number in 0..10 {
+            remember(&mut conversation, &format!("{number}{}", "x".repeat(8 * 1024)), "y".to_owned());
+        }
+        assert_eq!(conversation.len(), 6);
+        assert!(conversation[0].text.starts_with('7') && !conversation[0].by_model && conversation[1].by_model);
+    }
+}

@@ -1,0 +1,107 @@
+//! The writer of product requirement documents: run once for each idea, it writes the document as the item's result and
+//! queues what follows from it.
+
+use std::io::Read as _;
+
+use spillway_wire::work::{MAX_RESULT_BYTES, Outcome};
+
+use super::decision::{Decision, cut};
+use super::dialect::Message;
+use super::sidecar::{Sidecar, Trouble};
+use super::thinker::{Thinker, Thought, note};
+use super::{print, prompt};
+use crate::command::{EXIT_UNREACHABLE, tell};
+use crate::files;
+
+/// The most bytes of an idea.
+const MAX_IDEA: u64 = 256 * 1024;
+/// The most bytes of an idea that are put into a document by rules.
+const MAX_QUOTED: usize = 2500;
+/// The most bytes of a document's title by rules.
+const MAX_TITLE: usize = 80;
+
+/// Writes one document; gives the exit code.
+pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Option<String>) -> u8 {
+    let idea = match read_idea(variable("SPILLWAY_PAYLOAD_FILE").as_deref()) {
+        Ok(idea) => idea,
+        Err(error) => {
+            tell(&format!("error: the idea cannot be read: {error}"));
+            return 1;
+        }
+    };
+    let result = match write(thinker, sidecar, &idea, variable("SPILLWAY_ITEM").as_deref(), variable("SPILLWAY_ITEM_UID").as_deref()) {
+        Ok(result) => result,
+        Err(trouble) => {
+            tell(&format!("error: {}", trouble.words()));
+            // Nobody's fault: another attempt is made later.
+            sidecar.conclude(&Outcome::Release { reason: "Released".to_owned(), message: cut(trouble.words(), MAX_TITLE).to_owned() });
+            return EXIT_UNREACHABLE;
+        }
+    };
+    print(&result);
+    let Some(path) = variable("SPILLWAY_RESULT_FILE") else { return 0 };
+    match files::write(path.as_ref(), cut(&result, MAX_RESULT_BYTES).as_bytes(), 0o600) {
+        Ok(()) => 0,
+        Err(error) => {
+            tell(&format!("error: {path}: {error}"));
+            1
+        }
+    }
+}
+
+fn read_idea(file: Option<&str>) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    match file {
+        Some(file) => std::fs::File::open(file)?.take(MAX_IDEA).read_to_end(&mut bytes)?,
+        None => std::io::stdin().take(MAX_IDEA).read_to_end(&mut bytes)?,
+    };
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The document, with what became of the work that follows from it.
+fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, uid: Option<&str>) -> Result<String, Trouble> {
+    let work = prompt::work(&sidecar.list(None)?);
+    let (decision, why) = match thinker.think(sidecar, vec![Message::asked(prompt::request(idea, &work))]) {
+        Thought::Decided(decision, _) => (decision, None),
+        Thought::ByRules(why) => (Decision { document: Some(by_rules(idea)), ..Decision::default() }, why),
+    };
+    let Decision { document, steps, .. } = decision;
+    let mut parts = vec![document.unwrap_or_default()];
+    let key = uid.map(|uid| format!("prd-{uid}"));
+    match sidecar.queue(&steps, item, key.as_deref()) {
+        Ok(items) if items.is_empty() => {}
+        Ok(items) => parts.push(format!("Queued: {}.", items.iter().map(|item| format!("{} ({})", item.name, item.type_)).collect::<Vec<_>>().join(", "))),
+        Err(trouble @ Trouble::Away(_)) => return Err(trouble),
+        // By an attempt before this one.
+        Err(Trouble::Known(_)) => parts.push("What follows from it was queued before.".to_owned()),
+        // The document is what was asked for.
+        Err(Trouble::Refused(words)) => parts.push(format!("What follows from it is not queued: {}", cut(&words, 300))),
+    }
+    parts.extend(note(why.as_deref()));
+    Ok(parts.join("\n\n"))
+}
+
+/// A document without a model: the idea in its own words, and what has to be found out.
+fn by_rules(idea: &str) -> String {
+    let idea = idea.trim();
+    let title = cut(idea.lines().next().unwrap_or_default(), MAX_TITLE);
+    let title = if title.is_empty() { "An idea without words" } else { title };
+    format!(
+        "# {title}\n\n## The idea\n{}\n\n## Open\n- Whose problem is it, and what do they do today?\n- How does one see that it is \
+         done?\n- What is not part of it?",
+        cut(idea, MAX_QUOTED)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_model_the_idea_is_kept_in_its_own_words_and_fits_a_result() {
+        let document = by_rules(" a dark mode\nfor nights ");
+        assert!(document.starts_with("# a dark mode\n\n## The idea\na dark mode\nfor nights\n\n## Open\n- Whose"), "{document}");
+        assert!(by_rules("").starts_with("# An idea without words"));
+        assert!(by_rules(&"é".repeat(10_000)).len() < MAX_RESULT_BYTES - 500);
+    }
+}

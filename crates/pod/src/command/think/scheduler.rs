@@ -1,0 +1,105 @@
+//! The scheduler: takes what people ask in words, queues it as items of work for other pools, and prints what becomes of them.
+//! It runs all the time (`agent.run: LongRunning`).
+//!
+//! What always holds: what is asked under one uid is queued once, whoever is lost in between: the key is the uid's, and what
+//! was queued under the name of what was asked is looked for first, since a model does not say the same twice. All items carry
+//! that name as their group.
+
+use spillway_wire::ask;
+use spillway_wire::work::{Assignment, MAX_RESULT_BYTES, Outcome};
+
+use super::decision::{Decision, cut};
+use super::dialect::Message;
+use super::rules::{self, Request};
+use super::sidecar::{Sidecar, Trouble};
+use super::thinker::{Thinker, Thought, note};
+use super::{print, prompt};
+
+/// The most bytes of a message about a failure.
+const MAX_MESSAGE: usize = 1000;
+
+/// Serves what is asked, for ever.
+pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
+    let listener = sidecar.clone();
+    std::thread::spawn(move || listener.listen(print));
+    print("scheduler: ask me");
+    loop {
+        if let Some(item) = sidecar.next() {
+            thinker.refresh();
+            let outcome = serve(&thinker, sidecar, &item);
+            match &outcome {
+                Outcome::Complete { result } => print(&format!("{}: {}", item.name, result.as_deref().unwrap_or_default())),
+                Outcome::Fail { message, .. } | Outcome::Release { message, .. } => print(&format!("{}: {message}", item.name)),
+            }
+            sidecar.conclude(&outcome);
+        }
+    }
+}
+
+/// Answers what was asked; gives how that ended.
+fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
+    match answer(thinker, sidecar, item) {
+        Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()) },
+        // Somebody may answer, later.
+        Err(Trouble::Away(words)) => Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned() },
+        Err(Trouble::Known(words) | Trouble::Refused(words)) => {
+            Outcome::Fail { reason: "Refused".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned(), exit_code: None }
+        }
+    }
+}
+
+fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload, .. }: &Assignment) -> Result<String, Trouble> {
+    // An agent that was lost may have queued it.
+    let count = queued_before(sidecar, name)?;
+    if count > 0 {
+        return Ok(queued(count));
+    }
+    let work = prompt::work(&sidecar.list(None)?);
+    let conversation = vec![Message::asked(prompt::request(payload, &work))];
+    let (decision, why) = match thinker.think(sidecar, conversation) {
+        Thought::Decided(decision, _) => (decision, None),
+        Thought::ByRules(why) => (by_rules(payload, thinker, work), why),
+    };
+    let Decision { say, questions, steps, document: _ } = decision;
+    let key = format!("ask-{}", held.uid);
+    let count = match sidecar.queue(&steps, Some(name), Some(&key)) {
+        Ok(items) => items.len(),
+        // By an agent that was lost just before we looked.
+        Err(Trouble::Known(words)) => match queued_before(sidecar, name)? {
+            0 => return Err(Trouble::Refused(words)),
+            count => count,
+        },
+        Err(trouble) => return Err(trouble),
+    };
+    let mut parts = Vec::new();
+    parts.extend((!say.is_empty()).then_some(say));
+    if !questions.is_empty() {
+        parts.push("Nothing is queued yet. To answer:".to_owned());
+        parts.extend(questions.iter().enumerate().map(|(at, question)| format!("{}. {}", at + 1, question.trim())));
+        parts.push(ask::hint(name));
+    }
+    parts.extend((count > 0).then(|| queued(count)));
+    parts.extend(note(why.as_deref()));
+    Ok(parts.join("\n"))
+}
+
+fn queued_before(sidecar: &Sidecar, name: &str) -> Result<usize, Trouble> {
+    let counts = sidecar.list(Some(name))?.counts;
+    Ok(usize::try_from(counts.values().sum::<u64>()).unwrap_or(usize::MAX))
+}
+
+fn queued(count: usize) -> String {
+    match count {
+        1 => "Queued 1 item. I'll let you know when it's done.".to_owned(),
+        count => format!("Queued {count} items. I'll let you know when they're done."),
+    }
+}
+
+/// What is done about a request without a model; `work` is how the work stands.
+pub fn by_rules(words: &str, thinker: &Thinker, work: String) -> Decision {
+    match rules::read(&ask::as_one_request(words), thinker.routes()) {
+        Request::Nothing => Decision { say: "Nothing was asked, so nothing is queued.".to_owned(), ..Decision::default() },
+        Request::Question => Decision { say: work, ..Decision::default() },
+        Request::Work(steps) => Decision { steps, ..Decision::default() },
+    }
+}
