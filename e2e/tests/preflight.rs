@@ -3,11 +3,13 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use spillway::api::work_item::WorkItemPhase::{Leased, Ready, Succeeded};
 use spillway::api::{Agent, WorkQueue};
 
-use crate::support::exec::sh;
+use crate::scheduler::plugin;
+use crate::support::exec::{sh, spillway};
+use crate::support::models::Scripted;
 use crate::support::work::{attempts, holder};
 use crate::support::{Operator, Room, eventually, seen};
 
@@ -26,6 +28,20 @@ async fn unfit(room: &Room) -> (String, String) {
         let conditions = agent.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
         let failed = conditions.iter().find(|one| one.type_ == "Ready" && one.status == "False" && one.reason == "PreflightFailed");
         failed.map(|failed| (agent.name_any(), failed.message.clone())).ok_or_else(|| format!("{conditions:?}"))
+    })
+    .await
+}
+
+/// An agent of the pool, once its preflight failed; with what it says.
+async fn unfit_of(room: &Room, pool: &str) -> (String, String) {
+    eventually("an agent of the pool fails its preflight", async || {
+        let agents: Vec<Agent> = room.list().await;
+        let failed = agents.iter().filter(|agent| agent.spec.pool_ref.name == pool).find_map(|agent| {
+            let conditions = &agent.status.as_ref()?.conditions;
+            let failed = conditions.iter().find(|one| one.type_ == "Ready" && one.reason == "PreflightFailed")?;
+            Some((agent.name_any(), failed.message.clone()))
+        });
+        failed.ok_or_else(|| format!("{} agents", agents.len()))
     })
     .await
 }
@@ -78,6 +94,114 @@ async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
     room.apply_workers("fixers", &["bugs"], "exit 0", strict(false)).await;
     let item = room.item_is("bug", Succeeded).await;
     assert_eq!(attempts(&item), [("Complete".to_owned(), name)], "by the same agent, which asked again");
+    room.close().await;
+}
+
+/// A queue, and a pool that works from it and may call these models at the provider.
+async fn with_models(room: &Room, provider: &Scripted, pool: &str, allow: &[&str], extra: Value) {
+    let mut entry = provider.entry("main", "OpenAIChat");
+    entry["allow"] = json!(allow);
+    let mut spec =
+        json!({"models": [entry], "scaling": {"min": 0, "max": 2, "cooldownSeconds": 1}, "bulkhead": {"lifetimeTokens": 1_000_000}});
+    crate::support::room::merge(&mut spec, extra);
+    room.apply_workers(pool, &["bugs"], "echo done > $SPILLWAY_RESULT_FILE", spec).await;
+}
+
+#[tokio::test]
+async fn an_item_goes_to_a_pool_that_has_what_it_needs_and_says_so_where_none_has() {
+    let (room, _operator) = opened("requires").await;
+    let provider = Scripted::serve(&room).await;
+    room.apply_queue("bugs", json!({})).await;
+    with_models(&room, &provider, "small", &["scripted-small"], json!({})).await;
+    let needs = |model: &str| json!({"requires": {"models": [model]}});
+    room.submit("bugs", "waits", needs("scripted-large")).await;
+    let waits = eventually("it says what it waits for", async || {
+        let item = room.item("waits").await;
+        let conditions = item.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+        let found = conditions.iter().find(|one| one.type_ == "PreflightPassed" && one.status == "False").cloned();
+        found.ok_or_else(|| format!("{:?}", item.status))
+    })
+    .await;
+    let words = "no AgentPool that works from WorkQueue/bugs has what it needs: scripted-large (requires.models)";
+    assert_eq!((waits.reason.as_str(), waits.message.as_str()), ("RequirementsUnmet", words));
+    room.event("waits", "RequirementsUnmet", "scripted-large").await;
+    // Others pass it, and nobody is started for it.
+    room.submit("bugs", "plain", json!({})).await;
+    room.item_is("plain", Succeeded).await;
+    let said = plugin(&room, &["explain", "item/waits"]).await.ok();
+    assert!(said.contains("pool small lacks what it needs: scripted-large (requires.models)"), "{said}");
+    eventually("the pool goes back to nothing", async || {
+        let status = room.pool("small").await.status.unwrap_or_default();
+        seen(status.desired == Some(0) && status.agents == Some(0), || format!("{status:?}"))
+    })
+    .await;
+    assert_eq!(room.item("waits").await.status.and_then(|status| status.attempts).unwrap_or(0), 0);
+    // A pool that has it takes it, and no other does.
+    with_models(&room, &provider, "large", &["scripted-*"], json!({})).await;
+    let done = room.item_is("waits", Succeeded).await;
+    let [(_, agent)] = &attempts(&done)[..] else { panic!("{done:?}") };
+    let agent = room.api::<Agent>().get(agent).await.expect("its agent");
+    assert_eq!(agent.spec.pool_ref.name, "large");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn who_submitted_an_item_that_no_pool_can_take_is_told() {
+    let (room, _operator) = opened("unmet").await;
+    room.apply_queue("bugs", json!({})).await;
+    room.apply_workers("workers", &["bugs"], "exit 0", json!({})).await;
+    room.apply_pool("planner", json!({"replicas": 1, "may": {"submitTo": ["bugs"]}})).await;
+    let planner = room.idle("planner", 1).await.remove(0).name_any();
+    let submit = |needs: &'static str, task: &'static str| ["submit", "--queue", "bugs", "--requires", needs, task];
+    let first = spillway(&room, &planner, &submit("tools=git", "one")).await.ok().trim().to_owned();
+    let told = eventually("the inbox has it", async || {
+        let said = spillway(&room, &planner, &["inbox", "--wait", "25"]).await;
+        seen(said.code == 0, || format!("{said:?}")).map(|()| said.out)
+    })
+    .await;
+    let words = "waits: no AgentPool that works from WorkQueue/bugs has what it needs: git (requires.tools)";
+    assert_eq!(told.trim_end(), format!("{first}: {words}"));
+    // The pool names the tool, and its image has none: the agent that comes gets nothing.
+    let named = json!({"preflight": {"tools": ["sh", "git"]}, "scaling": {"min": 0, "max": 2}});
+    room.apply_workers("workers", &["bugs"], "exit 0", named).await;
+    let (_, words) = unfit_of(&room, "workers").await;
+    assert_eq!(words, "the preflight command ended with exit code 1: git is not on the path (spec.preflight.tools)");
+    room.pool_says("workers", "Blocked", "True").await;
+    spillway(&room, &planner, &submit("tools=git", "two")).await.ok();
+    eventually("the pool wants one more", async || {
+        let status = room.pool("workers").await.status.unwrap_or_default();
+        seen(status.desired == Some(2), || format!("{status:?}"))
+    })
+    .await;
+    let agents: Vec<Agent> = room.list().await;
+    assert_eq!(agents.iter().filter(|agent| agent.spec.pool_ref.name == "workers").count(), 1, "one tries for all");
+    room.close().await;
+}
+
+#[tokio::test]
+async fn a_pool_whose_models_do_not_answer_gives_its_agents_no_work() {
+    let (room, _operator) = opened("answers").await;
+    let provider = Scripted::absent(&room).await;
+    room.apply_queue("bugs", json!({})).await;
+    let checks = json!({"preflight": {"models": true, "urls": [format!("{}/v1", provider.origin)]}});
+    with_models(&room, &provider, "workers", &["scripted-*"], checks).await;
+    room.submit("bugs", "bug", json!({})).await;
+    let (_, words) = unfit_of(&room, "workers").await;
+    for part in ["the model API main answers 503", "(spec.preflight.models)", &format!("{}/v1 does not answer", provider.origin)] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    room.item_is("bug", Ready).await;
+    provider.serves().await;
+    let done = room.item_is("bug", Succeeded).await;
+    assert_eq!(done.status.and_then(|status| status.attempts), Some(1));
+    assert_eq!(provider.told(), 0, "it costs nothing");
+    // What no agent could reach blocks the pool before its first one.
+    let unreached = json!({"preflight": {"urls": ["https://nowhere.example.org"]}, "replicas": 1});
+    room.apply_workers("cut-off", &["bugs"], "exit 0", unreached).await;
+    let (reason, words) = room.pool_says("cut-off", "Blocked", "True").await;
+    assert!(reason == "PreflightFailed" && words.contains("https://nowhere.example.org"), "{reason}: {words}");
+    let agents: Vec<Agent> = room.list().await;
+    assert!(agents.iter().all(|agent| agent.spec.pool_ref.name != "cut-off"), "{agents:?}");
     room.close().await;
 }
 

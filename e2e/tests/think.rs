@@ -42,8 +42,19 @@ async fn opened(name: &str) -> (Room, Operator, Scripted) {
 /// A pool whose program thinks with a model of this protocol.
 fn thinking(provider: &Scripted, dialect: &str, role: &str, extra: Value) -> Value {
     let file = |key: &str| json!({"path": key, "configMapKeyRef": {"name": "think", "key": key}});
-    let words = ["/spillway/bin/spillway", "think", role, "--model", "scripted-large", "--dialect", dialect, "--prompt", "/spillway/files/0/content",
-        "--routes", "/spillway/files/1/content"];
+    let words = [
+        "/spillway/bin/spillway",
+        "think",
+        role,
+        "--model",
+        "scripted-large",
+        "--dialect",
+        dialect,
+        "--prompt",
+        "/spillway/files/0/content",
+        "--routes",
+        "/spillway/files/1/content",
+    ];
     let mut pool = json!({
         "type": role, "may": {"submitTo": ["bugs", "chores"]}, "bulkhead": {"lifetimeTokens": 1_000_000},
         "models": [provider.entry("main", dialect)], "agent": {"command": words, "files": [file("prompt.md"), file("routes.json")]},
@@ -107,7 +118,10 @@ async fn a_scheduler_asks_back_and_goes_by_rules_where_no_model_answers() {
         (name, said.ok().trim_end().to_owned())
     };
     let (first, answer) = ask(&["mend the login"]).await;
-    assert_eq!(answer, format!("Nothing is queued yet. To answer:\n1. Which login?\nAnswer with: kubectl spillway ask --answers {first} \"...\""));
+    assert_eq!(
+        answer,
+        format!("Nothing is queued yet. To answer:\n1. Which login?\nAnswer with: kubectl spillway ask --answers {first} \"...\"")
+    );
     assert!(members(&room, &first).await.is_empty());
     let (second, answer) = ask(&["--answers", &first, "the first one"]).await;
     assert_eq!(answer, "Queued 1 item. I'll let you know when it's done.");
@@ -167,6 +181,9 @@ async fn a_person_talks_to_buddy_at_its_terminal() {
     hears(&format!("Done: {}: mended", items[0].name_any())).await;
     drop(person);
     agrees(&room, &provider).await;
-    assert_eq!(items[0].meta().labels.as_ref().and_then(|labels| labels.get("spillway.dev/submitted-by")).map(String::as_str), Some("buddy"));
+    assert_eq!(
+        items[0].meta().labels.as_ref().and_then(|labels| labels.get("spillway.dev/submitted-by")).map(String::as_str),
+        Some("buddy")
+    );
     room.close().await;
 }

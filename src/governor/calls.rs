@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::budget::facts::bulkhead;
 use super::budget::{self, asks};
 use super::caller::{Caller, identify, stored_directive};
-use super::{commands, work};
+use super::{commands, preflight, work};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
@@ -29,6 +29,7 @@ use crate::wire::agent::{Done, Goodbye, Input, Register, Report, Run, Settings, 
 use crate::wire::command::CommandLimits;
 use crate::wire::work::{Claim, ItemOrder, ItemWanted};
 use crate::wire::{Code, Refusal, body};
+use spillway_conversion::pool::queues_of;
 
 /// How long a goodbye waits for its status to be stored. The pod keeps it and asks again.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
@@ -121,7 +122,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         drain_hook: hooks.drain.unwrap_or_default(),
         warn_hook: hooks.warn.unwrap_or_default(),
         checkpoint_hook: hooks.checkpoint.unwrap_or_default(),
-        preflight_command: spec.agent.preflight_command.clone().unwrap_or_default(),
+        preflight_command: preflight::command(spec),
         work: work_of(&pool),
         commands: commands_of(&pool, context.meter.defaults(&caller.key.namespace).as_ref()),
         wanted: context.live.wanted(&caller.uid),
@@ -141,7 +142,7 @@ fn commands_of(pool: &AgentPool, defaults: Option<&Defaults>) -> CommandLimits {
 
 /// How the agents of a pool work from its queues.
 fn work_of(pool: &AgentPool) -> Option<Work> {
-    if work::calls::queues_of(pool).is_empty() {
+    if queues_of(pool).is_empty() {
         return None;
     }
     let agent = &pool.spec.agent;

@@ -2,11 +2,14 @@
 //! words turned into those of `policy::preflight`. Pure.
 
 use super::live::View;
+use crate::api::agent_pool::Dialect;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPoolSpec};
 use crate::controller::conditions::find;
 use crate::policy::preflight::{Command, Facts, Verdict, judge};
+use crate::policy::work::requires::origin;
 use crate::wire::agent::{Preflight, PreflightState};
+use spillway_conversion::pool;
 
 /// What follows for `agent`, of which this is known, and whose pool asks for this.
 pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>) -> Verdict {
@@ -33,6 +36,63 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
 
 /// The reason under which a failure is shown.
 pub const REASON: &str = reasons::PREFLIGHT_FAILED;
+
+/// The program's command, where it is in every agent's container.
+const SPILLWAY: &str = "/spillway/bin/spillway";
+
+/// What is run in an agent's container before its program is started: what the pool's preflight names, then the pool's own
+/// command. It is run by the pod, so that it sees what the program would see; empty: nothing is.
+pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
+    let own = spec.agent.preflight_command.clone().unwrap_or_default();
+    let preflight = spec.preflight.clone().unwrap_or_default();
+    let entries = spec.models.as_deref().unwrap_or_default();
+    let mut checks = Vec::new();
+    for tool in preflight.tools.iter().flatten() {
+        checks.extend(["--tool".to_owned(), tool.clone()]);
+    }
+    for entry in entries.iter().filter(|_| preflight.models == Some(true)) {
+        checks.extend(["--model".to_owned(), format!("{}={}", entry.name, dialect(entry.dialect))]);
+    }
+    for url in preflight.urls.iter().flatten() {
+        let serves = |of_entry: &str| origin(of_entry) == origin(url);
+        // Without an entry for it the pool makes no agents.
+        if let Some(entry) = entries.iter().find(|entry| serves(&entry.origin)) {
+            checks.extend(["--url".to_owned(), format!("{}={}={url}", entry.name, dialect(entry.dialect))]);
+        }
+    }
+    if checks.is_empty() {
+        return own;
+    }
+    let mut words = vec![SPILLWAY.to_owned(), "preflight".to_owned()];
+    words.extend(checks);
+    if !own.is_empty() {
+        words.push("--".to_owned());
+        words.extend(own);
+    }
+    words
+}
+
+fn dialect(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Anthropic => "Anthropic",
+        Dialect::OpenAIChat => "OpenAIChat",
+        Dialect::OpenAIResponses => "OpenAIResponses",
+        Dialect::Gemini => "Gemini",
+    }
+}
+
+/// What of a pool's preflight no agent of it can ever pass, as its spec is: it makes none.
+pub fn unmeetable(spec: &AgentPoolSpec) -> Option<String> {
+    let preflight = spec.preflight.as_ref()?;
+    let offer = pool::offer(spec);
+    let unreached: Vec<&str> = preflight.urls.iter().flatten().filter(|url| !offer.reaches(url)).map(String::as_str).collect();
+    if !unreached.is_empty() {
+        let urls = unreached.join(", ");
+        return Some(format!("agents do not reach {urls} (spec.preflight.urls): they reach the origins of spec.models, and no others"));
+    }
+    let asks_none = preflight.models == Some(true) && spec.models.as_ref().is_none_or(Vec::is_empty);
+    asks_none.then(|| "spec.preflight.models is true, and spec.models is empty: no model can answer".to_owned())
+}
 
 #[cfg(test)]
 mod tests {
@@ -70,6 +130,35 @@ mod tests {
         assert_eq!(of(Some(&view(Some(Some(PreflightState::Pending)), None))), Verdict::Pending);
         assert_eq!(of(Some(&view(Some(Some(PreflightState::Failed)), None))), Verdict::Failed("no login".into()));
         assert_eq!(verdict(&agent(json!({})), None, None), Verdict::Passed, "unknown passes");
+    }
+
+    fn pool(extra: Value) -> AgentPoolSpec {
+        let mut spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"], "preflightCommand": ["test", "-e", "x"]},
+            "models": [{"name": "claude", "dialect": "Anthropic", "origin": "https://a.example.org"},
+                {"name": "gpt", "dialect": "OpenAIChat", "origin": "https://b.example.org"}]});
+        spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        serde_json::from_value(spec).expect("a spec")
+    }
+
+    #[test]
+    fn what_a_preflight_names_is_checked_before_the_pools_own_command() {
+        let of = |preflight: Value| command(&pool(json!({"preflight": preflight}))).join(" ");
+        assert_eq!(of(json!({"models": false, "urls": [], "tools": []})), "test -e x");
+        let all = json!({"models": true, "urls": ["https://B.example.org/v1"], "tools": ["git"]});
+        let expected = "/spillway/bin/spillway preflight --tool git --model claude=Anthropic --model gpt=OpenAIChat \
+                        --url gpt=OpenAIChat=https://B.example.org/v1 -- test -e x";
+        assert_eq!(of(all), expected);
+        let alone = pool(json!({"agent": {"image": "x", "command": ["y"]}, "preflight": {"tools": ["git"]}}));
+        assert_eq!(command(&alone).join(" "), "/spillway/bin/spillway preflight --tool git");
+    }
+
+    #[test]
+    fn a_pool_whose_agents_could_never_pass_makes_none() {
+        let of = |extra: Value| unmeetable(&pool(extra));
+        assert_eq!(of(json!({"preflight": {"models": true, "urls": ["https://a.example.org/x"]}})), None);
+        assert!(of(json!({"preflight": {"urls": ["https://c.example.org"]}})).is_some_and(|words| words.contains("https://c.example.org")));
+        assert!(of(json!({"preflight": {"models": true}, "models": []})).is_some_and(|words| words.contains("spec.models is empty")));
+        assert_eq!(of(json!({})), None);
     }
 
     #[test]

@@ -491,11 +491,15 @@ pub struct Preflight {
     /// The sandbox is in force: an agent whose pod reports a missing guarantee gets no work. Unset: true, but for what this
     /// version builds nowhere (Landlock, AgentStrict).
     pub require_sandbox: Option<bool>,
-    /// These answer. Not supported by this version: use agent.preflightCommand.
-    #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
+    /// Who serves these https URLs answers. Agents reach the origins of models and no others: a pool with another URL starts
+    /// no agents and says so.
+    #[schemars(length(max = 32), inner(length(min = 1, max = 1024), regex(pattern = "^https://[^/?#@\\s]+([/?#]\\S*)?$")))]
     pub urls: Option<Vec<String>>,
-    /// The models answer. `true` is not supported by this version: use agent.preflightCommand.
+    /// Each entry of models answers with its credential: its provider's list of models, which costs no tokens. Default false.
     pub models: Option<bool>,
+    /// Programs that are on the path of the agents' program. Items ask for them by requires.tools.
+    #[schemars(length(max = 32), inner(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9._+-]+$")))]
+    pub tools: Option<Vec<String>>,
 }
 
 /// Where pods go.

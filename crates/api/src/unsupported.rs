@@ -38,10 +38,10 @@ const fn field(kind: &'static str, path: &'static str, values: Values, instead: 
 
 const NO_SANDBOX: &str = "leave it unset; the walls of the pod stand";
 const NO_CHANGESETS: &str = "leave it unset; the workspace is written to directly";
-const NO_REQUIRES: &str = "leave it unset; agentSelector.matchLabels chooses agents, and agent.preflightCommand of their pool looks";
+const NO_GIT: &str = "leave it unset; a volume can hold the clone (requires.volumes)";
 
 /// All of them.
-pub const FIELDS: [Field; 18] = [
+pub const FIELDS: [Field; 16] = [
     field("AgentPool", "spec.workspace.git", Values::Any, "use empty, claimName or volumeClaimTemplate"),
     field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS),
     field("AgentPool", "spec.sandbox.changeset.protect", Values::NotEmpty, NO_CHANGESETS),
@@ -51,8 +51,6 @@ pub const FIELDS: [Field; 18] = [
     field("AgentPool", "spec.sandbox.isolation.seccomp", Values::These(&["AgentStrict", "Localhost"]), NO_SANDBOX),
     field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset; agents reach the models of their pool alone"),
     field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset; PATH of the image is used"),
-    field("AgentPool", "spec.preflight.urls", Values::NotEmpty, "have agent.preflightCommand ask them"),
-    field("AgentPool", "spec.preflight.models", Values::True, "have agent.preflightCommand ask one"),
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset; nothing serves Toolsets"),
     field(
         "AgentPool",
@@ -67,7 +65,7 @@ pub const FIELDS: [Field; 18] = [
         "take the rule out; nothing raises it",
     ),
     field("Toolset", "spec", Values::Any, "nothing serves Toolsets"),
-    field("WorkItem", "spec.requires", Values::Any, NO_REQUIRES),
+    field("WorkItem", "spec.requires.repositories", Values::NotEmpty, NO_GIT),
     field("WorkItem", "spec.bulkhead.changeset", Values::Any, NO_CHANGESETS),
     field("WorkItem", "spec.bulkhead.sandbox", Values::Any, NO_SANDBOX),
 ];
@@ -155,11 +153,11 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_found_and_nothing_else() {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
-        let harmless = json!({"preflight": {"models": false, "urls": []}, "toolsets": [], "workspace": {"empty": {}},
+        let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"empty": {}},
             "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "RuleViolated", "rule": "TooManyChildren", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
-        let all = json!({"preflight": {"models": true, "urls": ["https://x"]}, "toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
+        let all = json!({"toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
             "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {}, "software": {"path": ["/x"]},
                 "changeset": {"driver": "Git", "protect": ["a"], "maxBytes": 1, "verify": ["make"]}},
             "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "BadChangeset", "do": "Log"},
@@ -167,9 +165,12 @@ mod tests {
         let of_pools: Vec<&str> = FIELDS.iter().filter(|field| field.kind == "AgentPool").map(|field| field.path).collect();
         assert_eq!(paths("AgentPool", all), of_pools, "each of them is found");
         assert_eq!(paths("Toolset", json!({"image": "x"})), ["spec"]);
-        let item = json!({"requires": {}, "bulkhead": {"tokens": 5, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
-        assert_eq!(paths("WorkItem", item), ["spec.requires", "spec.bulkhead.sandbox"]);
-        assert_eq!(paths("WorkItem", json!({"requires": null, "bulkhead": {"tokens": 5}})), [] as [&str; 0]);
+        let item = json!({"requires": {"models": ["m"], "repositories": ["https://r"]}, "bulkhead": {"tokens": 5, "sandbox": {}}, "dependsOn": [{"name": "a", "queue": "q"}]});
+        assert_eq!(paths("WorkItem", item), ["spec.requires.repositories", "spec.bulkhead.sandbox"]);
+        assert_eq!(
+            paths("WorkItem", json!({"requires": {"models": ["m"], "repositories": []}, "bulkhead": {"tokens": 5}})),
+            [] as [&str; 0]
+        );
     }
 
     #[test]
@@ -188,7 +189,6 @@ mod tests {
             |path: &str| FIELDS.iter().find(|field| field.path == path).map(|field| field.expression("object")).unwrap_or_default();
         assert_eq!(expression("spec.workspace.git"), "!(has(object.spec) && has(object.spec.workspace) && has(object.spec.workspace.git))");
         assert_eq!(expression("spec.toolsets"), "!(has(object.spec) && has(object.spec.toolsets) && object.spec.toolsets.size() > 0)");
-        assert!(expression("spec.preflight.models").ends_with("&& object.spec.preflight.models)"));
         assert_eq!(
             expression("spec.supervision.rules[].signal"),
             "!(has(object.spec) && has(object.spec.supervision) && has(object.spec.supervision.rules) && \

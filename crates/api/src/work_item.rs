@@ -190,22 +190,22 @@ pub enum OnDependencyFailure {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Requires {
-    /// Programs of the pool's toolsets.
+    /// Programs that the pool's agents are checked for: those of its preflight.tools.
     #[schemars(length(max = 32), inner(length(min = 1, max = 128)))]
     pub tools: Option<Vec<String>>,
-    /// Models that answer.
+    /// Models that the pool's agents may call: each fits an entry of allow of its models.
     #[schemars(length(max = 32), inner(length(min = 1, max = 128)))]
     pub models: Option<Vec<String>>,
-    /// URLs in the egress list.
+    /// https URLs that the pool's agents reach: in this version those of the origins of its models.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub urls: Option<Vec<String>>,
-    /// Credentials of the toolsets, by name.
+    /// Credentials that the pool's agents work with, by name: in this version those of its models (credentialsRef).
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub accounts: Option<Vec<String>>,
-    /// PersistentVolumeClaims, by name.
+    /// PersistentVolumeClaims that the pool's agents work on, by name: its workspace.claimName.
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub volumes: Option<Vec<String>>,
-    /// Git repositories, by URL.
+    /// Git repositories, by URL. Not supported by this version: there is no way to git.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub repositories: Option<Vec<String>>,
 }

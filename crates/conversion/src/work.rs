@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::agent_pool::EmptyAction;
 use crate::api::names;
-use crate::api::work_item::{DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
+use crate::api::work_item::{self, DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
 use crate::api::work_queue::{FailureAction, ItemPolicy, QueueingStrategy, WorkQueueSpec};
 use crate::api::{WorkItem, WorkItemSpec, WorkQueue, unsupported};
 use crate::policy::work::admit::Queue;
@@ -16,6 +16,7 @@ use crate::policy::work::book::Entry;
 use crate::policy::work::failure::{Action, Rule};
 use crate::policy::work::item::{self, At, Attempt, Dependency, Holder, Overrides, Phase, Policy, Record, Spec, Verb};
 use crate::policy::work::objectives::Objectives;
+use crate::policy::work::requires::Requires;
 use crate::policy::work::selector::{Operator, Requirement, Selector};
 
 /// An item with an empty status that was submitted so long before it was made came back from a backup.
@@ -189,6 +190,7 @@ pub fn spec(item: &WorkItem) -> Spec {
             OnDependencyFailure::Hold => item::OnDependencyFailure::Hold,
         },
         selector: selector(spec.agent_selector.as_ref()).unwrap_or_default(),
+        requires: spec.requires.as_ref().map_or_else(Requires::default, requires),
         overrides,
         submitted_by: labels.and_then(|labels| labels.get(names::SUBMITTED_BY_LABEL)).cloned(),
         notify_on: spec
@@ -220,6 +222,13 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
         Some(Requirement { key: key.clone(), operator })
     });
     equal.chain(expressions).collect()
+}
+
+/// What an item needs of the pool that it is given to. What this version does not do of it is refused before.
+fn requires(asked: &work_item::Requires) -> Requires {
+    let work_item::Requires { tools, models, urls, accounts, volumes, repositories: _ } = asked;
+    let names = |names: &Option<Vec<String>>| names.iter().flatten().cloned().collect();
+    Requires { tools: names(tools), models: names(models), urls: names(urls), accounts: names(accounts), volumes: names(volumes) }
 }
 
 /// What this version does not do of what an item asks for: said, rather than left out.
@@ -366,6 +375,8 @@ pub struct Beside {
     pub progress: Option<Value>,
     /// Tokens that all attempts have used, where that is more than is stored.
     pub used: Option<i64>,
+    /// What no pool has that it needs.
+    pub unmet: Option<String>,
 }
 
 /// The status that says `record`, as a merge patch of the whole status: what is not said any more is removed.
@@ -411,7 +422,7 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &Beside, e
     status.insert("startTime".into(), started.map_or(Value::Null, time));
     status.insert("completionTime".into(), completed.map_or(Value::Null, time));
     status.insert("attemptHistory".into(), if history.is_empty() { Value::Null } else { history.iter().map(attempt).collect() });
-    status.insert("conditions".into(), conditions(record, beside.message.as_deref(), generation, now));
+    status.insert("conditions".into(), conditions(record, beside, generation, now));
     status.insert("governorEpoch".into(), json!(epoch));
     if let Some(result) = &beside.result {
         status.insert("result".into(), json!(result));
@@ -449,9 +460,9 @@ fn attempt(attempt: &Attempt) -> Value {
     value
 }
 
-/// Leased, Paused, Complete, Failed, CancelRequested: what `kubectl wait` waits for.
-fn conditions(record: &Record, message: Option<&str>, generation: i64, now: At) -> Value {
-    let condition = |type_: &str, status: bool, reason: &str, since: At| {
+/// Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed: what `kubectl wait` waits for.
+fn conditions(record: &Record, beside: &Beside, generation: i64, now: At) -> Value {
+    let saying = |type_: &str, status: bool, reason: &str, message: Option<&str>, since: At| {
         json!({
             "type": type_,
             "status": if status { "True" } else { "False" },
@@ -461,6 +472,7 @@ fn conditions(record: &Record, message: Option<&str>, generation: i64, now: At) 
             "lastTransitionTime": time(since),
         })
     };
+    let condition = |type_: &str, status: bool, reason: &str, since: At| saying(type_, status, reason, beside.message.as_deref(), since);
     let said = record.reason.as_deref().unwrap_or(match record.phase {
         Phase::Succeeded => "Completed",
         _ => "AsPhaseSays",
@@ -473,6 +485,9 @@ fn conditions(record: &Record, message: Option<&str>, generation: i64, now: At) 
             all.push(condition("Leased", false, record.history.last().map_or("Released", |last| last.verb.name()), ended));
         }
         None => {}
+    }
+    if record.phase == Phase::Ready && record.reason.as_deref() == Some(item::reasons::REQUIREMENTS_UNMET) {
+        all.push(saying("PreflightPassed", false, item::reasons::REQUIREMENTS_UNMET, beside.unmet.as_deref(), now));
     }
     let ended = record.completed.unwrap_or(now);
     match record.phase {

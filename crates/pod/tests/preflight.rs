@@ -3,6 +3,9 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::process::Command;
 
 use common::supervised::Supervised;
 use common::{BINARY, FakeGateway, Folder, Process, start_link, text};
@@ -87,4 +90,51 @@ fn a_program_without_queues_waits_for_it_too_and_an_end_does_not() {
     pod.agent.signal(Signal::TERM);
     assert_eq!(pod.agent.ended().code(), Some(143), "at once, and not when the preflight has ended");
     assert!(!pod.agent.output().contains("runs"));
+}
+
+/// A sidecar's port for models that answers one path of each entry: `/NAME-STATUS/v1/models`.
+fn models_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let lines = BufReader::new(stream.try_clone().expect("a stream")).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let path = head.first().and_then(|line| line.strip_prefix("GET /")?.split_once("/v1/models HTTP"));
+            let status = path.and_then(|(entry, _)| entry.rsplit('-').next());
+            let body = json!({"error": {"message": "what it says"}}).to_string();
+            let head = format!("HTTP/1.1 {} X\r\ncontent-length: {}\r\n\r\n", status.unwrap_or("404"), body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn what_a_pool_names_is_looked_at_before_its_own_command_is_run() {
+    let port = models_port().to_string();
+    let look = |port: &str, words: &[&str]| {
+        let words = [&["preflight", "--models-port", port], words, &["--", "sh", "-c", "exit 7"]].concat();
+        let ended = Command::new(BINARY).args(words).output().expect("it runs");
+        (ended.status.code(), text(&ended.stderr).trim().to_owned())
+    };
+    let all = ["--tool", "sh", "--model", "gpt-200=OpenAIChat", "--url", "gpt-401=Anthropic=https://a.example.org/x"];
+    assert_eq!(look(&port, &all), (Some(7), String::new()));
+    let cases: [(&[&str], &str); 4] = [
+        (&["--tool", "no-such-tool"], "no-such-tool is not on the path (spec.preflight.tools)"),
+        (&["--model", "gpt-401=OpenAIResponses"], "the model API gpt-401 answers 401: what it says (spec.preflight.models)"),
+        (
+            &["--url", "gpt-503=OpenAIChat=https://a.example.org"],
+            "https://a.example.org does not answer: what it says (spec.preflight.urls)",
+        ),
+        (
+            &["--tool", "no-such-tool", "--model", "gpt-400=OpenAIChat"],
+            "no-such-tool is not on the path (spec.preflight.tools); the model API gpt-400 answers 400: what it says (spec.preflight.models)",
+        ),
+    ];
+    for (words, said) in cases {
+        assert_eq!(look(&port, words), (Some(1), said.to_owned()), "{words:?}");
+    }
+    let (code, said) = look("1", &["--model", "gpt=OpenAIChat"]);
+    assert!(code == Some(1) && said.starts_with("the model API gpt does not answer: "), "{said}");
 }

@@ -135,6 +135,15 @@ pub enum Message {
         /// How many of its items ended in each phase.
         counts: BTreeMap<String, u64>,
     },
+    /// An item is ready and waits: no pool that works from its queue has what it needs. Told of the first one of those that need
+    /// the same.
+    #[serde(rename_all = "camelCase")]
+    ItemWaits {
+        /// The item.
+        item: Line,
+        /// What lacks, in words.
+        text: String,
+    },
     /// The supervisor asks for somebody to look at an agent: at one that works on what the reader's pool submitted, or, if it
     /// holds nothing that an agent submitted, at any, and the reader is a scheduler.
     #[serde(rename_all = "camelCase")]

@@ -82,6 +82,11 @@ fn in_step(field: &str) -> &'static str {
         "group" => "steps.item.group",
         "concurrencyKey" => "steps.item.concurrencyKey",
         "after" => "steps.item.after",
+        "requires.tools" => "steps.item.requires.tools",
+        "requires.models" => "steps.item.requires.models",
+        "requires.urls" => "steps.item.requires.urls",
+        "requires.accounts" => "steps.item.requires.accounts",
+        "requires.volumes" => "steps.item.requires.volumes",
         _ => "steps.item",
     }
 }

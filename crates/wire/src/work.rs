@@ -302,6 +302,66 @@ pub struct Submit {
     /// Of which ends the agents of the pool are told in their inbox, and people by an event; empty: of all, and no event.
     #[serde(default)]
     pub notify_on: Vec<NotifyOn>,
+    /// What the pool must have that it is given to; unset: nothing. Left out then: a governor of before does not know it.
+    #[serde(default, skip_serializing_if = "Requires::is_empty")]
+    pub requires: Requires,
+}
+
+/// What an item needs of a pool, in the words of `WorkItem.spec.requires`. Each list has at most 32 entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Requires {
+    /// Programs that the pool's agents are checked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Models that they may call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// https URLs that they reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub urls: Vec<String>,
+    /// Credentials that they work with, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accounts: Vec<String>,
+    /// Claims of volumes that they work on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<String>,
+}
+
+impl Requires {
+    /// The most entries of a list.
+    pub const MAX_ENTRIES: usize = 32;
+
+    /// The lists, with their names and the most characters of an entry.
+    fn lists(&self) -> [(&'static str, &Vec<String>, usize); 5] {
+        let Self { tools, models, urls, accounts, volumes } = self;
+        [
+            ("requires.tools", tools, 128),
+            ("requires.models", models, 128),
+            ("requires.urls", urls, 1024),
+            ("requires.accounts", accounts, 253),
+            ("requires.volumes", volumes, 253),
+        ]
+    }
+
+    /// Whether it needs nothing.
+    pub fn is_empty(&self) -> bool {
+        self.lists().iter().all(|(_, list, _)| list.is_empty())
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        for (field, list, longest) in self.lists() {
+            if list.len() > Self::MAX_ENTRIES {
+                return Err((field, format!("{} entries; at most {} are taken", list.len(), Self::MAX_ENTRIES)));
+            }
+            if list.iter().any(String::is_empty) {
+                return Err((field, "one of them is empty".into()));
+            }
+            list.iter().try_for_each(|entry| at_most(field, entry, longest))?;
+        }
+        Ok(())
+    }
 }
 
 /// An end of an item that somebody is told of.
@@ -329,6 +389,7 @@ impl Checked for Submit {
         if self.after.len() > 32 {
             return Err(("after", format!("{} entries; at most 32 are taken", self.after.len())));
         }
+        self.requires.check()?;
         if (1..self.notify_on.len()).any(|at| self.notify_on[..at].contains(&self.notify_on[at])) {
             return Err(("notifyOn", "names an end twice".into()));
         }
@@ -366,6 +427,15 @@ mod tests {
         }
         assert!(read::<Claim>(b"{\"waitSeconds\": 26}").is_err() && read::<Claim>(b"").is_ok());
         assert_eq!(read::<Submit>(b"{}").expect_err("no queue").field.as_deref(), Some("queue"));
+        let needs = |requires: serde_json::Value| {
+            let body = serde_json::json!({"queue": "q", "requires": requires}).to_string();
+            read::<Submit>(body.as_bytes()).map(|submit| submit.requires.is_empty()).map_err(|refusal| refusal.field.unwrap_or_default())
+        };
+        assert_eq!((needs(serde_json::json!({})), needs(serde_json::json!({"models": ["m"]}))), (Ok(true), Ok(false)));
+        assert_eq!(needs(serde_json::json!({"models": vec!["m"; 33]})), Err("requires.models".into()));
+        assert_eq!(needs(serde_json::json!({"tools": [""]})), Err("requires.tools".into()));
+        assert_eq!(needs(serde_json::json!({"repositories": ["r"]})), Err("requires.repositories".into()));
+        assert!(!serde_json::to_string(&Submit::default()).expect("JSON").contains("requires"), "a governor of before does not know it");
     }
 
     #[test]

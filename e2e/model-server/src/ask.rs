@@ -251,10 +251,7 @@ fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
             let word = |at| if at % 16 == 15 { "é→.\n" } else { "word " };
             (0..count).map(|at| Part { text: format!("{long}{}", word(at)), tokens: 1 }).collect()
         }
-        (None, None) => format!("Done: {}.txt is written.", slug(&ask.task))
-            .split_inclusive(' ')
-            .map(part)
-            .collect(),
+        (None, None) => format!("Done: {}.txt is written.", slug(&ask.task)).split_inclusive(' ').map(part).collect(),
     };
     let room = ask.limit.map(|limit| limit.saturating_sub(script.think).max(1));
     let most = room.and_then(|room| usize::try_from(room).ok()).unwrap_or(usize::MAX);

@@ -21,9 +21,10 @@ use crate::controller::stores::{AgentObject, Stores};
 use crate::controller::walls;
 use crate::governor::breaker::{Standing as Circuit, work as breaker};
 use crate::governor::budget::standing::{self, Tokens};
-use crate::governor::work::calls::queues_of;
+use crate::governor::preflight;
 use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes, there};
 use crate::policy::scaling::{self, Desired, Work};
+use spillway_conversion::pool::{queues_of, taking};
 
 /// How long a pool without work waits when neither it nor its queue says.
 const EMPTY_AFTER: Duration = Duration::from_secs(60);
@@ -117,8 +118,10 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let short = without_tokens(pool, &standing::of_pool(pool, context));
     let circuit = breaker::standing(context, &Key { namespace: namespace.clone(), name: pool.name_any() });
     let stopped = stopped(pool, circuit.as_ref());
+    let unmeetable = preflight::unmeetable(spec).map(|message| Blocked { reason: reasons::PREFLIGHT_FAILED, message });
     // While it is being tried whether its work succeeds again no more agents are made than may try.
     let tries = circuit.as_ref().and_then(|circuit| circuit.probes);
+    let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
     let facts = Facts {
         desired: tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))),
         may_grow: missing.is_empty()
@@ -126,6 +129,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && not_a_project.is_none()
             && short.is_none()
             && stopped.is_none()
+            && unmeetable.is_none()
+            && !all_unfit(&all, &numbered)
             && walls::stand(&namespace, context),
         spawned,
         collected_below,
@@ -134,7 +139,6 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
         hibernate: follows && hibernates(pool, &namespace, context),
         with_hibernated: if hibernates(pool, &namespace, context) { spec.max() } else { 0 },
     };
-    let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
     let ready = facts
         .agents
         .iter()
@@ -142,7 +146,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     Observed {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_words(&numbered))),
-        blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0)).or(not_a_project),
+        blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0)).or(not_a_project).or(unmeetable),
         facts,
         desired,
         settles,
@@ -184,12 +188,12 @@ impl PoolId {
 
 /// How much work there is for the pool: what its agents could take, and what they hold.
 fn work_for(pool: &AgentPool, namespace: &str, mine: &[(&AgentObject, Option<i64>)], context: &Context) -> Option<(u64, u64)> {
-    let queues = queues_of(pool);
-    if queues.is_empty() {
+    let taking = taking(pool);
+    if taking.queues.is_empty() {
         return None;
     }
     let pods: HashSet<&str> = mine.iter().filter_map(|(agent, _)| pod_uid(agent.0.as_ref().ok()?)).collect();
-    context.desk.work_for(namespace, &queues, &pods)
+    context.desk.work_for(namespace, &taking, &pods)
 }
 
 fn pod_uid(agent: &Agent) -> Option<&str> {
@@ -370,6 +374,12 @@ fn gravest(agents: Option<Blocked>, tokens: Option<Blocked>) -> Option<Blocked> 
     }
 }
 
+/// Agents fail their preflight, and none of the pool passes it: one more would fail as they do. Those that are there try again.
+fn all_unfit(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
+    let serves = |agent: &AgentFacts| matches!(agent.standing, Standing::Idle | Standing::Busy | Standing::Held);
+    held_back(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
+}
+
 /// Agents that are there and get no work: their walls do not stand, or they fail their preflight. They are kept, and try again.
 fn held_back(agents: &[&Agent]) -> Option<Blocked> {
     [reasons::EGRESS_NOT_ENFORCED, reasons::PREFLIGHT_FAILED].into_iter().find_map(|reason| {
@@ -539,6 +549,10 @@ mod tests {
         let (first, second) = (said("b", "PreflightFailed"), said("a", "PreflightFailed"));
         let got = blocked(&[&first, &second]).expect("blocked");
         assert_eq!((got.reason, got.message.as_str()), ("PreflightFailed", "a: m (and 1 more)"));
+        let facts = |standing: Standing| AgentFacts { name: "a".into(), sequence: Some(1), standing, age: Duration::ZERO, keeps: false };
+        assert!(all_unfit(&[facts(Standing::Starting)], &[&first, &second]), "one more would fail too");
+        assert!(!all_unfit(&[facts(Standing::Starting), facts(Standing::Busy)], &[&first]), "some pass");
+        assert!(!all_unfit(&[facts(Standing::Starting)], &[]), "that is not known yet");
         let open = said("c", "EgressNotEnforced");
         assert_eq!(blocked(&[&first, &open]).map(|blocked| blocked.reason), Some("EgressNotEnforced"), "the graver one");
         let mut gone = first.clone();
@@ -594,9 +608,10 @@ mod tests {
             serde_json::from_value(spec).expect("a spec")
         };
         assert_eq!(unsupported(&spec(json!({}))), None);
-        assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": false, "urls": []}}))), None);
-        let urls = unsupported(&spec(json!({"preflight": {"urls": ["https://example.org"]}})));
-        assert!(urls.is_some_and(|message| message.contains("spec.preflight.urls")));
+        assert_eq!(
+            unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": ["https://example.org"]}}))),
+            None
+        );
         let both = json!({"workspace": {"git": {"remote": "https://example.org/r"}}, "toolsets": [{"name": "t"}]});
         let both = unsupported(&spec(both)).expect("two fields");
         assert!(both.contains("spec.workspace.git is not supported") && both.contains("; spec.toolsets is not supported"), "{both}");

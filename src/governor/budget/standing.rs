@@ -12,11 +12,11 @@ use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, AgentStatus, names};
 use crate::controller::conditions::find;
 use crate::controller::{Context, Key as Name};
-use crate::governor::work::calls::queues_of;
 use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::refusal::Because;
 use crate::policy::budget::share::TopUp;
 use crate::policy::budget::{Key, Obstacle, Refusal, Route};
+use spillway_conversion::pool::queues_of;
 
 /// Whether there are tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 
 use crate::api::AgentPool;
 use crate::api::agent_pool;
+use crate::policy::work::requires::matches;
 use crate::wire::meter::{Dialect, Target, Way};
 use crate::wire::{Code, Refusal};
 
@@ -45,19 +46,6 @@ pub fn target(pool: &AgentPool, way: &Way) -> Result<Target, Refusal> {
         credential: entry.credentials_ref.as_ref().map(|secret| secret.name.clone()),
         credential_type: entry.credential_type.clone(),
     })
-}
-
-/// Whether a name fits a pattern, in which `*` stands for any characters, none among them. In time of pattern times name.
-pub fn matches(pattern: &str, name: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut left) = name.strip_prefix(first) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let last = parts.pop().unwrap_or_default();
-    for part in parts {
-        let Some(at) = left.find(part) else { return false };
-        left = left.get(at + part.len()..).unwrap_or_default();
-    }
-    left.ends_with(last)
 }
 
 #[cfg(test)]

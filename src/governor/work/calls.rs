@@ -11,9 +11,8 @@ use super::convert::{self, Beside};
 use super::follow::tell_failure;
 use super::queues;
 use super::refused::{self, Ended};
-use super::room::{Lane, Queues, now};
+use super::room::{Lane, now};
 use super::run::store;
-use crate::api::agent_pool::PoolMode;
 use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::api::shared::Mode;
@@ -38,6 +37,7 @@ use crate::wire::access::Call;
 use crate::wire::agent::{Directive, Done};
 use crate::wire::work::{Advance, Assignment, Complete, Fail, Held, Release};
 use crate::wire::{Code, Refusal, body};
+use spillway_conversion::pool::taking;
 
 /// Items tried for one claim before it is asked to come again: others were faster each time.
 const TRIES: usize = 8;
@@ -51,15 +51,6 @@ const TURN_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED_WITHIN: Duration = Duration::from_millis(50);
 /// A finish that collides with another write decides again so often.
 pub(super) const DECIDE_AGAIN: usize = 8;
-
-/// The queues that a pool works from, in order.
-pub fn queues_of(pool: &AgentPool) -> Queues {
-    if pool.spec.mode == PoolMode::Chat {
-        return Vec::new();
-    }
-    let queues = pool.spec.queues.iter().flatten();
-    queues.map(|queue| (queue.name.clone(), queue.types.clone().unwrap_or_default())).collect()
-}
 
 /// What an error of the API server means for whoever called.
 pub(super) fn unavailable(context: &Context, error: &Error) -> Refusal {
@@ -90,8 +81,8 @@ pub(in crate::governor) async fn turn(namespace: &str, context: &Context) -> Res
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
-    let queues = queues_of(pool);
-    if queues.is_empty() {
+    let taking = taking(pool);
+    if taking.queues.is_empty() {
         let message = format!("AgentPool/{} works from no queue (spec.queues)", pool.name_any());
         return Err(Refusal::new(Code::NoQueues, message));
     }
@@ -123,18 +114,18 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
             if circuit.refuses.is_some() {
                 room.stopped(&of_pool.name);
-                room.waits(&caller.uid, labels.clone(), queues.clone());
+                room.waits(&caller.uid, labels.clone(), taking.clone());
                 return Picked::Nothing;
             }
             match tokens {
                 Tokens::There => {}
                 Tokens::Unknown => return Picked::Unknown,
                 Tokens::Short(_) => {
-                    room.waits(&caller.uid, labels.clone(), queues.clone());
+                    room.waits(&caller.uid, labels.clone(), taking.clone());
                     return Picked::Short;
                 }
             }
-            let taker = Taker { agent: &caller.key.name, labels: &labels, queues: &queues, now: now() };
+            let taker = Taker { agent: &caller.key.name, labels: &labels, queues: &taking.queues, offer: &taking.offer, now: now() };
             let next = room.next_for(&taker, begun.elapsed() >= IN_TURN);
             if next.as_ref().is_some_and(|name| room.is_busy(name)) {
                 return Picked::Soon;
@@ -147,7 +138,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 room.begin(&name).then_some((name, entry, next))
             });
             let Some((name, entry, next)) = next else {
-                room.waits(&caller.uid, labels.clone(), queues.clone());
+                room.waits(&caller.uid, labels.clone(), taking.clone());
                 return Picked::Nothing;
             };
             room.book.record(&name, next.clone(), true, now());
@@ -184,7 +175,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             Err(Refused::Open { .. }) => {
                 context.desk.with(namespace, |room| {
                     room.stopped(&of_pool.name);
-                    room.waits(&caller.uid, labels.clone(), queues.clone());
+                    room.waits(&caller.uid, labels.clone(), taking.clone());
                 });
                 return Ok(None);
             }

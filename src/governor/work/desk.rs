@@ -10,13 +10,14 @@ use kube::ResourceExt;
 use tokio::sync::{mpsc, watch};
 
 use super::convert;
-use super::room::{Holding, Queues, Room, now};
+use super::room::{Holding, Room, now};
 use crate::api::{WorkItem, WorkQueue};
 use crate::controller::Key;
 use crate::policy::work::admit::{ProjectLimit, Queue};
 use crate::policy::work::book::{Counts, Depth, Entry};
 use crate::policy::work::item::{At, Phase, Record, Verb};
 use crate::policy::work::lease::{self, Fence};
+use crate::policy::work::requires::Taking;
 use crate::serve::turns::{Bounds, Turns};
 use crate::telemetry::{Depths, Metrics};
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
@@ -329,12 +330,12 @@ impl Desk {
     }
 
     /// How much work there is for a pool: items that could be given out now, and items that its agents hold.
-    pub fn work_for(&self, namespace: &str, queues: &Queues, pods: &HashSet<&str>) -> Option<(u64, u64)> {
+    pub fn work_for(&self, namespace: &str, Taking { queues, offer }: &Taking, pods: &HashSet<&str>) -> Option<(u64, u64)> {
         if !self.is_ready() {
             return None;
         }
         let work = self.within(namespace, |room| {
-            let ready = queues.iter().map(|(queue, types)| room.book.claimable(queue, types)).sum();
+            let ready = queues.iter().map(|(queue, types)| room.book.claimable(queue, types, Some(offer))).sum();
             let held = room.book.holders().filter(|pod| pods.contains(pod.as_str())).count();
             (ready, u64::try_from(held).unwrap_or(u64::MAX))
         });

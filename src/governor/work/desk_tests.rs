@@ -8,6 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::api::names;
 use crate::policy::work::book::Taker;
+use crate::policy::work::requires::Offer;
 use crate::wire::work::Advance;
 
 const NAMESPACE: &str = "team";
@@ -157,7 +158,7 @@ fn another_priority_of_an_item_changes_whose_turn_it_is() {
             let mut places: Vec<(Option<usize>, String)> =
                 room.book.iter().map(|(name, _)| (room.book.position(name), name.clone())).collect();
             places.sort();
-            let taker = Taker { agent: "x", labels: &BTreeMap::new(), queues: &queues, now: At(i64::MAX / 2) };
+            let taker = Taker { agent: "x", labels: &BTreeMap::new(), queues: &queues, offer: &Offer::default(), now: At(i64::MAX / 2) };
             let order: Vec<String> = places.into_iter().map(|(_, name)| name).collect();
             assert_eq!(room.next_for(&taker, false), order.first().cloned());
             order
@@ -189,7 +190,7 @@ fn agents_that_wait_are_called_for_the_queues_that_their_pool_names_now() {
         desk.with(NAMESPACE, |room| room.waits(pod, labels, queues));
     };
     let edit = |queues: &[(String, Vec<String>)]| {
-        desk.with(NAMESPACE, |room| room.take_from(|pool| (pool == "p").then(|| queues.to_vec())));
+        desk.with(NAMESPACE, |room| room.take_from(|pool| (pool == "p").then(|| queues.to_vec().into())));
         desk.called(NAMESPACE)
     };
     waits("pod", "p", of("other", &[]));

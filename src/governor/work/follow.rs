@@ -13,10 +13,10 @@ use super::calls::{ready, unavailable};
 use super::room::Room;
 use crate::api::WorkItem;
 use crate::cluster::Error;
-use crate::controller::Context;
+use crate::controller::{Context, Key};
 use crate::governor::caller::Caller;
 use crate::policy::work::book::Entry;
-use crate::policy::work::item::{Phase, Record};
+use crate::policy::work::item::{Phase, Record, reasons};
 use crate::serve::turns::{Bounds, Turns};
 use crate::wire::Refusal;
 use crate::wire::follow::{AskInbox, Inbox, Line, ListWork, Listed, MAX_LINES, Message};
@@ -62,7 +62,7 @@ pub async fn inbox(caller: &Caller, pool: &str, request: &AskInbox, context: &Co
     let cursor = cursor.to_string();
     let filled = futures::stream::iter(found.into_iter().map(async |(_, message)| match message {
         Message::ItemEnded { item } => Ok::<_, Refusal>(Message::ItemEnded { item: with_result(namespace, item, context).await? }),
-        other @ (Message::PlanEnded { .. } | Message::Escalated { .. }) => Ok(other),
+        other @ (Message::PlanEnded { .. } | Message::Escalated { .. } | Message::ItemWaits { .. }) => Ok(other),
     }));
     Ok(Some(Inbox { messages: filled.buffered(AT_ONCE).try_collect().await?, cursor }))
 }
@@ -112,6 +112,24 @@ pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, re
     if let Some(counts) = counts {
         let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
         context.events.notify(stored, "PlanFinished", "Settle", format!("plan {plan}: {}", counts.join(", "))).await;
+    }
+}
+
+/// No pool has what an item needs: an event, and a message to the pool whose agents submitted it. Of items that ask the same
+/// and have one submitter the first one is told of.
+pub async fn tell_unmet(context: &Context, key: &Key, stored: &WorkItem) {
+    let place = stored.resource_version().and_then(|version| version.parse().ok());
+    let told = context.desk.with(&key.namespace, |room| {
+        let text = room.tell_unmet(&key.name)?;
+        let entry = room.book.get(&key.name).cloned()?;
+        if let (Some(place), Some(pool)) = (place, &entry.spec.submitted_by) {
+            let message = Message::ItemWaits { item: line(room, &key.name, &entry), text: text.clone() };
+            room.escalate(place, pool, message);
+        }
+        Some(text)
+    });
+    if let Some(text) = told {
+        context.events.warning(stored, reasons::REQUIREMENTS_UNMET, "Wait", text).await;
     }
 }
 
@@ -197,6 +215,7 @@ mod tests {
             Message::ItemEnded { item } => item.name.clone(),
             Message::PlanEnded { plan, .. } => plan.clone(),
             Message::Escalated { agent, .. } => agent.clone(),
+            Message::ItemWaits { item, .. } => item.name.clone(),
         };
         found.iter().map(|(_, message)| name(message)).collect()
     }

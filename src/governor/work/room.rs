@@ -4,9 +4,10 @@
 //! What always holds: what is known of an item never goes back to an older version.
 
 mod counting;
+mod needs;
 mod progress;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,6 +20,7 @@ use crate::governor::budget::object::Leaf;
 use crate::policy::work::book::{Book, Class, Entry, Taker};
 use crate::policy::work::item::{At, Phase, Policy, Record};
 use crate::policy::work::lease::{self, Fence, claimable};
+use crate::policy::work::requires::Taking;
 use crate::policy::work::tally::{Happening, Tally};
 use crate::wire::follow::Message;
 use crate::wire::work::{Advance, Held};
@@ -45,7 +47,7 @@ pub type Queues = Vec<(String, Vec<String>)>;
 #[derive(Clone, Debug)]
 struct Waiting {
     labels: BTreeMap<String, String>,
-    queues: Queues,
+    taking: Taking,
     since: BootTime,
 }
 
@@ -103,6 +105,8 @@ pub struct Room {
     escalated: VecDeque<(u64, String, Message)>,
     /// Plans of which nobody told yet that they ended.
     ended_plans: HashSet<String>,
+    /// Of which items that no pool can take it was told: once for all of one queue that ask the same and have one submitter.
+    unmet: BTreeSet<(String, Class, Option<String>)>,
     retired: HashMap<String, BootTime>,
     told: (u64, u64),
     progress: HashMap<String, (Advance, Option<BootTime>)>,
@@ -243,19 +247,19 @@ impl Room {
     }
 
     /// A pod asks for work and there is none.
-    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, queues: Queues) {
-        let waiting = Waiting { labels, queues, since: BootTime::now() };
+    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: impl Into<Taking>) {
+        let waiting = Waiting { labels, taking: taking.into(), since: BootTime::now() };
         self.waiting.insert(pod.to_owned(), waiting);
     }
 
-    /// Those that wait for work wait for what their pools take now: `queues_of` says that of a pool, if it is known.
-    pub fn take_from(&mut self, queues_of: impl Fn(&str) -> Option<Queues>) {
-        let mut known: HashMap<String, Option<Queues>> = HashMap::new();
+    /// Those that wait for work wait for what their pools take now: `taking_of` says that of a pool, if it is known.
+    pub fn take_from(&mut self, taking_of: impl Fn(&str) -> Option<Taking>) {
+        let mut known: HashMap<String, Option<Taking>> = HashMap::new();
         for waiting in self.waiting.values_mut() {
             let Some(pool) = waiting.labels.get(names::POOL_LABEL) else { continue };
-            let queues = known.entry(pool.clone()).or_insert_with(|| queues_of(pool));
-            if let Some(queues) = queues.as_ref().filter(|queues| **queues != waiting.queues) {
-                waiting.queues.clone_from(queues);
+            let taking = known.entry(pool.clone()).or_insert_with(|| taking_of(pool));
+            if let Some(taking) = taking.as_ref().filter(|taking| **taking != waiting.taking) {
+                waiting.taking.clone_from(taking);
             }
         }
     }
@@ -328,27 +332,28 @@ impl Room {
     /// Those that wait and could get something now, each for another item as far as numbers tell; and those that listen.
     pub(super) fn called(&mut self) -> Vec<String> {
         self.waiting.retain(|_, waiting| waiting.since.elapsed() < WAITS);
-        let mut alike: HashMap<(&Queues, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
+        let mut alike: HashMap<(&Taking, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
         for (pod, waiting) in &self.waiting {
-            alike.entry((&waiting.queues, &waiting.labels)).or_default().push(pod);
+            alike.entry((&waiting.taking, &waiting.labels)).or_default().push(pod);
         }
         let mut room: HashMap<&str, u64> = HashMap::new();
         let mut left: HashMap<(&str, &Class), u64> = HashMap::new();
         let mut called = Vec::new();
         // Those that are alike can take the same: one look does for all of them.
-        for ((queues, labels), pods) in alike {
+        for ((Taking { queues, offer }, labels), pods) in alike {
             // They wait on: whoever lets their pool go has all looked at again.
             if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
                 continue;
             }
-            let taker = Taker { agent: "", labels, queues, now: now() };
+            let taker = Taker { agent: "", labels, queues, offer, now: now() };
             if self.next_for(&taker, false).is_none() {
                 continue;
             }
             let mut fits: Vec<(&str, &Class)> = Vec::new();
             for (queue, types) in queues {
-                room.entry(queue).or_insert_with(|| self.book.claimable(queue, &[]));
-                for (class, count) in self.book.classes(queue, |class| class.of_types(types) && class.selects(labels)) {
+                room.entry(queue).or_insert_with(|| self.book.claimable(queue, &[], None));
+                let fits_all = |class: &Class| class.of_types(types) && class.selects(labels) && class.met_by(offer);
+                for (class, count) in self.book.classes(queue, fits_all) {
                     left.entry((queue, class)).or_insert(count);
                     fits.push((queue, class));
                 }
@@ -368,7 +373,7 @@ impl Room {
 
     /// Whether there is more, or less, to do or being done than when this was asked last.
     pub fn moved(&mut self) -> bool {
-        let ready = self.book.queues().map(|queue| self.book.claimable(queue, &[])).sum();
+        let ready = self.book.queues().map(|queue| self.book.claimable(queue, &[], None)).sum();
         let held = u64::try_from(self.book.holders().count()).unwrap_or(u64::MAX);
         self.retired.retain(|_, since| since.elapsed() < RETIRES);
         std::mem::replace(&mut self.told, (ready, held)) != (ready, held)

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::policy::work::requires::Offer;
 
 fn queue(name: &str, version: u64) -> WorkQueue {
     let queue = json!({
@@ -81,4 +82,68 @@ fn what_ended_is_remembered_until_the_watch_has_told_of_it() {
     room.watch(2_000);
     room.called();
     assert!(room.news.is_empty());
+}
+
+/// A ready item that needs a model.
+fn needing(room: &mut Room, name: &str, version: u64, model: &str, submitter: Option<&str>) {
+    let labels = submitter.map(|pool| json!({"spillway.dev/submitted-by": pool}));
+    let item = json!({
+        "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
+        "metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"), "resourceVersion": version.to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels},
+        "spec": {"queueRef": {"name": "bugs"}, "requires": {"models": [model]}},
+        "status": {"phase": "Ready", "queue": "bugs"},
+    });
+    let item: WorkItem = serde_json::from_value(item).expect("a WorkItem");
+    drop(room.observe(name, &item, convert::entry(&item)));
+}
+
+fn takes(models: &[&str]) -> Taking {
+    let models = models.iter().map(|model| (*model).to_owned()).collect();
+    Taking { queues: vec![("bugs".into(), Vec::new())], offer: Offer { models, ..Default::default() } }
+}
+
+#[test]
+fn that_no_pool_has_what_items_need_is_told_once_for_all_that_are_alike() {
+    let mut room = Room::default();
+    room.observe_queue("bugs", Some(&queue("bugs", 1)));
+    assert_eq!(room.offered(|| panic!("nobody needs anything")), [""; 0]);
+    for (at, (name, model, submitter)) in
+        [("a", "big", None), ("b", "big", None), ("c", "big", Some("planner")), ("d", "other", None)].into_iter().enumerate()
+    {
+        needing(&mut room, name, 10 + u64::try_from(at).expect("small"), model, submitter);
+    }
+    assert_eq!(room.tell_unmet("a"), None, "no pool is known that works from the queue");
+    assert_eq!(room.offered(|| vec![takes(&["small"])]).len(), 4);
+    let words = "no AgentPool that works from WorkQueue/bugs has what it needs: big (requires.models)";
+    assert_eq!((room.unmet("a").as_deref(), room.tell_unmet("a").as_deref()), (Some(words), Some(words)));
+    assert_eq!((room.tell_unmet("a"), room.tell_unmet("b")), (None, None), "one like it was told of");
+    assert!(room.tell_unmet("c").is_some() && room.tell_unmet("d").is_some(), "another submitter, and another need");
+    // What some pool has is forgotten, and told again when nobody has it any more.
+    assert_eq!(room.offered(|| vec![takes(&["small"]), takes(&["b*"])]).len(), 4);
+    assert_eq!((room.unmet("a"), room.unmet.len()), (None, 1));
+    room.offered(|| vec![takes(&["small"])]);
+    assert!(room.tell_unmet("b").is_some());
+    for at in 0..100 {
+        let name = format!("e{at}");
+        needing(&mut room, &name, 100 + at, &name, None);
+        assert!(room.tell_unmet(&name).is_some());
+        room.forget(&name, &format!("uid-{name}"));
+        room.offered(|| vec![takes(&["small"])]);
+    }
+    assert!(room.unmet.len() <= 3, "only what is there is remembered: {:?}", room.unmet);
+    ["a", "b", "c", "d"].iter().for_each(|name| drop(room.forget(name, &format!("uid-{name}"))));
+    room.offered(Vec::new);
+    assert!(room.unmet.is_empty(), "nothing is kept of what is gone");
+}
+
+#[test]
+fn who_waits_is_called_for_what_its_pool_has() {
+    let mut room = Room::default();
+    room.observe_queue("bugs", Some(&queue("bugs", 1)));
+    needing(&mut room, "a", 10, "big", None);
+    room.waits("without", BTreeMap::new(), takes(&["small"]));
+    assert_eq!(room.called(), [""; 0]);
+    room.waits("with", BTreeMap::new(), takes(&["b*"]));
+    assert_eq!(room.called(), ["with"]);
 }

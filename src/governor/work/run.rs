@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::calls::queues_of;
 use super::convert::{self, Beside};
-use super::follow::tell_failure;
+use super::follow::{tell_failure, tell_unmet};
 use super::gangs;
 use super::holder::end_of;
 use super::queues::Queues;
@@ -34,6 +33,7 @@ use crate::policy::work::book::{Entry, Removal};
 use crate::policy::work::item::{At, Holder, Phase, Record, Verb, reasons as why};
 use crate::policy::work::settle::HolderIs;
 use crate::serve::turns::{Bounds, Turns};
+use spillway_conversion::pool::taking;
 
 /// Between two looks at what is due.
 const TICK: Duration = Duration::from_millis(100);
@@ -136,8 +136,8 @@ enum Do {
     Nothing,
     Remember(Record),
     Store(Record, Beside),
-    /// To be seen: that it waits.
-    Show(Record),
+    /// To be seen: that it waits; and what for, if no pool has that.
+    Show(Record, Option<String>),
     Collect(Removal),
 }
 
@@ -153,18 +153,24 @@ impl Writer {
     /// What no event tells: agents that ended, waiting phases and progress that are to be written, too many finished items.
     fn round(&self, namespace: &str) {
         let now = now();
-        let queues_of = |pool: &str| {
+        let taking_of = |pool: &str| {
             let pool = self.context.stores.pool(namespace, pool);
-            pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(queues_of)
+            pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(taking)
+        };
+        let all = || {
+            let pools = self.context.stores.pools.state().into_iter().filter(|pool| pool.namespace().as_deref() == Some(namespace));
+            let there = pools.filter(|pool| pool.meta().deletion_timestamp.is_none());
+            there.filter_map(|pool| pool.0.as_ref().ok().map(taking)).collect()
         };
         let names: HashSet<String> = self.context.desk.with(namespace, |room| {
             // Agents that wait for work take it from another queue as soon as their pool names one.
-            room.take_from(queues_of);
+            room.take_from(taking_of);
+            let offered = room.offered(all);
             let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
             let due = |name: &str, entry: &Entry| entry.record.phase.held() || (late(entry) && !room.is_queued(name, Lane::Shown));
             let late = room.book.iter().filter(|(name, entry)| due(name, entry)).map(|(name, _)| name.clone());
             let surplus = room.book.queues().flat_map(|queue| room.book.surplus(queue));
-            late.chain(surplus).chain(room.unsaved_progress(PROGRESS)).collect()
+            late.chain(surplus).chain(room.unsaved_progress(PROGRESS)).chain(offered).collect()
         });
         names.iter().for_each(|name| self.context.desk.look(namespace, name));
         self.limit(namespace);
@@ -225,7 +231,7 @@ impl Writer {
             Do::Nothing => {}
             Do::Remember(record) => desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(..) => self.enqueue(key, Lane::Needed),
-            Do::Show(_) => self.enqueue(key, Lane::Shown),
+            Do::Show(..) => self.enqueue(key, Lane::Shown),
             Do::Collect(_) => self.enqueue(key, Lane::Collected),
         }
     }
@@ -253,16 +259,16 @@ impl Writer {
         };
         let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
         let what = desk.with(&key.namespace, |room| match decide(room, &key.name, &entry, holder, now(), rand::random()) {
-            what @ (Do::Store(..) | Do::Show(_) | Do::Collect(_)) if room.begin(&key.name) => what,
+            what @ (Do::Store(..) | Do::Show(..) | Do::Collect(_)) if room.begin(&key.name) => what,
             Do::Remember(record) => Do::Remember(record),
-            Do::Nothing | Do::Store(..) | Do::Show(_) | Do::Collect(_) => Do::Nothing,
+            Do::Nothing | Do::Store(..) | Do::Show(..) | Do::Collect(_) => Do::Nothing,
         });
         let began = Instant::now();
         let result = match what {
             Do::Nothing => return,
             Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
             Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
-            Do::Show(record) => store(&self.context, &key, &entry, &record, &Beside::default(), Lane::Shown).await.map(drop),
+            Do::Show(record, unmet) => self.show(&key, &entry, &record, unmet).await,
             Do::Collect(removal) => self.collect(&key, &entry, removal).await,
         };
         // Others have their turn while this one waits after a failure.
@@ -278,6 +284,16 @@ impl Writer {
             drop(place);
         }
         self.over(&key, result).await;
+    }
+
+    /// Shows that an item waits.
+    async fn show(&self, key: &Key, entry: &Entry, record: &Record, unmet: Option<String>) -> Result<(), Error> {
+        let beside = Beside { unmet, ..Beside::default() };
+        let stored = store(&self.context, key, entry, record, &beside, Lane::Shown).await?;
+        if beside.unmet.is_some() {
+            tell_unmet(&self.context, key, &stored).await;
+        }
+        Ok(())
     }
 
     /// How the holder of an item is, as its Agent tells: one whose pod is gone has ended.
@@ -417,7 +433,7 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
             let progress = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
             match progress.map(super::calls::progress) {
                 Some(progress) => Do::Store(entry.record.clone(), Beside { progress: Some(progress), ..Beside::default() }),
-                None if late => Do::Show(entry.record.clone()),
+                None if late => Do::Show(entry.record.clone(), room.unmet(name)),
                 None => Do::Nothing,
             }
         }

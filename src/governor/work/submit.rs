@@ -20,7 +20,7 @@ use crate::controller::{Context, places};
 use crate::governor::caller::Caller;
 use crate::policy::work::admit::{Admission, Refusal as Rejection};
 use crate::wire::plan::{Plan, Planned, PlannedItem, Step};
-use crate::wire::work::{NotifyOn, Submit, Submitted};
+use crate::wire::work::{NotifyOn, Requires, Submit, Submitted};
 use crate::wire::{Code, Refusal};
 
 /// Items of a plan that are made at once.
@@ -191,7 +191,7 @@ fn as_asked(spec: &WorkItemSpec) -> WorkItemSpec {
 }
 
 fn item_of(caller: &Caller, name: &str, request: Submit, pool: &AgentPool) -> WorkItem {
-    let Submit { queue, type_, priority, group, concurrency_key, dedup_key, payload, after, notify_on } = request;
+    let Submit { queue, type_, priority, group, concurrency_key, dedup_key, payload, after, notify_on, requires } = request;
     let mut after = after;
     after.sort();
     after.dedup();
@@ -216,6 +216,7 @@ fn item_of(caller: &Caller, name: &str, request: Submit, pool: &AgentPool) -> Wo
         submit_time: Some(MicroTime(Timestamp::now())),
         depends_on: Some(after).filter(|after| !after.is_empty()),
         notify_on: Some(notify_on).filter(|notify_on| !notify_on.is_empty()),
+        requires: Some(requires).filter(|requires| !requires.is_empty()).map(needs),
         ..WorkItemSpec::default()
     };
     let labels = [(names::MANAGED_BY_LABEL, names::MANAGED_BY.to_owned()), (names::SUBMITTED_BY_LABEL, pool.name_any())];
@@ -226,6 +227,19 @@ fn item_of(caller: &Caller, name: &str, request: Submit, pool: &AgentPool) -> Wo
         ..ObjectMeta::default()
     };
     WorkItem { metadata, spec, status: None }
+}
+
+fn needs(requires: Requires) -> work_item::Requires {
+    let Requires { tools, models, urls, accounts, volumes } = requires;
+    let some = |names: Vec<String>| Some(names).filter(|names| !names.is_empty());
+    work_item::Requires {
+        tools: some(tools),
+        models: some(models),
+        urls: some(urls),
+        accounts: some(accounts),
+        volumes: some(volumes),
+        repositories: None,
+    }
 }
 
 fn rejected(rejection: &Rejection) -> Refusal {

@@ -291,7 +291,7 @@ const TABLE: &[(&str, Advice)] = &[
     (
         reasons::PREFLIGHT_FAILED,
         Do(
-            "it gets no work until its preflight passes: mend what the message names (a login, a file, a tool, the command itself: spec.agent.preflightCommand of pool {pool}). The command is run again by itself, at most two minutes later; an edit of the command counts for agents made from then on (`kubectl spillway rm {agent} -n {namespace}` has it made again), one of spec.preflight.requireSandbox within half a minute",
+            "it gets no work until its preflight passes: mend what the message names (a login, a file, a tool, a model API, the command itself: spec.preflight and spec.agent.preflightCommand of pool {pool}). The command is run again by itself, at most two minutes later; an edit of the command counts for agents made from then on (`kubectl spillway rm {agent} -n {namespace}` has it made again), one of spec.preflight.requireSandbox within half a minute",
         ),
     ),
     // What the supervisor's monitors report.

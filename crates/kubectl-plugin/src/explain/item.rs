@@ -15,10 +15,12 @@ use crate::api::{AgentPool, WorkItem, names};
 use crate::policy::work::admit::{Admission, Refusal};
 use crate::policy::work::book::{Book, Hindrance, Taker};
 use crate::policy::work::item::{At, reasons};
+use crate::policy::work::requires::{self, Offer};
 use crate::policy::work::{Phase, Policy, Record, Spec};
+use crate::find;
 use crate::work::life;
 use crate::write::Decision;
-use crate::find;
+use spillway_conversion::pool::offer;
 use spillway_conversion::work as convert;
 
 /// An item with all that is known around it.
@@ -300,7 +302,8 @@ fn ready(view: &View) -> Vec<Cause> {
         causes.push(Cause::act(
             format!("no pool that works from queue {queue} takes it"),
             "NoPool",
-            "have a pool take its type (spec.queues[].types) and give its agents the labels it asks for (spec.agentSelector)",
+            "have a pool take its type (spec.queues[].types), give its agents the labels it asks for (spec.agentSelector), and have what \
+             it needs (spec.requires)",
         ));
     } else {
         let own = Work { pools: Some(eligible), ..view.work.clone() };
@@ -314,9 +317,11 @@ fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     // An agent without labels, of a pool that takes every type: what hinders it, but for the selector, hinders all.
     let labels = BTreeMap::new();
-    let anybody =
-        Taker { agent: "", labels: &labels, queues: &[(queue.to_owned(), Vec::new())], now: At(jiff::Timestamp::now().as_millisecond()) };
-    let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| *hindrance != Hindrance::Selector);
+    let (queues, offer) = ([(queue.to_owned(), Vec::new())], Offer::default());
+    let now = At(jiff::Timestamp::now().as_millisecond());
+    let anybody = Taker { agent: "", labels: &labels, queues: &queues, offer: &offer, now };
+    let of_pools = |hindrance: &Hindrance| matches!(hindrance, Hindrance::Selector | Hindrance::Requires(_));
+    let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
     causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
     causes.push(Cause::is(match view.book.position(&view.name) {
         Some(0) | None => format!("it is the next one of queue {queue}"),
@@ -340,6 +345,12 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
         let fits = |labels: &BTreeMap<String, String>| view.spec.selector.matches(labels);
         if !types.is_empty() && !view.spec.type_.as_ref().is_some_and(|type_| types.contains(type_)) {
             causes.push(Cause::is(format!("pool {name} takes only the types {} from it (spec.queues[].types)", types.join(", "))));
+        } else if let Some(lacks) = Some(offer(&pool.spec).lacks(&view.spec.requires)).filter(|lacks| !lacks.is_empty()) {
+            causes.push(Cause::act(
+                format!("pool {name} lacks what it needs: {}", requires::in_words(&lacks)),
+                reasons::REQUIREMENTS_UNMET,
+                format!("add what is named to spec.models, spec.workspace or spec.preflight.tools of pool {name}; or submit another item"),
+            ));
         } else if !label_sets.chain(Some(made)).any(|labels| fits(&labels)) {
             causes.push(Cause::is(format!("no agent of pool {name} has the labels it asks for (spec.agentSelector)")));
         } else {
@@ -366,7 +377,7 @@ fn hindered(view: &View, queue: &str, hindrance: &Hindrance) -> Cause {
             "ConcurrencyLimit",
             format!("it goes on when one is done; spec.concurrency.maxLeasedPerKey of queue {queue} is the limit"),
         ),
-        Hindrance::Type | Hindrance::Selector | Hindrance::Elsewhere => Cause::is("not every agent may take it"),
+        Hindrance::Type | Hindrance::Selector | Hindrance::Requires(_) | Hindrance::Elsewhere => Cause::is("not every agent may take it"),
     }
 }
 

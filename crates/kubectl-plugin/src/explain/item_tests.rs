@@ -230,6 +230,20 @@ fn pools_that_take_nothing_are_told_with_the_reason() {
 }
 
 #[test]
+fn what_a_pool_lacks_that_an_item_needs_is_named() {
+    let needs = json!({"requires": {"models": ["gpt-9"], "tools": ["git"]}});
+    let subject = item("i", &needs, &json!({"phase": "Ready", "reason": "RequirementsUnmet"}));
+    let report = told(world(subject.clone()));
+    let words = "pool p lacks what it needs: git (requires.tools), gpt-9 (requires.models)";
+    assert!(report.why.iter().any(|why| why == words), "{:?}", report.why);
+    assert!(reasons(&report).contains(&("RequirementsUnmet", true)), "{:?}", report.advice);
+    let entry = json!([{"name": "gpt", "dialect": "OpenAIChat", "origin": "https://a.example.org", "allow": ["gpt-*"]}]);
+    let has = pool("p", &json!({"models": entry, "preflight": {"tools": ["git"]}}), &json!({"desired": 1, "agents": 1}));
+    let report = told(Work { pools: Some(vec![has]), ..world(subject) });
+    assert!(!report.why.iter().any(|why| why.contains("lacks")), "{:?}", report.why);
+}
+
+#[test]
 fn what_could_not_be_read_is_unknown_and_not_absent() {
     let blind = |spec: Value, status: Value| {
         let subject = item("i", &spec, &status);

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -32,7 +33,9 @@ pub fn reason(item: &WorkItem) -> Option<&str> {
 /// The same in words, where the operator gave any.
 pub fn message(item: &WorkItem) -> Option<&str> {
     let conditions = item.status.iter().flat_map(|status| &status.conditions);
-    conditions.filter(|condition| condition.status == "True").map(|condition| condition.message.trim()).find(|message| !message.is_empty())
+    // One tells why it waits by being False.
+    let tells = |condition: &&Condition| condition.status == "True" || condition.type_ == "PreflightPassed";
+    conditions.filter(tells).map(|condition| condition.message.trim()).find(|message| !message.is_empty())
 }
 
 /// Why an item failed, in one line: what the operator says, or else what was said of its last attempt.

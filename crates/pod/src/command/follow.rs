@@ -162,6 +162,7 @@ pub fn told(message: &Message, json: bool) -> String {
             let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
             format!("{plan}: finished, {}", counts.join(", "))
         }
+        Message::ItemWaits { item, text } => format!("{}: waits: {text}", item.name),
         Message::Escalated { agent, signal, text, item } => {
             let item = item.as_ref().map(|item| format!(" (holds {item})")).unwrap_or_default();
             format!("{agent}{item}: {signal}: {}", text.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -7,6 +7,7 @@ mod exec;
 mod follow;
 mod heard;
 mod mcp;
+mod preflight;
 pub mod shell;
 mod think;
 mod work;
@@ -18,7 +19,7 @@ use clap::{Args, Parser, Subcommand};
 use spillway_wire::agent::{Directive, Goodbye, Notice, Spawn, Wanted};
 use spillway_wire::body::MAX_BYTES;
 use spillway_wire::link::{Answer, Ask, Progress};
-use spillway_wire::work::{NotifyOn, Submit};
+use spillway_wire::work::{NotifyOn, Requires, Submit};
 use spillway_wire::{Code, Refusal};
 
 use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, random};
@@ -102,6 +103,8 @@ pub enum Verb {
     Exec(exec::ExecArguments),
     /// Serve MCP on standard input and output: one tool, `run_command`, which runs a command as `exec` does
     Mcp,
+    /// See whether what a pool's preflight names holds here, then run the pool's own preflight command
+    Preflight(preflight::PreflightArguments),
     /// Be one of the agents that ship with Spillway: a scheduler, a writer of requirements, or somebody to talk to
     Think(think::ThinkArguments),
     /// Print what is left of the budgets over this agent; or ask for more
@@ -148,6 +151,9 @@ pub struct SubmitArguments {
     /// your inbox is told of any, people of failures]
     #[arg(long, value_name = "END", value_parser = end)]
     notify_on: Vec<NotifyOn>,
+    /// What the pool must have that it is given to, as FIELD=NAME: models, tools, urls, accounts or volumes (repeatable)
+    #[arg(long, value_name = "FIELD=NAME", value_parser = requirement)]
+    requires: Vec<(Requirement, String)>,
     /// Makes a repetition harmless: the same key never makes a second item [default: a new one]
     #[arg(long)]
     key: Option<String>,
@@ -194,6 +200,7 @@ fn carry_out(place: &Place, verb: Verb) -> u8 {
         Verb::Exec(arguments) => return exec::run(&place.ask_socket, arguments),
         Verb::Mcp => return mcp::run(place),
         Verb::Think(arguments) => return think::run(place, arguments),
+        Verb::Preflight(arguments) => return preflight::run(arguments),
         Verb::Budget(arguments) => return budget::run(&place.ask_socket, arguments),
         Verb::Plan(arguments) => return follow::plan(&place.ask_socket, arguments),
         Verb::Inbox(arguments) => return follow::inbox(&place.ask_socket, &place.ask_data, arguments),
@@ -226,7 +233,7 @@ fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
 }
 
 fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
-    let SubmitArguments { queue, type_, priority, group, dedup_key, after, notify_on, key, payload } = arguments;
+    let SubmitArguments { queue, type_, priority, group, dedup_key, after, notify_on, requires: needed, key, payload } = arguments;
     let payload = match payload {
         Some(payload) if payload == "-" => {
             let mut text = String::new();
@@ -236,8 +243,42 @@ fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
         }
         payload => payload.unwrap_or_default(),
     };
-    let request = Submit { queue, type_, priority, group, dedup_key, payload, after, notify_on, ..Submit::default() };
+    let mut requires = Requires::default();
+    for (requirement, name) in needed {
+        let list = match requirement {
+            Requirement::Models => &mut requires.models,
+            Requirement::Tools => &mut requires.tools,
+            Requirement::Urls => &mut requires.urls,
+            Requirement::Accounts => &mut requires.accounts,
+            Requirement::Volumes => &mut requires.volumes,
+        };
+        list.push(name);
+    }
+    let request = Submit { queue, type_, priority, group, dedup_key, payload, after, notify_on, requires, ..Submit::default() };
     Ok((key_or_new(key)?, request))
+}
+
+/// A field of what an item needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Requirement {
+    Models,
+    Tools,
+    Urls,
+    Accounts,
+    Volumes,
+}
+
+fn requirement(text: &str) -> Result<(Requirement, String), String> {
+    let (field, name) = text.split_once('=').filter(|(_, name)| !name.is_empty()).ok_or("it is FIELD=NAME")?;
+    let requirement = match field {
+        "models" => Requirement::Models,
+        "tools" => Requirement::Tools,
+        "urls" => Requirement::Urls,
+        "accounts" => Requirement::Accounts,
+        "volumes" => Requirement::Volumes,
+        _ => return Err("models, tools, urls, accounts or volumes".to_owned()),
+    };
+    Ok((requirement, name.to_owned()))
 }
 
 /// An end of an item, by its name.
@@ -350,6 +391,17 @@ mod tests {
         }
         assert!(Arguments::try_parse_from(["spillway", "goodbye", "all", "is", "done"]).is_ok());
         assert!(Arguments::try_parse_from(["spillway", "goodbye", "--", "--help"]).is_ok());
+    }
+
+    #[test]
+    fn what_an_item_needs_is_named_with_its_field() {
+        let words = ["spillway", "submit", "--queue", "q", "--requires", "models=a=b", "--requires", "tools=git", "x"];
+        let Ok(Arguments { verb: Verb::Submit(arguments), .. }) = Arguments::try_parse_from(words) else { panic!("no submit") };
+        let (_, request) = submit(arguments).expect("a request");
+        assert_eq!((request.requires.models, request.requires.tools), (vec!["a=b".to_owned()], vec!["git".to_owned()]));
+        for wrong in ["models", "models=", "repositories=x"] {
+            assert!(Arguments::try_parse_from(["spillway", "submit", "--queue", "q", "--requires", wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod asked;
 mod collected;
+mod needs;
 
 pub use asked::Depth;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use super::admit::{Admission, ProjectLimit, Queue, Refusal, enter, enter_project, route};
 use super::item::{At, Phase, Policy, Record, Spec};
+use super::requires::{Lack, Offer, Taking};
 pub use collected::Removal;
 
 pub use super::line::Class;
@@ -64,6 +66,8 @@ pub struct Taker<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// Its pool's queues in order, with the types that it takes from each (none: all).
     pub queues: &'a [(String, Vec<String>)],
+    /// What its pool has that items may need.
+    pub offer: &'a Offer,
     /// When it asks.
     pub now: At,
 }
@@ -81,6 +85,8 @@ pub enum Hindrance {
     Type,
     /// The agent does not have the labels it asks for.
     Selector,
+    /// The pool lacks what it needs.
+    Requires(Vec<Lack>),
     /// This agent failed at it, and another one shall try.
     Elsewhere,
 }
@@ -115,6 +121,10 @@ pub struct Book {
     held: HashMap<String, BTreeSet<String>>,
     timers: BTreeSet<(At, String)>,
     timer_of: HashMap<String, At>,
+    /// What the namespace's pools take, as far as it matters: see [`Book::needs_pools`]. None: that is not known yet.
+    pools: Option<Vec<Taking>>,
+    /// Ready items that need something of a pool.
+    needing: HashSet<String>,
 }
 
 impl Book {
@@ -232,6 +242,9 @@ impl Book {
             line.ready.entry(Class::of(spec)).or_default().insert(Self::rank(name, entry));
             line.since.insert((entry.ready_since.unwrap_or_default(), name.to_owned()));
             spec.concurrency_key.iter().for_each(|key| raise(&mut line.ready_keys, key.clone()));
+            if !spec.requires.is_empty() {
+                self.needing.insert(name.to_owned());
+            }
         }
         if record.phase.held() {
             spec.concurrency_key.iter().for_each(|key| raise(&mut line.held_keys, key.clone()));
@@ -252,6 +265,7 @@ impl Book {
 
     fn unindex(&mut self, name: &str, entry: &Entry) {
         let Entry { spec, record, .. } = entry;
+        self.needing.remove(name);
         let of = Self::line_of(entry);
         if let Some(line) = self.lines.get_mut(&of) {
             line.phases.remove(record.phase);
@@ -345,7 +359,8 @@ impl Book {
         let queue_gone = entry.record.queue.as_ref().is_some_and(|queue| !self.queues.contains_key(queue));
         let group_cancelled = self.group_cancelled(entry);
         let rules = self.queues.get(&Self::line_of(entry)).map_or(&[][..], |queue| &queue.rules);
-        let around = Around { admission, dependencies, queue_gone, group_cancelled, holder, policy: &policy, rules, dice };
+        let unmet = self.unmet(entry, &admission);
+        let around = Around { admission, dependencies, queue_gone, group_cancelled, unmet, holder, policy: &policy, rules, dice };
         // A redrive asks for admission in the same look.
         let first = settle(&entry.spec, &entry.record, &around, now)?;
         if first.phase != Phase::Pending {
@@ -360,6 +375,19 @@ impl Book {
             return Some(Record { redrives, reason, ..entry.record.clone() });
         }
         Some(next)
+    }
+
+    /// Whether pools work from the queue of an item that waits, or goes to it, and none of them has what it needs.
+    fn unmet(&self, entry: &Entry, admission: &Admission) -> Option<bool> {
+        if entry.spec.requires.is_empty() || !entry.record.phase.waits() {
+            return Some(false);
+        }
+        self.pools.as_ref()?;
+        let queue = match admission {
+            Admission::To(queue) => queue.clone(),
+            Admission::Unknown | Admission::Refused(_) => Self::line_of(entry),
+        };
+        Some(self.lacking(&queue, &Class::of(&entry.spec)).is_some())
     }
 
     /// The queue takes its type by name, and not by default.
@@ -542,7 +570,7 @@ impl Book {
             return None;
         }
         // What no agent of this pool ever takes from here blocks nobody; the rest of a strict order is strict.
-        let fits = |class: &Class| class.of_types(types) && (queue.strict || class.selects(taker.labels));
+        let fits = |class: &Class| class.of_types(types) && (queue.strict || (class.selects(taker.labels) && class.met_by(taker.offer)));
         for Rank(_, _, item) in line.in_order(fits) {
             let entry = self.items.get(item)?;
             match Self::hinders(queue, line, entry, types, taker) {
@@ -563,7 +591,7 @@ impl Book {
     }
 
     fn hinders(queue: &Queue, line: &Line, entry: &Entry, types: &[String], taker: &Taker) -> Option<Hindrance> {
-        let Spec { type_, concurrency_key, selector, .. } = &entry.spec;
+        let Spec { type_, concurrency_key, selector, requires, .. } = &entry.spec;
         if !types.is_empty() && !type_.as_ref().is_some_and(|type_| types.contains(type_)) {
             return Some(Hindrance::Type);
         }
@@ -574,6 +602,9 @@ impl Book {
         }
         if !selector.matches(taker.labels) {
             return Some(Hindrance::Selector);
+        }
+        if !taker.offer.meets(requires) {
+            return Some(Hindrance::Requires(taker.offer.lacks(requires)));
         }
         let kept = entry.ready_since.is_none_or(|since| taker.now < since.after(ELSEWHERE));
         (kept && entry.record.avoids() == Some(taker.agent)).then_some(Hindrance::Elsewhere)

@@ -13,6 +13,8 @@ use crate::work::selector::{Operator, Requirement, Selector};
 
 #[path = "book/collected_tests.rs"]
 mod collected_tests;
+#[path = "book/needs_tests.rs"]
+mod needs_tests;
 #[path = "book/project_tests.rs"]
 mod project_tests;
 
@@ -27,6 +29,7 @@ struct World {
     book: Book,
     now: At,
     labels: BTreeMap<String, String>,
+    offer: Offer,
 }
 
 impl World {
@@ -35,7 +38,7 @@ impl World {
         for (name, queue) in queues {
             book.set_queue(name, Some(queue.clone()));
         }
-        Self { book, now: At(100 * SECOND), labels: BTreeMap::new() }
+        Self { book, now: At(100 * SECOND), labels: BTreeMap::new(), offer: Offer::default() }
     }
 
     fn add(&mut self, name: &str, spec: Spec) {
@@ -83,7 +86,7 @@ impl World {
     fn next(&self, queues: &[(&str, &[&str])]) -> Option<String> {
         let queues: Vec<(String, Vec<String>)> =
             queues.iter().map(|(queue, types)| ((*queue).to_owned(), types.iter().map(|one| (*one).to_owned()).collect())).collect();
-        let taker = Taker { agent: "a", labels: &self.labels, queues: &queues, now: self.now };
+        let taker = Taker { agent: "a", labels: &self.labels, queues: &queues, offer: &self.offer, now: self.now };
         self.book.next_for(&taker, |_| true).map(str::to_owned)
     }
 
@@ -219,7 +222,7 @@ fn limits_of_a_queue_and_of_a_key_hold() {
         world.pass(1);
         world.add(name, spec);
     }
-    assert_eq!(world.book.claimable("a", &[]), 3, "one of each key, and no more than the queue allows");
+    assert_eq!(world.book.claimable("a", &[], None), 3, "one of each key, and no more than the queue allows");
     let all: &[(&str, &[&str])] = &[("a", &[])];
     let got: Vec<_> = (0..4).map(|at| world.claim(all, &format!("p{at}"))).collect();
     assert_eq!(got, [Some("x1".into()), Some("y1".into()), Some("free1".into()), None]);
@@ -248,8 +251,8 @@ fn types_that_a_pool_does_not_take_are_left_for_others() {
     world.pass(1);
     world.add("bug", Spec { type_: Some("bug".into()), ..to("a") });
     assert_eq!(world.next(&[("a", &["bug"])]).as_deref(), Some("bug"));
-    assert_eq!(world.book.claimable("a", &["bug".to_owned()]), 1);
-    assert_eq!(world.book.claimable("a", &[]), 2);
+    assert_eq!(world.book.claimable("a", &["bug".to_owned()], None), 1);
+    assert_eq!(world.book.claimable("a", &[], None), 2);
 }
 
 #[test]
@@ -331,7 +334,7 @@ fn a_suspended_queue_gives_nothing_out_and_an_item_for_itself() {
     let mut world = World::new(&[("a", Queue { suspend: true, ..queue() })]);
     world.add("one", to("a"));
     assert_eq!((world.phase("one").0, world.next(&[("a", &[])])), (Phase::Ready, None));
-    assert_eq!(world.book.claimable("a", &[]), 0);
+    assert_eq!(world.book.claimable("a", &[], None), 0);
     world.book.set_queue("a", Some(queue()));
     world.add("held", Spec { suspend: true, priority: 5, ..to("a") });
     assert_eq!(world.phase("held"), (Phase::Suspended, reasons::SUSPENDED.into()));
@@ -412,7 +415,7 @@ proptest! {
         }
         let labels = if gpu { BTreeMap::from([("gpu".to_owned(), "yes".to_owned())]) } else { BTreeMap::new() };
         let queues = [("a".to_owned(), if types > 0 { vec![format!("t{types}")] } else { Vec::new() })];
-        let taker = Taker { agent: "x", labels: &labels, queues: &queues, now: world.now };
+        let taker = Taker { agent: "x", labels: &labels, queues: &queues, offer: &world.offer, now: world.now };
         let mut all: Vec<_> = world.book.iter().filter(|(_, entry)| entry.record.phase == Phase::Ready).collect();
         all.sort_by_key(|(name, entry)| (std::cmp::Reverse(entry.spec.priority), entry.spec.submitted, (*name).clone()));
         let mut looked = all.iter().filter(|(name, _)| world.book.why_not(name, &taker) != Some(Hindrance::Type));
@@ -445,7 +448,7 @@ proptest! {
             let count = |phase: Phase| world.book.iter().filter(|(_, entry)| entry.record.phase == phase).count() as u64;
             let counts = world.book.counts("a");
             prop_assert_eq!((counts.ready, counts.leased, counts.finished), (count(Phase::Ready), count(Phase::Leased), count(Phase::Succeeded)));
-            prop_assert_eq!(world.book.claimable("a", &["t".to_owned()]), counts.ready);
+            prop_assert_eq!(world.book.claimable("a", &["t".to_owned()], None), counts.ready);
             prop_assert_eq!(world.book.holders().count() as u64, counts.leased);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::requires::Requires;
 use super::selector::Selector;
 
 /// A time as people write it: milliseconds since the Unix epoch.
@@ -196,6 +197,8 @@ pub struct Spec {
     pub on_dependency_failure: OnDependencyFailure,
     /// Which agents may take it, by their labels.
     pub selector: Selector,
+    /// What the pool must have that it is given to.
+    pub requires: Requires,
     /// Where it differs from its queue's defaults.
     pub overrides: Overrides,
     /// The pool whose agents submitted it.
@@ -460,6 +463,7 @@ pub mod reasons {
     pub const PLAN_INCOMPLETE: &str = "PlanIncomplete";
     pub const NOT_BEFORE: &str = "NotBeforeTime";
     pub const BACKOFF: &str = "Backoff";
+    pub const REQUIREMENTS_UNMET: &str = "RequirementsUnmet";
     pub const RETRY_ELSEWHERE: &str = "RetryElsewhere";
     pub const RELEASED: &str = "Released";
     pub const TOO_MANY_FAILURES: &str = "TooManyFailures";

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::item::{At, Phase, Spec};
+use super::requires::{Offer, Requires};
 use super::selector::Selector;
 
 /// The order in which items of one queue are given out.
@@ -16,17 +17,28 @@ pub struct Rank(pub Reverse<i32>, pub At, pub String);
 pub struct Class {
     type_: Option<String>,
     selector: Selector,
+    requires: Requires,
 }
 
 impl Class {
     /// What this item asks.
     pub fn of(spec: &Spec) -> Self {
-        Self { type_: spec.type_.clone(), selector: spec.selector.clone() }
+        Self { type_: spec.type_.clone(), selector: spec.selector.clone(), requires: spec.requires.clone() }
     }
 
     /// Whether it is of a type that is taken (none: all are).
     pub fn of_types(&self, types: &[String]) -> bool {
         types.is_empty() || self.type_.as_ref().is_some_and(|type_| types.contains(type_))
+    }
+
+    /// What the pool must have that it is given to.
+    pub fn requires(&self) -> &Requires {
+        &self.requires
+    }
+
+    /// Whether a pool that has this has all that it needs.
+    pub fn met_by(&self, offer: &Offer) -> bool {
+        offer.meets(&self.requires)
     }
 
     /// Whether an agent with these labels may take it.

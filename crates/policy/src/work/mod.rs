@@ -11,6 +11,7 @@
 //! | [`lease`] | what a holder's call does: claim, complete, fail, release |
 //! | [`failure`] | what becomes of a failure, and when it is tried again |
 //! | [`admit`] | whether an item may enter a queue, and which |
+//! | [`requires`] | what an item needs of a pool, and whether that has it |
 //! | [`selector`] | which agents may take an item, by their labels |
 //! | [`objectives`] | which items are over their queue's service levels, and whom to tell |
 //! | [`tally`] | what happened to items, each counted once |
@@ -24,6 +25,7 @@ pub mod item;
 pub mod lease;
 mod line;
 pub mod objectives;
+pub mod requires;
 pub mod selector;
 pub mod settle;
 pub mod tally;

@@ -210,6 +210,7 @@ fn governor_steps(world: &World, by: usize, all: &mut Vec<Step>) {
         dependencies: Dependencies::Satisfied,
         queue_gone: false,
         group_cancelled: false,
+        unmet: Some(false),
         holder,
         policy: &policy,
         rules: &rules,

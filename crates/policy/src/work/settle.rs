@@ -57,6 +57,8 @@ pub struct Around<'a> {
     pub queue_gone: bool,
     /// Its group was cancelled after it was submitted.
     pub group_cancelled: bool,
+    /// Whether pools work from its queue, and none has what it needs; none: that is not known yet.
+    pub unmet: Option<bool>,
     /// Asked for while it is held.
     pub holder: HolderIs,
     /// Its policy.
@@ -242,7 +244,13 @@ fn waiting(spec: &Spec, record: &Record, around: &Around, now: At) -> Option<Rec
         return Some(next);
     }
     if record.phase == Phase::Ready {
-        return None;
+        return match record.reason.as_deref() {
+            // Whom it avoids is kept, whatever lacks.
+            Some(reasons::RETRY_ELSEWHERE) => None,
+            Some(reasons::REQUIREMENTS_UNMET) if around.unmet == Some(false) => to(Phase::Ready, None),
+            Some(_) | None if around.unmet == Some(true) => to(Phase::Ready, Some(reasons::REQUIREMENTS_UNMET)),
+            Some(_) | None => None,
+        };
     }
     // Whom it avoids is kept until somebody has it.
     let reason = record.reason.as_deref().filter(|reason| *reason == reasons::RETRY_ELSEWHERE);

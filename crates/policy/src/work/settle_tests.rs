@@ -17,6 +17,7 @@ fn settled(spec: &Spec, record: &Record, holder: HolderIs) -> Option<Record> {
         dependencies: Dependencies::Satisfied,
         queue_gone: false,
         group_cancelled: false,
+        unmet: Some(false),
         holder,
         policy: &policy,
         rules: &[],

@@ -134,10 +134,16 @@ mod tests {
     #[test]
     fn thinking_is_no_text_and_neither_is_nothing() {
         let cases = [
-            (Dialect::Anthropic, json!({"content": [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})),
+            (
+                Dialect::Anthropic,
+                json!({"content": [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+            ),
             (Dialect::OpenAIChat, json!({"choices": [{"message": {"content": "ab"}}]})),
-            (Dialect::OpenAIResponses, json!({"output": [{"type": "reasoning", "content": [{"type": "output_text", "text": "x"}]},
-                {"type": "message", "content": [{"type": "output_text", "text": "ab"}]}]})),
+            (
+                Dialect::OpenAIResponses,
+                json!({"output": [{"type": "reasoning", "content": [{"type": "output_text", "text": "x"}]},
+                {"type": "message", "content": [{"type": "output_text", "text": "ab"}]}]}),
+            ),
             (Dialect::Gemini, json!({"candidates": [{"content": {"parts": [{"text": "x", "thought": true}, {"text": "ab"}]}}]})),
         ];
         for (dialect, answer) in cases {

@@ -16,8 +16,8 @@
 
 mod buddy;
 mod decision;
-mod dialect;
-mod model;
+pub(super) mod dialect;
+pub(super) mod model;
 mod prd;
 mod prompt;
 mod reply;

@@ -1,5 +1,5 @@
-//! One question to a model, by the sidecar's port: plain HTTP on loopback, again where the answer says so and there is time.
-//! It knows nothing of what is asked.
+//! Calls by the sidecar's port for models: plain HTTP on loopback. A question to a model is asked again where the answer says
+//! so and there is time. It knows nothing of what is asked.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
 use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
-use hyper::{Request, Uri};
+use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -19,6 +19,8 @@ use super::dialect::{Dialect, Message, Question};
 const MAX_ANSWER: usize = 1024 * 1024;
 /// The most tries of one question.
 const MAX_TRIES: u32 = 5;
+/// The most bytes of an error's words.
+const MAX_WORDS: usize = 400;
 /// Before a try after one that nobody answered.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -64,49 +66,98 @@ impl Model {
     }
 
     fn try_once(&self, question: &Question, within: Duration) -> Tried {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => return Tried::Never(format!("no call can be made: {error}")),
-        };
-        let answered = runtime.block_on(async { tokio::time::timeout(within, self.post(question)).await });
-        match answered {
-            Ok(Ok((status, retry, body))) => self.judge(status, retry, &body),
-            Ok(Err(error)) => Tried::Again(format!("the model cannot be reached: {error}"), PAUSE),
-            Err(_) => Tried::Never(format!("the model did not answer within {} s", self.within.as_secs())),
+        let url = format!("{}{}", self.base.trim_end_matches('/'), question.path);
+        let headers: Vec<(&str, &str)> = question.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        match exchange(Method::POST, &url, &headers, question.body.to_string(), within) {
+            Ok(exchanged) => self.judge(&exchanged),
+            Err(Silence::Unreachable(error)) => Tried::Again(format!("the model cannot be reached: {error}"), PAUSE),
+            Err(Silence::Late) => Tried::Never(format!("the model did not answer within {} s", self.within.as_secs())),
         }
     }
 
-    /// The status, whether and after how many seconds to try again, and the body.
-    async fn post(&self, question: &Question) -> Result<(u16, Option<u64>, Bytes), Box<dyn std::error::Error + Send + Sync>> {
-        let uri: Uri = format!("{}{}", self.base.trim_end_matches('/'), question.path).parse()?;
-        let host = uri.host().unwrap_or_default();
-        let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
-        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection); // what goes wrong with it shows at the answer
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let authority = uri.authority().map_or(host, |authority| authority.as_str());
-        let mut request = Request::post(path).header(HOST, authority).header(CONTENT_TYPE, "application/json");
-        for (name, value) in &question.headers {
-            request = request.header(*name, value);
+    fn judge(&self, Exchanged { status, retry, answer }: &Exchanged) -> Tried {
+        if (200..300).contains(status) {
+            return self.dialect.text(answer).map_or_else(|| Tried::Never("the model's answer has no text".to_owned()), Tried::Said);
         }
-        let answer = sender.send_request(request.body(Full::new(Bytes::from(question.body.to_string())))?).await?;
-        let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
-        let told = header(RETRY_AFTER.as_str()).map(|seconds| seconds.trim().parse().unwrap_or(1));
-        let (status, retry) = (answer.status().as_u16(), if header("x-should-retry") == Some("false") { None } else { told.or(Some(1)) });
-        Ok((status, retry, Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes()))
-    }
-
-    fn judge(&self, status: u16, retry: Option<u64>, body: &[u8]) -> Tried {
-        let answer: Value = serde_json::from_slice(body).unwrap_or_default();
-        if (200..300).contains(&status) {
-            return self.dialect.text(&answer).map_or_else(|| Tried::Never("the model's answer has no text".to_owned()), Tried::Said);
-        }
-        let message = answer.pointer("/error/message").or_else(|| answer.get("message")).and_then(Value::as_str).unwrap_or_default();
-        let words = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        let why = format!("the model's API answers {status}: {}", cut(&words, 400));
+        let why = format!("the model's API answers {status}: {}", words(answer));
         match retry {
-            Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => Tried::Again(why, Duration::from_secs(seconds.max(1))),
+            Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => Tried::Again(why, Duration::from_secs((*seconds).max(1))),
             Some(_) | None => Tried::Never(why),
         }
     }
+}
+
+/// What was answered to a GET.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The status.
+    pub status: u16,
+    /// The words of its error, if it is one.
+    pub words: String,
+}
+
+/// Gets a URL once; or says why nobody answered.
+pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<Answered, String> {
+    match exchange(Method::GET, url, headers, String::new(), within) {
+        Ok(Exchanged { status, answer, .. }) => Ok(Answered { status, words: words(&answer) }),
+        Err(Silence::Unreachable(error)) => Err(error),
+        Err(Silence::Late) => Err(format!("nothing came within {} s", within.as_secs())),
+    }
+}
+
+/// A call and its answer.
+struct Exchanged {
+    status: u16,
+    /// After how many seconds to try again; none: not at all.
+    retry: Option<u64>,
+    /// The body, if it is JSON.
+    answer: Value,
+}
+
+/// Why nobody answered.
+enum Silence {
+    Unreachable(String),
+    Late,
+}
+
+/// The words of an error, as all providers and Spillway write them, in one line.
+fn words(answer: &Value) -> String {
+    let message = answer.pointer("/error/message").or_else(|| answer.get("message")).and_then(Value::as_str).unwrap_or_default();
+    cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_WORDS).to_owned()
+}
+
+fn exchange(method: Method, url: &str, headers: &[(&str, &str)], body: String, within: Duration) -> Result<Exchanged, Silence> {
+    let unreachable = |error: &dyn std::fmt::Display| Silence::Unreachable(error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| unreachable(&error))?;
+    let answered = runtime.block_on(async { tokio::time::timeout(within, send(method, url, headers, body)).await });
+    answered.map_err(|_| Silence::Late)?.map_err(|error| unreachable(&error))
+}
+
+async fn send(
+    method: Method,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> Result<Exchanged, Box<dyn std::error::Error + Send + Sync>> {
+    let uri: Uri = url.parse()?;
+    let host = uri.host().unwrap_or_default();
+    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection); // what goes wrong with it shows at the answer
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let authority = uri.authority().map_or(host, |authority| authority.as_str());
+    let mut request = Request::builder().method(method).uri(path).header(HOST, authority);
+    if !body.is_empty() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let answer = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await?;
+    let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
+    let told = header(RETRY_AFTER.as_str()).map(|seconds| seconds.trim().parse().unwrap_or(1));
+    let retry = if header("x-should-retry") == Some("false") { None } else { told.or(Some(1)) };
+    let status = answer.status().as_u16();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes();
+    Ok(Exchanged { status, retry, answer: serde_json::from_slice(&body).unwrap_or_default() })
 }

@@ -70,7 +70,10 @@ fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, u
     let key = uid.map(|uid| format!("prd-{uid}"));
     match sidecar.queue(&steps, item, key.as_deref()) {
         Ok(items) if items.is_empty() => {}
-        Ok(items) => parts.push(format!("Queued: {}.", items.iter().map(|item| format!("{} ({})", item.name, item.type_)).collect::<Vec<_>>().join(", "))),
+        Ok(items) => parts.push(format!(
+            "Queued: {}.",
+            items.iter().map(|item| format!("{} ({})", item.name, item.type_)).collect::<Vec<_>>().join(", ")
+        )),
         Err(trouble @ Trouble::Away(_)) => return Err(trouble),
         // By an attempt before this one.
         Err(Trouble::Known(_)) => parts.push("What follows from it was queued before.".to_owned()),

@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn work_that_is_over_is_counted_and_not_named() {
-        let line = |name: &str, phase: &str| Line { name: name.into(), phase: phase.into(), result: Some("said".into()), ..Line::default() };
+        let line =
+            |name: &str, phase: &str| Line { name: name.into(), phase: phase.into(), result: Some("said".into()), ..Line::default() };
         let mut items = vec![Line { reason: Some("Redriven".into()), position: Some(3), ..line("b", "Ready") }, line("c", "Succeeded")];
         let counts = [("Ready".to_owned(), 1), ("Succeeded".to_owned(), 1)].into();
         let listed = Listed { counts, items: items.clone() };

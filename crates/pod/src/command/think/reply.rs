@@ -142,8 +142,11 @@ mod tests {
 
     #[test]
     fn a_plan_gets_its_queues_and_priorities_from_the_table() {
-        let steps = json!([step("a", json!({})), step("b", json!({"queue": "urgent", "priority": 50, "after": ["a"]})),
-            step("c", json!({"type": "chore", "after": ["a", "b"]}))]);
+        let steps = json!([
+            step("a", json!({})),
+            step("b", json!({"queue": "urgent", "priority": 50, "after": ["a"]})),
+            step("c", json!({"type": "chore", "after": ["a", "b"]}))
+        ]);
         // Words around the object, and a fence, are what models write.
         let text = format!("Here you are:\n```json\n{}\n```", json!({"say": " Three. ", "steps": steps}));
         let decision = read(&text, &routes(), Role::Scheduler).expect("a plan");

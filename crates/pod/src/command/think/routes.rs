@@ -89,7 +89,9 @@ impl Default for Routes {
             about: "something that worked, or should work, does not".to_owned(),
             priority: 10,
             max_priority: Some(50),
-            words: list(&["fix", "fixes", "fixed", "fixing", "bug", "bugs", "crash", "crashes", "crashed", "crashing", "broken", "error", "errors"]),
+            words: list(&[
+                "fix", "fixes", "fixed", "fixing", "bug", "bugs", "crash", "crashes", "crashed", "crashing", "broken", "error", "errors",
+            ]),
             ..Route::default()
         };
         let idea = Route {

@@ -95,7 +95,8 @@ impl Splitter {
         let mut rest = text;
         if marked(trim(text), 1).is_some() {
             for number in 2.. {
-                let next = rest.char_indices().find(|(at, letter)| is_blank(*letter) && marked(&rest[at + letter.len_utf8()..], number).is_some());
+                let next =
+                    rest.char_indices().find(|(at, letter)| is_blank(*letter) && marked(&rest[at + letter.len_utf8()..], number).is_some());
                 let Some((at, _)) = next else { break };
                 self.add(&rest[..at]);
                 rest = &rest[at..];
@@ -151,9 +152,8 @@ fn without_mark(text: &str) -> &str {
 
 /// What follows `then` or `and then`.
 fn after_then(text: &str) -> Option<&str> {
-    let strip = |text: &str, word: &str| -> Option<usize> {
-        text.get(..word.len()).filter(|start| start.eq_ignore_ascii_case(word)).map(str::len)
-    };
+    let strip =
+        |text: &str, word: &str| -> Option<usize> { text.get(..word.len()).filter(|start| start.eq_ignore_ascii_case(word)).map(str::len) };
     let text = strip(text, "and ").map_or(text, |length| &text[length..]);
     let rest = &text[strip(text, "then")?..];
     let ends = [' ', '\t', ',', ':'];
@@ -202,9 +202,7 @@ fn is_question(text: &str) -> bool {
 
 /// `status`, `the current progress please`, `show me the status`, `news of the login`.
 fn asks_status(text: &str) -> bool {
-    let skip = |text: &'_ str, words: &[&str]| -> usize {
-        words.iter().find(|word| text.starts_with(**word)).map_or(0, |word| word.len())
-    };
+    let skip = |text: &'_ str, words: &[&str]| -> usize { words.iter().find(|word| text.starts_with(**word)).map_or(0, |word| word.len()) };
     let over = |rest: &str| rest.trim_matches([' ', '.', '!']).is_empty();
     let shown = skip(text, &["show", "tell", "give"]);
     if shown > 0 {
@@ -271,10 +269,7 @@ mod tests {
                 ],
             ),
             ("1. fix a 2. tidy 3.5 things", &[("1", &[], "bug", "fix a"), ("2", &[], "chore", "tidy 3.5 things")]),
-            (
-                "then a\nthen\nb; and then, c;\n\n;",
-                &[("1", &[], "chore", "a"), ("2", &["1"], "chore", "b"), ("3", &["2"], "chore", "c")],
-            ),
+            ("then a\nthen\nb; and then, c;\n\n;", &[("1", &[], "chore", "a"), ("2", &["1"], "chore", "b"), ("3", &["2"], "chore", "c")]),
             ("  a\n    with more; of it\n  b", &[("1", &[], "chore", "a\n    with more; of it"), ("2", &[], "chore", "b")]),
             ("thence a; then: b", &[("1", &[], "chore", "thence a"), ("2", &["1"], "chore", "b")]),
             ("(then) a; é; thé", &[("1", &[], "chore", "(then) a"), ("2", &[], "chore", "é"), ("3", &[], "chore", "thé")]),

@@ -23,6 +23,9 @@ const CONCLUDE_PAUSE: Duration = Duration::from_secs(1);
 /// What is said of an answer to another question.
 const OTHER_ANSWER: &str = "the sidecar answers another question";
 
+/// Between two questions for an item that were answered with none.
+const NEXT_PAUSE: Duration = Duration::from_millis(100);
+
 /// The sidecar.
 #[derive(Clone, Debug)]
 pub struct Sidecar {
@@ -129,7 +132,12 @@ impl Sidecar {
     /// The next item, or the one in hand; none: there is none yet.
     pub fn next(&self) -> Option<Box<Assignment>> {
         match ask::ask(&self.socket, &Ask::Next { wait_seconds: MAX_WAIT_SECONDS }) {
-            Ok(Answer::Item(item)) => item,
+            Ok(Answer::Item(Some(item))) => Some(item),
+            // It was waited for; a sidecar that does not wait is not asked without a pause.
+            Ok(Answer::Item(None)) => {
+                std::thread::sleep(NEXT_PAUSE);
+                None
+            }
             // Not yet, or not now: that was said at once.
             Ok(_) | Err(_) => {
                 std::thread::sleep(CONCLUDE_PAUSE);
@@ -185,10 +193,10 @@ fn in_words(message: &Message) -> String {
             let counts = line.strip_prefix(&format!("{plan}: finished, ")).unwrap_or(&line);
             format!("Plan {plan} finished: {counts}")
         }
+        Message::ItemWaits { item, text } => format!("Waits: {}: {text}", item.name),
         Message::Escalated { .. } => format!("Look at it: {line}"),
     }
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -198,14 +206,23 @@ mod tests {
     #[test]
     fn what_ended_is_told_in_one_line() {
         let ended = |phase: &str, reason: Option<&str>, result: Option<&str>| {
-            let item = Line { name: "item-a".into(), phase: phase.into(), reason: reason.map(Into::into), result: result.map(Into::into), ..Line::default() };
+            let item = Line {
+                name: "item-a".into(),
+                phase: phase.into(),
+                reason: reason.map(Into::into),
+                result: result.map(Into::into),
+                ..Line::default()
+            };
             in_words(&Message::ItemEnded { item })
         };
         assert_eq!(ended("Succeeded", None, Some("3 steps for \"fix: a\"\nand more")), "Done: item-a: 3 steps for \"fix: a\" and more");
         assert_eq!(ended("Succeeded", None, None), "Done: item-a");
         assert_eq!(ended("DeadLettered", Some("TooManyFailures"), Some("no")), "Failed: item-a: DeadLettered (TooManyFailures): no");
-        let plan = Message::PlanEnded { plan: "plan-d".into(), counts: [("DeadLettered".to_owned(), 1), ("Succeeded".to_owned(), 2)].into() };
+        let plan =
+            Message::PlanEnded { plan: "plan-d".into(), counts: [("DeadLettered".to_owned(), 1), ("Succeeded".to_owned(), 2)].into() };
         assert_eq!(in_words(&plan), "Plan plan-d finished: 1 DeadLettered, 2 Succeeded");
+        let waits = Message::ItemWaits { item: Line { name: "item-a".into(), ..Line::default() }, text: "no pool has m".into() };
+        assert_eq!(in_words(&waits), "Waits: item-a: no pool has m");
     }
 
     #[test]

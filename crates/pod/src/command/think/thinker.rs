@@ -122,7 +122,9 @@ fn at_hand(
 ) -> Result<Model, String> {
     let address = |dialect: Dialect| variable(dialect.variables().0).map(|base| (dialect, base));
     let (dialect, base) = match dialect {
-        Some(dialect) => address(dialect).ok_or_else(|| format!("{} is not set: the pool has no such entry in models", dialect.variables().0))?,
+        Some(dialect) => {
+            address(dialect).ok_or_else(|| format!("{} is not set: the pool has no such entry in models", dialect.variables().0))?
+        }
         None => Dialect::CHOSEN.into_iter().find_map(address).ok_or("the pool has no models")?,
     };
     let key = variable(dialect.variables().1).unwrap_or_default();

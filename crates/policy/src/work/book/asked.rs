@@ -6,6 +6,7 @@ use super::{Book, Class, Counts, Entry, Hindrance, Taker};
 use crate::work::admit::ProjectLimit;
 use crate::work::item::{At, Phase};
 use crate::work::objectives::Over;
+use crate::work::requires::Offer;
 
 /// How many items of a queue are in which phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,13 +65,17 @@ impl Book {
         self.lines.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
     }
 
-    /// How many items of a queue could be held more at once than are, of the types that a pool takes.
-    pub fn claimable(&self, name: &str, types: &[String]) -> u64 {
+    /// How many items of a queue could be held more at once than are, of the types that a pool takes, and that need nothing that
+    /// it does not have; none: whatever they need.
+    pub fn claimable(&self, name: &str, types: &[String], offer: Option<&Offer>) -> u64 {
         let (Some(queue), Some(line)) = (self.queues.get(name), self.lines.get(name)) else { return 0 };
         if queue.suspend {
             return 0;
         }
-        let ready: u64 = self.classes(name, |class| class.of_types(types)).map(|(_, count)| count).sum();
+        let ready: u64 = self
+            .classes(name, |class| class.of_types(types) && offer.is_none_or(|offer| class.met_by(offer)))
+            .map(|(_, count)| count)
+            .sum();
         let over = queue.max_leased_per_key.map_or(0, |most| {
             let room = |key: &String| most.saturating_sub(line.held_keys.get(key).copied().unwrap_or(0));
             line.ready_keys.iter().map(|(key, ready)| ready.saturating_sub(room(key))).sum()

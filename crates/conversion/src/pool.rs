@@ -1,0 +1,67 @@
+//! What a pool takes from queues, and what it has that items may need: from its spec alone. Pure.
+
+use crate::api::agent_pool::{ModelApi, PoolMode};
+use crate::api::{AgentPool, AgentPoolSpec};
+use crate::policy::work::requires::{Offer, Taking, origin};
+
+/// The queues that a pool works from, in order.
+pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
+    if pool.spec.mode == PoolMode::Chat {
+        return Vec::new();
+    }
+    let queues = pool.spec.queues.iter().flatten();
+    queues.map(|queue| (queue.name.clone(), queue.types.clone().unwrap_or_default())).collect()
+}
+
+/// What the agents of a pool take.
+pub fn taking(pool: &AgentPool) -> Taking {
+    Taking { queues: queues_of(pool), offer: offer(&pool.spec) }
+}
+
+/// What a pool has.
+pub fn offer(spec: &AgentPoolSpec) -> Offer {
+    let models = || spec.models.iter().flatten();
+    let account = |entry: &ModelApi| entry.credentials_ref.as_ref().map(|secret| secret.name.clone());
+    Offer {
+        tools: spec.preflight.iter().flat_map(|preflight| preflight.tools.iter().flatten()).cloned().collect(),
+        models: models().flat_map(|entry| entry.allow.iter().flatten()).cloned().collect(),
+        origins: models().filter_map(|entry| origin(&entry.origin)).collect(),
+        accounts: models().filter_map(account).collect(),
+        volumes: spec.workspace.iter().filter_map(|workspace| workspace.claim_name.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pool(extra: Value) -> AgentPool {
+        let mut spec = json!({"type": "worker", "agent": {"image": "x", "command": ["y"]}});
+        spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec});
+        serde_json::from_value(object).expect("an AgentPool")
+    }
+
+    #[test]
+    fn what_a_pool_has_follows_from_its_spec() {
+        let entry = |name: &str, origin: &str, secret: Value, allow: Value| json!({"name": name, "dialect": "Anthropic", "origin": origin, "credentialsRef": secret, "allow": allow});
+        let pool = pool(json!({
+            "models": [
+                entry("a", "https://API.example.org:443", json!({"name": "team"}), json!(["claude-*"])),
+                entry("b", "https://b.example.org:8443", Value::Null, Value::Null),
+            ],
+            "workspace": {"claimName": "repo"}, "preflight": {"tools": ["git"]}, "queues": [{"name": "bugs", "types": ["bug"]}],
+        }));
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let expected = Offer {
+            tools: names(&["git"]),
+            models: names(&["claude-*"]),
+            origins: names(&["https://api.example.org", "https://b.example.org:8443"]),
+            accounts: names(&["team"]),
+            volumes: names(&["repo"]),
+        };
+        assert_eq!(taking(&pool), Taking { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected });
+        assert_eq!(offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), Offer::default());
+    }
+}

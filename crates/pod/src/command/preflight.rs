@@ -1,0 +1,149 @@
+//! `spillway preflight`: what `spec.preflight` of a pool names, looked at from inside its agent's container, and then the pool's
+//! own command. The operator puts it into the agent's settings; a person may run it to see what lacks.
+//!
+//! It must not call anything that costs tokens: of a model's API it asks for the list of models.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::tell;
+use super::think::dialect::Dialect;
+use super::think::model::{Answered, get};
+use crate::FIRST_PORT;
+
+/// For one answer: all are asked at once, and the whole preflight has 30 s.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// What is looked at.
+#[derive(Debug, Args)]
+pub struct PreflightArguments {
+    /// A program that must be on the path (repeatable)
+    #[arg(long, value_name = "NAME")]
+    tool: Vec<String>,
+    /// An entry of the pool's models, as NAME=DIALECT, that must answer with its list of models (repeatable)
+    #[arg(long, value_name = "ENTRY", value_parser = entry)]
+    model: Vec<Entry>,
+    /// An entry, as NAME=DIALECT=URL, whose provider serves this URL and must answer, whatever it says (repeatable)
+    #[arg(long, value_name = "ENTRY", value_parser = url)]
+    url: Vec<(Entry, String)>,
+    /// The sidecar's port for models
+    #[arg(long, hide = true, default_value_t = FIRST_PORT)]
+    models_port: u16,
+    /// The pool's own command: run when all of it holds
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// An entry of the pool's models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    name: String,
+    dialect: Dialect,
+}
+
+fn entry(text: &str) -> Result<Entry, String> {
+    let (name, dialect) = text.split_once('=').ok_or("it is NAME=DIALECT")?;
+    let dialect = clap::ValueEnum::from_str(dialect, false)?;
+    Ok(Entry { name: name.to_owned(), dialect })
+}
+
+fn url(text: &str) -> Result<(Entry, String), String> {
+    let (of, url) = text.split_once("=https://").ok_or("it is NAME=DIALECT=https://...")?;
+    Ok((entry(of)?, format!("https://{url}")))
+}
+
+/// Looks; gives the exit code, if the pool's own command is not run.
+pub fn run(arguments: PreflightArguments) -> u8 {
+    let PreflightArguments { tool, model, url, models_port, command } = arguments;
+    let mut troubles: Vec<String> = tool.iter().filter(|name| !on_path(name)).map(|name| missing(name)).collect();
+    let ask = |entry: &Entry| list_models(entry, models_port);
+    let asked: Vec<Option<String>> = std::thread::scope(|scope| {
+        let models = model.iter().map(|entry| scope.spawn(move || no_model(entry, &ask(entry))));
+        let models: Vec<_> = models.collect();
+        let urls: Vec<_> = url.iter().map(|(entry, url)| scope.spawn(move || no_host(url, &ask(entry)))).collect();
+        let ended = |asking: std::thread::ScopedJoinHandle<'_, Option<String>>| {
+            asking.join().unwrap_or_else(|_| Some("a check broke off".to_owned()))
+        };
+        models.into_iter().chain(urls).map(ended).collect()
+    });
+    troubles.extend(asked.into_iter().flatten());
+    if !troubles.is_empty() {
+        tell(&troubles.join("; "));
+        return 1;
+    }
+    let Some((program, rest)) = command.split_first() else { return 0 };
+    let error = Command::new(program).args(rest).exec();
+    tell(&format!("error: {}: {error}", program.display()));
+    126
+}
+
+fn missing(tool: &str) -> String {
+    format!("{tool} is not on the path (spec.preflight.tools)")
+}
+
+fn on_path(tool: &str) -> bool {
+    let runs = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| runs(&folder.join(tool)))
+}
+
+/// The entry's list of models, with its credential: the gateway puts that in.
+fn list_models(entry: &Entry, port: u16) -> Result<Answered, String> {
+    let path = match entry.dialect {
+        Dialect::Anthropic | Dialect::OpenAIChat | Dialect::OpenAIResponses => "v1/models",
+        Dialect::Gemini => "v1beta/models",
+    };
+    let headers: &[(&str, &str)] = match entry.dialect {
+        Dialect::Anthropic => &[("anthropic-version", "2023-06-01")],
+        Dialect::OpenAIChat | Dialect::OpenAIResponses | Dialect::Gemini => &[],
+    };
+    get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, WITHIN)
+}
+
+fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<Answered, String>) -> Option<String> {
+    match answered {
+        Ok(Answered { status: 200..300, .. }) => None,
+        Ok(Answered { status, words }) => Some(format!("the model API {name} answers {status}: {words} (spec.preflight.models)")),
+        Err(why) => Some(format!("the model API {name} does not answer: {why} (spec.preflight.models)")),
+    }
+}
+
+/// Whoever refuses a call answers; what the gateway itself says of one that it could not make, or may not, is no answer.
+fn no_host(url: &str, answered: &Result<Answered, String>) -> Option<String> {
+    match answered {
+        Ok(Answered { status: 400 | 500.., words }) => Some(format!("{url} does not answer: {words} (spec.preflight.urls)")),
+        Ok(_) => None,
+        Err(why) => Some(format!("{url} does not answer: {why} (spec.preflight.urls)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_named_with_its_protocol_and_a_url_may_have_anything_in_it() {
+        assert_eq!(entry("gpt=OpenAIChat"), Ok(Entry { name: "gpt".into(), dialect: Dialect::OpenAIChat }));
+        assert!(entry("gpt").is_err() && entry("gpt=Other").is_err());
+        let (entry, url) = url("gpt=Gemini=https://a.example/x?y=https://z").expect("an entry");
+        assert_eq!((entry.dialect, url.as_str()), (Dialect::Gemini, "https://a.example/x?y=https://z"));
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer_of_a_host_and_none_of_a_model() {
+        let entry = Entry { name: "gpt".into(), dialect: Dialect::OpenAIChat };
+        for (status, model, host) in [(200, true, true), (401, false, true), (404, false, true), (400, false, false), (503, false, false)] {
+            let answered = Ok(Answered { status, words: "said".into() });
+            assert_eq!((no_model(&entry, &answered).is_none(), no_host("u", &answered).is_none()), (model, host), "{status}");
+        }
+        let silent = Err("refused".to_owned());
+        assert!(no_model(&entry, &silent).is_some_and(|words| words.contains("gpt does not answer: refused")));
+        assert!(no_host("https://u", &silent).is_some_and(|words| words.starts_with("https://u does not answer")));
+    }
+}

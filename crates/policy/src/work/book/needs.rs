@@ -1,0 +1,49 @@
+//! Ready items that need something of a pool, and whether any pool has it.
+
+use super::{Book, Class};
+use crate::work::item::Phase;
+use crate::work::requires::{Lack, Taking};
+
+impl Book {
+    /// Whether a ready item needs something: only then it matters what pools have.
+    pub fn needs_pools(&self) -> bool {
+        !self.needing.is_empty()
+    }
+
+    /// What the pools of the namespace take. The ready items that need something, if that is news.
+    pub fn set_pools(&mut self, mut pools: Vec<Taking>) -> Vec<String> {
+        pools.sort(); // in which order they were read is no news
+        if self.pools.as_ref() == Some(&pools) {
+            return Vec::new();
+        }
+        self.pools = Some(pools);
+        self.needing.iter().cloned().collect()
+    }
+
+    /// Queue, class and submitter of a ready item that needs something.
+    pub fn needs(&self, name: &str) -> Option<(String, Class, Option<String>)> {
+        let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready && !entry.spec.requires.is_empty())?;
+        Some((Self::line_of(entry), Class::of(&entry.spec), entry.spec.submitted_by.clone()))
+    }
+
+    /// Whether a queue has ready items of this class.
+    pub fn has_class(&self, queue: &str, class: &Class) -> bool {
+        self.lines.get(queue).is_some_and(|line| line.ready.contains_key(class))
+    }
+
+    /// What lacks for items of a class: pools work from the queue, and none of them has all. Of the one that lacks the least. None:
+    /// one has all, nobody works from the queue at all, or it is not known.
+    pub fn lacking(&self, queue: &str, class: &Class) -> Option<Vec<Lack>> {
+        if class.requires().is_empty() {
+            return None;
+        }
+        let takes = |pool: &&Taking| pool.queues.iter().any(|(name, types)| name == queue && class.of_types(types));
+        self.pools
+            .iter()
+            .flatten()
+            .filter(takes)
+            .map(|pool| pool.offer.lacks(class.requires()))
+            .min_by_key(Vec::len)
+            .filter(|lacks| !lacks.is_empty())
+    }
+}

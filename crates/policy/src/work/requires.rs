@@ -1,0 +1,245 @@
+//! What an item needs of the pool whose agents take it, against what a pool has. Pure, and without a look at any agent: what a
+//! pool has follows from its spec, so that it is known before there is an agent of it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// What an item needs. Nothing, unless it says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Requires {
+    /// Programs on the agents' path.
+    pub tools: BTreeSet<String>,
+    /// Models that may be called.
+    pub models: BTreeSet<String>,
+    /// URLs that can be reached.
+    pub urls: BTreeSet<String>,
+    /// Credentials, by name.
+    pub accounts: BTreeSet<String>,
+    /// Volumes that are mounted, by the name of their claim.
+    pub volumes: BTreeSet<String>,
+}
+
+/// What a pool has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Offer {
+    /// Programs that its agents are checked for before they get work.
+    pub tools: BTreeSet<String>,
+    /// Patterns of the models that its agents may call; `*` stands for any characters.
+    pub models: BTreeSet<String>,
+    /// Origins that its agents reach, as [`origin`] writes them.
+    pub origins: BTreeSet<String>,
+    /// Credentials that its agents' calls are made with, by name.
+    pub accounts: BTreeSet<String>,
+    /// Claims of volumes that its agents work on.
+    pub volumes: BTreeSet<String>,
+}
+
+/// What the agents of a pool take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Taking {
+    /// From which queues, in order, with the types that they take from each (none: all).
+    pub queues: Vec<(String, Vec<String>)>,
+    /// What the pool has that items may need.
+    pub offer: Offer,
+}
+
+impl From<Vec<(String, Vec<String>)>> for Taking {
+    /// From these queues, what needs nothing.
+    fn from(queues: Vec<(String, Vec<String>)>) -> Self {
+        Self { queues, offer: Offer::default() }
+    }
+}
+
+/// One thing that is needed and not there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lack {
+    /// The field of `requires` that asks for it.
+    pub field: &'static str,
+    /// What it is.
+    pub name: String,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} (requires.{})", self.name, self.field)
+    }
+}
+
+/// Some of them in one text; the rest is counted.
+pub fn in_words(lacks: &[Lack]) -> String {
+    const NAMED: usize = 5;
+    let named: Vec<String> = lacks.iter().take(NAMED).map(Lack::to_string).collect();
+    let more = lacks.len().saturating_sub(NAMED);
+    if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
+}
+
+impl Requires {
+    /// Whether it needs nothing.
+    pub fn is_empty(&self) -> bool {
+        let Self { tools, models, urls, accounts, volumes } = self;
+        [tools, models, urls, accounts, volumes].iter().all(|names| names.is_empty())
+    }
+}
+
+impl Offer {
+    /// What of it is not there, in the order of the fields.
+    pub fn lacks(&self, requires: &Requires) -> Vec<Lack> {
+        let Requires { tools, models, urls, accounts, volumes } = requires;
+        let lack = |field: &'static str, names: &BTreeSet<String>, there: &dyn Fn(&str) -> bool| {
+            let missing = names.iter().filter(|name| !there(name));
+            missing.map(|name| Lack { field, name: name.clone() }).collect::<Vec<_>>()
+        };
+        [
+            lack("tools", tools, &|name| self.tools.contains(name)),
+            lack("models", models, &|name| self.models.iter().any(|pattern| matches(pattern, name))),
+            lack("urls", urls, &|url| self.reaches(url)),
+            lack("accounts", accounts, &|name| self.accounts.contains(name)),
+            lack("volumes", volumes, &|name| self.volumes.contains(name)),
+        ]
+        .concat()
+    }
+
+    /// Whether it has all of it.
+    pub fn meets(&self, requires: &Requires) -> bool {
+        requires.is_empty() || self.lacks(requires).is_empty()
+    }
+
+    /// Whether its agents reach this URL.
+    pub fn reaches(&self, url: &str) -> bool {
+        origin(url).is_some_and(|origin| self.origins.contains(&origin))
+    }
+}
+
+/// The origin of an https URL in one form: the host in small letters, and the port unless it is the usual one. None: it is no
+/// such URL.
+pub fn origin(url: &str) -> Option<String> {
+    let scheme = url.get(..8).filter(|scheme| scheme.eq_ignore_ascii_case("https://"))?;
+    let authority = url[scheme.len()..].split(['/', '?', '#']).next()?.to_ascii_lowercase();
+    let authority = authority.strip_suffix(":443").unwrap_or(&authority);
+    (!authority.is_empty() && !authority.contains(['@', ' '])).then(|| format!("https://{authority}"))
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any characters, none among them. In time of pattern times name.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = left.get(at + part.len()..).unwrap_or_default();
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn offer() -> Offer {
+        Offer {
+            tools: names(&["git", "make"]),
+            models: names(&["claude-*", "exact"]),
+            origins: names(&["https://api.example.org"]),
+            accounts: names(&["team"]),
+            volumes: names(&["repo"]),
+        }
+    }
+
+    #[test]
+    fn each_field_is_looked_for_where_it_is_and_what_lacks_is_named() {
+        let requires = |tools: &[&str], models: &[&str], urls: &[&str], accounts: &[&str], volumes: &[&str]| Requires {
+            tools: names(tools),
+            models: names(models),
+            urls: names(urls),
+            accounts: names(accounts),
+            volumes: names(volumes),
+        };
+        let all = requires(&["git"], &["claude-x", "exact"], &["https://API.example.org:443/v1?x"], &["team"], &["repo"]);
+        assert!(offer().meets(&all) && offer().meets(&Requires::default()) && Offer::default().meets(&Requires::default()));
+        let others = requires(&["git", "cargo"], &["gpt"], &["https://other.example.org"], &["repo"], &["team"]);
+        let lacks = offer().lacks(&others);
+        assert_eq!(lacks.len(), 5, "{lacks:?}");
+        let words = "cargo (requires.tools), gpt (requires.models), https://other.example.org (requires.urls), \
+                     repo (requires.accounts), team (requires.volumes)";
+        assert_eq!(in_words(&lacks), words);
+        let many: Vec<Lack> = (0..7).map(|at| Lack { field: "tools", name: at.to_string() }).collect();
+        assert!(in_words(&many).ends_with("4 (requires.tools) and 2 more"));
+    }
+
+    #[test]
+    fn an_origin_has_one_form_and_what_is_none_is_reached_by_nobody() {
+        let cases = [
+            ("https://a.example", Some("https://a.example")),
+            ("HTTPS://A.example:443/x", Some("https://a.example")),
+            ("https://a.example:8443?x", Some("https://a.example:8443")),
+            ("https://a.example#x", Some("https://a.example")),
+            ("http://a.example", None),
+            ("https://", None),
+            ("https://key@a.example", None),
+            ("a.example", None),
+            ("", None),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(origin(url).as_deref(), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_stands_for_what_its_stars_leave_open() {
+        for (pattern, name, fits) in [
+            ("claude-*", "claude-", true),
+            ("claude-*", "claud", false),
+            ("*-mini", "gpt-mini", true),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "acb", false),
+            ("exact", "exact", true),
+            ("exact", "exactly", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    fn some_names() -> impl Strategy<Value = BTreeSet<String>> {
+        proptest::collection::btree_set("[ab]", 0..3)
+    }
+
+    fn some_requires() -> impl Strategy<Value = Requires> {
+        (some_names(), some_names(), some_names(), some_names()).prop_map(|(tools, models, accounts, volumes)| Requires {
+            tools,
+            models,
+            urls: BTreeSet::new(),
+            accounts,
+            volumes,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn who_has_more_meets_no_less_and_who_needs_less_is_met_no_less(
+            needed in some_requires(), more in some_requires(), tools in some_names(), models in some_names(),
+        ) {
+            let of = |requires: &Requires| Offer {
+                tools: requires.tools.clone(),
+                models: requires.models.clone(),
+                origins: BTreeSet::new(),
+                accounts: requires.accounts.clone(),
+                volumes: requires.volumes.clone(),
+            };
+            let mut offer = of(&more);
+            let met = offer.meets(&needed);
+            prop_assert_eq!(met, offer.lacks(&needed).is_empty());
+            offer.tools.extend(tools);
+            offer.models.extend(models);
+            prop_assert!(!met || offer.meets(&needed));
+            let fewer = Requires { tools: BTreeSet::new(), ..needed.clone() };
+            prop_assert!(!met || offer.meets(&fewer));
+            prop_assert!(of(&needed).meets(&needed));
+        }
+    }
+}
