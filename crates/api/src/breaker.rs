@@ -1,4 +1,4 @@
-//! `Breaker`: three guards (work, commands, models) that stop what keeps failing. The machine itself is not here.
+//! `Breaker`: guards (work, project, commands, models) that stop what keeps failing. The machine itself is not here.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -32,6 +32,11 @@ use crate::shared::Mode;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.project) || !has(self.pools) || self.pools.size() == 0")
+        .message("project counts the work of all pools: set it in a Breaker without pools")
+        .field_path(".project"),
+)]
 pub struct BreakerSpec {
     /// Refuse, only count, or neither.
     #[serde(default)]
@@ -40,8 +45,10 @@ pub struct BreakerSpec {
     /// Pools it guards; unset or empty: all of the namespace. The most specific Breaker wins, then the first by name.
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)), extend("x-kubernetes-list-type" = "set"))]
     pub pools: Option<Vec<String>>,
-    /// Guards pool and project against runaway retries.
+    /// Guards each pool against runaway retries.
     pub work: Option<WorkGuard>,
+    /// Guards the whole project: time-outs of all its pools together stop all of them. Only in a Breaker without `pools`.
+    pub project: Option<ProjectGuard>,
     /// Guards pod and node against hanging commands.
     pub commands: Option<CommandsGuard>,
     /// Guards the provider and the bill.
@@ -62,7 +69,7 @@ pub enum Force {
     Closed,
 }
 
-/// Guards pool and project against runaway retries.
+/// Guards a pool against runaway retries.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -76,6 +83,44 @@ pub struct WorkGuard {
     #[schemars(range(min = 1, max = 100_000))]
     pub failure_threshold: Option<i32>,
     /// Seconds a failure counts. Default 300; at least failureThreshold times the pool's model turn time-out.
+    #[schemars(range(min = 1, max = 86400))]
+    pub window_seconds: Option<i32>,
+    /// Seconds it stays open. Default 60.
+    #[schemars(range(min = 1, max = 86400))]
+    pub open_seconds: Option<i32>,
+    /// Successful probes that close it. Default 1.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub success_threshold: Option<i32>,
+    /// Whether it closes itself or a person must approve. Default Auto.
+    pub review: Option<Review>,
+    /// What each opening in a row multiplies openSeconds by. Default 1.
+    #[schemars(range(min = 1, max = 10))]
+    pub backoff_factor: Option<i32>,
+    /// Seconds it stays open at most. Default 900.
+    #[schemars(range(min = 1, max = 86400))]
+    pub max_open_seconds: Option<i32>,
+    /// Probes at once while it is half open. Default 1.
+    #[schemars(range(min = 1, max = 1000))]
+    pub half_open_probes: Option<i32>,
+    /// Seconds after which a probe without an outcome is a failure. Unset: the guarded operation's own limit.
+    #[schemars(range(min = 1, max = 86400))]
+    pub probe_timeout_seconds: Option<i32>,
+}
+
+/// Guards a whole project against runaway retries of all its pools together.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(has(self.openSeconds) ? self.openSeconds : 60) <= (has(self.maxOpenSeconds) ? self.maxOpenSeconds : 900)")
+        .message("openSeconds (60 when unset) must not be greater than maxOpenSeconds (900 when unset)")
+        .field_path(".openSeconds"),
+)]
+pub struct ProjectGuard {
+    /// Failures of all pools within the window that open it. Default 3, or as many as `work.failureThreshold` says, if that is more.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub failure_threshold: Option<i32>,
+    /// Seconds a failure counts. Default 300.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
     /// Seconds it stays open. Default 60.
@@ -218,7 +263,7 @@ pub enum CircuitState {
     validation = Rule::new("self.epoch >= oldSelf.epoch").message("epoch of a circuit must not fall").field_path(".epoch"),
 )]
 pub struct Circuit {
-    /// Its guard and what it is for, such as `work` or `models/anthropic/large`.
+    /// Its guard and what it is for, such as `work/coders`, `work` (all pools of the project) or `models/anthropic/large`.
     #[schemars(length(min = 1, max = 128))]
     pub key: String,
     /// Its state.
@@ -244,7 +289,7 @@ pub struct Circuit {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitSummary {
-    /// Of the work circuits.
+    /// Of the work circuits, of pools and of the project.
     pub work: Option<CircuitState>,
     /// Of the command circuits.
     pub commands: Option<CircuitState>,

@@ -25,7 +25,7 @@ pub const HELP: &str = "Examples:
   kubectl spillway breaker close default     # let everything pass, whatever happens
   kubectl spillway breaker auto default      # undo both: the circuits decide again
 
-approve is for spec.work.review: Required. It approves the openings that stand in the status now, and none that come later.";
+approve is for review: Required (of spec.work or spec.project). It approves the openings that stand in the status now, and none that come later.";
 
 /// Arguments of `breaker`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
@@ -123,16 +123,25 @@ fn decide(verb: Verb, breaker: &Breaker) -> Decision {
 }
 
 fn approve(breaker: &Breaker) -> Decision {
-    let required = breaker.spec.work.as_ref().and_then(|work| work.review) == Some(Review::Required);
-    let work = open(breaker).filter(|circuit| circuit.key.starts_with("work/"));
-    let Some(epoch) = work.map(|circuit| circuit.epoch).max() else {
+    let of_pools = breaker.spec.work.as_ref().and_then(|work| work.review);
+    let of_project = breaker.spec.project.as_ref().and_then(|project| project.review);
+    let work: Vec<(&Circuit, Option<Review>)> = open(breaker)
+        .filter_map(|circuit| match circuit.key.split_once('/') {
+            None if circuit.key == "work" => Some((circuit, of_project)),
+            Some(("work", _)) => Some((circuit, of_pools)),
+            None | Some(_) => None,
+        })
+        .collect();
+    if work.is_empty() {
         return Decision::Leave("none of its circuits of work is open".to_owned());
-    };
-    if !required || breaker.spec.mode != Mode::Enforce {
+    }
+    let waits = work.iter().filter(|(_, review)| *review == Some(Review::Required) && breaker.spec.mode == Mode::Enforce);
+    let Some(epoch) = waits.map(|(circuit, _)| circuit.epoch).max() else {
         let until = open(breaker).filter_map(|circuit| circuit.open_until.as_ref()).map(|until| until.0).max();
         let until = until.map_or_else(String::new, |until| format!(" at {until}"));
-        return Decision::Leave(format!("its work is tried again by itself{until}: spec.work.review is not Required"));
-    }
+        let field = if work.iter().all(|(circuit, _)| circuit.key == "work") { "spec.project.review" } else { "spec.work.review" };
+        return Decision::Leave(format!("its work is tried again by itself{until}: {field} is not Required"));
+    };
     match breaker.spec.approved_epoch {
         Some(approved) if approved == epoch => Decision::Leave(format!("its openings up to epoch {epoch} are approved already")),
         Some(_) | None => Decision::Write(json!({"approvedEpoch": epoch})),
@@ -186,7 +195,12 @@ mod tests {
         assert_eq!(decided(Verb::Approve, &required), Decision::Write(json!({"approvedEpoch": 5})));
         assert!(matches!(decided(Verb::Approve, &approved), Decision::Leave(words) if words.contains("already")));
         assert!(matches!(decided(Verb::Approve, &json!({})), Decision::Leave(words) if words.contains("not Required")));
-        assert!(matches!(decide(Verb::Approve, &breaker(required, json!([]))), Decision::Leave(words) if words.contains("none")));
+        assert!(matches!(decide(Verb::Approve, &breaker(required.clone(), json!([]))), Decision::Leave(words) if words.contains("none")));
+        // That of the project has a rule of its own.
+        let project = json!([{"key": "work", "state": "Open", "epoch": 7}]);
+        let of = |spec: Value| decide(Verb::Approve, &breaker(spec, project.clone()));
+        assert_eq!(of(json!({"project": {"review": "Required"}})), Decision::Write(json!({"approvedEpoch": 7})));
+        assert!(matches!(of(required.clone()), Decision::Leave(words) if words.contains("spec.project.review")));
         assert_eq!(decided(Verb::Open, &json!({})), Decision::Write(json!({"force": "Open"})));
         assert_eq!(decided(Verb::Close, &json!({"force": "Open"})), Decision::Write(json!({"force": "Closed"})));
         assert!(matches!(decided(Verb::Open, &json!({"force": "Open"})), Decision::Leave(_)));

@@ -19,7 +19,7 @@ use crate::controller::context::{Context, Key};
 use crate::controller::places;
 use crate::controller::stores::{AgentObject, Stores};
 use crate::controller::walls;
-use crate::governor::breaker::{Standing as Circuit, work as breaker};
+use crate::governor::breaker::{OfPool as Circuits, work as breaker};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::preflight;
 use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes, there};
@@ -116,11 +116,11 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let not_a_project =
         places::not_a_project(&namespace, &context.stores).map(|message| Blocked { reason: reasons::PROJECT_LIMIT, message });
     let short = without_tokens(pool, &standing::of_pool(pool, context));
-    let circuit = breaker::standing(context, &Key { namespace: namespace.clone(), name: pool.name_any() });
-    let stopped = stopped(pool, circuit.as_ref());
+    let circuits = breaker::standing(context, &Key::of(pool));
+    let stopped = stopped(pool, circuits.as_ref());
     let unmeetable = preflight::unmeetable(spec).map(|message| Blocked { reason: reasons::PREFLIGHT_FAILED, message });
     // While it is being tried whether its work succeeds again no more agents are made than may try.
-    let tries = circuit.as_ref().and_then(|circuit| circuit.probes);
+    let tries = circuits.as_ref().and_then(Circuits::probes);
     let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
     let facts = Facts {
         desired: tries.map_or(desired.count, |tries| desired.count.min(tries.max(there))),
@@ -341,10 +341,10 @@ fn blocked(agents: &[&Agent]) -> Option<Blocked> {
     Some(Blocked { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
 }
 
-/// That the circuit of the pool's work refuses it any. While that is not known it says what it said, as with tokens.
-fn stopped(pool: &AgentPool, circuit: Option<&Circuit>) -> Option<Blocked> {
-    let Some(circuit) = circuit else { return said(pool, reasons::BREAKER_OPEN) };
-    breaker::in_the_way(circuit, &pool.name_any()).map(|(reason, message)| Blocked { reason, message })
+/// That a circuit refuses the pool any work. While that is not known it says what it said, as with tokens.
+fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<Blocked> {
+    let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
+    breaker::in_the_way(circuits, &Key::of(pool)).map(|(reason, message)| Blocked { reason, message })
 }
 
 /// What the pool says it is blocked by, if it is for this reason.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, WorkGuard};
+use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, ProjectGuard, WorkGuard};
 use crate::api::cluster_budget::BreakerDefaults;
 use crate::api::shared;
 use crate::policy::breaker::{Force, Guard, Mode, Review, Saved, Settings, State};
@@ -74,15 +74,17 @@ macro_rules! numbers {
 #[derive(Clone, Copy)]
 struct Guards<'a> {
     work: Option<&'a WorkGuard>,
+    project: Option<&'a ProjectGuard>,
     commands: Option<&'a CommandsGuard>,
     models: Option<&'a ModelsGuard>,
 }
 
 impl Guards<'_> {
     fn numbers(self, guard: Guard) -> Numbers {
-        let Self { work, commands, models } = self;
+        let Self { work, project, commands, models } = self;
         match guard {
             Guard::Work => Numbers { review: work.and_then(|work| work.review), ..numbers!(work) },
+            Guard::Project => Numbers { review: project.and_then(|project| project.review), ..numbers!(project) },
             Guard::Commands => numbers!(commands),
             Guard::Session => {
                 let session = commands.and_then(|commands| commands.session.as_ref());
@@ -105,12 +107,18 @@ pub struct Written<'a> {
 impl Written<'_> {
     /// From the one that counts less to the one that counts more.
     fn guards(&self) -> impl DoubleEndedIterator<Item = Guards<'_>> {
-        let defaults = self.defaults.map(|BreakerDefaults { work, commands, models }| Guards {
+        let defaults = self.defaults.map(|BreakerDefaults { work, project, commands, models }| Guards {
             work: work.as_ref(),
+            project: project.as_ref(),
             commands: commands.as_ref(),
             models: models.as_ref(),
         });
-        let own = self.own.map(|own| Guards { work: own.work.as_ref(), commands: own.commands.as_ref(), models: own.models.as_ref() });
+        let own = self.own.map(|own| Guards {
+            work: own.work.as_ref(),
+            project: own.project.as_ref(),
+            commands: own.commands.as_ref(),
+            models: own.models.as_ref(),
+        });
         defaults.into_iter().chain(own)
     }
 
@@ -128,8 +136,13 @@ impl Written<'_> {
     /// another, in milliseconds.
     pub fn settings(&self, guard: Guard, operation: u64) -> Settings {
         let mut settings = Settings::of(guard);
+        if guard == Guard::Project {
+            // Where more failures of a pool are borne, as many of a project are.
+            let borne = self.guards().rev().find_map(|guards| guards.work?.failure_threshold);
+            settings.threshold = settings.threshold.max(borne.and_then(|borne| u32::try_from(borne).ok()).unwrap_or(0));
+        }
         self.guards().for_each(|guards| guards.numbers(guard).over(&mut settings));
-        if let Some(BreakerSpec { mode: how, force, approved_epoch, pools: _, work: _, commands: _, models: _ }) = self.own {
+        if let Some(BreakerSpec { mode: how, force, approved_epoch, pools: _, work: _, project: _, commands: _, models: _ }) = self.own {
             settings.mode = mode(*how);
             settings.force = force.map(|force| match force {
                 api::Force::Open => Force::Open,
@@ -192,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_unset_is_as_the_guard_has_it() {
-        for guard in [Guard::Work, Guard::Session, Guard::Commands, Guard::Models] {
+        for guard in [Guard::Work, Guard::Project, Guard::Session, Guard::Commands, Guard::Models] {
             assert_eq!(Written { own: Some(&spec(json!({}))), defaults: None }.settings(guard, 1), Settings::of(guard));
             assert_eq!(Written::default().settings(guard, 1), Settings::of(guard));
         }
@@ -236,6 +249,21 @@ mod tests {
         let codes = spec(json!({"commands": {"failureExitCodes": []}, "models": {"firstTokenSeconds": 1}}));
         let other = Written { own: Some(&codes), ..none };
         assert_eq!((other.failure_exit_codes(), other.first_token()), (vec![], Some(1)), "none is a word, too");
+    }
+
+    #[test]
+    fn a_project_bears_as_many_failures_as_one_of_its_pools_unless_it_is_said() {
+        let of = |own: serde_json::Value, defaults: serde_json::Value| {
+            let (own, defaults) = (spec(own), serde_json::from_value(defaults).expect("defaults"));
+            let project = Written { own: Some(&own), defaults: Some(&defaults) }.settings(Guard::Project, 600_000);
+            (project.threshold, project.window, project.review)
+        };
+        assert_eq!(of(json!({}), json!({})), (3, 300_000, Review::Auto));
+        assert_eq!(of(json!({"work": {"failureThreshold": 1, "review": "Required", "windowSeconds": 9}}), json!({})), (3, 300_000, Review::Auto));
+        assert_eq!(of(json!({"work": {"failureThreshold": 8}}), json!({"work": {"failureThreshold": 9}})).0, 8);
+        assert_eq!(of(json!({}), json!({"work": {"failureThreshold": 9}})).0, 9);
+        let said = json!({"work": {"failureThreshold": 9}, "project": {"failureThreshold": 2, "review": "Required"}});
+        assert_eq!(of(said, json!({"project": {"failureThreshold": 5, "windowSeconds": 60}})), (2, 60_000, Review::Required));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod state;
 mod store;
+mod work;
 mod writes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,6 +17,7 @@ use tokio::sync::{Notify, watch};
 
 pub(super) use self::store::MODELS;
 use self::store::Store;
+pub use self::work::OfPool;
 use super::calls::Calls;
 use super::key::Key;
 use crate::api::Breaker;
@@ -187,8 +189,8 @@ impl Circuits {
         state.tidy();
         let at = state.at();
         for slot in state.circuits.slots() {
-            // One whose pool has another Breaker now goes there.
-            let slot = match slot.key.pool().map(str::to_owned) {
+            // One whose pool, or project, has another Breaker now goes there.
+            let slot = match slot.key.goes_along().then(|| slot.key.pool().unwrap_or_default().to_owned()) {
                 Some(pool) => {
                     let at_home = state.slot(&pool, &slot.key);
                     // It has gone there, or did under a leader before us that could not take it away here.
@@ -220,13 +222,22 @@ impl Circuits {
     /// Whether an operation of an agent of `pool` may begin, which takes `within` at most. What came of it is told with
     /// [`complete`](Self::complete).
     pub async fn admit(&self, pool: &Name, key: &Key, within: Duration) -> Result<Permit, Refused> {
+        self.answered(|| self.ask(pool, key, within), |rejection| rejection.name(key.about())).await
+    }
+
+    /// What is answered once no opening waits to be stored. `name` names who refuses.
+    async fn answered<T>(
+        &self,
+        ask: impl Fn() -> Result<Answer<T>, Refused>,
+        name: impl Fn(&Rejection) -> String,
+    ) -> Result<T, Refused> {
         let mut changes = self.changes();
         let waited = tokio::time::Instant::now() + STORED_WITHIN;
         loop {
-            match self.ask(pool, key, within)? {
+            match ask()? {
                 Answer::Permit(permit) => return Ok(permit),
                 Answer::Rejected(rejection) => {
-                    let words = format!("{}: {rejection}", rejection.name(key.about()));
+                    let words = format!("{}: {rejection}", name(&rejection));
                     return Err(Refused::Open { rejection, words });
                 }
                 Answer::Store => self.0.work.notify_one(),

@@ -10,7 +10,7 @@ use super::{Circuits, Key, Refused};
 use crate::api::Breaker;
 use crate::api::breaker::CircuitState;
 use crate::controller::Key as Name;
-use crate::policy::breaker::{Outcome, Permit, State, Why};
+use crate::policy::breaker::{Guard, Outcome, Permit, State, Why};
 use crate::telemetry::Metrics;
 
 const FAILURE: Outcome = Outcome::Failure { retry_after: None };
@@ -294,4 +294,89 @@ async fn what_the_cluster_says_holds_where_a_breaker_or_none_says_something() {
     let before = *circuits.changes().borrow();
     circuits.set_defaults(defaults);
     assert_eq!(*circuits.changes().borrow(), before, "the same is no news");
+}
+
+/// An attempt of a pool, from its beginning to its end.
+async fn attempt(circuits: &Circuits, of: &str, outcome: Outcome) {
+    let permits = circuits.admit_work(&pool(of), WITHIN).await.expect("it may begin");
+    circuits.complete_work(&pool(of), &permits, outcome, "ItemPastTime");
+}
+
+/// Which circuit refuses a pool an attempt, and in which words.
+async fn refused(circuits: &Circuits, of: &str) -> (Guard, String) {
+    match circuits.admit_work(&pool(of), WITHIN).await {
+        Err(Refused::Open { rejection, words }) => (rejection.guard, words),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The circuits that a Breaker says are open.
+fn said_open(stored: &Breaker) -> Vec<&str> {
+    let circuits = stored.status.iter().flat_map(|status| status.circuits.iter().flatten());
+    circuits.filter(|circuit| circuit.state == CircuitState::Open).map(|circuit| circuit.key.as_str()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_time_outs_over_all_pools_stop_the_project_and_the_next_leader_knows() {
+    let mut stored = vec![breaker("default", 1, json!({})), breaker("strict", 50, json!({"pools": ["q"]}))];
+    let circuits = leader(7, &stored, &["p", "q", "r"]);
+    for of in ["p", "q", "q"] {
+        attempt(&circuits, of, FAILURE).await;
+    }
+    write(&circuits, &mut stored);
+    assert_eq!((said_open(&stored[0]), said_open(&stored[1])), (vec!["work"], vec![]), "no pool has three of its own");
+    for circuits in [circuits, leader(8, &stored, &["p", "q", "r"])] {
+        for of in ["p", "q", "r"] {
+            let (guard, words) = refused(&circuits, of).await;
+            assert!(guard == Guard::Project && words.starts_with("work circuit breaker open for all pools of namespace n: "), "{of}: {words}");
+        }
+        let of_r = circuits.work_of(&pool("r")).expect("it is known");
+        assert!(of_r.refuses() && of_r.own.refuses.is_none());
+        assert_eq!(of_r.project.and_then(|project| project.breaker).as_deref(), Some("default"));
+        circuits.pass(70_000);
+        attempt(&circuits, "r", Outcome::Success).await;
+        attempt(&circuits, "q", Outcome::Success).await;
+        circuits.lock().circuits.check();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_circuit_of_a_project_is_at_home_where_no_pools_are_named() {
+    let circuits = leader(7, &[], &["p", "q"]);
+    for of in ["p", "q", "q"] {
+        attempt(&circuits, of, FAILURE).await;
+    }
+    assert_eq!(refused(&circuits, "p").await.0, Guard::Project, "there is nowhere to store it");
+    let mut stored = vec![breaker("all", 1, json!({"pools": ["p", "q"]})), breaker("default", 50, json!({}))];
+    circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
+    write(&circuits, &mut stored);
+    assert_eq!((said_open(&stored[0]), said_open(&stored[1])), (vec![], vec!["work"]));
+    assert_eq!(refused(&circuits, "p").await.0, Guard::Project);
+    // It counts on while nothing is said of it, also where no Breaker holds for all.
+    let alone = leader(7, &stored[..1], &["p", "q"]);
+    for of in ["p", "q", "p"] {
+        attempt(&alone, of, FAILURE).await;
+        alone.plant(stored[..1].iter().cloned().map(Arc::new).collect(), pools(&["p", "q"]));
+    }
+    assert_eq!(refused(&alone, "q").await.0, Guard::Project);
+    // Nobody has pools any more.
+    alone.plant(Vec::new(), pools(&[]));
+    assert_eq!(alone.all(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_has_a_permit_for_counts_for_the_project_unless_its_pool_is_stopped_itself() {
+    let mut stored = vec![breaker("default", 1, json!({"project": {"failureThreshold": 5}}))];
+    let circuits = leader(7, &stored, &["p", "q"]);
+    for _ in 0..9 {
+        circuits.failed_work(&pool("p"), "ChronicTimeout");
+    }
+    write(&circuits, &mut stored);
+    assert_eq!(said_open(&stored[0]), ["work/p"], "three of nine count");
+    attempt(&circuits, "q", FAILURE).await;
+    circuits.failed_work(&pool("q"), "ChronicTimeout");
+    write(&circuits, &mut stored);
+    assert_eq!((said_open(&stored[0]), refused(&circuits, "q").await.0), (vec!["work", "work/p"], Guard::Project));
+    let last = circuits.work_of(&pool("q")).and_then(|of| of.project?.last_failure);
+    assert_eq!(last.as_deref(), Some("ChronicTimeout"));
 }

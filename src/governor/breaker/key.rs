@@ -19,7 +19,7 @@ pub struct Key {
     pub namespace: String,
     /// What it protects.
     pub guard: Guard,
-    /// Its name in the status of a Breaker: `work/POOL`, `commands`, `models/HOST/CLASS`.
+    /// Its name in the status of a Breaker: `work/POOL`, `work`, `commands`, `models/HOST/CLASS`.
     pub what: String,
 }
 
@@ -27,6 +27,11 @@ impl Key {
     /// The work of a pool.
     pub fn work(namespace: &str, pool: &str) -> Self {
         Self { namespace: namespace.to_owned(), guard: Guard::Work, what: format!("work/{pool}") }
+    }
+
+    /// The work of all pools of a namespace.
+    pub fn project(namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), guard: Guard::Project, what: "work".to_owned() }
     }
 
     /// The commands of all agents of the pools that a Breaker guards.
@@ -50,6 +55,7 @@ impl Key {
     /// The circuit that a status calls so. None: it is of a guard that this version does not know.
     pub fn named(namespace: &str, what: &str) -> Option<Self> {
         let guard = match what.split('/').next() {
+            Some("work") if what == "work" => Guard::Project,
             Some("work") => Guard::Work,
             Some("commands") => Guard::Commands,
             Some("models") => Guard::Models,
@@ -67,7 +73,7 @@ impl Key {
     pub fn provider(&self) -> Option<&str> {
         match self.guard {
             Guard::Models => Some(self.about().split_once('/').map_or("", |(provider, _)| provider)),
-            Guard::Work | Guard::Session | Guard::Commands => None,
+            Guard::Work | Guard::Project | Guard::Session | Guard::Commands => None,
         }
     }
 
@@ -83,7 +89,15 @@ impl Key {
     pub fn pool(&self) -> Option<&str> {
         match self.guard {
             Guard::Work => Some(self.about()),
-            Guard::Session | Guard::Commands | Guard::Models => None,
+            Guard::Project | Guard::Session | Guard::Commands | Guard::Models => None,
+        }
+    }
+
+    /// Whether there is one circuit of this key, whichever Breaker holds: it goes along to another one.
+    pub fn goes_along(&self) -> bool {
+        match self.guard {
+            Guard::Work | Guard::Project => true,
+            Guard::Session | Guard::Commands | Guard::Models => false,
         }
     }
 }
@@ -101,12 +115,13 @@ mod tests {
     #[test]
     fn a_key_is_found_again_by_its_name() {
         let long = "h".repeat(300);
-        for key in [Key::work("n", "p"), Key::commands("n"), Key::models("n", "api.example.com", "large"), Key::models("n", &long, "large")]
-        {
+        let models = [Key::models("n", "api.example.com", "large"), Key::models("n", &long, "large")];
+        for key in [Key::work("n", "p"), Key::project("n"), Key::commands("n")].into_iter().chain(models) {
             assert!(key.what.len() <= LONGEST, "{key}");
             assert_eq!(Key::named("n", &key.what), Some(key));
         }
         assert_ne!(Key::models("n", &long, "large"), Key::models("n", &long, "small"));
+        assert_eq!((Key::project("n").pool(), Key::project("n").about(), Key::project("n").goes_along()), (None, "", true));
         assert_eq!((Key::work("n", "p").pool(), Key::commands("n").pool(), Key::commands("n").about()), (Some("p"), None, ""));
         assert_eq!(Key::named("n", "tomorrow/x"), None);
         let shared = |key: &Key| key.shared().map(|shared| shared.what);

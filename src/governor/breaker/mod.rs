@@ -27,7 +27,7 @@ pub mod standing;
 pub mod status;
 pub mod work;
 
-pub use keeper::{Circuits, Refused};
+pub use keeper::{Circuits, OfPool, Refused};
 pub use key::Key;
 pub use standing::Standing;
 

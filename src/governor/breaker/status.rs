@@ -99,18 +99,24 @@ fn rank(state: CircuitState) -> State {
 }
 
 fn summary(circuits: &[Circuit]) -> Option<CircuitSummary> {
-    let worst = |guard: Guard| {
-        let own = circuits.iter().filter(|circuit| super::Key::named("", &circuit.key).is_some_and(|key| key.guard == guard));
+    let worst = |guards: &[Guard]| {
+        let own = circuits.iter().filter(|circuit| super::Key::named("", &circuit.key).is_some_and(|key| guards.contains(&key.guard)));
         own.map(|circuit| circuit.state).max_by_key(|state| rank(*state))
     };
     let open = circuits.iter().filter(|circuit| circuit.state == CircuitState::Open);
     (!circuits.is_empty()).then(|| CircuitSummary {
-        work: worst(Guard::Work),
-        commands: worst(Guard::Commands),
-        models: worst(Guard::Models),
+        work: worst(&[Guard::Work, Guard::Project]),
+        commands: worst(&[Guard::Commands]),
+        models: worst(&[Guard::Models]),
         opens: circuits.iter().filter_map(|circuit| circuit.opens).max(),
         open_until: open.filter_map(|circuit| circuit.open_until.clone()).max_by_key(|until| until.0),
     })
+}
+
+/// A circuit, for people.
+fn title(key: &str) -> String {
+    let of_project = super::Key::named("", key).is_some_and(|key| key.guard == Guard::Project);
+    if of_project { format!("{key} (all pools of the namespace)") } else { key.to_owned() }
 }
 
 fn list(names: &[String]) -> String {
@@ -160,17 +166,18 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit
     let Some(worst) = open.iter().max_by_key(|circuit| (rank(circuit.state), circuit.epoch)) else {
         return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "all circuits are closed");
     };
+    let title = title(&worst.key);
     let required = views.iter().any(|view| view.what == worst.key && view.review);
     let (reason, mut message) = match worst.state {
         CircuitState::Open if required => {
             let approve = format!("a person has to approve that it is tried again: kubectl spillway breaker approve {}", facts.name);
-            (reasons::REVIEW_REQUIRED, format!("{} is open; {approve}", worst.key))
+            (reasons::REVIEW_REQUIRED, format!("{title} is open; {approve}"))
         }
         CircuitState::Open | CircuitState::Closed => {
             let until = worst.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
-            (reasons::CIRCUIT_OPEN, format!("{} is open{until}", worst.key))
+            (reasons::CIRCUIT_OPEN, format!("{title} is open{until}"))
         }
-        CircuitState::HalfOpen => (reasons::CIRCUIT_HALF_OPEN, format!("it is being tried whether {} works again", worst.key)),
+        CircuitState::HalfOpen => (reasons::CIRCUIT_HALF_OPEN, format!("it is being tried whether {title} works again")),
     };
     if let Some(last) = &worst.last_failure {
         message = format!("{message}; the last failure: {last}");
@@ -222,7 +229,7 @@ pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<News> {
     let was = |what: &str| before.circuits.iter().flatten().find(|circuit| circuit.key == what);
     let moved = now.circuits.iter().flatten().filter_map(|circuit| {
         let before = was(&circuit.key).map_or((CircuitState::Closed, 0), |was| (was.state, was.epoch));
-        let what = &circuit.key;
+        let what = title(&circuit.key);
         match (before, circuit.state) {
             ((state, epoch), CircuitState::Open) if state != CircuitState::Open || epoch != circuit.epoch => {
                 let until = circuit.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
@@ -303,6 +310,17 @@ mod tests {
         assert_eq!((forced("Open").0, forced("Open").1), ("True".into(), "ForcedOpen".into()));
         assert_eq!((forced("Closed").0, forced("Closed").1), ("False".into(), "ForcedClosed".into()));
         assert_eq!(condition(&of(json!({}), &[], &["p"], &[]), "Tripped").1, "CircuitsClosed");
+    }
+
+    #[test]
+    fn the_circuit_of_the_project_is_told_as_what_it_is() {
+        let (closed, open) = (view("work/p", State::Closed, 0), view("work", State::Open, 3));
+        let status = of(json!({}), &[], &["p"], &[closed, open]);
+        let (_, reason, words) = condition(&status, "Tripped");
+        assert!(reason == "CircuitOpen" && words.starts_with("work (all pools of the namespace) is open until"), "{words}");
+        assert_eq!(status.summary.as_ref().and_then(|summary| summary.work), Some(CircuitState::Open));
+        let told = news(&BreakerStatus::default(), &status);
+        assert!(told[0].note.starts_with("work (all pools of the namespace) is open"), "{told:?}");
     }
 
     #[test]

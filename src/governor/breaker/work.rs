@@ -1,4 +1,5 @@
-//! The guard of work: a pool whose attempts run out of time is given no items, and makes no agents, for a while.
+//! The guards of work: a pool whose attempts run out of time is given no items, and makes no agents, for a while; and so are all
+//! pools of a namespace whose attempts together do.
 //!
 //! A claim asks for a permit; the end of the attempt gives it back. Permits are memory: of an attempt that an earlier leader gave
 //! out only a failure counts. What must not happen: that those who wait are called again and again for what they cannot get.
@@ -7,13 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Key, Standing};
+use super::{OfPool, Standing};
 use crate::api::WorkItem;
 use crate::api::conditions::reasons;
 use crate::cluster::clock::BootTime;
 use crate::controller::{Context, Key as Name};
-use crate::policy::breaker::work::{Ended, outcome};
-use crate::policy::breaker::{Outcome, Permit, State, Why};
+use crate::policy::breaker::work::{Ended, Permits, outcome};
+use crate::policy::breaker::{Guard, Outcome, Rejection, State, Why};
 use crate::policy::work::book::Entry;
 use crate::policy::work::item::Record;
 
@@ -24,7 +25,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Attempt {
     pool: Name,
-    permit: Permit,
+    permits: Permits,
     /// Since when nobody holds its item.
     over: Option<BootTime>,
 }
@@ -35,17 +36,17 @@ pub struct Attempts(Mutex<HashMap<(String, i64), Attempt>>);
 
 impl Attempts {
     /// An attempt begins.
-    pub fn began(&self, item: &str, epoch: i64, pool: Name, permit: Permit) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((item.to_owned(), epoch), Attempt { pool, permit, over: None });
+    pub fn began(&self, item: &str, epoch: i64, pool: Name, permits: Permits) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((item.to_owned(), epoch), Attempt { pool, permits, over: None });
     }
 
-    fn ended(&self, item: &str, epoch: i64) -> Option<(Name, Permit)> {
+    fn ended(&self, item: &str, epoch: i64) -> Option<(Name, Permits)> {
         let attempt = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(item.to_owned(), epoch))?;
-        Some((attempt.pool, attempt.permit))
+        Some((attempt.pool, attempt.permits))
     }
 
     /// Takes those off that are over, and of which nobody told in time how they ended.
-    fn forgotten(&self, goes_on: impl Fn(&(String, i64)) -> bool) -> Vec<(Name, Permit)> {
+    fn forgotten(&self, goes_on: impl Fn(&(String, i64)) -> bool) -> Vec<(Name, Permits)> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = |lease: &(String, i64), attempt: &mut Attempt| {
             if goes_on(lease) {
@@ -54,7 +55,7 @@ impl Attempts {
             }
             attempt.over.get_or_insert_with(BootTime::now).elapsed() >= TOLD_WITHIN
         };
-        all.extract_if(over).map(|(_, attempt)| (attempt.pool, attempt.permit)).collect()
+        all.extract_if(over).map(|(_, attempt)| (attempt.pool, attempt.permits)).collect()
     }
 }
 
@@ -77,7 +78,7 @@ pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record,
     let reason = if ended.spent { "BudgetExceeded" } else { reason };
     let why = format!("{reason}: WorkItem/{item} under {}", holder.agent);
     match context.attempts.ended(&entry.uid, entry.record.epoch) {
-        Some((pool, permit)) => context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, outcome, &why),
+        Some((pool, permits)) => context.circuits.complete_work(&pool, &permits, outcome, &why),
         None => {
             let agent = context.stores.agent(&Name { namespace: namespace.to_owned(), name: holder.agent.clone() });
             let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone());
@@ -90,21 +91,29 @@ pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record,
 
 /// Something of a pool's work failed for which nobody has a permit, such as one time-out after another of an agent.
 pub fn failed(context: &Context, pool: &Name, why: &str) {
-    context.circuits.failed(pool, &Key::work(&pool.namespace, &pool.name), why);
+    context.circuits.failed_work(pool, why);
 }
 
-/// How the circuit of a pool's work stands. None: it is not known yet.
-pub fn standing(context: &Context, pool: &Name) -> Option<Standing> {
-    context.circuits.state(pool, &Key::work(&pool.namespace, &pool.name))
+/// How the circuits of a pool's work stand. None: it is not known yet.
+pub fn standing(context: &Context, pool: &Name) -> Option<OfPool> {
+    context.circuits.work_of(pool)
 }
 
-/// Why a pool is given no work and makes no agents, if that is so: as one word and as a sentence. While it is being tried whether
-/// its work succeeds again nothing is in its way.
-pub fn in_the_way(standing: &Standing, pool: &str) -> Option<(&'static str, String)> {
-    let rejection = standing.refuses?;
+/// Why a pool is given no work and makes no agents, if that is so: as one word and as a sentence for each circuit that refuses, its own
+/// first. While it is being tried whether work succeeds again nothing is in its way.
+pub fn in_the_way(standing: &OfPool, pool: &Name) -> Option<(&'static str, String)> {
+    let OfPool { own, project } = standing;
+    let all = [Some(own), project.as_ref()].into_iter().flatten();
+    let words: Vec<String> = all.filter_map(|circuit| words(circuit, circuit.refuses?, pool)).collect();
+    (!words.is_empty()).then(|| (reasons::BREAKER_OPEN, words.join(". And: ")))
+}
+
+fn words(standing: &Standing, rejection: Rejection, pool: &Name) -> Option<String> {
     let breaker = standing.breaker.as_deref();
-    let by = breaker.map_or_else(|| "no Breaker: the defaults hold".to_owned(), |name| format!("Breaker/{name}"));
-    let name = rejection.name(pool);
+    let of_project = rejection.guard == Guard::Project;
+    let without = if of_project { "no Breaker without spec.pools: the defaults hold" } else { "no Breaker: the defaults hold" };
+    let by = breaker.map_or_else(|| without.to_owned(), |name| format!("Breaker/{name}"));
+    let name = rejection.name(if of_project { &pool.namespace } else { &pool.name });
     let last = standing.last_failure.as_ref().map_or_else(String::new, |last| format!("; the last failure: {last}"));
     let then = match rejection.why {
         Why::Probing => return None,
@@ -121,11 +130,14 @@ pub fn in_the_way(standing: &Standing, pool: &str) -> Option<(&'static str, Stri
             format!("it is tried again{until}{last}")
         }
     };
-    Some((reasons::BREAKER_OPEN, format!("{name} ({by}); {then}")))
+    Some(format!("{name} ({by}); {then}"))
 }
 
-/// How each pool's circuit stood at the last look.
-pub type Known = HashMap<Name, (State, u64, bool, bool)>;
+/// Of a circuit what may change what is said of it.
+type Stands = (State, u64, bool, bool);
+
+/// How each pool's circuits stood at the last look: its own, and its project's where that holds for it.
+pub type Known = HashMap<Name, (Stands, Option<Stands>)>;
 
 /// Looks at all pools: wakes those for whom something has changed, and holds work back from those whose circuit refuses.
 pub fn look(context: &Context, known: &mut Known) {
@@ -135,12 +147,13 @@ pub fn look(context: &Context, known: &mut Known) {
         let Ok(pool) = &stored.0 else { continue };
         let name = Name::of(pool);
         let Some(standing) = standing(context, &name) else { return };
-        let stands = (standing.state, standing.epoch, standing.refuses.is_some(), standing.review);
+        let of = |one: &Standing| (one.state, one.epoch, one.refuses.is_some(), one.review);
+        let stands = (of(&standing.own), standing.project.as_ref().map(of));
         // Also the first time: a leader before us may have said something else.
         if known.get(&name) != Some(&stands) {
             context.wake.pool(&name.namespace, &name.name);
         }
-        if standing.refuses.is_some() {
+        if standing.refuses() {
             stopped.entry(name.namespace.clone()).or_default().insert(name.name.clone());
         }
         now.insert(name, stands);
@@ -157,22 +170,22 @@ pub fn look(context: &Context, known: &mut Known) {
 /// Of an item that was deleted nobody will tell how its attempt ended.
 pub fn tidy(context: &Context) {
     let leases = context.desk.leases();
-    for (pool, permit) in context.attempts.forgotten(|lease| leases.contains(lease)) {
-        context.circuits.complete(&Key::work(&pool.namespace, &pool.name), &permit, Outcome::Neutral, "");
+    for (pool, permits) in context.attempts.forgotten(|lease| leases.contains(lease)) {
+        context.circuits.complete_work(&pool, &permits, Outcome::Neutral, "");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::breaker::{Guard, Rejection};
 
-    fn standing(why: Option<Why>, review: bool) -> Standing {
+    fn standing(guard: Guard, why: Option<Why>, review: bool) -> Standing {
+        let (what, breaker) = if guard == Guard::Project { ("work", "default") } else { ("work/drones", "strict") };
         Standing {
-            what: "work/drones".into(),
-            breaker: Some("strict".into()),
+            what: what.into(),
+            breaker: Some(breaker.into()),
             state: State::Open,
-            refuses: why.map(|why| Rejection { guard: Guard::Work, why, retry_after: 1000 }),
+            refuses: why.map(|why| Rejection { guard, why, retry_after: 1000 }),
             epoch: 3,
             opens: 1,
             until: jiff::Timestamp::from_second(1_767_225_725).ok(),
@@ -182,9 +195,15 @@ mod tests {
         }
     }
 
+    fn said(own: Option<Why>, project: Option<Why>, review: bool) -> Option<String> {
+        let pool = Name { namespace: "team".into(), name: "drones".into() };
+        let (own, project) = (standing(Guard::Work, own, review), standing(Guard::Project, project, review));
+        in_the_way(&OfPool { own, project: Some(project) }, &pool).map(|(_, words)| words)
+    }
+
     #[test]
     fn who_is_stopped_is_told_by_which_breaker_and_what_ends_it() {
-        let words = |why, review| in_the_way(&standing(Some(why), review), "drones").map(|(_, words)| words);
+        let words = |why, review| said(Some(why), None, review);
         let open = words(Why::Open, false).expect("it is in the way");
         assert!(
             open.contains("work circuit breaker open for drones (Breaker/strict); it is tried again at 2026-01-01T00:02:05Z"),
@@ -196,6 +215,18 @@ mod tests {
         assert_eq!(review, words(Why::Review, true), "that time passes changes no word");
         assert!(words(Why::Forced, false).is_some_and(|words| words.contains("breaker auto strict")));
         assert_eq!(words(Why::Probing, false), None, "it is being tried");
-        assert_eq!(in_the_way(&standing(None, false), "drones"), None);
+        assert_eq!(said(None, None, false), None);
+    }
+
+    #[test]
+    fn it_is_said_which_of_the_two_circuits_binds() {
+        let project = said(None, Some(Why::Open), false).expect("it is in the way");
+        let name = "work circuit breaker open for all pools of namespace team (Breaker/default); it is tried again at";
+        assert!(project.starts_with(name), "{project}");
+        let both = said(Some(Why::Open), Some(Why::Forced), false).expect("it is in the way");
+        let (first, second) = both.split_once(". And: ").expect("both are told");
+        assert!(first.starts_with("work circuit breaker open for drones (Breaker/strict)"), "its own first: {both}");
+        assert!(second.contains("namespace team (Breaker/default)") && second.contains("breaker auto default"), "{both}");
+        assert!(said(Some(Why::Probing), Some(Why::Open), false).is_some_and(|words| words.contains("namespace team")));
     }
 }

@@ -21,11 +21,12 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
 use crate::controller::agent::held_by_supervisor;
 use crate::controller::{Context, Key};
-use crate::governor::breaker::{Key as CircuitKey, Refused, work as attempt};
+use crate::governor::breaker::{Refused, work as attempt};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::caller::Caller;
 use crate::governor::preflight;
-use crate::policy::breaker::{Outcome, Permit};
+use crate::policy::breaker::Outcome;
+use crate::policy::breaker::work::Permits;
 use crate::policy::hub::Signal;
 use crate::policy::preflight::Verdict;
 use crate::policy::work::book::{Entry, Taker};
@@ -112,7 +113,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || room.is_retired(&caller.uid) {
                 return Picked::Nothing;
             }
-            if circuit.refuses.is_some() {
+            if circuit.refuses() {
                 room.stopped(&of_pool.name);
                 room.waits(&caller.uid, labels.clone(), taking.clone());
                 return Picked::Nothing;
@@ -169,9 +170,8 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         let key = Key { namespace: namespace.clone(), name };
         let mut writing = Writing { context, key: &key, back: Some((&entry, &next)), probe: None };
         let within = context.desk.with(namespace, |room| room.book.policy(&entry)).attempt_timeout;
-        let circuit = CircuitKey::work(namespace, &of_pool.name);
-        match context.circuits.admit(&of_pool, &circuit, within).await {
-            Ok(permit) => writing.probe = Some((circuit, permit)),
+        match context.circuits.admit_work(&of_pool, within).await {
+            Ok(permits) => writing.probe = Some((of_pool.clone(), permits)),
             Err(Refused::Open { .. }) => {
                 context.desk.with(namespace, |room| {
                     room.stopped(&of_pool.name);
@@ -190,8 +190,8 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         }
         match result {
             Ok(stored) => {
-                if let Some((_, permit)) = writing.probe.take() {
-                    context.attempts.began(&entry.uid, next.epoch, of_pool.clone(), permit);
+                if let Some((pool, permits)) = writing.probe.take() {
+                    context.attempts.began(&entry.uid, next.epoch, pool, permits);
                 }
                 drop(writing);
                 context.leadership.check().map_err(|error| unavailable(context, &error))?;
@@ -230,8 +230,8 @@ pub(super) struct Writing<'a> {
     pub(super) key: &'a Key,
     /// A claim that is not known to be written: what is given back.
     pub(super) back: Option<(&'a Entry, &'a Record)>,
-    /// What the circuit of its pool's work gave for it, and nothing came of.
-    pub(super) probe: Option<(CircuitKey, Permit)>,
+    /// What the circuits of its pool's work gave for it, and nothing came of.
+    pub(super) probe: Option<(Key, Permits)>,
 }
 
 impl Drop for Writing<'_> {
@@ -239,8 +239,8 @@ impl Drop for Writing<'_> {
         if let Some((entry, next)) = self.back {
             give_back(self.context, self.key, entry, next);
         }
-        if let Some((circuit, permit)) = &self.probe {
-            self.context.circuits.complete(circuit, permit, Outcome::Neutral, "");
+        if let Some((pool, permits)) = &self.probe {
+            self.context.circuits.complete_work(pool, permits, Outcome::Neutral, "");
         }
         self.context.desk.written(&self.key.namespace, &self.key.name);
         self.context.desk.look(&self.key.namespace, &self.key.name);

@@ -1,6 +1,6 @@
 //! Breakers: what keeps failing is stopped for a while, then tried with probes, then let pass again.
 //!
-//! One machine, four guards ([`Guard`]). Whoever wants to act asks [`admit`](Circuit::admit) for a permit, of one circuit or
+//! One machine, five guards ([`Guard`]). Whoever wants to act asks [`admit`](Circuit::admit) for a permit, of one circuit or
 //! of [several at once](scopes), and gives it back with what came of it. A result under an earlier epoch, of another owner, or
 //! told before changes nothing; a probe that says nothing in its time has failed, so that time alone leads to a permit.
 //!
@@ -20,7 +20,7 @@
 //! | [`callers`] | whose calls failed, and who else calls |
 //! | [`choice`] | which of several sets of guards holds for a pool |
 //! | [`commands`] | which ends of a command are failures |
-//! | [`work`] | which ends of an attempt at an item are |
+//! | [`work`] | which ends of an attempt at an item are, and whether one may begin |
 //! | [`refusal`] | how a refusal is said |
 
 pub mod callers;

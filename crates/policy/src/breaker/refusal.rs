@@ -41,12 +41,13 @@ impl Why {
 }
 
 impl Rejection {
-    /// Names the breaker. `about` is what the circuit is one of many for: a pool, a provider and its class of models.
+    /// Names the breaker. `about` is what the circuit is one of many for: a pool, a namespace, a provider and its class of models.
     pub fn name(&self, about: &str) -> String {
         match self.guard {
             Guard::Session => "bash circuit breaker open for session".to_owned(),
             Guard::Commands => "bash circuit breaker open globally".to_owned(),
             Guard::Work => format!("work circuit breaker open for {about}"),
+            Guard::Project => format!("work circuit breaker open for all pools of namespace {about}"),
             Guard::Models => format!("model circuit breaker open for {about}"),
         }
     }
@@ -82,6 +83,11 @@ mod tests {
                 Guard::Work,
                 Why::Review,
                 "work circuit breaker open for drones: a person has to approve that it is tried again; do not retry",
+            ),
+            (
+                Guard::Project,
+                Why::Open,
+                "work circuit breaker open for all pools of namespace drones: too much failed; do not retry within 30 s",
             ),
         ];
         for (guard, why, expected) in cases {

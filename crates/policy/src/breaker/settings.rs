@@ -1,4 +1,4 @@
-//! What a circuit protects, and how it behaves: the defaults of the four guards.
+//! What a circuit protects, and how it behaves: the defaults of the guards.
 
 pub use crate::budget::Mode;
 
@@ -8,8 +8,10 @@ pub const DAY: u64 = 86_400_000;
 /// What a circuit protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Guard {
-    /// A pool and its project, from runaway retries.
+    /// A pool, from runaway retries.
     Work,
+    /// All pools of a namespace together, from runaway retries.
+    Project,
     /// One agent's pod, from its hanging commands.
     Session,
     /// The nodes, from the hanging commands of a whole namespace.
@@ -73,6 +75,7 @@ impl Guard {
     pub fn label(self) -> &'static str {
         match self {
             Self::Work => "work",
+            Self::Project => "project",
             Self::Session => "commands_session",
             Self::Commands => "commands",
             Self::Models => "models",
@@ -83,7 +86,7 @@ impl Guard {
     fn in_turn(self) -> bool {
         match self {
             Self::Work | Self::Session => true,
-            Self::Commands | Self::Models => false,
+            Self::Project | Self::Commands | Self::Models => false,
         }
     }
 }
@@ -92,7 +95,7 @@ impl Settings {
     /// The defaults of a guard.
     pub fn of(guard: Guard) -> Self {
         let (threshold, window, open, successes) = match guard {
-            Guard::Work => (3, 300, 60, 1),
+            Guard::Work | Guard::Project => (3, 300, 60, 1),
             Guard::Session => (10, 120, 30, 2),
             Guard::Commands => (50, 120, 30, 2),
             Guard::Models => (5, 60, 60, 1),
@@ -144,6 +147,7 @@ mod tests {
     fn defaults_are_those_of_the_guards() {
         let cases = [
             (Guard::Work, 3, 300, 60, 1),
+            (Guard::Project, 3, 300, 60, 1),
             (Guard::Session, 10, 120, 30, 2),
             (Guard::Commands, 50, 120, 30, 2),
             (Guard::Models, 5, 60, 60, 1),
@@ -164,5 +168,6 @@ mod tests {
         assert_eq!(window(Guard::Session, 5_000), 120_000, "never shorter than it was set");
         assert_eq!(window(Guard::Commands, 120_000), 120_000);
         assert_eq!(window(Guard::Models, 600_000), 60_000);
+        assert_eq!(window(Guard::Project, 600_000), 300_000, "pools fail beside each other");
     }
 }

@@ -1,7 +1,16 @@
-//! Which ends of an attempt at an item are failures, for the circuit of a pool's work: those that took the whole time they may
-//! take, or all the tokens, and came to nothing. An agent that says that its task failed has worked.
+//! The two circuits of work: that of a pool, and that of its project, which all pools of a namespace share. Which ends of an attempt
+//! at an item are failures, and whether an attempt may begin.
+//!
+//! A failure is an end that took the whole time it may take, or all the tokens, and came to nothing. An agent that says that its
+//! task failed has worked.
+//!
+//! What always holds: an attempt has the permits of both circuits or none. A pool whose own circuit is not closed says nothing of the
+//! project: it neither takes the project's probe nor counts there. So one pool that goes on failing stops the others once, and is
+//! stopped alone from then on.
 
-use super::circuit::Outcome;
+use super::circuit::{Answer, At, Circuit, Look, Outcome, Permit};
+use super::saved::State;
+use super::settings::{Force, Mode, Settings};
 use crate::work::item::Verb;
 
 /// How an attempt ended.
@@ -15,7 +24,7 @@ pub struct Ended {
     pub progressed: bool,
 }
 
-/// What it is for the circuit.
+/// What it is for the circuits.
 pub fn outcome(ended: Ended) -> Outcome {
     match ended.verb {
         Verb::Complete => Outcome::Success,
@@ -25,22 +34,54 @@ pub fn outcome(ended: Ended) -> Outcome {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The permits of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permits {
+    /// Of its pool's circuit.
+    pub pool: Permit,
+    /// Of its project's. None: how it ends says nothing of the project.
+    pub project: Option<Permit>,
+}
 
-    #[test]
-    fn only_what_came_to_nothing_fails() {
-        const FAILURE: Outcome = Outcome::Failure { retry_after: None };
-        let ended = |verb, spent, progressed| outcome(Ended { verb, spent, progressed });
-        for verb in Verb::ALL {
-            let expected = match verb {
-                Verb::Complete => (Outcome::Success, Outcome::Success, Outcome::Success),
-                Verb::Stalled => (FAILURE, FAILURE, FAILURE),
-                Verb::Fail | Verb::Release | Verb::LeaseExpired => (Outcome::Neutral, FAILURE, Outcome::Neutral),
-                Verb::CancelDone => (Outcome::Neutral, Outcome::Neutral, Outcome::Neutral),
-            };
-            assert_eq!((ended(verb, false, false), ended(verb, true, false), ended(verb, true, true)), expected, "{verb:?}");
+/// Whether the circuit of the project holds for a pool whose own circuit has these settings. Who has a pool's circuit only observed, or
+/// held closed, wants its work to go on whatever fails.
+pub fn is_bound(own: &Settings) -> bool {
+    own.mode == Mode::Enforce && own.force != Some(Force::Closed)
+}
+
+/// Whether what becomes of a pool's work counts for its project.
+pub fn speaks_for_project(pool: &Circuit) -> bool {
+    is_bound(pool.settings()) && pool.state() == State::Closed
+}
+
+/// Asks the circuits of a pool and of its project for an attempt that takes `within` milliseconds at most. Where both refuse, the pool's
+/// is named.
+pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: At, within: u64) -> Answer<Permits> {
+    if let Some(answer) = stopped_by(pool, at) {
+        return answer;
+    }
+    if is_bound(pool.settings())
+        && let Some(answer) = stopped_by(project, at)
+    {
+        return answer;
+    }
+    let speaks = speaks_for_project(pool);
+    let pool = pool.take(at.now, within);
+    Answer::Permit(Permits { pool, project: speaks.then(|| project.take(at.now, within)) })
+}
+
+/// The answer of a circuit that gives no permit.
+fn stopped_by(circuit: &mut Circuit, at: At) -> Option<Answer<Permits>> {
+    match circuit.look(at) {
+        Look::Pass => None,
+        Look::Store => Some(Answer::Store),
+        Look::Reject(rejection) => {
+            circuit.refused();
+            Some(Answer::Rejected(rejection))
         }
     }
 }
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;

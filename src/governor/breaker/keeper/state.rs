@@ -30,7 +30,7 @@ impl State {
         jiff::Timestamp::now().as_millisecond().saturating_add(i64::try_from(self.skew).unwrap_or(0))
     }
 
-    /// The Breaker that holds for a pool.
+    /// The Breaker that holds for a pool; without a name, for all of them together.
     pub fn home_of(&self, namespace: &str, pool: &str) -> Option<String> {
         let first = Name { namespace: namespace.to_owned(), name: String::new() };
         let homes = self.homes.range(first..).take_while(|(name, _)| name.namespace == namespace);
@@ -89,14 +89,16 @@ impl State {
 
     /// Where a circuit is that an agent of `pool` asks; it is made, or comes along from the Breaker that held before.
     pub(super) fn slot(&mut self, pool: &str, key: &Key) -> Slot {
+        // No Breaker that names pools says anything of the project.
+        let pool = if key.guard == Guard::Project { "" } else { pool };
         let slot = Slot { key: self.placed(key), home: self.home_of(&key.namespace, pool) };
         if self.circuits.contains(&slot) {
             return slot;
         }
-        // A pool has one circuit of work, whichever Breaker holds for it.
+        // A pool, and a project, has one circuit of work, whichever Breaker holds for it.
         let key = &slot.key;
         let others = self.circuits.homes(key).into_iter().map(|home| Slot { key: key.clone(), home });
-        let before = others.into_iter().find(|other| key.pool().is_some() || self.home(other).is_none());
+        let before = others.into_iter().find(|other| key.goes_along() || self.home(other).is_none());
         let kept = match before.and_then(|before| Some((self.circuits.remove(&before)?, before))) {
             Some((mut kept, before)) => {
                 self.dirty.extend(name_of(&before));
@@ -233,6 +235,7 @@ impl State {
             let Some(kept) = self.circuits.get_mut(&slot) else { continue };
             let stays = match slot.key.pool() {
                 Some(pool) => self.pools.contains_key(&Name { namespace: slot.key.namespace.clone(), name: pool.to_owned() }),
+                None if slot.key.guard == Guard::Project => namespaces.contains(&slot.key.namespace),
                 // Agents name models: one that nobody calls, and that did not open lately, is not kept.
                 None if slot.key.guard == Guard::Models && kept.circuit.is_idle(at.now) => {
                     kept.circuit.epoch() > 0 && at.now.saturating_sub(kept.moved) < kept.circuit.settings().max_open

@@ -74,6 +74,31 @@ impl Store {
         Some(kept)
     }
 
+    /// Two circuits at once. None: one of them is not there.
+    pub fn get_both_mut(&mut self, one: &Slot, other: &Slot) -> Option<(&mut Kept, &mut Kept)> {
+        #[cfg(test)]
+        {
+            self.looked += 2;
+        }
+        let with_epoch = |kept: &mut Kept, epoch| kept.circuit.beside(epoch);
+        if one == other {
+            return None;
+        }
+        if place(one) == place(other) {
+            let group = self.groups.get_mut(&place(one))?;
+            let [Some(first), Some(second)] = group.circuits.get_disjoint_mut([&one.key, &other.key]) else { return None };
+            with_epoch(first, group.epoch);
+            with_epoch(second, group.epoch);
+            return Some((first, second));
+        }
+        let [Some(first), Some(second)] = self.groups.get_disjoint_mut([&place(one), &place(other)]) else { return None };
+        let epochs = (first.epoch, second.epoch);
+        let (first, second) = (first.circuits.get_mut(&one.key)?, second.circuits.get_mut(&other.key)?);
+        with_epoch(first, epochs.0);
+        with_epoch(second, epochs.1);
+        Some((first, second))
+    }
+
     /// Whether there is one.
     pub fn contains(&self, slot: &Slot) -> bool {
         self.homes.get(&slot.key).is_some_and(|homes| homes.contains(&slot.home))
