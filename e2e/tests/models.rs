@@ -89,6 +89,8 @@ async fn what_is_spent_is_refused_in_words_that_say_what_to_raise() {
     })
     .await;
     assert_eq!(refused.headers.get("x-should-retry").map(|value| value.as_bytes()), Some(&b"false"[..]), "{refused:?}");
+    // For the sidecar, also of a refusal.
+    assert!(refused.headers.contains_key("spillway-conversation"), "{refused:?}");
     let text = String::from_utf8_lossy(&refused.body).into_owned();
     for word in ["Budget/default", "hourly", "spec.tokens.limits"] {
         assert!(text.contains(word), "{word:?} is not said: {text}");

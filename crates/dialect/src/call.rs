@@ -9,7 +9,7 @@ use spillway_wire::{Code, Refusal};
 use crate::media::Found;
 use crate::route::{Kind, MODEL_LENGTH, Route};
 use crate::strict::{self, Node, Path};
-use crate::{anthropic, chat, fields, gemini, responses};
+use crate::{anthropic, chat, conversation, fields, gemini, responses};
 
 /// Why a body is not passed: for a 400 in its dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +107,7 @@ pub struct Call {
     asked: Asked,
     facts: Facts,
     charges: Vec<fields::Charge>,
+    conversation: Option<u64>,
     body: Vec<u8>,
 }
 
@@ -146,8 +147,9 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
         // Kept unless it is told otherwise: who says so asks for nothing more.
         Dialect::OpenAIResponses => fields::Charge::of(&node, false),
     };
+    let conversation = conversation::of(dialect, &node);
     drop(node);
-    Ok(Call { dialect, kind: route.kind, asked, facts, charges, body })
+    Ok(Call { dialect, kind: route.kind, asked, facts, charges, conversation, body })
 }
 
 fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
@@ -157,7 +159,7 @@ fn bodiless(route: &Route, body: &[u8]) -> Result<Call, Fault> {
     // Of several dialects: any of them, for nothing of the call depends on it.
     let dialect = route.dialect.unwrap_or(Dialect::OpenAIChat);
     let asked = Asked { model: route.model.clone().unwrap_or_default(), ..Asked::default() };
-    Ok(Call { dialect, kind: route.kind, asked, facts: Facts::default(), charges: Vec::new(), body: Vec::new() })
+    Ok(Call { dialect, kind: route.kind, asked, facts: Facts::default(), charges: Vec::new(), conversation: None, body: Vec::new() })
 }
 
 /// JSON, in UTF-8, as it stands.
@@ -261,6 +263,11 @@ impl Call {
     /// The model; empty for a list of models.
     pub fn model(&self) -> &str {
         &self.asked.model
+    }
+
+    /// The conversation that it goes on with, as a number that all calls of it have; none: that cannot be told.
+    pub fn conversation(&self) -> Option<u64> {
+        self.conversation
     }
 
     /// Whether the answer is asked for as a stream.

@@ -8,6 +8,7 @@
 //! | `call` | a call: its facts, and the body that is sent on |
 //! | `fields` | what is refused beside the conversation, and what costs more than its tokens say |
 //! | `media` | what is no text, by a table of upper bounds |
+//! | `conversation` | which calls go on with one conversation |
 //! | `anthropic`, `chat`, `responses`, `gemini` | the fields of each dialect, in calls and in answers |
 //! | `sse`, `pieces` | events and JSON objects of an answer, at whatever places it is cut |
 //! | `scan` | what stands at a few places of such an object, as it passes |
@@ -40,6 +41,7 @@
 mod anthropic;
 mod call;
 mod chat;
+mod conversation;
 mod fields;
 mod gemini;
 mod media;

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::supervised::{FakeLink, Supervised, state_of};
 use common::{BINARY, FakeGateway, Folder, Line, start_link, text, until};
@@ -458,4 +459,28 @@ fn a_command_that_nobody_times_is_ended_and_what_was_there_before_lives() {
     assert!(slept("3001"), "the helper lives");
     let notices = until("the program is told", || fs::read_to_string(folder.path("data/notices.jsonl")).ok().filter(|all| !all.is_empty()));
     assert!(notices.contains("CommandHung"), "{notices}");
+}
+
+#[test]
+fn a_command_hangs_although_another_conversation_of_its_program_calls_on() {
+    let folder = Folder::new();
+    let program = "echo ready; until [ -e go ]; do sleep 0.05; done; echo begins; sh -c 'sleep 3004; exit 1'; echo went on; wait";
+    fs::write(folder.path("program.sh"), program).expect("written");
+    let launcher = format!("cd {}; sh program.sh; exit 0", folder.path("").display());
+    let (agent, mut line, _link) =
+        started(&folder, &[], &["sh", "-c", &launcher], json!({"commands": {"timeoutSeconds": 1, "maxTimeoutSeconds": 1}}));
+    agent.wait_output("ready");
+    until_program(&mut line, "running");
+    let millis = || spillway_pod::clock::BootTime::now().millis();
+    let now = millis();
+    let asked = json!({"first": now, "begun": now, "ended": now + 1});
+    fs::write(folder.path("go"), "").expect("written");
+    agent.wait_output("begins");
+    // The other one calls after it, and its answer comes for as long as the test runs.
+    std::thread::sleep(Duration::from_millis(200));
+    let later = millis();
+    let called = json!({"begun": later, "seen": later + 3_600_000, "conversations": [asked, {"first": now, "begun": later}]});
+    line.say(&json!({"activity": {"action": null, "called": called}}));
+    line.until("commandHung");
+    agent.wait_output("went on");
 }

@@ -435,7 +435,7 @@ fn a_call_of_a_model_is_carried_as_it_comes() {
     supervisor.until("activity");
     parts.send("data: one\n\n".into()).expect("sent");
     let head = until_says(&mut stream, "data: one");
-    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.starts_with("HTTP/1.1 200 ") && !head.contains("spillway-"), "{head}");
     let call = gateway.wait("/models/", 0, |_| true);
     assert_eq!((call.path.as_str(), call.token.as_str()), ("/models/claude/v1/messages?beta=true", "token-1"));
     assert_eq!((call.item.as_deref(), call.shown, &call.body), (Some("u-1/1"), None, &json!({"model": "m"})));
@@ -444,6 +444,10 @@ fn a_call_of_a_model_is_carried_as_it_comes() {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).expect("the rest");
     assert!(rest.contains("data: two"), "{rest}");
+    // The supervisor is told which conversation it was of, and that its answer has ended.
+    let called = std::iter::from_fn(|| Some(supervisor.until("activity")["called"].clone()));
+    let ended = called.into_iter().find(|called| called["conversations"][0]["ended"].is_u64()).expect("it is told");
+    assert!(ended["unknown"].is_null() && ended["conversations"][0]["begun"] == ended["begun"], "{ended}");
 
     // The client goes: so does the call.
     let parts = gateway.stream();

@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn what_we_say_to_each_other_is_never_taken_from_a_client() {
         use crate::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH};
-        for name in [CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH, crate::meter::ITEM] {
+        for name in [CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY, OWNER_EPOCH, crate::meter::ITEM, crate::meter::CONVERSATION] {
             assert!(stays(name), "{name}");
         }
     }

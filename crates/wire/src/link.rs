@@ -86,9 +86,9 @@ pub enum Order {
     Activity {
         /// What it says it does, if it said that.
         action: Option<String>,
-        /// The last call of a model, if there was one.
+        /// The calls of models, if there were any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        called: Option<ModelCall>,
+        called: Option<ModelCalls>,
     },
     /// Run the program for this item. Said again on each connection until the supervisor reports that it holds it.
     Item(Box<Assignment>),
@@ -98,14 +98,33 @@ pub enum Order {
     Settled(Held),
 }
 
-/// A call of a model. Times are milliseconds since boot: both programs of a pod run on one kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Calls of models. Times are milliseconds since boot: both programs of a pod run on one kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ModelCall {
+pub struct ModelCalls {
     /// When the last one began.
     pub begun: u64,
     /// When something of one was last seen.
     pub seen: u64,
+    /// The conversations that calls go on with, as far as they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conversations: Vec<Conversation>,
+    /// When the last call began of which it is not known, or not known yet, which conversation it goes on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<u64>,
+}
+
+/// A conversation with a model, by its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Conversation {
+    /// When its first call began that is remembered.
+    pub first: u64,
+    /// When its last call began.
+    pub begun: u64,
+    /// When the answer to that ended; none: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
 }
 
 /// What the program may ask.

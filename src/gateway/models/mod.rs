@@ -45,7 +45,7 @@ use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
 use crate::serve::bodies::{Bodies, Sizes};
 use crate::serve::turns::{Bounds, Full, Turns};
-use crate::wire::meter::{Dialect, ITEM, Target, Way};
+use crate::wire::meter::{CONVERSATION, Dialect, ITEM, Target, Way};
 use crate::wire::work::Held as Lease;
 use crate::wire::{Code, Refusal};
 
@@ -175,6 +175,8 @@ struct Tongue {
     stream: bool,
     /// What becomes of it is counted by whoever forwards it.
     forwarded: bool,
+    /// The conversation that the call goes on with.
+    conversation: Option<u64>,
 }
 
 impl Tongue {
@@ -198,8 +200,8 @@ impl Tongue {
 /// Answers a call below [`PREFIX`].
 pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
     let began = Instant::now();
-    let mut tongue = Tongue { dialect: None, stream: false, forwarded: false };
-    match one(gateway, request, began, &mut tongue).await {
+    let mut tongue = Tongue { dialect: None, stream: false, forwarded: false, conversation: None };
+    let mut response = match one(gateway, request, began, &mut tongue).await {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.call_refused("/models", refusal.code.label());
@@ -208,7 +210,13 @@ pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
             }
             tongue.refuse(&refusal)
         }
+    };
+    // Also of a refusal: the program went on with it. No provider says it.
+    response.headers_mut().remove(CONVERSATION);
+    if let Some(conversation) = tongue.conversation.and_then(|number| HeaderValue::try_from(format!("{number:016x}")).ok()) {
+        response.headers_mut().insert(CONVERSATION, conversation);
     }
+    response
 }
 
 async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &mut Tongue) -> Result<Response, Refusal> {
@@ -247,6 +255,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
         }
         Kind::CountTokens => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
+            tongue.conversation = call.conversation();
             let way = way(Some(call.model().to_owned()));
             let sent = upstream::Call { body: call.into_body().into(), ..sent };
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
@@ -254,7 +263,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
         }
         Kind::Generate => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
-            tongue.stream = call.stream();
+            (tongue.stream, tongue.conversation) = (call.stream(), call.conversation());
             call.costs_what_it_says(|field| gateway.models.allowed_fields.iter().any(|allowed| allowed == field))?;
             let way = way(Some(call.model().to_owned()));
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;

@@ -33,7 +33,7 @@ impl Supervisor {
                 watchdog::Action::Hung { name, ended } => {
                     self.hung = self.hung.saturating_add(1);
                     let what = format!(
-                        "{name} ran for longer than a command may (spec.bulkhead.maxCommandTimeoutSeconds), and no model was called"
+                        "{name} ran for longer than a command may (spec.bulkhead.maxCommandTimeoutSeconds), and no call of a model followed it"
                     );
                     if ended {
                         agent_says!("{what}: it is ended, with all that it started");

@@ -6,13 +6,18 @@
 //! servers of a program were there before it called a model for the first time, and a server that an agent started went into a call
 //! that followed. A program that never calls a model is never judged.
 //!
+//! A program may hold several conversations at a time, such as those of agents within it: while one waits for a command the others
+//! call on. So a process hangs too that was started when the answer of one conversation had just ended, which has made no call since;
+//! if all calls since then went on with other conversations that were there before. A call of which that is not known, and one that
+//! begins a conversation, may be the one that followed.
+//!
 //! What always holds: nothing is ended but what hangs and what is below it; the program itself is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use spillway_wire::command::BreakerMode;
-use spillway_wire::link::ModelCall;
+use spillway_wire::link::{Conversation, ModelCalls};
 
 use crate::clock::BootTime;
 
@@ -26,6 +31,11 @@ const UNKILLABLE: Duration = Duration::from_secs(5);
 const KILL_EACH: Duration = Duration::from_millis(20);
 /// A command that is timed is ended by whoever times it: it has so long for that beyond the longest time there is.
 const SLACK: Duration = Duration::from_secs(10);
+
+/// A command that an answer asked for is started at most so long (milliseconds) after its end ...
+const STARTED_AFTER: u64 = 2_000;
+/// ... or so long before it: a client reads that it is the end before the connection ends.
+const STARTED_BEFORE: u64 = 1_000;
 
 /// A process, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +89,7 @@ struct Ending {
 pub struct Watchdog {
     most: Option<Duration>,
     mode: BreakerMode,
-    called: Option<ModelCall>,
+    called: Option<ModelCalls>,
     /// When the program was started: a call that had begun before was another one's.
     since: BootTime,
     look_at: BootTime,
@@ -105,11 +115,16 @@ impl Watchdog {
         self.observed.clear();
     }
 
-    /// The program called a model.
-    pub fn called(&mut self, called: ModelCall) {
-        if called.begun >= self.since.millis() {
-            self.called = Some(called);
+    /// The calls of models so far.
+    pub fn called(&mut self, called: ModelCalls) {
+        let since = self.since.millis();
+        if called.begun < since {
+            return;
         }
+        let ModelCalls { begun, seen, conversations, unknown } = called;
+        let ours = |one: Conversation| (one.begun >= since).then(|| Conversation { first: one.first.max(since), ..one });
+        let conversations = conversations.into_iter().filter_map(ours).collect();
+        self.called = Some(ModelCalls { begun, seen, conversations, unknown: unknown.filter(|unknown| *unknown >= since) });
     }
 
     /// When to look next; none: there is nothing to look for.
@@ -117,8 +132,10 @@ impl Watchdog {
         if let Some(ending) = &self.ending {
             return Some(ending.kill_at);
         }
-        let (most, called) = (self.most?, self.called?);
-        let due = BootTime::from_millis(called.seen).after(most).after(SLACK);
+        let (most, called) = (self.most?, self.called.as_ref()?);
+        // A command that was asked for by the answer that ended first is the first that may hang.
+        let first = called.conversations.iter().filter_map(|one| one.ended).fold(called.seen, u64::min);
+        let due = BootTime::from_millis(first).after(most).after(SLACK);
         (self.mode != BreakerMode::Off).then(|| due.max(self.look_at))
     }
 
@@ -128,7 +145,7 @@ impl Watchdog {
             return self.go_on(now, table, program, own);
         }
         self.look_at = now.after(LOOK_EACH);
-        let (Some(most), Some(called), Some(program)) = (self.most, self.called, program) else { return Vec::new() };
+        let (Some(most), Some(called), Some(program)) = (self.most, &self.called, program) else { return Vec::new() };
         let alive = |pid: &i32, started: &mut u64| table.iter().any(|one| one.pid == *pid && one.started == *started);
         self.observed.retain(alive);
         let limit = most + SLACK;
@@ -190,12 +207,31 @@ fn excluded(program: i32, own: &[i32]) -> BTreeSet<i32> {
     own.iter().copied().chain([1, program]).collect()
 }
 
-/// The topmost processes below `program` that hang.
-pub fn hung(table: &[Process], program: i32, called: ModelCall, now: BootTime, limit: Duration) -> Vec<&Process> {
-    let limit = crate::clock::millis(limit);
-    if now.millis().saturating_sub(called.seen) < limit {
-        return Vec::new();
+/// Whether a process that was started at this time hangs at `now`; all in milliseconds.
+fn hangs(started: u64, called: &ModelCalls, now: u64, limit: u64) -> bool {
+    let for_long = |since: u64| now.saturating_sub(since) >= limit;
+    if !for_long(started) {
+        return false;
     }
+    if started >= called.begun {
+        return for_long(called.seen) || waits_for(started, called);
+    }
+    waits_for(started, called)
+}
+
+/// Whether a conversation waits for a process that was started at this time, whatever others do.
+fn waits_for(started: u64, called: &ModelCalls) -> bool {
+    let had_just_ended = |ended: u64| ended <= started.saturating_add(STARTED_BEFORE) && started <= ended.saturating_add(STARTED_AFTER);
+    let waits = |one: &Conversation| one.begun < started && one.ended.is_some_and(had_just_ended);
+    let of_another = |one: &Conversation| one.begun <= started || one.first <= started;
+    called.unknown.is_none_or(|unknown| unknown <= started)
+        && called.conversations.iter().all(of_another)
+        && called.conversations.iter().any(waits)
+}
+
+/// The topmost processes below `program` that hang.
+pub fn hung<'t>(table: &'t [Process], program: i32, called: &ModelCalls, now: BootTime, limit: Duration) -> Vec<&'t Process> {
+    let limit = crate::clock::millis(limit);
     let mut found = Vec::new();
     let mut seen = BTreeSet::from([program]);
     let mut ahead = vec![program];
@@ -208,7 +244,7 @@ pub fn hung(table: &[Process], program: i32, called: ModelCall, now: BootTime, l
             if one.ours {
                 continue;
             }
-            if one.started >= called.begun && now.millis().saturating_sub(one.started) >= limit {
+            if hangs(one.started, called, now.millis(), limit) {
                 found.push(one);
             } else {
                 ahead.push(one.pid);
@@ -264,8 +300,19 @@ mod tests {
     fn dog(begun: u64, seen: u64) -> Watchdog {
         let mut dog = Watchdog::default();
         dog.limit(HOUR);
-        dog.called(ModelCall { begun: begun * 1000, seen: seen * 1000 });
+        dog.called(calls(begun, seen, &[], None));
         dog
+    }
+
+    /// The last call, conversations (first and last call, and the end of its answer), and the last call that is of none that is known.
+    fn calls(begun: u64, seen: u64, conversations: &[(u64, u64, Option<u64>)], unknown: Option<u64>) -> ModelCalls {
+        let of = |(first, begun, ended): &(u64, u64, Option<u64>)| Conversation {
+            first: first * 1000,
+            begun: begun * 1000,
+            ended: ended.map(|ended| ended * 1000),
+        };
+        let conversations = conversations.iter().map(of).collect();
+        ModelCalls { begun: begun * 1000, seen: seen * 1000, conversations, unknown: unknown.map(|unknown| unknown * 1000) }
     }
 
     fn members(pids: &[(i32, u64)]) -> BTreeMap<i32, u64> {
@@ -275,8 +322,7 @@ mod tests {
     #[test]
     fn only_what_began_with_the_last_call_and_outlived_its_time_hangs() {
         let hung = |begun: u64, seen: u64, now: u64| -> Vec<i32> {
-            let called = ModelCall { begun: begun * 1000, seen: seen * 1000 };
-            super::hung(&table(), 10, called, at(now), HOUR).iter().map(|one| one.pid).collect()
+            super::hung(&table(), 10, &calls(begun, seen, &[], None), at(now), HOUR).iter().map(|one| one.pid).collect()
         };
         assert_eq!(hung(100, 199, 3799), [] as [i32; 0], "its time is not over");
         assert_eq!(hung(100, 199, 3800), [20], "with its child, of which nothing more is said");
@@ -284,7 +330,43 @@ mod tests {
         assert_eq!(hung(300, 300, 9000), [] as [i32; 0], "the program went on after it had begun: a server that it keeps");
         let mut own = table();
         own[4].ours = true;
-        assert!(super::hung(&own, 10, ModelCall { begun: 0, seen: 0 }, at(9000), HOUR).iter().all(|one| one.pid < 20), "it is timed");
+        let never = ModelCalls::default();
+        assert!(super::hung(&own, 10, &never, at(9000), HOUR).iter().all(|one| one.pid < 20), "it is timed");
+    }
+
+    #[test]
+    fn a_command_hangs_although_other_conversations_call_on() {
+        // The command was started at 200, when the answer of a conversation had just ended.
+        let waits = (100, 190, Some(199));
+        let hung = |conversations: &[(u64, u64, Option<u64>)], unknown: Option<u64>, now: u64| -> Vec<i32> {
+            let last = conversations.iter().map(|(_, begun, _)| *begun).chain(unknown).max().unwrap_or(0);
+            let called = calls(last, now - 1, conversations, unknown);
+            super::hung(&table(), 10, &called, at(now), HOUR).iter().map(|one| one.pid).collect()
+        };
+        let found = [20];
+        assert_eq!(hung(&[waits, (50, 150, None)], None, 9000), found, "one that began before runs on");
+        assert_eq!(hung(&[waits, (50, 8990, None)], None, 9000), found, "another conversation calls again and again");
+        assert_eq!(hung(&[waits, (50, 8990, Some(8995))], Some(120), 9000), found, "what was called before it says nothing");
+        assert_eq!(hung(&[waits, (50, 3799, None)], None, 3799), [] as [i32; 0], "its time is not over");
+        assert_eq!(hung(&[(100, 300, Some(310)), (50, 8990, None)], None, 9000), [] as [i32; 0], "its conversation went on: a server");
+        assert_eq!(hung(&[waits, (300, 8990, None)], None, 9000), [] as [i32; 0], "its conversation may have begun anew");
+        assert_eq!(hung(&[waits, (50, 8990, None)], Some(300), 9000), [] as [i32; 0], "nobody knows what that call went on with");
+        assert_eq!(hung(&[(100, 110, Some(120)), (50, 8990, None)], None, 9000), [] as [i32; 0], "another answer ended long before it");
+        assert_eq!(hung(&[(100, 190, None), (50, 8990, None)], None, 9000), [] as [i32; 0], "its answer goes on");
+        // A client reads the end of its answer before the connection ends.
+        assert_eq!(hung(&[(100, 190, Some(201)), (50, 8990, None)], None, 9000), found);
+    }
+
+    #[test]
+    fn the_watch_dog_looks_when_the_first_command_may_hang_and_forgets_what_another_program_called() {
+        let mut dog = self::dog(100, 199);
+        dog.called(calls(8000, 8000, &[(100, 190, Some(199)), (50, 8000, None)], None));
+        assert_eq!(dog.wake(), Some(at(199 + 3610)));
+        assert!(matches!(&dog.look(at(8000), &table(), Some(10), &[])[..], [Action::Hung { ended: true, .. }, Action::Ask(_)]));
+        dog.program_started(at(150));
+        dog.called(calls(8000, 8000, &[(100, 120, Some(140)), (50, 8000, None)], Some(130)));
+        let ours = calls(8000, 8000, &[(150, 8000, None)], None);
+        assert_eq!((dog.called.as_ref(), dog.wake()), (Some(&ours), Some(at(8000 + 3610))));
     }
 
     #[test]
@@ -294,7 +376,7 @@ mod tests {
         assert_eq!((dog.wake(), dog.look(at(90_000), &table(), Some(10), &[])), (None, Vec::new()));
         let mut dog = self::dog(100, 199);
         dog.program_started(at(150));
-        dog.called(ModelCall { begun: 100_000, seen: 199_000 });
+        dog.called(calls(100, 199, &[], None));
         assert_eq!((dog.wake(), dog.look(at(90_000), &table(), Some(10), &[])), (None, Vec::new()), "it was another program's");
         let mut dog = self::dog(100, 199);
         dog.mode(BreakerMode::Off);

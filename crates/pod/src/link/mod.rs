@@ -6,6 +6,7 @@
 
 pub mod canary;
 pub mod commands;
+pub mod conversations;
 pub mod gateway;
 pub mod journal;
 pub mod loopback;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use spillway_wire::Refusal;
 use spillway_wire::agent::{Goodbye, Settings, Wanted};
 use spillway_wire::command::{CommandPermit, CommandRejected, TryCommand};
-use spillway_wire::link::{Answer as Reply, Ask, Control, Order};
+use spillway_wire::link::{Answer as Reply, Ask, Control, ModelCalls, Order};
 use spillway_wire::work::{Advance, Held};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -100,8 +101,8 @@ pub enum Input {
     Gone(u64),
     /// The program asks.
     Ask(Ask, oneshot::Sender<Reply>),
-    /// The program calls a model, or (`false`) hears from one, at this time.
-    Called(BootTime, bool),
+    /// The program calls a model, or hears from one: all its calls.
+    Called(ModelCalls),
     /// The governor was asked for the right to try a command: what it said, if it did.
     Tried(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
 }
@@ -388,7 +389,7 @@ impl Sidecar {
                 }
             }
             Input::Ask(ask, reply) => self.take_ask(ask, reply),
-            Input::Called(at, begins) => self.state.called(at, begins),
+            Input::Called(calls) => self.state.called(calls),
             Input::Tried(command, answer, reply) => {
                 if answer.is_none() {
                     link_says!("nobody says whether a command may be tried: it is run");

@@ -16,13 +16,14 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use spillway_wire::headers;
-use spillway_wire::meter::ITEM;
+use spillway_wire::meter::{CONVERSATION, ITEM};
 use spillway_wire::work::Held;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::Input;
+use super::conversations::{Call, Conversations};
 use super::gateway::{Gateway, Silence};
 use crate::clock::BootTime;
 use crate::link_says;
@@ -43,6 +44,7 @@ pub struct Models {
     gateway: Arc<Gateway>,
     item: watch::Receiver<Option<Held>>,
     inputs: mpsc::Sender<Input>,
+    conversations: Conversations,
 }
 
 type Answer = Response<Either<Passing, Full<Bytes>>>;
@@ -50,7 +52,7 @@ type Answer = Response<Either<Passing, Full<Bytes>>>;
 impl Models {
     /// Carries to `gateway`, for the item in hand, and tells of what the program does.
     pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<Held>>, inputs: mpsc::Sender<Input>) -> Self {
-        Self { gateway, item, inputs }
+        Self { gateway, item, inputs, conversations: Conversations::default() }
     }
 
     /// Serves one connection: one request, so that a client that keeps connections keeps nobody out.
@@ -69,6 +71,8 @@ impl Models {
         if request.method() == Method::CONNECT {
             return said(StatusCode::METHOD_NOT_ALLOWED, "this is the port of models, and no proxy");
         }
+        // What has no body asks for nothing that is said to a model.
+        let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
         self.active();
         let carried = match self.prepare(request) {
             Ok(request) => timeout(SILENCE, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
@@ -78,7 +82,11 @@ impl Models {
             Ok(answer) => {
                 let (mut head, body) = answer.into_parts();
                 head.headers.remove(CONNECTION);
-                Response::from_parts(head, Either::Left(Passing::new(body, self.inputs.clone())))
+                let conversation = head.headers.remove(CONVERSATION).and_then(|number| u64::from_str_radix(number.to_str().ok()?, 16).ok());
+                if let (Some(call), Some(conversation)) = (&call, conversation) {
+                    call.goes_on_with(conversation);
+                }
+                Response::from_parts(head, Either::Left(Passing::new(body, self.clone(), call)))
             }
             Err(silence) => {
                 link_says!("a call of a model was not carried: {silence}");
@@ -102,9 +110,10 @@ impl Models {
         Ok(request)
     }
 
-    /// The program asked something. That the loop has more to do than it can is no reason to wait.
+    /// The program asked something, or heard of it. That the loop has more to do than it can is no reason to wait: what is said next
+    /// says this too.
     fn active(&self) {
-        let _ = self.inputs.try_send(Input::Called(BootTime::now(), true));
+        let _ = self.inputs.try_send(Input::Called(self.conversations.calls()));
     }
 }
 
@@ -132,14 +141,24 @@ fn said(status: StatusCode, message: &str) -> Answer {
 /// An answer's body as it passes. While it comes, the program is active; when it does not come any more, it ends badly.
 pub struct Passing {
     body: Incoming,
-    inputs: mpsc::Sender<Input>,
+    models: Models,
+    call: Option<Call>,
     told: Instant,
     silence: Pin<Box<Sleep>>,
 }
 
 impl Passing {
-    fn new(body: Incoming, inputs: mpsc::Sender<Input>) -> Self {
-        Self { body, inputs, told: Instant::now(), silence: Box::pin(sleep(SILENCE)) }
+    fn new(body: Incoming, models: Models, call: Option<Call>) -> Self {
+        // From here on it is known which conversation it is of.
+        models.active();
+        Self { body, models, call, told: Instant::now(), silence: Box::pin(sleep(SILENCE)) }
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        drop(self.call.take());
+        self.models.active();
     }
 }
 
@@ -157,7 +176,8 @@ impl Body for Passing {
         this.silence.as_mut().reset(now + SILENCE);
         if now.duration_since(this.told) >= ACTIVE_EACH {
             this.told = now;
-            let _ = this.inputs.try_send(Input::Called(BootTime::now(), false)); // as at its start
+            this.call.iter().for_each(|call| call.seen(BootTime::now()));
+            this.models.active();
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_policy::backoff;
 use spillway_wire::agent::{Checkpoint, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
 use spillway_wire::command::{BreakerState, CommandCounts};
-use spillway_wire::link::{Answer, ModelCall, Order, Progress};
+use spillway_wire::link::{Answer, ModelCalls, Order, Progress};
 use spillway_wire::work::{Held, Outcome};
 use spillway_wire::{Code, Refusal};
 
@@ -184,7 +184,7 @@ pub struct Link {
     activity_told: Option<BootTime>,
     activity: Option<Option<String>>,
     /// The last call of a model.
-    called: Option<ModelCall>,
+    called: Option<ModelCalls>,
     /// What the breaker of commands counted, and its state.
     commands: CommandCounts,
     breaker: BreakerState,
@@ -298,7 +298,7 @@ impl Link {
             *wake = due.min(*wake);
         } else if let Some(action) = self.activity.take() {
             self.activity_told = Some(now);
-            actions.push(Action::Tell(Order::Activity { action, called: self.called }));
+            actions.push(Action::Tell(Order::Activity { action, called: self.called.clone() }));
         }
     }
 
@@ -575,10 +575,8 @@ impl Link {
     }
 
     /// The program calls a model, or hears from one.
-    pub fn called(&mut self, now: BootTime, begins: bool) {
-        let seen = now.millis();
-        let begun = self.called.filter(|_| !begins).map_or(seen, |called| called.begun);
-        self.called = Some(ModelCall { begun, seen });
+    pub fn called(&mut self, calls: ModelCalls) {
+        self.called = Some(calls);
         self.asked(None);
     }
 

@@ -396,13 +396,14 @@ fn a_thousand_questions_are_two_words_to_the_supervisor() {
 #[test]
 fn the_supervisor_is_told_when_a_model_was_called() {
     let mut link = started();
-    link.called(at(2_000), true);
-    let told = |begun, seen| Order::Activity { action: None, called: Some(ModelCall { begun, seen }) };
+    let calls = |begun, seen| ModelCalls { begun, seen, ..ModelCalls::default() };
+    link.called(calls(2_000, 2_000));
+    let told = |begun, seen| Order::Activity { action: None, called: Some(calls(begun, seen)) };
     assert_eq!(orders(&plan(&mut link, 2_000)), [told(2_000, 2_000)]);
-    link.called(at(2_700), false);
+    link.called(calls(2_000, 2_700));
     assert_eq!(orders(&plan(&mut link, 3_000)), [told(2_000, 2_700)], "its answer came until then");
-    link.called(at(4_000), true);
-    link.called(at(4_100), false);
+    link.called(calls(4_000, 4_000));
+    link.called(calls(4_000, 4_100));
     assert_eq!(orders(&plan(&mut link, 4_200)), [told(4_000, 4_100)]);
 }
 

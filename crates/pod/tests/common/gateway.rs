@@ -302,7 +302,8 @@ async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Eit
     shared.calls.push(Call { path, token, key, item, shown, body, status });
     state.1.notify_all();
     if let Some(parts) = parts {
-        return Ok(Response::new(Either::Left(Parts(parts))));
+        let answer = Response::builder().header("spillway-conversation", "00000000000000ab").body(Either::Left(Parts(parts)));
+        return Ok(answer.expect("a response"));
     }
     let text = if status == 204 { String::new() } else { answer.to_string() };
     Ok(Response::builder().status(status).body(Either::Right(Full::new(Bytes::from(text)))).expect("a response"))

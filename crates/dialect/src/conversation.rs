@@ -1,0 +1,133 @@
+//! Which calls go on with one conversation: those that begin with the same words of the user, up to what the model said first.
+//!
+//! Clients of all dialects send a conversation whole with each call, and add to its end. So its beginning names it, for as long as the
+//! client does not write that anew (as when it sums up what was said: then it is another one). Only text counts: marks for a
+//! provider's cache move from call to call, and a string may become a list with one part. It is no secret, and no proof of anything.
+
+use spillway_wire::meter::Dialect;
+
+use crate::strict::{Node, Value};
+
+/// 64 bits of FNV-1a: the same in every build.
+struct Hash(u64);
+
+impl Hash {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// The text of a message; how many bytes it has.
+    fn text(&mut self, content: &Node<'_>) -> usize {
+        match &content.value {
+            Value::Text(text) => {
+                self.feed(text.raw.as_bytes());
+                text.raw.len()
+            }
+            Value::List(parts) => parts.iter().filter_map(|part| part.get("text")).map(|text| self.text(text)).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => 0,
+        }
+    }
+
+    /// Two short messages are not a longer one.
+    fn message(&mut self, content: &Node<'_>) -> usize {
+        let bytes = self.text(content);
+        self.feed(&[0]);
+        bytes
+    }
+}
+
+/// What a conversation is told apart by; none: its call has no words of a user before others.
+pub(crate) fn of(dialect: Dialect, body: &Node<'_>) -> Option<u64> {
+    let mut hash = Hash::new();
+    let (list, content) = match dialect {
+        Dialect::Anthropic | Dialect::OpenAIChat => (body.get("messages")?, "content"),
+        Dialect::OpenAIResponses => (body.get("input")?, "content"),
+        Dialect::Gemini => (body.get("contents")?, "parts"),
+    };
+    // Responses take a string for one message of the user.
+    if list.text_bytes() > 0 {
+        hash.message(list);
+        return Some(hash.0);
+    }
+    let mut bytes = 0;
+    for message in list.items() {
+        // What a client says to the model by itself may change with each call.
+        if message.get("role").is_some_and(|role| role.is("system") || role.is("developer")) {
+            continue;
+        }
+        let by_user = message.get("role").is_none_or(|role| role.is("user")) && message.get("type").is_none_or(|kind| kind.is("message"));
+        if !by_user {
+            break;
+        }
+        bytes += message.get(content).map_or(0, |content| hash.message(content));
+    }
+    (bytes > 0).then_some(hash.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::strict::read;
+
+    fn number(dialect: Dialect, body: &Value) -> Option<u64> {
+        let text = body.to_string();
+        of(dialect, &read(&text).expect("JSON"))
+    }
+
+    #[test]
+    fn a_conversation_that_grows_stays_the_same_in_each_dialect() {
+        let part = |text: &str| json!([{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]);
+        let cases = [
+            (
+                Dialect::Anthropic,
+                json!({"messages": [{"role": "user", "content": part("fix it")}], "system": "it is noon"}),
+                json!({"messages": [{"role": "user", "content": "fix it"}, {"role": "assistant", "content": part("I look")},
+                    {"role": "user", "content": part("and that")}], "system": "it is one"}),
+                json!({"messages": [{"role": "user", "content": "fix that"}]}),
+            ),
+            (
+                Dialect::OpenAIChat,
+                json!({"messages": [{"role": "system", "content": "it is noon"}, {"role": "user", "content": "fix it"}]}),
+                json!({"messages": [{"role": "system", "content": "it is one"}, {"role": "user", "content": "fix it"},
+                    {"role": "assistant", "tool_calls": []}, {"role": "tool", "content": "done"}]}),
+                json!({"messages": [{"role": "user", "content": "fix"}, {"role": "user", "content": " it"}]}),
+            ),
+            (
+                Dialect::OpenAIResponses,
+                json!({"input": [{"role": "developer", "content": "x"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fix it"}]}]}),
+                json!({"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fix it"}]},
+                    {"type": "reasoning", "summary": []}, {"type": "function_call_output", "output": "done"},
+                    {"role": "user", "content": "and that"}]}),
+                json!({"input": [{"role": "user", "content": "fix that"}]}),
+            ),
+            (
+                Dialect::Gemini,
+                json!({"contents": [{"parts": [{"text": "fix it"}]}]}),
+                json!({"contents": [{"role": "user", "parts": [{"text": "fix it"}]}, {"role": "model", "parts": [{"text": "I look"}]}]}),
+                json!({"contents": [{"role": "user", "parts": [{"text": "fix that"}]}]}),
+            ),
+        ];
+        for (dialect, first, later, other) in cases {
+            let found = number(dialect, &first);
+            assert!(found.is_some() && found == number(dialect, &later), "{dialect:?}");
+            assert_ne!(found, number(dialect, &other), "{dialect:?}");
+        }
+        assert_eq!(number(Dialect::OpenAIResponses, &json!({"input": "fix it"})), number(Dialect::OpenAIResponses, &json!({"input": [{"role": "user", "content": "fix it"}]})));
+    }
+
+    #[test]
+    fn a_call_without_words_of_a_user_is_of_no_conversation() {
+        for body in [json!({}), json!({"messages": []}), json!({"messages": [{"role": "assistant", "content": "x"}]}), json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]})] {
+            assert_eq!(number(Dialect::Anthropic, &body), None, "{body}");
+        }
+        assert_eq!(number(Dialect::OpenAIResponses, &json!({"input": ""})), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! The calls of models that the program makes, by the conversations that they go on with: what the watch-dog of commands needs to know.
+//! Pure, but for the lock around it.
+//!
+//! The gateway reads a call's body and says with its answer which conversation it goes on with; until then, and where it does not say
+//! it, that is unknown. What always holds: a conversation that was forgotten and goes on is a new one; of no call it is forgotten that it
+//! began.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use spillway_wire::link::{Conversation, ModelCalls};
+
+use crate::clock::BootTime;
+
+/// Conversations that are remembered.
+const CONVERSATIONS: usize = 16;
+
+/// A call that is under way.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    begun: u64,
+    conversation: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    under_way: BTreeMap<u64, UnderWay>,
+    conversations: BTreeMap<u64, Conversation>,
+    /// When the last call began that ended without saying which conversation it was of, or whose conversation was forgotten.
+    unknown: Option<u64>,
+    begun: u64,
+    seen: u64,
+}
+
+/// All calls of a pod's program. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Conversations(Arc<Mutex<State>>);
+
+/// A call, until it is dropped.
+#[derive(Debug)]
+pub struct Call {
+    all: Conversations,
+    number: u64,
+}
+
+impl Conversations {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call begins.
+    pub fn begin(&self, now: BootTime) -> Call {
+        let mut state = self.lock();
+        let (number, begun) = (state.next, now.millis());
+        state.next += 1;
+        (state.begun, state.seen) = (begun, begun);
+        state.under_way.insert(number, UnderWay { begun, conversation: None });
+        drop(state);
+        Call { all: self.clone(), number }
+    }
+
+    /// All that is known.
+    pub fn calls(&self) -> ModelCalls {
+        let state = self.lock();
+        let unknown = state.under_way.values().filter(|call| call.conversation.is_none()).map(|call| call.begun);
+        ModelCalls {
+            begun: state.begun,
+            seen: state.seen,
+            conversations: state.conversations.values().copied().collect(),
+            unknown: unknown.chain(state.unknown).max(),
+        }
+    }
+}
+
+impl Call {
+    /// Something of it came.
+    pub fn seen(&self, now: BootTime) {
+        self.all.lock().seen = now.millis();
+    }
+
+    /// It goes on with this conversation.
+    pub fn goes_on_with(&self, conversation: u64) {
+        let mut state = self.all.lock();
+        let state = &mut *state;
+        let Some(call) = state.under_way.get_mut(&self.number) else { return };
+        call.conversation = Some(conversation);
+        let new = Conversation { first: call.begun, begun: call.begun, ended: None };
+        let known = state.conversations.entry(conversation).or_insert(new);
+        (known.begun, known.ended) = (known.begun.max(call.begun), None);
+        if state.conversations.len() > CONVERSATIONS {
+            // Of those whose answers have ended the one that ended first.
+            let oldest = state.conversations.iter().filter_map(|(number, known)| Some((known.ended?, *number))).min();
+            let forgotten = oldest.and_then(|(_, number)| state.conversations.remove(&number));
+            state.unknown = state.unknown.max(forgotten.map(|forgotten| forgotten.begun));
+        }
+    }
+
+    fn end(&self, now: BootTime) {
+        let mut state = self.all.lock();
+        let state = &mut *state;
+        let Some(call) = state.under_way.remove(&self.number) else { return };
+        state.seen = now.millis();
+        let Some(conversation) = call.conversation else {
+            state.unknown = state.unknown.max(Some(call.begun));
+            return;
+        };
+        let others = state.under_way.values().any(|other| other.conversation == Some(conversation));
+        if let Some(known) = state.conversations.get_mut(&conversation).filter(|_| !others) {
+            known.ended = Some(now.millis());
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.end(BootTime::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> BootTime {
+        BootTime::from_millis(millis)
+    }
+
+    /// A call of a conversation, from its beginning to its end.
+    fn call(all: &Conversations, conversation: Option<u64>, begun: u64, ended: u64) {
+        let call = all.begin(at(begun));
+        conversation.into_iter().for_each(|conversation| call.goes_on_with(conversation));
+        call.end(at(ended));
+    }
+
+    fn of(first: u64, begun: u64, ended: Option<u64>) -> Conversation {
+        Conversation { first, begun, ended }
+    }
+
+    #[test]
+    fn a_call_is_of_no_known_conversation_until_its_answer_says_so() {
+        let all = Conversations::default();
+        let first = all.begin(at(10));
+        assert_eq!(all.calls(), ModelCalls { begun: 10, seen: 10, conversations: vec![], unknown: Some(10) });
+        first.goes_on_with(7);
+        first.seen(at(15));
+        assert_eq!(all.calls(), ModelCalls { begun: 10, seen: 15, conversations: vec![of(10, 10, None)], unknown: None });
+        let beside = all.begin(at(20));
+        first.end(at(30));
+        assert_eq!(all.calls(), ModelCalls { begun: 20, seen: 30, conversations: vec![of(10, 10, Some(30))], unknown: Some(20) });
+        // It never says: from then on that is not known.
+        beside.end(at(40));
+        call(&all, Some(7), 50, 60);
+        assert_eq!(all.calls(), ModelCalls { begun: 50, seen: 60, conversations: vec![of(10, 50, Some(60))], unknown: Some(20) });
+        drop((first, beside));
+        assert_eq!(all.calls().seen, 60, "an end counts once");
+    }
+
+    #[test]
+    fn a_conversation_with_two_calls_at_once_ends_with_the_last_of_them() {
+        let all = Conversations::default();
+        let (one, other) = (all.begin(at(10)), all.begin(at(20)));
+        one.goes_on_with(7);
+        other.goes_on_with(7);
+        one.end(at(30));
+        assert_eq!(all.calls().conversations, [of(10, 20, None)]);
+        other.end(at(40));
+        assert_eq!(all.calls().conversations, [of(10, 20, Some(40))]);
+    }
+
+    #[test]
+    fn a_bounded_number_of_conversations_is_remembered_and_who_was_forgotten_is_new() {
+        let all = Conversations::default();
+        let running = all.begin(at(1));
+        running.goes_on_with(u64::MAX);
+        for number in 0..10_000 {
+            call(&all, Some(number), 10 + number, 11 + number);
+            assert!(all.calls().conversations.len() <= CONVERSATIONS);
+        }
+        assert!(all.calls().conversations.contains(&of(1, 1, None)), "one that is under way is not forgotten");
+        assert_eq!(all.calls().unknown, Some(9_994), "that the forgotten ones were there is not");
+        call(&all, Some(0), 20_000, 20_001);
+        assert!(all.calls().conversations.contains(&of(20_000, 20_000, Some(20_001))));
+    }
+}
