@@ -252,6 +252,29 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
 }
 
 #[tokio::test]
+async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_streamed_leave() {
+    let room = Room::open("hungprovider").await;
+    let controllers = Controllers::start(&room, 1);
+    let test = async {
+        let guard = json!({"failureThreshold": 2, "firstTokenSeconds": 2, "openSeconds": 600});
+        let scene = Scene::new(&room, guard, 600).await;
+        // One that leaves before it has waited for as long as a first token may take says nothing of the provider.
+        let leaves = async |which, after| tokio::time::timeout(std::time::Duration::from_secs(after), scene.call(which, "wait", false)).await.is_err();
+        assert!(leaves(0, 1).await, "it waits for as long as the test runs");
+        let (one, other) = futures::join!(leaves(0, 5), leaves(1, 5));
+        assert!(one && other);
+        let open = scene.is_open().await;
+        assert!(open.last_failure.as_deref().is_some_and(|last| last.contains("late")), "{open:?}");
+        let calls = scene.provider.calls();
+        assert_eq!(calls, 3);
+        is_refused(&scene.call(1, "cache", false).await, 402);
+        scene.provider.go();
+    };
+    controllers.are_kept_for(&room, test).await;
+    room.close().await;
+}
+
+#[tokio::test]
 async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() {
     let room = Room::open("turntime").await;
     let controllers = Controllers::start(&room, 1);
