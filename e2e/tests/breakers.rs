@@ -17,13 +17,13 @@ use crate::support::{Operator, Room, eventually, plugin_path, seen};
 /// Of each item the first attempts run out of time; it is done when its agent finds what the test left for it in the payload.
 const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
 
-async fn breaker(room: &Room, name: &str, spec: Value) {
+pub async fn breaker(room: &Room, name: &str, spec: Value) {
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": name}, "spec": spec});
     room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
 }
 
 /// Waits until the condition `type_` of a Breaker says this; gives its message.
-async fn says(room: &Room, name: &str, type_: &str, status: &str, reason: &str) -> String {
+pub async fn says(room: &Room, name: &str, type_: &str, status: &str, reason: &str) -> String {
     eventually(&format!("Breaker {name} says {type_}={status}, {reason}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let conditions = breaker.status.map(|status| status.conditions).unwrap_or_default();
@@ -48,6 +48,13 @@ fn plugin(room: &Room, words: &[&str]) -> String {
     text
 }
 
+/// A queue whose items run out of time soon, and are tried again and again.
+fn quickly() -> Value {
+    let policy =
+        json!({"attemptTimeoutSeconds": 3, "leaseDurationSeconds": 5, "maxStalls": 100, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
+    json!({"itemDefaults": policy})
+}
+
 /// A room with a pool that works on what hangs, and with items that do.
 async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator, Calls) {
     let room = Room::open(name).await;
@@ -55,9 +62,9 @@ async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator, Call
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
     breaker(&room, "strict", spec).await;
-    let policy =
-        json!({"attemptTimeoutSeconds": 3, "leaseDurationSeconds": 5, "maxStalls": 100, "backoff": {"initialSeconds": 1, "maxSeconds": 1}});
-    room.apply_queue("bugs", json!({"itemDefaults": policy})).await;
+    // The circuit of the project is another test's.
+    breaker(&room, "for-all", json!({"project": {"failureThreshold": 1000}})).await;
+    room.apply_queue("bugs", quickly()).await;
     let extra = json!({"scaling": {"min": 1, "max": 2}, "supervision": {"heartbeatPeriodSeconds": 1}});
     room.apply_workers("fixers", &["bugs"], HANGS, extra).await;
     for at in 0..items {
@@ -136,7 +143,7 @@ async fn a_pool_whose_attempts_run_out_of_time_stops_until_a_person_approves_and
 
 #[tokio::test]
 async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
-    let spec = json!({"work": {"failureThreshold": 1, "openSeconds": 5, "maxOpenSeconds": 5}});
+    let spec = json!({"pools": ["fixers"], "work": {"failureThreshold": 1, "openSeconds": 5, "maxOpenSeconds": 5}});
     let (room, _operator, calls) = hanging("auto", spec, 1).await;
     let words = says(&room, "strict", "Tripped", "True", "CircuitOpen").await;
     assert!(words.contains("work/fixers is open until"), "{words}");
@@ -167,6 +174,52 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
 }
 
 #[tokio::test]
+async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
+    let room = Room::open("project").await;
+    let operator = room.operator("one");
+    operator.leads(&room).await;
+    // As shipped, and another one for one of the pools.
+    breaker(&room, "default", json!({})).await;
+    breaker(&room, "strict", json!({"pools": ["menders"], "work": {"failureThreshold": 5}})).await;
+    let extra = json!({"scaling": {"min": 1, "max": 1}, "supervision": {"heartbeatPeriodSeconds": 1}});
+    for (pool, queue) in [("fixers", "bugs"), ("menders", "leaks"), ("idlers", "chores")] {
+        room.apply_queue(queue, quickly()).await;
+        room.apply_workers(pool, &[queue], HANGS, extra.clone()).await;
+    }
+    // Each is tried again and again: of three time-outs one pool has two at most.
+    for queue in ["bugs", "leaks"] {
+        room.submit(queue, &format!("bad-{queue}"), json!({"payload": "bad"})).await;
+    }
+    let words = says(&room, "default", "Tripped", "True", "CircuitOpen").await;
+    assert!(words.starts_with("work (all pools of the namespace) is open until") && words.contains("ItemPastTime"), "{words}");
+    room.event("default", "CircuitOpened", "all pools of the namespace").await;
+    let name = format!("work circuit breaker open for all pools of namespace {} (Breaker/default)", room.namespace);
+    for pool in ["fixers", "menders", "idlers"] {
+        let (reason, message) = room.pool_says(pool, "Blocked", "True").await;
+        assert!(reason == "BreakerOpen" && message.contains(&name), "{pool}: {reason}: {message}");
+    }
+    // Also one that never failed is given nothing, and everybody is told why.
+    room.submit("chores", "good", json!({"payload": "good"})).await;
+    room.item_is("good", Ready).await;
+    let explained = plugin(&room, &["explain", "item/good"]);
+    assert!(explained.contains("all pools of namespace"), "{explained}");
+    let listed = room.api::<Breaker>().get("default").await.expect("it is there").status.and_then(|status| status.circuits);
+    let circuits: Vec<_> = listed.unwrap_or_default().into_iter().map(|circuit| (circuit.key, circuit.state)).collect();
+    assert!(circuits.contains(&("work".to_owned(), CircuitState::Open)), "{circuits:?}");
+    assert!(circuits.iter().all(|(key, state)| key == "work" || *state == CircuitState::Closed), "no pool is stopped by itself: {circuits:?}");
+    // The one that is tried for all is the one that is left.
+    for queue in ["bugs", "leaks"] {
+        room.change_item(&format!("bad-{queue}"), json!({"cancelRequested": true})).await;
+    }
+    room.item_is("good", Succeeded).await;
+    says(&room, "default", "Tripped", "False", "CircuitsClosed").await;
+    for pool in ["fixers", "menders", "idlers"] {
+        room.pool_says(pool, "Blocked", "False").await;
+    }
+    room.close().await;
+}
+
+#[tokio::test]
 async fn nonsense_is_refused_and_one_that_guards_nothing_says_so() {
     let room = Room::open("nonsense").await;
     let operator = room.operator("one");
@@ -179,6 +232,8 @@ async fn nonsense_is_refused_and_one_that_guards_nothing_says_so() {
         json!({"work": {"openSeconds": 901}}),
         json!({"approvedEpoch": -1}),
         json!({"force": "Ajar"}),
+        json!({"pools": ["some"], "project": {"failureThreshold": 3}}),
+        json!({"project": {"openSeconds": 901}}),
     ];
     for spec in nonsense {
         let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": "odd"}, "spec": spec});

@@ -87,7 +87,7 @@ const TABLE: &[(&str, Advice)] = &[
     (
         reasons::BREAKER_OPEN,
         Do(
-            "too many attempts of pool {pool} came to nothing, so it is given no work for a while: find out why they do (`kubectl spillway ls {pool} --all -n {namespace}`, the attempts of an item). The message says when it is tried again, or which command of `kubectl spillway breaker` is awaited; items stay Ready meanwhile",
+            "too many attempts of pool {pool}, or of all pools of its namespace together, came to nothing, so it is given no work for a while: find out why they do (`kubectl spillway ls {pool} --all -n {namespace}`, the attempts of an item). The message names the circuit and says when it is tried again, or which command of `kubectl spillway breaker` is awaited; items stay Ready meanwhile",
         ),
     ),
     (reasons::GUARDING, Nothing("the Breaker guards the pools that its message names")),

@@ -66,6 +66,12 @@ impl World {
         permits
     }
 
+    fn fail(&mut self, pool: usize, times: usize) {
+        for _ in 0..times {
+            self.attempt(pool, FAILURE);
+        }
+    }
+
     fn refused(&mut self, pool: usize) -> (Guard, Why) {
         match self.admit(pool) {
             Answer::Rejected(rejection) => (rejection.guard, rejection.why),
@@ -113,7 +119,7 @@ fn three_time_outs_within_five_minutes_over_all_pools_stop_all_of_them() {
 #[test]
 fn a_pool_that_goes_on_failing_stops_the_others_once() {
     let mut world = World::of(&[plain(), plain()]);
-    (0..3).for_each(|_| drop(world.attempt(0, FAILURE)));
+    world.fail(0, 3);
     assert_eq!(world.states(), (vec![State::Open, State::Closed], State::Open));
     assert_eq!(world.refused(0), (Guard::Work, Why::Open), "its own is named");
     assert_eq!(world.refused(1), (Guard::Project, Why::Open));
@@ -131,7 +137,7 @@ fn a_pool_that_goes_on_failing_stops_the_others_once() {
 #[test]
 fn a_pool_that_is_alone_closes_its_own_circuit_and_then_that_of_its_project() {
     let mut world = World::of(&[plain()]);
-    (0..3).for_each(|_| drop(world.attempt(0, FAILURE)));
+    world.fail(0, 3);
     world.now += OVER;
     world.attempt(0, Outcome::Success);
     assert_eq!(world.states(), (vec![State::Closed], State::Open));
@@ -142,7 +148,7 @@ fn a_pool_that_is_alone_closes_its_own_circuit_and_then_that_of_its_project() {
 #[test]
 fn a_rejection_leaks_no_permit_of_the_other_circuit() {
     let mut world = World::of(&[plain(), plain()]);
-    (0..3).for_each(|_| drop(world.attempt(0, FAILURE)));
+    world.fail(0, 3);
     world.now += OVER;
     let Answer::Permit(probe) = world.admit(1) else { panic!("it is tried") };
     // The pool's own may be tried as well, and the project's has no place.
@@ -158,9 +164,9 @@ fn who_has_a_pool_only_observed_or_held_closed_is_not_bound_and_does_not_count()
     let closed = Settings { force: Some(Force::Closed), ..plain() };
     for free in [Settings { mode: Mode::Observe, ..plain() }, Settings { mode: Mode::Disabled, ..plain() }, closed] {
         let mut world = World::of(&[free.clone(), plain()]);
-        (0..9).for_each(|_| drop(world.attempt(0, FAILURE)));
+        world.fail(0, 9);
         assert_eq!(world.project.state(), State::Closed, "{free:?}");
-        (0..3).for_each(|_| drop(world.attempt(1, FAILURE)));
+        world.fail(1, 3);
         assert_eq!(world.project.state(), State::Open);
         assert_eq!(world.attempt(0, FAILURE).project, None, "{free:?}");
     }
