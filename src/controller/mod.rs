@@ -10,6 +10,8 @@ mod cluster_default;
 pub mod conditions;
 mod context;
 mod due;
+#[cfg(test)]
+pub mod fake;
 mod fleet;
 mod gauges;
 pub mod places;

@@ -562,6 +562,14 @@ fn prune_pod(pod: &mut Pod) {
 }
 
 #[cfg(test)]
+impl Wake {
+    /// Wakes nobody.
+    pub fn nobody() -> Self {
+        Self { pools: due::queue().0, agents: due::queue().0, budgets: due::queue().0 }
+    }
+}
+
+#[cfg(test)]
 impl Stores {
     /// Stores that hold these objects, each by its kind.
     pub fn of(objects: &[serde_json::Value]) -> Self {

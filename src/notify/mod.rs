@@ -89,6 +89,14 @@ impl Notifier {
         Ok(Self { ways: ways.into(), metrics: metrics.clone() })
     }
 
+    /// Of a test: what all webhooks would be told.
+    #[cfg(test)]
+    pub fn kept() -> (Self, mpsc::Receiver<Arc<Notice>>) {
+        let (queue, told) = mpsc::channel(QUEUE);
+        let webhook = serde_json::from_value(serde_json::json!({"name": "test", "urlFile": "/nowhere"})).expect("a webhook");
+        (Self { ways: [Way { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
+    }
+
     /// Tells all that want to know, some time. Never waits.
     pub fn tell(&self, notice: Notice) {
         let notice = Arc::new(notice);

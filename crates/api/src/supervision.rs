@@ -72,7 +72,7 @@ pub struct Gang {
         .field_path(".count"),
 )]
 pub struct SupervisionRule {
-    /// The signal. BadChangeset and CrashLoop are not supported by this version: nothing raises them.
+    /// The signal. BadChangeset is not supported by this version: nothing raises it.
     pub signal: Signal,
     /// Which rule was violated, with `signal: RuleViolated`. NetworkDenied, ToolRejected and ForbiddenPath are not supported by this
     /// version: nothing raises them.

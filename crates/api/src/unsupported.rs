@@ -55,7 +55,7 @@ pub const FIELDS: [Field; 16] = [
     field(
         "AgentPool",
         "spec.supervision.rules[].signal",
-        Values::These(&["BadChangeset", "CrashLoop"]),
+        Values::These(&["BadChangeset"]),
         "take the rule out; nothing raises the signal",
     ),
     field(
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(paths("AgentPool", json!({"type": "worker", "agent": {"image": "x"}})), [] as [&str; 0]);
         let harmless = json!({"preflight": {"models": true, "urls": ["https://x"], "tools": ["git"]}, "toolsets": [], "workspace": {"empty": {}},
             "sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}, "changeset": {"driver": "None"}, "software": {"requireDigest": true}},
-            "supervision": {"rules": [{"signal": "OOMKilled", "do": "Reap"}, {"signal": "RuleViolated", "rule": "TooManyChildren", "do": "Reap"}]}});
+            "supervision": {"rules": [{"signal": "CrashLoop", "do": "Reap"}, {"signal": "RuleViolated", "rule": "TooManyChildren", "do": "Reap"}]}});
         assert_eq!(paths("AgentPool", harmless), [] as [&str; 0]);
         let all = json!({"toolsets": [{"name": "t"}], "workspace": {"git": {"remote": "r"}},
             "sandbox": {"isolation": {"landlock": "Required", "seccomp": "Localhost"}, "outputs": {}, "software": {"path": ["/x"]},
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(
             expression("spec.supervision.rules[].signal"),
             "!(has(object.spec) && has(object.spec.supervision) && has(object.spec.supervision.rules) && \
-             object.spec.supervision.rules.exists(one, has(one.signal) && one.signal in ['BadChangeset', 'CrashLoop']))"
+             object.spec.supervision.rules.exists(one, has(one.signal) && one.signal in ['BadChangeset']))"
         );
     }
 }

@@ -149,8 +149,10 @@ pub enum Leaving {
 
 /// An Agent that ends by itself sooner than this after its start has crashed, however it ended.
 pub const SHORT_LIFE: Duration = Duration::from_secs(600);
+/// So many crashes that are remembered are a loop.
+pub const CRASH_LOOP: u32 = 2;
 /// Crashes are remembered this long.
-const CRASHES_REMEMBERED: Duration = Duration::from_secs(600);
+pub const CRASHES_REMEMBERED: Duration = Duration::from_secs(600);
 /// The longest pause before the next Agent is made.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 

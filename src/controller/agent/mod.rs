@@ -2,6 +2,7 @@
 
 mod build;
 mod claim;
+mod crash;
 mod disappear;
 mod govern;
 mod observe;
@@ -406,3 +407,6 @@ fn forget(agent: &Agent, key: &Key, context: &Context) {
 fn ended(agent: &Agent) -> bool {
     agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
 }
+
+#[cfg(test)]
+mod reconcile_tests;

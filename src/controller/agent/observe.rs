@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Resource, ResourceExt};
 
-use super::{ended, pod_view, supervise};
+use super::{crash, ended, pod_view, supervise};
 use crate::api::agent::PodRef;
 use crate::api::conditions::{reasons, types};
 use crate::api::sandbox::Requirement;
@@ -20,7 +20,7 @@ use crate::controller::walls;
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::live::View;
 use crate::governor::work::room::Holding;
-use crate::policy::agent::{Facts, Hindrance, HindranceKind, Observed as PodObserved, Pod as PodFact, Sleep, Spawn, Stage};
+use crate::policy::agent::{Facts, Hindrance, HindranceKind, Pod as PodFact, Sleep, Spawn};
 use crate::policy::budget::{Key as TokenKey, Obstacle};
 use crate::policy::hub;
 use crate::policy::node_liveness::Reach;
@@ -80,23 +80,24 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let uid = recorded.map(|recorded| recorded.uid.as_str());
     let view = uid.and_then(|uid| context.live.view(uid));
     let spec = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(|pool| &pool.spec);
-    let failure = match &fact {
-        PodFact::Ours(PodObserved { stage: Stage::Failed(words), .. }) => Some(words.as_str()),
-        PodFact::Ours(_) | PodFact::Foreign | PodFact::Absent(_) => None,
-    };
     // Of a pod that leaves, or whose node is not heard of, silence says nothing.
     let quiet = match &fact {
         PodFact::Ours(shown) => shown.deleting || shown.node != Reach::Heard,
         PodFact::Foreign | PodFact::Absent(_) => true,
     };
     let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
+    let status = agent.status.as_ref();
+    let condemned = status.is_some_and(super::condemned);
+    let asked = condemned || status.is_some_and(|status| status.goodbye.is_some()) || sleep(agent) != Sleep::No;
     let decision = uid.filter(|_| !ended(agent) && !quiet);
-    let decision = decision.and_then(|uid| supervise::decide(agent, uid, view.as_ref(), failure, holding.as_ref(), spec, context));
+    let decision = decision.and_then(|uid| {
+        let of_pod = crash::raised(agent, &fact, pod.as_deref(), asked, view.as_ref(), context);
+        supervise::decide(agent, uid, view.as_ref(), of_pod, holding.as_ref(), spec, context)
+    });
     let parent_ended = match &agent.spec.parent_ref {
         Some(parent) if !ended(agent) => parent_has_ended(agent, &parent.name, context).await?,
         Some(_) | None => false,
     };
-    let status = agent.status.as_ref();
     let live_pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|_| !ended(agent));
     let tokens = live_pool.map_or(Tokens::Unknown, |pool| standing::of_agent(agent, pool, context));
     let paused_at = status.and_then(|status| status.paused_at_limit);
@@ -108,7 +109,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         && uid.is_some_and(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)));
     let facts = Facts {
         goodbye: parent_ended || spent || status.is_some_and(|status| status.goodbye.is_some()),
-        condemned: status.is_some_and(super::condemned),
+        condemned,
         sleep: sleep(agent),
         life: supervise::life(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some(), paused.is_some()),
         deleting: agent.metadata.deletion_timestamp.is_some(),

@@ -369,7 +369,12 @@ fn available(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Op
     }
 }
 
-/// When the program started, also if it has ended since.
+/// When the program of a pod started, also if it has ended since.
+pub fn started_at(pod: &Pod) -> Option<Time> {
+    let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
+    containers.iter().find(|one| one.name == super::build::CONTAINER).and_then(started)
+}
+
 fn started(container: &ContainerStatus) -> Option<Time> {
     let state = container.state.as_ref()?;
     let running = state.running.as_ref().and_then(|running| running.started_at.clone());

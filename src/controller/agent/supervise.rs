@@ -21,17 +21,19 @@ use crate::policy::agent::{GiveUp, Life};
 use crate::policy::health::Finding;
 use crate::policy::hub::{Action, Decision, Mode, Raised, Rule, Signal, Violation, Who, Worth, chronic, decide as decide_in_hub};
 
-/// What the hub decides now about the agent with the pod `uid`; a signal that goes on standing is answered once.
+/// What the hub decides now about the agent with the pod `uid`; a signal that goes on standing is answered once. `of_pod`: the signals
+/// that its pod raises.
 pub fn decide(
     agent: &Agent,
     uid: &str,
     view: Option<&View>,
-    failure: Option<&str>,
+    of_pod: Vec<Raised>,
     holding: Option<&Holding>,
     spec: Option<&AgentPoolSpec>,
     context: &Context,
 ) -> Option<Decision> {
-    let mut raised = raised(view, failure);
+    let mut raised = of_pod;
+    raised.extend(view.into_iter().flat_map(raised_by));
     let timeouts = counted(agent).saturating_add(view.map_or(0, |view| view.timeouts));
     let defaults = agent.namespace().and_then(|namespace| context.meter.defaults(&namespace));
     let most = bulkhead(spec.and_then(|spec| spec.bulkhead.as_ref()), defaults.as_ref(), |bulkhead| bulkhead.max_timeouts);
@@ -77,11 +79,9 @@ fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&Holding>, s
     format!(". It is paused{item}; everything is kept. {goes_on}; or end it: `kubectl spillway rm {name} -n {namespace}`")
 }
 
-/// The signals that stand. `failure` is what the kubelet says of a pod that failed.
-fn raised(view: Option<&View>, failure: Option<&str>) -> Vec<Raised> {
+/// The signals that stand by what an agent reported, or did not.
+fn raised_by(view: &View) -> Vec<Raised> {
     let now = |signal, message: String| Raised { signal, message, ago: vec![Duration::ZERO] };
-    let killed = failure.filter(|words| words.contains("OOMKilled")).map(|words| now(Signal::OomKilled, words.to_owned()));
-    let Some(view) = view else { return killed.into_iter().collect() };
     let health = match view.finding {
         Finding::Well | Finding::SilentWithMany | Finding::StartOverdue(_) | Finding::LeaseExpired(_) | Finding::CancelIgnored(_) => None,
         Finding::ItemStalled(still) => {
@@ -114,7 +114,7 @@ fn raised(view: Option<&View>, failure: Option<&str>) -> Vec<Raised> {
         },
         ago: ago.clone(),
     });
-    killed.into_iter().chain(health).chain(occurred).collect()
+    health.into_iter().chain(occurred).collect()
 }
 
 /// What follows for the life of the agent.
@@ -233,6 +233,8 @@ pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&Holdin
 /// `holds`: it holds an item, and had all tokens of its life when it got that (`fresh`).
 fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<GiveUp> {
     match action {
+        // It ended, or its start is given up: its pool makes another one, later each time.
+        _ if signal == Signal::CrashLoop => None,
         // The item of an agent is put back when its pod is gone, and its pool makes another agent.
         Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => Some(match signal {
             Signal::TokenBudgetExceeded if fresh => GiveUp::TokensExhausted,
@@ -383,13 +385,6 @@ mod tests {
         assert_eq!(of(true, false), Some(GiveUp::TokensSpent));
         assert_eq!(of(true, true), Some(GiveUp::TokensExhausted));
         assert_eq!(of(false, false), Some(GiveUp::Reaped));
-    }
-
-    #[test]
-    fn an_agent_that_needed_too_much_memory_is_a_signal() {
-        let raised = raised(None, Some("container agent ended with exit code 137 (OOMKilled)"));
-        assert_eq!(raised.iter().map(|one| one.signal).collect::<Vec<_>>(), [Signal::OomKilled]);
-        assert!(super::raised(None, Some("container agent ended with exit code 1 (Error)")).is_empty());
     }
 
     #[test]

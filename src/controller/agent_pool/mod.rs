@@ -30,7 +30,7 @@ use observe::{Blocked, Member, Observed};
 
 pub use build::child;
 pub use descent::Descent;
-pub use observe::{missing_references, unsupported};
+pub use observe::{crashed_ago, missing_references, unsupported};
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "agentpool";

@@ -22,7 +22,7 @@ use crate::controller::walls;
 use crate::governor::breaker::{OfPool as Circuits, work as breaker};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::preflight;
-use crate::policy::pool::{AgentFacts, Facts, SHORT_LIFE, Standing, crashes, there};
+use crate::policy::pool::{AgentFacts, CRASHES_REMEMBERED, Facts, SHORT_LIFE, Standing, crashes, there};
 use crate::policy::scaling::{self, Desired, Work};
 use spillway_conversion::pool::{queues_of, taking};
 
@@ -312,6 +312,13 @@ fn crashed(agent: &Agent) -> bool {
     let lived = started.zip(stopped).and_then(|(started, stopped)| Duration::try_from(stopped.duration_since(started)).ok());
     // One that did not even start in time has crashed however long that was.
     by_itself && (reason_of(agent) == Some(reasons::START_TIMED_OUT) || lived.is_none_or(|lived| lived < SHORT_LIFE))
+}
+
+/// How long ago an ended Agent crashed, if it did and that is remembered.
+pub fn crashed_ago(agent: &Agent, mode: PoolMode, now: jiff::Timestamp) -> Option<Duration> {
+    let since = |time: jiff::Timestamp| Duration::try_from(now.duration_since(time)).unwrap_or_default();
+    let Standing::Ended { ago, crashed: true } = standing(agent, since, mode) else { return None };
+    (ago < CRASHES_REMEMBERED).then_some(ago)
 }
 
 /// What the Agent that crashed last said.

@@ -6,7 +6,7 @@ use super::observe::Observed;
 use crate::api::conditions::{reasons, types};
 use crate::api::{AgentPool, AgentPoolStatus, names};
 use crate::controller::conditions::{Builder, find, holds_for, with_old_words};
-use crate::policy::pool::{Counters, Standing};
+use crate::policy::pool::{CRASH_LOOP, Counters, Standing};
 use crate::policy::publish::Change;
 use crate::policy::scaling::Why;
 
@@ -68,7 +68,7 @@ fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
 }
 
 /// Crashes before a pool says that it is in its way, and before it says that a person is needed.
-const CRASHES: (u32, u32) = (2, 5);
+const CRASHES: (u32, u32) = (CRASH_LOOP, 5);
 
 /// Ready: this generation was made real once, and can still be served. A pool that follows work is not waited for.
 fn conditions(pool: &AgentPool, observed: &Observed, agents: i32, stored: &AgentPoolStatus, now: jiff::Timestamp) -> Vec<Condition> {

@@ -1,0 +1,156 @@
+//! What the end of an agent's pod says to its supervisor: that it was killed for its memory, and that it is one of several agents of
+//! its pool that ended by themselves soon after their start.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod as PodObject;
+
+use super::{ended, status};
+use crate::api::agent_pool::PoolMode;
+use crate::api::{Agent, AgentPool};
+use crate::controller::agent_pool::crashed_ago;
+use crate::controller::context::{Context, Key};
+use crate::governor::live::View;
+use crate::policy::agent::{Observed, Pod, Stage};
+use crate::policy::health::Finding;
+use crate::policy::hub::{Raised, Signal};
+use crate::policy::pool::{CRASH_LOOP, SHORT_LIFE};
+
+/// The signals that a pod raises that ended, or that does not come to start its program. `asked`: it was asked to end, so how it did
+/// says nothing.
+pub fn raised(agent: &Agent, fact: &Pod, pod: Option<&PodObject>, asked: bool, view: Option<&View>, context: &Context) -> Vec<Raised> {
+    let Pod::Ours(Observed { stage, deleting: false, .. }) = fact else { return Vec::new() };
+    let failure = match stage {
+        Stage::Failed(words) => Some(words.as_str()),
+        Stage::Pending(_) | Stage::Running { .. } | Stage::Succeeded => None,
+    };
+    let killed = failure.filter(|words| words.contains("OOMKilled"));
+    let killed = killed.map(|words| Raised { signal: Signal::OomKilled, message: words.to_owned(), ago: vec![Duration::ZERO] });
+    let stored = context.stores.pool(&Key::of(agent).namespace, &agent.spec.pool_ref.name);
+    let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok());
+    let mode = pool.map(|pool| pool.spec.mode).unwrap_or_default();
+    let crash = if asked { None } else { crash(stage, life(agent, pod), view, mode) };
+    let in_a_row = crash.zip(pool).and_then(|(words, pool)| in_a_row(agent, pool, &words, context));
+    in_a_row.into_iter().chain(killed).collect()
+}
+
+/// For how long its program ran; none: it never did, as far as the kubelet says.
+fn life(agent: &Agent, pod: Option<&PodObject>) -> Option<Duration> {
+    let stored = || agent.status.as_ref().and_then(|status| status.start_time.clone());
+    let started = pod.and_then(status::started_at).or_else(stored)?;
+    Duration::try_from(jiff::Timestamp::now().duration_since(started.0)).ok()
+}
+
+/// How it crashed, if it did: it ended by itself soon after its start, or did not start in time.
+fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolMode) -> Option<String> {
+    let soon = life.is_none_or(|life| life < SHORT_LIFE);
+    match stage {
+        Stage::Failed(words) if soon => Some(words.clone()),
+        // A person who leaves the terminal ends the program.
+        Stage::Succeeded if soon && mode != PoolMode::Chat => Some("its program ended with exit code 0".to_owned()),
+        Stage::Pending(_) | Stage::Running { .. } => {
+            let overdue = view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_)));
+            overdue.then(|| "its program was not started in time".to_owned())
+        }
+        Stage::Failed(_) | Stage::Succeeded => None,
+    }
+}
+
+/// The signal `CrashLoop`, if enough agents of its pool crashed lately.
+fn in_a_row(agent: &Agent, pool: &AgentPool, words: &str, context: &Context) -> Option<Raised> {
+    // One that was made by hand, or for another agent, is not made again.
+    agent.spec.sequence?;
+    let (key, now) = (Key::of(agent), jiff::Timestamp::now());
+    let others = context.stores.agents_of(&key.namespace, &agent.spec.pool_ref.name);
+    let others = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| Key::of(*other) != key && ended(other));
+    let others = others.filter(|other| other.spec.sequence.is_some()).filter_map(|other| crashed_ago(other, pool.spec.mode, now));
+    let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
+    let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);
+    let message = format!("{count} agents of AgentPool/{} ended soon after their start, lately; the last: {words}", agent.spec.pool_ref.name);
+    (count >= CRASH_LOOP).then_some(Raised { signal: Signal::CrashLoop, message, ago })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::fake::{self, Leader};
+
+    const NO_WORK: PoolMode = PoolMode::Perseverance;
+
+    #[test]
+    fn a_short_life_that_ended_by_itself_is_a_crash_and_so_is_a_start_that_takes_too_long() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let failed = Stage::Failed("exit code 7".into());
+        assert_eq!(crash(&failed, seconds(9), None, NO_WORK).as_deref(), Some("exit code 7"));
+        assert_eq!(crash(&failed, None, None, NO_WORK).as_deref(), Some("exit code 7"), "it never ran");
+        assert_eq!(crash(&failed, seconds(600), None, NO_WORK), None, "it did its part");
+        assert!(crash(&Stage::Succeeded, seconds(9), None, NO_WORK).is_some());
+        assert_eq!(crash(&Stage::Succeeded, seconds(9), None, PoolMode::Chat), None, "a person left");
+        let running = Stage::Running { ready: false };
+        assert_eq!(crash(&running, seconds(9), Some(&View::well()), NO_WORK), None);
+        let overdue = View { finding: Finding::StartOverdue(Duration::from_secs(300)), ..View::well() };
+        assert!(crash(&running, None, Some(&overdue), NO_WORK).is_some());
+    }
+
+    /// A pool with these rules, an agent of it that has just failed, and others that did so many seconds ago.
+    fn crashing(rules: serde_json::Value, others: &[i64], failure: &str) -> Leader {
+        let pool = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}, "supervision": {"rules": rules}});
+        let [agent, mut pod] = fake::agent("a", "p");
+        pod["status"] = json!({"phase": "Failed", "reason": failure});
+        let mut objects = vec![fake::object("AgentPool", "p", pool), agent, pod];
+        for (at, seconds) in others.iter().enumerate() {
+            let [mut other, _] = fake::agent(&format!("b{at}"), "p");
+            let stopped = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(*seconds);
+            let started = stopped - jiff::SignedDuration::from_secs(5);
+            let ready = json!({"type": "Ready", "status": "False", "reason": "PodFailed", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            other["status"] = json!({"phase": "Stopped", "startTime": started.to_string(), "stopTime": stopped.to_string(), "conditions": [ready]});
+            objects.push(other);
+        }
+        Leader::of(&objects)
+    }
+
+    /// What is told of the agent: signal and action of each intervention.
+    async fn told(leader: &Leader) -> Vec<(String, String)> {
+        leader.looks_at("a").await;
+        let status = leader.status("Agent", "a");
+        assert_eq!(status["phase"], "Stopped", "it has ended: {status}");
+        let told = status["interventions"].as_array().cloned().unwrap_or_default();
+        let word = |told: &serde_json::Value, field: &str| told[field].as_str().unwrap_or_default().to_owned();
+        told.iter().map(|told| (word(told, "signal"), word(told, "action"))).collect()
+    }
+
+    fn pair(signal: &str, action: &str) -> Vec<(String, String)> {
+        vec![(signal.to_owned(), action.to_owned())]
+    }
+
+    #[tokio::test]
+    async fn agents_that_crash_one_after_another_raise_a_signal() {
+        assert_eq!(told(&crashing(json!([]), &[], "Error")).await, [], "once is no loop");
+        assert_eq!(told(&crashing(json!([]), &[900], "Error")).await, [], "nor twice in a quarter of an hour");
+        let mut leader = crashing(json!([]), &[60], "Error");
+        assert_eq!(told(&leader).await, pair("CrashLoop", "Restart"));
+        let message = leader.status("Agent", "a")["interventions"][0]["message"].clone();
+        assert_eq!(message, "2 agents of AgentPool/p ended soon after their start, lately; the last: Error");
+        assert!(leader.events().contains(&("CrashLoop".to_owned(), "Restart".to_owned())), "{:?}", leader.events());
+        assert_eq!(leader.told().iter().filter(|(reason, ..)| reason == "CrashLoop").count(), 1, "and webhooks");
+        let given_up = leader.status("Agent", "a")["conditions"].as_array().cloned().unwrap_or_default();
+        assert!(given_up.iter().all(|condition| condition["type"] != "GivenUp"), "it ended by itself: {given_up:?}");
+        let alone = crashing(json!([]), &[], "container agent ended with exit code 137 (OOMKilled)");
+        assert_eq!(told(&alone).await, pair("OOMKilled", "Restart"));
+        let killed = crashing(json!([]), &[60], "OOMKilled");
+        assert_eq!(told(&killed).await, pair("CrashLoop", "Restart"));
+        assert_eq!(killed.status("Agent", "a")["interventions"][0]["overruled"], json!(["OOMKilled: Restart"]));
+    }
+
+    #[tokio::test]
+    async fn a_rule_counts_the_crashes_of_its_pool() {
+        let rule = |count: u32| json!([{"signal": "CrashLoop", "count": count, "windowSeconds": 300, "do": "Notify"}]);
+        assert_eq!(told(&crashing(rule(3), &[60], "Error")).await, []);
+        assert_eq!(told(&crashing(rule(3), &[60, 400], "Error")).await, [], "outside its window");
+        assert_eq!(told(&crashing(rule(3), &[60, 120], "Error")).await, pair("CrashLoop", "Notify"));
+        let none = json!([{"signal": "CrashLoop", "do": "Log"}]);
+        assert_eq!(told(&crashing(none, &[60], "Error")).await, pair("CrashLoop", "Log"));
+    }
+}

@@ -1,0 +1,192 @@
+//! A leader of a test: its context, over stores that hold the objects of the test, and an API server in memory that takes writes of
+//! their statuses and events.
+//!
+//! Nothing watches: what is written is in the server and not in the stores. Nothing is proved about leadership either, so whatever
+//! asks for a new renewal ([`Leadership::confirm`]) is refused.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use super::agent::{self, Disappearances};
+use super::context::{Context, Key, Parts};
+use super::fleet::Fleet;
+use super::stores::{Stores, Wake};
+use super::supervised::Supervised;
+use crate::cluster::events::Events;
+use crate::cluster::lease::Leadership;
+use crate::cluster::quiet::Quiet;
+use crate::governor::work::Desk;
+use crate::notify::{Notice, Notifier};
+use crate::telemetry::Metrics;
+
+/// The namespace of a test.
+pub const TEAM: &str = "team";
+
+#[derive(Default)]
+struct Server {
+    /// By plural and name.
+    objects: BTreeMap<String, Value>,
+    events: Vec<Value>,
+    version: u64,
+}
+
+/// A leader.
+pub struct Leader {
+    /// What its reconcilers are given.
+    pub context: Arc<Context>,
+    notices: mpsc::Receiver<Arc<Notice>>,
+    server: Arc<Mutex<Server>>,
+}
+
+fn slot(kind: &str, name: &str) -> String {
+    format!("{}s/{name}", kind.to_lowercase())
+}
+
+/// An object of the namespace.
+pub fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "spillway.dev/v1alpha1", "kind": kind, "spec": spec,
+        "metadata": {"name": name, "namespace": TEAM, "uid": format!("{kind}-{name}"), "resourceVersion": "1", "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z"}})
+}
+
+/// An Agent of this pool, whose pod runs and holds nothing. Its pod's uid is `POD-NAME`.
+pub fn agent(name: &str, pool: &str) -> [Value; 2] {
+    let owner = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "name": pool, "uid": format!("AgentPool-{pool}"), "controller": true});
+    let mut agent = object("Agent", name, json!({"poolRef": {"name": pool}, "sequence": 0}));
+    agent["metadata"]["ownerReferences"] = json!([owner]);
+    agent["metadata"]["finalizers"] = json!([crate::api::names::AGENT_FINALIZER]);
+    agent["status"] = json!({"phase": "Idle", "podRef": {"name": name, "uid": format!("POD-{name}")}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": TEAM, "uid": format!("POD-{name}")},
+        "spec": {"containers": [], "nodeName": "node"},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    [agent, pod]
+}
+
+impl Leader {
+    /// One that has read these objects.
+    pub fn of(objects: &[Value]) -> Self {
+        let mut server = Server { version: 1, ..Server::default() };
+        for object in objects {
+            let part = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+            server.objects.insert(slot(part("/kind"), part("/metadata/name")), object.clone());
+        }
+        let server = Arc::new(Mutex::new(server));
+        let client = client(&server);
+        let (metrics, (notifier, notices)) = (Metrics::default(), Notifier::kept());
+        let (desk, _) = Desk::new(metrics.clone());
+        let parts = Parts {
+            client: client.clone(),
+            leadership: Leadership::held(),
+            metrics: metrics.clone(),
+            events: Events::new(client, "test".into(), notifier),
+            stores: Stores::of(objects),
+            disappearances: Disappearances::default(),
+            wake: Wake::nobody(),
+            supervised: Supervised {
+                gateway: String::new(),
+                peer: Default::default(),
+                port: 0,
+                image: String::new(),
+                pull_policy: String::new(),
+                canaries: Vec::new(),
+            },
+            trust: watch::channel(None).1,
+            desk,
+            quiet: Quiet::default(),
+            fleet: Fleet::new(metrics),
+        };
+        Self { context: Arc::new(Context::new(parts, 7)), notices, server }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Server> {
+        self.server.lock().expect("whole")
+    }
+
+    /// Looks at an Agent, as it stands in the stores.
+    pub async fn looks_at(&self, agent: &str) {
+        let key = Key { namespace: TEAM.into(), name: agent.into() };
+        let object = self.context.stores.agent(&key).expect("the Agent is there");
+        agent::reconcile(object, self.context.clone()).await.expect("it is done");
+    }
+
+    /// The status of an object, as it is written.
+    pub fn status(&self, kind: &str, name: &str) -> Value {
+        self.lock().objects.get(&slot(kind, name)).map(|object| object["status"].clone()).unwrap_or_default()
+    }
+
+    /// The events so far: reason and action of each.
+    pub fn events(&self) -> Vec<(String, String)> {
+        let word = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        self.lock().events.iter().map(|event| (word(event, "reason"), word(event, "action"))).collect()
+    }
+
+    /// What webhooks were told since the last time: reason, kind of its object, and sentence of each.
+    pub fn told(&mut self) -> Vec<(String, String, String)> {
+        let mut told = Vec::new();
+        while let Ok(notice) = self.notices.try_recv() {
+            told.push((notice.reason.clone(), notice.about.kind.clone().unwrap_or_default(), notice.message.clone()));
+        }
+        told
+    }
+}
+
+fn client(server: &Arc<Mutex<Server>>) -> Client {
+    let server = server.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = server.clone();
+        async move {
+            let (method, path) = (request.method().clone(), request.uri().path().trim_end_matches("/status").to_owned());
+            let body = request.into_body().collect().await.expect("a whole body").to_bytes();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let (status, answer) = server.lock().expect("whole").answer(&method, &path, body);
+            let body = Body::from(serde_json::to_vec(&answer).expect("JSON"));
+            Ok::<_, std::convert::Infallible>(Response::builder().status(status).body(body).expect("an answer"))
+        }
+    });
+    Client::new(service, TEAM)
+}
+
+impl Server {
+    fn answer(&mut self, method: &Method, path: &str, body: Value) -> (StatusCode, Value) {
+        let mut parts = path.rsplit('/');
+        let (last, before) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let slot = format!("{before}/{last}");
+        let failure = |code: u16, reason: &str| {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason, "reason": reason, "code": code});
+            (StatusCode::from_u16(code).expect("a status"), status)
+        };
+        match *method {
+            Method::POST if last == "events" => {
+                self.events.push(body.clone());
+                (StatusCode::CREATED, body)
+            }
+            // One that is told again.
+            Method::PATCH if before == "events" => (StatusCode::OK, body),
+            Method::GET => self.objects.get(&slot).map_or_else(|| failure(404, "NotFound"), |object| (StatusCode::OK, object.clone())),
+            Method::PATCH => {
+                let Some(object) = self.objects.get_mut(&slot) else { return failure(404, "NotFound") };
+                let version = &body["metadata"]["resourceVersion"];
+                if !version.is_null() && *version != object["metadata"]["resourceVersion"] {
+                    return failure(409, "Conflict");
+                }
+                self.version += 1;
+                object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+                if !object["status"].is_object() {
+                    object["status"] = json!({});
+                }
+                for (field, value) in body["status"].as_object().into_iter().flatten() {
+                    object["status"][field] = value.clone();
+                }
+                (StatusCode::OK, object.clone())
+            }
+            _ => failure(405, "MethodNotAllowed"),
+        }
+    }
+}
