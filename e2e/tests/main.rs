@@ -20,6 +20,7 @@ mod faults;
 mod hibernate;
 mod hostile;
 mod identity;
+mod interventions;
 mod life;
 mod metrics;
 mod model_circuits;

@@ -106,3 +106,98 @@ fn below(context: &Context, place: &Key) -> Vec<(String, Name)> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::WorkItem;
+    use crate::controller::fake::{self, Leader, TEAM};
+    use crate::governor::budget::facts::Project;
+    use crate::policy::budget::Span;
+
+    /// Agents `a` and `b` below the Budget `default`, and `c` below another one; `b` holds an item.
+    fn leader() -> (Leader, Object) {
+        let budgets = ["default", "rich"].map(|name| fake::object("Budget", name, json!({})));
+        let pool = |name: &str, budget: &str| {
+            let spec = json!({"type": "worker", "agent": {"image": "x", "command": ["y"]}, "budgetRef": {"name": budget}});
+            fake::object("AgentPool", name, spec)
+        };
+        let agents = [fake::agent("a", "poor"), fake::agent("b", "poor"), fake::agent("c", "rich")].concat();
+        let objects = [budgets.to_vec(), vec![pool("poor", "default"), pool("rich", "rich")], agents].concat();
+        let leader = Leader::of(&objects);
+        let read = |budget: Value| Arc::new(serde_json::from_value::<Budget>(budget).expect("a Budget"));
+        let budgets = budgets.map(read);
+        let meter = &leader.context.meter;
+        meter.read_all(Vec::new());
+        meter.set_tree(&[], &budgets, &BTreeMap::from([(TEAM.to_owned(), Project::default())]));
+        meter.open();
+        for agent in ["a", "b", "c"] {
+            leader.context.live.registered(&format!("POD-{agent}"), "g", None);
+        }
+        let mut item = fake::object("WorkItem", "fix", json!({"queueRef": {"name": "bugs"}}));
+        let lease = json!({"holder": "POD-b", "agent": "b", "leaseTransitions": 1, "acquireTime": "2026-01-01T00:00:09.000000Z"});
+        item["status"] = json!({"phase": "Leased", "queue": "bugs", "lease": lease});
+        leader.context.desk.observe(&serde_json::from_value::<WorkItem>(item).expect("a WorkItem"));
+        (leader, Object::Budget(budgets[0].clone()))
+    }
+
+    fn reached(action: Action) -> Event {
+        let span = Span::parse("2026-01-01").expect("a day");
+        let threshold = Threshold { percent: 90, action };
+        Event { key: Key::budget(TEAM, "default"), limit: "daily".into(), span, threshold, height: 500 }
+    }
+
+    /// Signals that stand for each agent.
+    fn signals(leader: &Leader) -> Vec<Vec<Signal>> {
+        let of = |agent: &str| leader.context.live.view(&format!("POD-{agent}")).map(|view| view.occurrences.into_keys().collect());
+        ["a", "b", "c"].into_iter().map(|agent| of(agent).unwrap_or_default()).collect()
+    }
+
+    #[tokio::test]
+    async fn at_a_threshold_notify_people_are_told_and_no_agent_is() {
+        let (mut leader, budget) = leader();
+        act(&leader.context, &budget, &reached(Action::Notify)).await;
+        let told = leader.told();
+        let [(reason, kind, words)] = told.as_slice() else { panic!("once: {told:?}") };
+        assert_eq!((reason.as_str(), kind.as_str()), ("ThresholdReached", "Budget"));
+        assert!(words.contains("90 % of the limit daily of 500 tokens"), "{words}");
+        assert_eq!(leader.events(), [("ThresholdReached".to_owned(), "Meter".to_owned())]);
+        assert_eq!(signals(&leader), [vec![], vec![], vec![]]);
+        for quiet in [Action::Log, Action::Pause, Action::Warn, Action::Reap] {
+            act(&leader.context, &budget, &reached(quiet)).await;
+            assert_eq!(leader.told(), [], "{quiet:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn at_a_threshold_warn_the_agents_below_are_told() {
+        let (leader, budget) = leader();
+        act(&leader.context, &budget, &reached(Action::Warn)).await;
+        let near = vec![Signal::BudgetNearLimit];
+        assert_eq!(signals(&leader), [near.clone(), near, vec![]]);
+    }
+
+    #[tokio::test]
+    async fn at_a_threshold_reap_the_agents_below_are_ended_or_kept_for_a_person() {
+        let (leader, budget) = leader();
+        act(&leader.context, &budget, &reached(Action::Reap)).await;
+        let over = vec![Signal::TokenBudgetExceeded];
+        assert_eq!(signals(&leader), [over.clone(), over, vec![]]);
+        let condition = |agent: &str, type_: &str| {
+            let conditions = leader.status("Agent", agent)["conditions"].as_array().cloned().unwrap_or_default();
+            let found = conditions.into_iter().find(|one| one["type"] == type_ && one["status"] == "True");
+            found.map(|found| found["reason"].as_str().unwrap_or_default().to_owned())
+        };
+        for agent in ["a", "b", "c"] {
+            leader.looks_at(agent).await;
+        }
+        let of = |agent| (condition(agent, "Paused"), condition(agent, "GivenUp"));
+        assert_eq!(of("a"), (Some("TokenBudgetExceeded".to_owned()), None), "it holds nothing: a person says what becomes of it");
+        assert_eq!(of("b"), (None, Some("TokensSpent".to_owned())), "it got nowhere with its item");
+        assert_eq!(of("c"), (None, None));
+    }
+}
