@@ -47,5 +47,8 @@ credential() {
         --from-file="$state/origin" --from-file="$state/token" | inside kubectl apply --server-side -f -
 }
 
+# The last requests that came.
+requests() { inside kubectl get --raw /api/v1/namespaces/models/services/https:model-server:8443/proxy/requests; }
+
 # What it has counted.
 count() { inside kubectl get --raw /api/v1/namespaces/models/services/https:model-server:8443/proxy/count; }

@@ -31,6 +31,7 @@ mod outages;
 mod pod_walls;
 mod pools;
 mod preflight;
+mod program_commands;
 mod quiet;
 mod refusals;
 mod reservations;

@@ -26,7 +26,7 @@ use crate::policy::work::item::Phase;
 use crate::serve::query;
 use crate::wire::access::Call;
 use crate::wire::agent::{Done, Goodbye, Input, Register, Report, Run, Settings, Spawn, Spawned, Work};
-use crate::wire::command::CommandLimits;
+use crate::wire::command::{CommandLimits, Untimed};
 use crate::wire::work::{Claim, ItemOrder, ItemWanted};
 use crate::wire::{Code, Refusal, body};
 use spillway_conversion::pool::queues_of;
@@ -125,6 +125,7 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         preflight_command: preflight::command(spec),
         work: work_of(&pool),
         commands: commands_of(&pool, context.meter.defaults(&caller.key.namespace).as_ref()),
+        untimed: untimed_of(&pool),
         wanted: context.live.wanted(&caller.uid),
     })
 }
@@ -138,6 +139,13 @@ fn commands_of(pool: &AgentPool, defaults: Option<&Defaults>) -> CommandLimits {
     let max_timeout_seconds = said(|bulkhead| bulkhead.max_command_timeout_seconds).unwrap_or(built_in.max_timeout_seconds);
     let timeout_seconds = said(|bulkhead| bulkhead.command_timeout_seconds).unwrap_or(built_in.timeout_seconds).min(max_timeout_seconds);
     CommandLimits { timeout_seconds, max_timeout_seconds }
+}
+
+/// Which commands of a pool's agents have no time unless they ask for one. An agent that calls models runs commands because one
+/// answered.
+fn untimed_of(pool: &AgentPool) -> Untimed {
+    let names = pool.spec.agent.untimed_commands.clone().unwrap_or_default();
+    Untimed { names, until_answer: pool.spec.models.as_ref().is_some_and(|models| !models.is_empty()) }
 }
 
 /// How the agents of a pool work from its queues.
@@ -295,6 +303,20 @@ fn ended(agent: &Agent) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_says_which_commands_have_no_time() {
+        let untimed = |models: Value, names: Value| {
+            let agent = serde_json::json!({"image": "x", "command": ["y"], "untimedCommands": names});
+            let spec = serde_json::json!({"type": "worker", "agent": agent, "models": models});
+            untimed_of(&AgentPool::new("p", serde_json::from_value(spec).expect("a pool")))
+        };
+        let model = serde_json::json!([{"name": "m", "dialect": "Anthropic", "origin": "https://models.example.org"}]);
+        assert_eq!(untimed(model, Value::Null), Untimed { names: Vec::new(), until_answer: true });
+        let names = serde_json::json!(["vite", "*"]);
+        let without = Untimed { names: vec!["vite".into(), "*".into()], until_answer: false };
+        assert_eq!((untimed(Value::Null, names.clone()), untimed(serde_json::json!([]), names)), (without.clone(), without));
+    }
 
     #[test]
     fn an_agent_that_makes_children_too_fast_is_told_when_to_come_back_and_what_to_change() {

@@ -6,6 +6,7 @@
 #   - each sample that is about models makes a call, and what it spent is counted
 #   - the Python clients get one final refusal of a spent budget, in words; a window that resets soon they wait for
 #   - Codex makes one request on a spent budget, and its log names it
+#   - a command of Codex that hangs is ended at the pool's time, and Codex and its model are told
 #
 # Needs root, and what `make clients` makes. The clients run in the network of an agent's pod, which is all that they see of
 # it. The cluster is removed when all passed.
@@ -95,6 +96,25 @@ counted() {
     if [ "$told" != "$used" ] || [ "$told" = 0 ]; then echo "the provider told $told, Budget/codex says $used"; return 1; fi
 }
 check "its Budget says what the provider counted" soon counted
+
+step "a command of Codex that hangs"
+# An agent has what its pool said when it was made: the next one is made for the item.
+none() { local agents; agents=$(inside kubectl -n demo get agentpool codex -o jsonpath='{.status.agents}'); [ "${agents:-0}" = 0 ] || { echo "agents: $agents"; return 1; }; }
+check "its agent has gone" soon none
+inside kubectl -n demo patch agentpool codex --type merge -p '{"spec": {"bulkhead": {"commandTimeoutSeconds": 5}}}'
+inside kubectl apply --server-side -f - <<'Y'
+apiVersion: spillway.dev/v1alpha1
+kind: WorkItem
+metadata: {name: hangs, namespace: demo}
+spec: {queueRef: {name: code}, type: code, payload: "Hang for ever"}
+Y
+check "Codex does the item all the same" inside kubectl -n demo wait --for=condition=Complete workitem/hangs --timeout=4m
+told() {
+    local said
+    said=$(requests | grep -o 'ran for longer than a command may' | head -n 1)
+    [ -n "$said" ] || { echo "no request says so"; return 1; }
+}
+check "its model is told that the command was ended" told
 inside kubectl -n demo wait --for=condition=Ready agentpool/spent agentpool/soon --timeout=3m > /dev/null
 
 step "the agents that ship, with the samples' model"

@@ -213,7 +213,8 @@ pub struct Bulkhead {
     pub lifetime_tokens: Option<i64>,
     /// What is asked of the pool's budget when an agent runs out.
     pub top_up: Option<TopUp>,
-    /// Seconds a command may run when it brings no time of its own. Default 120.
+    /// Seconds a command may run when it brings no time of its own. Default 120. Shells that a program runs by itself are commands too:
+    /// agent.untimedCommands names what is meant to stay.
     #[schemars(range(min = 1, max = 86400))]
     pub command_timeout_seconds: Option<i32>,
     /// The most seconds a command may ask for. Default 3600.
@@ -302,6 +303,10 @@ pub struct AgentProgram {
     /// again while it fails.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub preflight_command: Option<Vec<String>>,
+    /// Programs that are meant to stay, by their names (`vite`, `http.server`): a shell's command that one of them belongs to has no
+    /// time. `*`: none has, unless it was run with `spillway exec`.
+    #[schemars(length(max = 32), inner(length(min = 1, max = 64), regex(pattern = "^([*]|[A-Za-z0-9_][A-Za-z0-9_.+-]*)$")))]
+    pub untimed_commands: Option<Vec<String>>,
     /// Commands at turning points of an agent's life.
     pub hooks: Option<Hooks>,
 }

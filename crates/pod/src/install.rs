@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use crate::command::shell::{FOLDER, SHELLS};
 use crate::files::beside;
+use crate::process::shells::{FOLDER, FOLDER_OF_SH, SHELLS};
 
 /// The binary's name.
 pub const NAME: &str = "spillway-agent";
@@ -25,7 +25,10 @@ pub fn install(dir: &Path) -> io::Result<()> {
     link(NAME, &command)?;
     let shells = dir.join(FOLDER);
     fs::create_dir_all(&shells)?;
-    SHELLS.into_iter().try_for_each(|shell| link(&format!("../{NAME}"), &shells.join(shell)))
+    SHELLS.into_iter().try_for_each(|shell| link(&format!("../{NAME}"), &shells.join(shell)))?;
+    let only_sh = dir.join(FOLDER_OF_SH);
+    fs::create_dir_all(&only_sh)?;
+    link(&format!("../../{NAME}"), &only_sh.join("sh"))
 }
 
 fn link(to: &str, path: &Path) -> io::Result<()> {

@@ -31,6 +31,8 @@ mod samples;
 pub const BIN_DIR: &str = "/spillway/bin";
 /// The sidecar's unix socket.
 pub const SOCKET: &str = "/spillway/run/link.sock";
+/// The environment variable that names it where it is elsewhere: outside a pod.
+pub const SOCKET_VARIABLE: &str = "SPILLWAY_SOCKET";
 /// What the program may read and write beside its workspace.
 pub const DATA_DIR: &str = "/spillway/data";
 /// The environment variable that names it.
@@ -53,6 +55,10 @@ pub const FIRST_PORT: u16 = 4101;
 
 /// Processes and threads that a program, with all it starts, may have at once.
 pub const MAX_PROCESSES: u64 = 4096;
+
+/// What people can set about commands that nobody asked to be timed.
+pub const COMMAND_FIELDS: &str =
+    "the time is spec.bulkhead.commandTimeoutSeconds of the agent's pool; spec.agent.untimedCommands names what is meant to stay";
 
 /// Exit code where the pod fails closed: the program is not started, or is ended, because it must not run.
 pub const EXIT_CLOSED: u8 = 78;

@@ -94,8 +94,8 @@ struct AgentArguments {
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next();
-    if let Some(shell) = shell::called(called.as_deref()) {
-        return ExitCode::from(shell::run(shell, std::env::args_os().skip(1).collect()));
+    if let (Some(name), Some(shell)) = (&called, shell::called(called.as_deref())) {
+        return ExitCode::from(shell::run(shell, name, std::env::args_os().skip(1).collect()));
     }
     if called.as_deref().map(Path::new).and_then(Path::file_name) == Some(install::COMMAND.as_ref()) {
         return ExitCode::from(command::run(command::Arguments::parse()));

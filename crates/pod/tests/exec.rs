@@ -6,12 +6,9 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{BINARY, FakeGateway, Folder, Process, send, start_link_with, text, until, until_registered};
+use common::{BINARY, FakeGateway, Folder, MARK, Process, alive, send, start_link_with, text, until, until_registered};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-
-/// In the environment of all that a test starts, with the test's folder.
-const MARK: &str = "SPILLWAY_TEST_MARK";
 
 fn exec(folder: &Folder, flags: &[&str], command: &[&str]) -> Command {
     let mut exec = Command::new(BINARY);
@@ -35,16 +32,6 @@ fn of(output: &Output) -> Value {
     let took = told.as_object_mut().and_then(|told| told.remove("durationMilliseconds"));
     assert!(took.is_some_and(|took| took.is_u64()), "{output:?}");
     told
-}
-
-/// Everything alive that a test's commands started.
-fn alive(folder: &Folder) -> Vec<i32> {
-    let mark = format!("{MARK}={}", folder.path("").display());
-    let pids = fs::read_dir("/proc").expect("processes").filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
-    let marked = |pid: &i32| {
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == mark.as_bytes()))
-    };
-    pids.filter(marked).collect()
 }
 
 /// A sidecar whose breaker stays open for so long.
@@ -310,36 +297,6 @@ fn a_sidecar_that_is_away_stops_no_command() {
     let done = run(&folder, &[], &["sh", "-c", "exit 5"]);
     assert_eq!(done.status.code(), Some(5));
     assert!(text(&done.stderr).contains("no breaker guards this command"), "{}", text(&done.stderr));
-}
-
-#[test]
-fn a_shell_with_a_command_is_timed_and_every_other_is_the_real_one() {
-    let folder = Folder::new();
-    let bin = folder.path("bin");
-    assert!(Command::new(BINARY).arg("install").arg(&bin).status().expect("installed").success());
-    let own = format!("{}:{}", bin.join("shells").display(), std::env::var("PATH").expect("a path"));
-    let shell = |arguments: &[&str]| {
-        let mut shell = Command::new(bin.join("shells/sh"));
-        shell
-            .args(arguments)
-            .env("PATH", &own)
-            .env(MARK, folder.path(""))
-            .env("SPILLWAY_DATA_DIR", folder.path("data"))
-            .output()
-            .expect("run")
-    };
-    // Within it another shell is found by the same path, and is not timed again: nobody is asked a second time.
-    let timed = shell(&["-c", "sh -c 'echo $SPILLWAY_TIMED; exit 7'"]);
-    assert_eq!((timed.status.code(), text(&timed.stdout).as_str()), (Some(7), "1\n"), "{}", text(&timed.stderr));
-    assert_eq!(text(&timed.stderr).matches("no breaker guards").count(), 1, "{}", text(&timed.stderr));
-    fs::write(folder.path("script"), "echo [$SPILLWAY_TIMED] $1; exit 8").expect("written");
-    let script = shell(&[&folder.path("script").display().to_string(), "-c"]);
-    assert_eq!((script.status.code(), text(&script.stdout).as_str(), text(&script.stderr).as_str()), (Some(8), "[] -c\n", ""));
-    // What it leaves behind was meant to stay.
-    assert!(shell(&["-c", "sleep 3000 > /dev/null 2>&1 & exit 0"]).status.success());
-    let left = alive(&folder);
-    assert_eq!(left.len(), 1);
-    left.iter().for_each(|pid| send(*pid, Signal::KILL));
 }
 
 #[test]

@@ -528,6 +528,8 @@ fn installing_is_whole_and_repeatable() {
         for shell in ["sh", "bash"] {
             assert_eq!(fs::read_link(bin.join("shells").join(shell)).expect("a link"), Path::new("../spillway-agent"));
         }
+        assert_eq!(fs::read_link(bin.join("shells/only-sh/sh")).expect("a link"), Path::new("../../spillway-agent"));
+        assert_eq!(fs::read_dir(bin.join("shells/only-sh")).expect("the folder").count(), 1, "for an image without bash");
         assert_eq!(fs::read_dir(&bin).expect("the folder").count(), 3);
     }
     let help = std::process::Command::new(bin.join("spillway")).arg("--help").output().expect("run");

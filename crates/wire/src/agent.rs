@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::body::{Checked, at_most};
-use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits};
+use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, Untimed};
 use crate::work::{Held, ItemWanted};
 
 /// First call of a sidecar, after each start of its own.
@@ -87,6 +87,9 @@ pub struct Settings {
     /// How long its commands may take.
     #[serde(default)]
     pub commands: CommandLimits,
+    /// Which of them have no time unless they ask for one.
+    #[serde(default)]
+    pub untimed: Untimed,
     /// What is wanted now.
     pub wanted: Wanted,
 }

@@ -17,6 +17,17 @@ pub struct BeginCommand {
     /// How long it may take; none: as long as the pool's commands do.
     #[serde(default)]
     pub timeout_milliseconds: Option<u64>,
+    /// Its program did not ask for a time; none: it did.
+    #[serde(default)]
+    pub unasked: Option<Unasked>,
+}
+
+/// A command whose program did not ask for a time: a shell that it found on its `PATH`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Unasked {
+    /// When the program was started (milliseconds since boot).
+    pub program_started: u64,
 }
 
 impl Checked for BeginCommand {
@@ -30,13 +41,16 @@ impl Checked for BeginCommand {
 }
 
 /// It may be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandBegun {
     /// To be given back with how it ended.
     pub permit: CommandPermit,
     /// How long it may take.
     pub timeout_milliseconds: u64,
+    /// Names of programs that are meant to stay: with one of them, a command whose program did not ask for a time has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untimed: Vec<String>,
 }
 
 /// The right to run one command.
@@ -215,7 +229,7 @@ pub struct TryCommand {
 
 impl Checked for TryCommand {
     fn check(&self) -> Result<(), (&'static str, String)> {
-        BeginCommand { timeout_milliseconds: Some(self.timeout_milliseconds) }.check()
+        BeginCommand { timeout_milliseconds: Some(self.timeout_milliseconds), unasked: None }.check()
     }
 }
 
@@ -277,15 +291,51 @@ impl Default for CommandLimits {
     }
 }
 
+/// Which commands have no time unless their program asks for one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Untimed {
+    /// Those that one of these programs belongs to. [`ALL`](Self::ALL): every command.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// Those that began before a model answered the program for the first time: a model has it run commands.
+    pub until_answer: bool,
+}
+
+impl Untimed {
+    /// In the place of a name: no command has a time unless it asks for one.
+    pub const ALL: &str = "*";
+
+    /// No command has a time unless it asks for one.
+    pub fn all(&self) -> bool {
+        self.names.iter().any(|name| name == Self::ALL)
+    }
+}
+
+impl Default for Untimed {
+    /// As long as nobody said it: only what is known to come from a model has a time.
+    fn default() -> Self {
+        Self { names: Vec::new(), until_answer: true }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::link::{Ask, Hello};
 
     #[test]
+    fn what_nobody_said_times_only_what_comes_from_a_model() {
+        let read = |json: &str| serde_json::from_str::<Untimed>(json).expect("it is understood");
+        assert_eq!(Untimed::default(), read(r#"{"untilAnswer": true}"#));
+        assert!(read(r#"{"names": ["vite", "*"], "untilAnswer": false}"#).all() && !Untimed::default().all());
+    }
+
+    #[test]
     fn a_time_is_none_or_possible() {
         let read = |body: &str| crate::body::read::<Hello>(body.as_bytes());
-        let begin = |timeout_milliseconds| Hello::Ask(Ask::BeginCommand(BeginCommand { timeout_milliseconds }));
+        let begin = |timeout_milliseconds| Hello::Ask(Ask::BeginCommand(BeginCommand { timeout_milliseconds, unasked: None }));
         assert_eq!(read(r#"{"ask": {"beginCommand": {}}}"#).expect("a question"), begin(None));
         assert_eq!(read(r#"{"ask": {"beginCommand": {"timeoutMilliseconds": 5}}}"#).expect("a question"), begin(Some(5)));
         for wrong in ["0", "86400001", "-1", "\"5\""] {

@@ -112,6 +112,9 @@ pub struct ModelCalls {
     /// When the last call began of which it is not known, or not known yet, which conversation it goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<u64>,
+    /// When the first answer came of those that were not told yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<u64>,
 }
 
 /// A conversation with a model, by its calls.
@@ -228,6 +231,8 @@ pub enum Answer {
     CommandBegun(CommandBegun),
     /// The command must not be run now.
     CommandRejected(CommandRejected),
+    /// The command has no time, as its program did not ask for one: nobody waits for its end.
+    CommandUntimed,
     /// What is left.
     Budget(Left),
     /// How things stand.

@@ -185,10 +185,14 @@ pub fn slug(words: &str) -> String {
     if slug.is_empty() { "nothing".to_owned() } else { slug.to_owned() }
 }
 
-/// The command that does the task: a file, named after its words, in the folder where the program works.
+/// The command that does the task: a file, named after its words, in the folder where the program works. Of one that begins with
+/// `Hang` it never ends.
 #[must_use]
 pub fn command(task: &str) -> String {
     let slug = slug(task);
+    if slug.split('-').next() == Some("hang") {
+        return "sleep 86400".to_owned();
+    }
     format!("printf '%s\\n' '{slug}' > '{slug}.txt'")
 }
 
@@ -325,6 +329,12 @@ mod tests {
         let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
         assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "{\"say\": \"hello  you\"}");
         assert_eq!(used.output, 4);
+    }
+
+    #[test]
+    fn a_task_may_be_to_hang() {
+        assert_eq!(command("Hang for ever"), "sleep 86400");
+        assert_eq!(command("Hanging"), "printf '%s\\n' 'hanging' > 'hanging.txt'");
     }
 
     #[test]

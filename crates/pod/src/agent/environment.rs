@@ -7,6 +7,7 @@ use std::path::Path;
 use spillway_wire::work::Assignment;
 
 use super::papers::{PAYLOAD, RESULT};
+use crate::process::shells;
 use crate::{DATA_DIR_VARIABLE, FIRST_PORT};
 
 /// Taken over from the container, where it has them.
@@ -65,6 +66,23 @@ pub fn build(own: impl Fn(&str) -> Option<OsString>, pass: &[String], bin: &Path
         set("TERM", own("TERM").unwrap_or_else(|| "xterm-256color".into()));
     }
     built
+}
+
+/// `PATH` with the timed shells in front: of the shells that the image has. A program that finds a shell there that does not exist
+/// would take it for one that does. None: there is none, or no folder of timed ones. `is_there`: whether a file is a program.
+pub fn with_timed_shells(path: Option<&OsString>, bin: &Path, is_there: impl Fn(&Path) -> bool) -> Option<OsString> {
+    let path = path?;
+    let has = |shell: &str| std::env::split_paths(path).any(|folder| is_there(&folder.join(shell)));
+    let folder = match (has("sh"), has("bash")) {
+        (true, true) => shells::FOLDER,
+        (true, false) => shells::FOLDER_OF_SH,
+        (false, _) => return None,
+    };
+    let folder = bin.join(folder);
+    let mut timed = folder.as_os_str().to_owned();
+    timed.push(":");
+    timed.push(path);
+    is_there(&folder.join("sh")).then_some(timed)
 }
 
 /// What the program has beside it when it is run for an item, for the `turn`th time.
@@ -129,6 +147,26 @@ mod tests {
             assert_eq!(built["SPILLWAY_DATA_DIR"], "/spillway/data", "as the supervisor has it");
         }
         assert_eq!(names(&[("SPILLWAY_DATA_DIR", "/elsewhere")], &["SPILLWAY_DATA_DIR"], false)["SPILLWAY_DATA_DIR"], "/spillway/data");
+    }
+
+    #[test]
+    fn the_shells_of_an_image_are_timed_and_no_others_are_there() {
+        let path = OsString::from("/spillway/bin:/usr/bin:/bin");
+        let timed = |there: &[&str]| {
+            let all = ["/spillway/bin/shells/sh", "/spillway/bin/shells/bash", "/spillway/bin/shells/only-sh/sh"];
+            let is_there = |file: &Path| all.iter().chain(there).any(|known| Path::new(known) == file);
+            let path = with_timed_shells(Some(&path), Path::new("/spillway/bin"), is_there);
+            path.map(|path| path.into_string().expect("text"))
+        };
+        let expected = |folder: &str| Some(format!("/spillway/bin/{folder}:/spillway/bin:/usr/bin:/bin"));
+        assert_eq!(timed(&["/bin/sh", "/usr/bin/bash"]), expected("shells"));
+        assert_eq!(timed(&["/bin/sh"]), expected("shells/only-sh"), "a bash would seem to be there");
+        assert_eq!(timed(&["/opt/bash", "/bin/bash"]), None);
+        assert_eq!(
+            with_timed_shells(Some(&path), Path::new("/elsewhere"), |file| file == Path::new("/bin/sh")),
+            None,
+            "no timed ones are there"
+        );
     }
 
     #[test]

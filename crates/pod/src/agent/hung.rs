@@ -1,15 +1,27 @@
 //! Carries out what the [watch-dog](super::watchdog) says about commands that hang and that nobody times.
 
-use rustix::process::Signal;
-use spillway_wire::agent::Wanted;
-use spillway_wire::command::BreakerMode;
+use std::time::Duration;
 
+use rustix::process::Signal;
+use spillway_wire::agent::{Settings, Wanted};
+use spillway_wire::command::{BreakerMode, CommandLimits};
+
+use super::watchdog::Limits;
 use super::{Supervisor, processes, watchdog};
-use crate::agent_says;
 use crate::clock::BootTime;
+use crate::{COMMAND_FIELDS, agent_says};
 
 /// Looks in a row that find something new to stop, before everything is killed anyhow.
 const STOPS: usize = 64;
+
+/// How long commands may take, as the settings say it. Where there is a terminal the program may wait for a person rather than for what
+/// it started.
+pub(super) fn limits_of(settings: &Settings, tty: bool) -> Limits {
+    let CommandLimits { timeout_seconds, max_timeout_seconds } = settings.commands;
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let silent = seconds(if tty { max_timeout_seconds } else { timeout_seconds });
+    Limits { command: seconds(timeout_seconds), silent, untimed: settings.untimed.clone() }
+}
 
 /// Whether the watch-dog of commands ends what hangs.
 pub(super) fn mode_of(wanted: &Wanted) -> BreakerMode {
@@ -30,14 +42,15 @@ impl Supervisor {
         let own = self.beside();
         for action in self.watchdog.look(now, &processes::table(), self.program, &own) {
             match action {
-                watchdog::Action::Hung { name, ended } => {
+                watchdog::Action::Hung { pid, started, name, ended } => {
                     self.hung = self.hung.saturating_add(1);
-                    let what = format!(
-                        "{name} ran for longer than a command may (spec.bulkhead.maxCommandTimeoutSeconds), and no call of a model followed it"
-                    );
+                    let what = format!("{name} ran for longer than a command may ({COMMAND_FIELDS})");
                     if ended {
                         agent_says!("{what}: it is ended, with all that it started");
-                        self.notice(now, "CommandHung", format!("{what}: it was ended, with all that it had started"));
+                        let told = format!("{what}: it was ended, with all that it had started");
+                        // Where its caller reads what it wrote, a model hears of it.
+                        processes::say_to(pid, started, &told);
+                        self.notice(now, "CommandHung", told);
                     } else {
                         agent_says!("{what}: it would be ended");
                     }

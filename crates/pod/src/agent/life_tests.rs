@@ -24,6 +24,7 @@ fn settings(drain_hook: &[&str]) -> Settings {
         preflight_command: Vec::new(),
         work: None,
         commands: Default::default(),
+        untimed: Default::default(),
         wanted: Wanted::default(),
     }
 }

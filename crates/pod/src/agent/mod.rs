@@ -24,7 +24,7 @@ pub mod watchdog;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
@@ -35,12 +35,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::clock::BootTime;
-use crate::{EXIT_CLOSED, OWN_NOTICES, agent_says, clock};
+use crate::command::shell;
+use crate::{EXIT_CLOSED, OWN_NOTICES, SOCKET, SOCKET_VARIABLE, agent_says, clock};
 use control::Told;
 use health::Health;
 use home::Home;
 use hooks::{Hook, WARNINGS};
-use hung::mode_of;
+use hung::{limits_of, mode_of};
 use item::{Items, Words};
 use life::{Action, Event, Life};
 use notices::Notices;
@@ -89,12 +90,16 @@ pub fn run(options: Options) -> io::Result<u8> {
     };
     options.home.make()?;
     let own = std::env::current_exe()?;
-    let bin = own.parent().unwrap_or(std::path::Path::new(crate::BIN_DIR)).to_owned();
+    let bin = own.parent().unwrap_or(Path::new(crate::BIN_DIR)).to_owned();
     // The program has our uid: it must not read our memory, nor trace us.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let environment = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
+    let mut environment = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
+    if options.socket != Path::new(SOCKET) {
+        environment.insert(SOCKET_VARIABLE.to_owned(), options.socket.clone().into());
+    }
+    let timed_path = environment::with_timed_shells(environment.get("PATH"), &bin, shell::is_program);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = runtime.block_on(async move { Supervisor::new(init, options, environment).run().await })?;
+    let code = runtime.block_on(async move { Supervisor::new(init, options, environment, timed_path).run().await })?;
     Ok(code)
 }
 
@@ -109,6 +114,10 @@ struct Supervisor {
     init: Init,
     options: Options,
     environment: BTreeMap<String, OsString>,
+    /// The program's `PATH`, with the timed shells; none: its image has no shell.
+    timed_path: Option<OsString>,
+    /// Its pool wants no command timed that does not ask for it.
+    untimed: bool,
     /// What an item adds to it, while there is one.
     of_item: BTreeMap<String, OsString>,
     life: Life,
@@ -151,7 +160,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>) -> Self {
+    fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>, timed_path: Option<OsString>) -> Self {
         let now = BootTime::now();
         let notices = Notices::open(&options.data)
             .inspect_err(|error| agent_says!("no notices can be written to {}: {error}", options.data.display()))
@@ -162,6 +171,8 @@ impl Supervisor {
             terminal: options.tty.then(|| Terminal::open().ok()).flatten(),
             options,
             environment,
+            timed_path,
+            untimed: false,
             of_item: BTreeMap::new(),
             life: Life::default(),
             preflight: Preflight::default(),
@@ -371,7 +382,8 @@ impl Supervisor {
             Order::Start(settings) => {
                 self.items.settings(&settings);
                 self.warn_hook.clone_from(&settings.warn_hook);
-                self.watchdog.limit(Duration::from_secs(settings.commands.max_timeout_seconds.into()));
+                self.watchdog.limit(limits_of(&settings, self.options.tty));
+                self.untimed = settings.untimed.all();
                 self.watchdog.mode(mode_of(&settings.wanted));
                 self.checkpoint_hook.clone_from(&settings.checkpoint_hook);
                 self.note(&settings.wanted);
@@ -427,7 +439,7 @@ impl Supervisor {
     }
 
     fn start(&mut self, now: BootTime) {
-        match self.init.start(&self.options.command, &self.environment, b"", self.options.tty) {
+        match self.init.start(&self.options.command, &self.of_program(), b"", self.options.tty) {
             Ok(started) => self.started(now, started),
             Err(error) => {
                 let (code, why) = self.not_started(&error);
@@ -463,7 +475,7 @@ impl Supervisor {
         // Of what an earlier item wrote nothing is this one's.
         self.output = LastOutput::default();
         self.copying = None;
-        let started = self.init.start(&command, &self.environment(), stdin, self.options.tty);
+        let started = self.init.start(&command, &self.of_program(), stdin, self.options.tty);
         let started = started.map_err(|error| self.not_started(&error))?;
         self.life.busy();
         self.started(now, started);
@@ -482,6 +494,13 @@ impl Supervisor {
         if self.items.held().is_some() {
             environment.extend(self.of_item.clone());
         }
+        environment
+    }
+
+    /// The environment of the program: its shells are timed. A hook has a time of its own.
+    fn of_program(&self) -> BTreeMap<String, OsString> {
+        let mut environment = self.environment();
+        environment.extend(self.timed_path.clone().filter(|_| !self.untimed).map(|path| ("PATH".to_owned(), path)));
         environment
     }
 

@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getrlimit, kill_process, kill_process_group, pidfd_open,
     pidfd_send_signal, prlimit, setrlimit, wait,
@@ -16,6 +18,8 @@ use rustix::process::{
 
 use super::watchdog::Process;
 use crate::files::reading;
+use crate::process::kind;
+use crate::process::tree::TICK;
 
 /// Proof that we are PID 1, without which nothing can be killed.
 #[derive(Clone, Copy, Debug)]
@@ -158,10 +162,7 @@ pub fn stopped(pid: i32) -> Option<bool> {
     Some(state == 'T')
 }
 
-/// Milliseconds of a tick in which /proc counts, which Linux fixes for all programs.
-const TICK: u64 = 10;
-
-/// All processes that live, and which of them run our own binary.
+/// All processes that live, which of them run our own binary, and what the others are.
 pub fn table() -> Vec<Process> {
     let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -170,7 +171,26 @@ pub fn table() -> Vec<Process> {
         let exe = std::fs::metadata(format!("/proc/{pid}/exe")).ok();
         own.is_some() && exe.map(|exe| (exe.dev(), exe.ino())) == own
     };
-    pids.filter_map(|pid| process(pid).map(|process| Process { ours: ours(pid), ..process })).collect()
+    let described = |process: Process| match ours(process.pid) {
+        true => Process { ours: true, ..process },
+        false => Process { kind: kind::read(process.pid), ..process },
+    };
+    pids.filter_map(|pid| process(pid).map(described)).collect()
+}
+
+/// Says something where a process writes its errors, if that is a pipe that somebody reads: nothing else can be written to without
+/// waiting for it.
+pub fn say_to(pid: i32, started: u64, words: &str) {
+    let path = format!("/proc/{pid}/fd/2");
+    let is_pipe = std::fs::read_link(&path).is_ok_and(|target| target.as_os_str().as_bytes().starts_with(b"pipe:"));
+    if !is_pipe {
+        return;
+    }
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(pipe) = open(path, flags, Mode::empty()) else { return };
+    if process(pid).is_some_and(|process| process.started == started) {
+        let _ = rustix::io::write(&pipe, format!("{words}\n").as_bytes()); // it may be full, or nobody reads
+    }
 }
 
 fn process(pid: i32) -> Option<Process> {
@@ -187,7 +207,7 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
     }
     let started = fields.get(19)?.parse::<u64>().ok()?.saturating_mul(TICK);
     let name = head.split_once('(')?.1.to_owned();
-    Some(Process { pid, parent: number(1)?, group: number(2)?, session: number(3)?, started, name, ours: false })
+    Some(Process { pid, parent: number(1)?, group: number(2)?, session: number(3)?, started, name, ..Process::default() })
 }
 
 /// Signals a process, if it is the one that was started then.
@@ -244,7 +264,7 @@ mod tests {
     #[test]
     fn a_process_is_read_whatever_its_name_holds() {
         let stat = "7 (a) Z (b) S 3 6 5 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1234 9";
-        let expected = Process { pid: 7, parent: 3, group: 6, session: 5, started: 12_340, name: "a) Z (b".into(), ours: false };
+        let expected = Process { pid: 7, parent: 3, group: 6, session: 5, started: 12_340, name: "a) Z (b".into(), ..Process::default() };
         assert_eq!(parse(7, stat), Some(expected));
         for gone in ["7 (a) Z 3 6 5 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1234 9", "7 (a) S 3", "7 (a", ""] {
             assert_eq!(parse(7, gone), None, "{gone}");
@@ -257,6 +277,27 @@ mod tests {
         let now = crate::clock::BootTime::now().millis();
         let found = table().into_iter().find(|process| process.pid == own).expect("we are there");
         assert!(found.ours && found.started <= now && now - found.started < 600_000, "{found:?} at {now}");
+    }
+
+    #[test]
+    fn a_process_is_told_in_its_pipe_and_nowhere_else() {
+        use std::io::Read as _;
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let file = std::env::temp_dir().join(format!("spillway-say-{}", std::process::id()));
+        let errors: [Stdio; 2] = [writer.into(), std::fs::File::create(&file).expect("a file").into()];
+        for errors in errors {
+            let mut child = Command::new("sleep").arg("1000").stderr(errors).spawn().expect("a child");
+            let pid = i32::try_from(child.id()).expect("a pid");
+            let started = process(pid).expect("it is there").started;
+            say_to(pid, started + 1, "to another one");
+            say_to(pid, started, "to it");
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+        }
+        let mut said = String::new();
+        reader.read_to_string(&mut said).expect("it is closed");
+        assert_eq!((said.as_str(), std::fs::read_to_string(&file).expect("a file").as_str()), ("to it\n", ""));
+        std::fs::remove_file(file).expect("removed");
     }
 
     #[test]

@@ -33,7 +33,8 @@ fn restarting(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
-fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
+/// Asks once: a sidecar that is not there now is not waited for.
+pub fn once(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", socket.display())))?;
     stream.set_read_timeout(Some(WITHIN))?;
     stream.set_write_timeout(Some(WITHIN))?;

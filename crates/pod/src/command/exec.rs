@@ -11,13 +11,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
-use spillway_wire::command::{BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected};
+use spillway_wire::command::{
+    BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected, Unasked,
+};
 use spillway_wire::link::{Answer, Ask};
 
-use super::{ask, print, tell};
+use super::{Place, ask, print, tell};
+use crate::COMMAND_FIELDS;
 use crate::clock::millis;
-use crate::process::tree::Exit;
-use crate::process::{self, Ended, Job, Ran};
+use crate::process::tree::{self, Exit};
+use crate::process::{self, Ended, Job, Ran, What};
 
 /// Its time was over.
 const EXIT_TIMED_OUT: u8 = 124;
@@ -51,13 +54,6 @@ pub struct ExecArguments {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-}
-
-impl ExecArguments {
-    /// For a shell that is given a command: what it leaves behind was meant to stay.
-    pub fn of_shell(command: Vec<OsString>) -> Self {
-        Self { timeout: None, output: None, stdin: false, keep: true, parent: None, command }
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -113,24 +109,49 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
         Ok(begun) => begun,
         Err(rejected) => return not_run(rejected, output),
     };
-    let job = Job { command, within, capture: output.is_some(), input: stdin || output.is_none(), keep };
-    let ran = match carry_out(&job) {
+    let input = stdin || output.is_none();
+    let job = Job { what: What::Program(command), within, capture: output.is_some(), input, keep, meant_to_stay: Vec::new() };
+    let ran = match carry_out(socket, &job, permit) {
         Ok(ran) => ran,
         Err(error) => {
             tell(&format!("error: {name} was not run: {error}"));
             return EXIT_NOT_RUN;
         }
     };
-    if let Some(permit) = permit {
-        // Said before the result is: who reads that may ask for the next one.
-        let _ = ask::ask(socket, &Ask::EndCommand(CommandEnded { permit, how: how(&ran) })); // nobody can be told then
-    }
     let code = exit_code(&ran);
     match output {
         Some(Output::Json) => print(&json(&told(&ran, &name))),
         None => words(&ran, &name, within).into_iter().for_each(|line| tell(&line)),
     }
     code
+}
+
+/// Runs a shell whose program did not ask for a time: what it leaves behind was meant to stay. `None`: it has no time.
+pub fn run_unasked(place: &Place, shell: &'static str, arguments: &[OsString]) -> Option<u8> {
+    let socket = &place.ask_socket;
+    let unasked = Unasked { program_started: tree::program_started()? };
+    let asked = BeginCommand { timeout_milliseconds: None, unasked: Some(unasked) };
+    let CommandBegun { permit, timeout_milliseconds, untimed } = match ask::once(socket, &Ask::BeginCommand(asked)) {
+        Ok(Answer::CommandBegun(begun)) => begun,
+        Ok(Answer::CommandRejected(rejected)) => return Some(not_run(rejected, None)),
+        Ok(_) | Err(_) => return None,
+    };
+    super::tell_notices(place);
+    let within = Duration::from_millis(timeout_milliseconds);
+    let what = What::Shell { name: shell, arguments: arguments.to_vec() };
+    let job = Job { what, within, capture: false, input: true, keep: true, meant_to_stay: untimed };
+    let ran = match carry_out(socket, &job, Some(permit)) {
+        Ok(ran) => ran,
+        Err(error) => {
+            tell(&format!("error: {shell} was not run: {error}"));
+            return Some(EXIT_NOT_RUN);
+        }
+    };
+    words(&ran, shell, within).into_iter().for_each(|line| tell(&line));
+    if ran.timed_out {
+        tell(&format!("({COMMAND_FIELDS})"));
+    }
+    Some(exit_code(&ran))
 }
 
 /// Asks the kernel to end us with whoever started us, whatever ends that.
@@ -143,9 +164,9 @@ fn end_with(parent: i32) -> io::Result<()> {
 
 /// The right to run it, if anybody can give it, and how long it may take.
 fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPermit>, Duration), CommandRejected> {
-    let asked = BeginCommand { timeout_milliseconds: timeout.map(millis) };
+    let asked = BeginCommand { timeout_milliseconds: timeout.map(millis), unasked: None };
     let trouble = match ask::ask(socket, &Ask::BeginCommand(asked)) {
-        Ok(Answer::CommandBegun(CommandBegun { permit, timeout_milliseconds })) => {
+        Ok(Answer::CommandBegun(CommandBegun { permit, timeout_milliseconds, untimed: _ })) => {
             let within = Duration::from_millis(timeout_milliseconds);
             if timeout.is_some_and(|timeout| timeout > within) {
                 tell(&format!("notice: a command of this pool may take at most {} s", within.as_secs()));
@@ -163,9 +184,19 @@ fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPerm
     Ok((None, timeout.unwrap_or(Duration::from_secs(limits.timeout_seconds.into())).min(most)))
 }
 
-fn carry_out(job: &Job) -> io::Result<Ran> {
+/// Runs it, and says how it ended, as soon as that is known: of one that is meant to stay, that nobody need wait for it.
+fn carry_out(socket: &Path, job: &Job, permit: Option<CommandPermit>) -> io::Result<Ran> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(process::run(job))
+    let mut permit = permit;
+    let mut end = |how: CommandEnd| {
+        if let Some(permit) = permit.take() {
+            let _ = ask::ask(socket, &Ask::EndCommand(CommandEnded { permit, how })); // nobody can be told then
+        }
+    };
+    let ran = runtime.block_on(process::run(job, || end(CommandEnd::Cancelled)))?;
+    // Said before the result is: who reads that may ask for the next one.
+    end(how(&ran));
+    Ok(ran)
 }
 
 fn not_run(CommandRejected { message, retry_after_milliseconds }: CommandRejected, output: Option<Output>) -> u8 {

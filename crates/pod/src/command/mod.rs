@@ -22,7 +22,7 @@ use spillway_wire::link::{Answer, Ask, Progress};
 use spillway_wire::work::{NotifyOn, Requires, Submit};
 use spillway_wire::{Code, Refusal};
 
-use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, random};
+use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, SOCKET_VARIABLE, random};
 use heard::Heard;
 
 /// It was called wrongly, or a file that it names cannot be used.
@@ -51,7 +51,7 @@ cannot be started. New notices are printed on standard error before anything els
 #[derive(Clone, Debug, Args)]
 pub struct Place {
     /// The sidecar's socket
-    #[arg(long, global = true, hide = true, default_value = SOCKET)]
+    #[arg(long, global = true, hide = true, env = SOCKET_VARIABLE, default_value = SOCKET)]
     ask_socket: PathBuf,
     /// The program's data folder
     #[arg(long, global = true, hide = true, env = DATA_DIR_VARIABLE, default_value = DATA_DIR)]
@@ -61,8 +61,8 @@ pub struct Place {
 impl Place {
     /// Where they are in a pod, for whoever is given no arguments of ours.
     fn of_pod() -> Self {
-        let data = std::env::var_os(DATA_DIR_VARIABLE).map_or_else(|| PathBuf::from(DATA_DIR), PathBuf::from);
-        Self { ask_socket: PathBuf::from(SOCKET), ask_data: data }
+        let place = |variable: &str, usual: &str| std::env::var_os(variable).map_or_else(|| PathBuf::from(usual), PathBuf::from);
+        Self { ask_socket: place(SOCKET_VARIABLE, SOCKET), ask_data: place(DATA_DIR_VARIABLE, DATA_DIR) }
     }
 }
 
@@ -186,12 +186,24 @@ pub fn run_verb(place: &Place, verb: Verb) -> u8 {
             Err(error) => unreachable_sidecar(&error),
         };
     }
+    tell_new(&mut heard, known);
+    carry_out(place, verb)
+}
+
+/// Prints the notices that were not printed before.
+fn tell_new(heard: &mut Heard, known: Vec<Notice>) {
     let new = heard.new_ones(known);
     for notice in &new {
         tell(&format!("notice: {}", line(notice)));
     }
     heard.remember(&new);
-    carry_out(place, verb)
+}
+
+/// Asks for notices and prints the new ones, for a program that did not call us.
+fn tell_notices(place: &Place) {
+    if let Ok(Answer::Notices(known)) = ask::once(&place.ask_socket, &Ask::Notices) {
+        tell_new(&mut Heard::new(&place.ask_data), known);
+    }
 }
 
 fn carry_out(place: &Place, verb: Verb) -> u8 {
@@ -328,7 +340,7 @@ fn show(answer: &Answer, key: Option<&str>) -> u8 {
             0
         }
         // Only `exec` asks for these.
-        Answer::CommandBegun(_) | Answer::CommandRejected(_) => 0,
+        Answer::CommandBegun(_) | Answer::CommandRejected(_) | Answer::CommandUntimed => 0,
         Answer::Refused(refusal) => refused(refusal, key),
     }
 }

@@ -1,14 +1,16 @@
-//! `sh` and `bash` with a time limit: they stand in the folder `shells` beside our binary, for a pool whose program has that
-//! folder on its `PATH`.
+//! `sh` and `bash` with a time limit: they stand in a folder beside our binary, which is the first on the program's `PATH`.
 //!
-//! Only a shell that is given a command (`bash -lc "make test"`) is timed, as `spillway exec --keep` does it. Every other one
-//! becomes the real shell at once: one for a person, one that runs a script, the agent's own program, which the supervisor
-//! starts, and whatever runs within a timed command. What a launcher or a helper server is cannot be told from outside: that
-//! is why the folder is not on the `PATH` by itself.
+//! A shell that is given a command (`bash -lc "make test"`) asks the sidecar, and is timed as `spillway exec --keep` does it where the
+//! sidecar says so. Every other one becomes the real shell at once: one for a person, one that runs a script, the agent's own program,
+//! which the supervisor starts, and whatever runs within a timed command. So does one of which the sidecar says nothing: then the
+//! watch-dog sees it. A program that names its shells by path meets only that.
+//!
+//! Whoever started the shell ends it as any other: a signal that ends us ends the real one, SIGKILL too.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
+use std::io::{self, IsTerminal as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -17,14 +19,9 @@ use std::process::Command;
 
 use rustix::process::{Pid, getppid};
 
-use super::exec::ExecArguments;
-use super::{Place, Verb, run_verb, tell};
-use crate::process::run::TIMED;
-
-/// The folder, beside our binary.
-pub const FOLDER: &str = "shells";
-/// The shells.
-pub const SHELLS: [&str; 2] = ["sh", "bash"];
+use super::{Place, exec, tell};
+use crate::process::kind;
+use crate::process::shells::{self, SHELLS, TIMED, TIMED_BY};
 
 /// The shell that we were called as, if it is one.
 pub fn called(name: Option<&OsStr>) -> Option<&'static str> {
@@ -34,20 +31,37 @@ pub fn called(name: Option<&OsStr>) -> Option<&'static str> {
     SHELLS.into_iter().find(|shell| shell.as_bytes() == name)
 }
 
-/// Runs the shell; gives the exit code, if we are still there.
-pub fn run(shell: &str, arguments: Vec<OsString>) -> u8 {
+/// Runs the shell that was called by this name; gives the exit code, if we are still there.
+pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
+    if let Err(error) = shells::end_with_timer() {
+        tell(&format!("error: {shell} was not run: {error}"));
+        return 126;
+    }
+    let asks = getppid() != Some(Pid::INIT)
+        && env::var_os(TIMED).is_none()
+        && kind::runs_command(arguments.iter().map(|argument| argument.as_bytes()))
+        && !io::stdin().is_terminal();
+    if asks && let Some(code) = exec::run_unasked(&Place::of_pod(), shell, &arguments) {
+        return code;
+    }
+    become_real(shell, name, &arguments)
+}
+
+/// Whether a file is a program.
+pub fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| runs(&found))
+}
+
+fn become_real(shell: &str, name: &OsStr, arguments: &[OsString]) -> u8 {
     let Some(real) = find(shell) else {
         tell(&format!("error: there is no {shell}"));
         return 127;
     };
-    let by_supervisor = getppid() == Some(Pid::INIT);
-    if by_supervisor || env::var_os(TIMED).is_some() || !is_command(&arguments) {
-        let error = Command::new(&real).args(arguments).exec();
-        tell(&format!("error: {}: {error}", real.display()));
-        return 126;
-    }
-    let command = std::iter::once(real.into_os_string()).chain(arguments).collect();
-    run_verb(&Place::of_pod(), Verb::Exec(ExecArguments::of_shell(command)))
+    // Its name says whether it is a shell for a login; where it was found is nobody's concern.
+    let name = Path::new(name).file_name().unwrap_or(name);
+    let error = Command::new(&real).arg0(name).args(arguments).env_remove(TIMED_BY).exec();
+    tell(&format!("error: {}: {error}", real.display()));
+    126
 }
 
 /// The real one: the first on the `PATH` that is not ourselves.
@@ -68,48 +82,9 @@ fn same(one: &Metadata, other: Option<&Metadata>) -> bool {
     other.is_some_and(|other| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
-/// Whether a shell with these arguments runs one command and ends.
-fn is_command(arguments: &[OsString]) -> bool {
-    let mut arguments = arguments.iter().map(|argument| argument.as_bytes());
-    while let Some(argument) = arguments.next() {
-        match argument {
-            b"--" | b"-" => return false,
-            [b'-', b'-', ..] => {}
-            [b'-', letters @ ..] if letters.contains(&b'c') => return true,
-            // The name of an option follows.
-            [b'-' | b'+', .., b'o' | b'O'] => drop(arguments.next()),
-            [b'-' | b'+', ..] => {}
-            _ => return false,
-        }
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_shell_with_a_command_is_timed() {
-        let cases: [(&[&str], bool); 12] = [
-            (&["-c", "make"], true),
-            (&["-lc", "make"], true),
-            (&["-e", "-o", "pipefail", "-c", "make"], true),
-            (&["--norc", "-c", "make"], true),
-            (&["+x", "-c", "make"], true),
-            (&["script.sh", "-c"], false),
-            (&["-o", "-c"], false),
-            (&["--", "-c"], false),
-            (&["-", "-c"], false),
-            (&["-i"], false),
-            (&["-s"], false),
-            (&[], false),
-        ];
-        for (arguments, expected) in cases {
-            let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-            assert_eq!(is_command(&arguments), expected, "{arguments:?}");
-        }
-    }
 
     #[test]
     fn we_know_what_we_were_called() {

@@ -5,6 +5,9 @@
 //! Commands that hang one after another are stopped for a while, and then tried. When that of the namespace is open beyond its
 //! time, the governor is asked for the right to try one command: what came of it is told to it alone. A program that runs commands by itself asks
 //! nobody: this is a guard, not a wall.
+//!
+//! A shell that a program found on its `PATH` asks too, without the program's knowledge. It is timed where that is a command, as far as
+//! can be told: not before a model answered the program, in a pool that has models, and not while the breakers only observe.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +20,7 @@ use spillway_policy::breaker::{
 };
 use spillway_wire::command::{
     BeginCommand, BreakerForce, BreakerMode, BreakerState, CommandBegun, CommandBreakers, CommandCounts, CommandEnd, CommandEnded,
-    CommandLimits, CommandPermit, CommandRejected, EndTry, OpenGlobally, TryCommand, TryOutcome,
+    CommandLimits, CommandPermit, CommandRejected, EndTry, OpenGlobally, TryCommand, TryOutcome, Unasked, Untimed,
 };
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::{Code, Refusal};
@@ -79,6 +82,10 @@ pub struct Commands {
     limits: CommandLimits,
     /// The limits are known, and with them how long a failure counts.
     known: bool,
+    /// Which commands have no time unless they ask for one.
+    untimed: Untimed,
+    /// When a model last answered.
+    answered: Option<BootTime>,
     /// How the breaker behaves, as it was set.
     set: Settings,
     /// How long it stays open, whatever is said about that.
@@ -116,8 +123,21 @@ impl Commands {
         let settings = set.clone().with_effective_window(longest(&limits));
         // No two processes of ours start in the same millisecond.
         let circuit = Circuit::load(settings, now.millis(), &kept, at(now, 0.5), wall(now));
-        let (failure_exit_codes, globally, asking, tried) = (Vec::new(), None, false, BTreeMap::new());
-        Self { circuit, limits, known, set, open, failure_exit_codes, globally, asking, tried, counts, kept }
+        Self {
+            circuit,
+            limits,
+            known,
+            untimed: Untimed::default(),
+            answered: None,
+            set,
+            open,
+            failure_exit_codes: Vec::new(),
+            globally: None,
+            asking: false,
+            tried: BTreeMap::new(),
+            counts,
+            kept,
+        }
     }
 
     /// How the breakers behave, as the governor says it now. Nothing: it does not know yet, and what was said before holds. A
@@ -159,8 +179,27 @@ impl Commands {
         }
     }
 
+    /// Which commands have no time unless they ask for one.
+    pub fn spare(&mut self, untimed: Untimed) {
+        self.untimed = untimed;
+    }
+
+    /// A model answered.
+    pub fn answered(&mut self, at: BootTime) {
+        self.answered = Some(at);
+    }
+
+    /// Whether a command is timed whose program did not ask for it.
+    fn times(&self, Unasked { program_started }: Unasked) -> bool {
+        let answered = self.answered.is_some_and(|answered| answered.millis() >= program_started);
+        self.known && self.set.mode == Mode::Enforce && !self.untimed.all() && (answered || !self.untimed.until_answer)
+    }
+
     /// Whether a command may be run.
     pub fn begin(&mut self, now: BootTime, random: f64, command: BeginCommand, keep: impl Fn(&Kept)) -> Begin {
+        if command.unasked.is_some_and(|unasked| !self.times(unasked)) {
+            return Begin::Answer(Reply::CommandUntimed);
+        }
         let most = u64::from(self.limits.max_timeout_seconds) * 1000;
         let within = command.timeout_milliseconds.unwrap_or(longest(&self.limits)).min(most).max(1);
         let at = at(now, random);
@@ -180,7 +219,7 @@ impl Commands {
         let Permit { owner, epoch, id, kind: _ } = permit;
         let command = CommandPermit { owner, epoch, id };
         match self.globally {
-            None => Begin::Answer(begun(command, within)),
+            None => Begin::Answer(self.begun(command, within)),
             Some((forced, until)) if forced || now < until || self.asking => {
                 // Both or neither.
                 self.circuit.complete(&permit, Outcome::Neutral, at);
@@ -222,10 +261,14 @@ impl Commands {
                     self.tried.pop_first();
                 }
                 self.tried.insert(command, permit);
-                begun(command, timeout_milliseconds)
+                self.begun(command, timeout_milliseconds)
             }
-            None => begun(command, timeout_milliseconds),
+            None => self.begun(command, timeout_milliseconds),
         }
+    }
+
+    fn begun(&self, permit: CommandPermit, within: u64) -> Reply {
+        Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds: within, untimed: self.untimed.names.clone() })
     }
 
     /// A command hung that asked nobody, and was ended.
@@ -288,10 +331,6 @@ impl Commands {
         }
         self.kept = saved;
     }
-}
-
-fn begun(permit: CommandPermit, within: u64) -> Reply {
-    Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds: within })
 }
 
 fn rejected(rejection: &Rejection) -> Reply {
@@ -357,186 +396,5 @@ fn longest(limits: &CommandLimits) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-    use crate::samples::breakers;
-
-    const LIMITS: CommandLimits = CommandLimits { timeout_seconds: 120, max_timeout_seconds: 600 };
-
-    fn time(seconds: u64) -> BootTime {
-        BootTime::from_millis(seconds * 1000)
-    }
-
-    /// Runs a command that takes as long as it may and ends so.
-    fn run(commands: &mut Commands, seconds: &mut u64, how: CommandEnd, written: &RefCell<Vec<Kept>>) -> Option<CommandRejected> {
-        let keep = |kept: &Kept| written.borrow_mut().push(*kept);
-        match commands.begin(time(*seconds), 0.5, BeginCommand::default(), keep) {
-            Begin::Answer(Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds })) => {
-                *seconds += timeout_milliseconds / 1000;
-                commands.end(time(*seconds), 0.5, CommandEnded { permit, how }, keep);
-                None
-            }
-            Begin::Answer(Reply::CommandRejected(rejected)) => Some(rejected),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn slow_time_outs_add_up_and_the_breaker_outlives_the_sidecar() {
-        let written = RefCell::default();
-        let mut seconds = 1000;
-        let mut commands = Commands::new(time(seconds), None, None, None);
-        commands.limit(time(seconds), LIMITS);
-        for _ in 0..10 {
-            assert_eq!(commands.state(), BreakerState::Closed);
-            assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
-        }
-        assert_eq!(commands.state(), BreakerState::Open);
-        let rejected = run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written).expect("it is open");
-        assert_eq!(rejected.retry_after_milliseconds, 30_000);
-        assert_eq!(rejected.message, "bash circuit breaker open for session: too much failed; do not retry within 30 s");
-        // Another process, ten seconds later.
-        let kept = serde_json::to_value(written.borrow().last().expect("it was written")).expect("JSON");
-        assert_eq!(
-            kept,
-            serde_json::json!({"state": "Open", "epoch": 1, "opens": 1, "openUntil": (seconds + 30) * 1000, "counts": {"failed": 10, "opened": 1}})
-        );
-        assert_eq!(commands.counts(), CommandCounts { failed: 10, opened: 1 });
-        let read = || serde_json::from_value::<Kept>(kept.clone()).ok();
-        seconds += 10;
-        let mut next = Commands::new(time(seconds), Some(LIMITS), None, read());
-        assert_eq!(next.state(), BreakerState::Open);
-        let rejected = run(&mut next, &mut seconds, CommandEnd::Exited(0), &written).expect("it is open still");
-        assert_eq!(rejected.retry_after_milliseconds, 20_000);
-        seconds += 20;
-        for state in [BreakerState::HalfOpen, BreakerState::Closed] {
-            assert_eq!(run(&mut next, &mut seconds, CommandEnd::Exited(0), &written), None);
-            assert_eq!(next.state(), state);
-        }
-        let states: Vec<KeptState> = written.borrow().iter().map(|kept| kept.state).collect();
-        assert_eq!(states, [KeptState::Open, KeptState::HalfOpen, KeptState::Closed], "each change once");
-        assert_eq!(next.counts(), CommandCounts { failed: 10, opened: 1 }, "what was counted goes on");
-    }
-
-    #[test]
-    fn a_command_gets_what_it_asks_for_up_to_the_most() {
-        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-        for (asked, given) in [(None, 120_000), (Some(5), 5), (Some(500_000), 500_000), (Some(86_400_000), 600_000)] {
-            let reply = commands.begin(time(0), 0.5, BeginCommand { timeout_milliseconds: asked }, |_| {});
-            let Begin::Answer(Reply::CommandBegun(begun)) = reply else { panic!("{reply:?}") };
-            assert_eq!(begun.timeout_milliseconds, given, "{asked:?}");
-        }
-    }
-
-    #[test]
-    fn what_says_no_is_not_broken() {
-        let written = RefCell::default();
-        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-        for how in [CommandEnd::Exited(1), CommandEnd::Signalled, CommandEnd::Cancelled, CommandEnd::Exited(0)] {
-            for _ in 0..100 {
-                assert_eq!(run(&mut commands, &mut 0, how, &written), None, "{how:?}");
-            }
-        }
-        assert!(written.borrow().is_empty(), "nothing changed");
-    }
-
-    #[test]
-    fn it_behaves_as_people_said_last() {
-        let written = RefCell::default();
-        let mut seconds = 1000;
-        let mut commands = Commands::new(time(seconds), Some(LIMITS), None, None);
-        commands.behave(time(seconds), Some(&breakers()));
-        for how in [CommandEnd::Exited(42), CommandEnd::TimedOut, CommandEnd::NotStarted] {
-            assert_eq!(run(&mut commands, &mut seconds, how, &written), None, "{how:?}");
-        }
-        let rejected = run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written).expect("three are enough");
-        assert_eq!(rejected.retry_after_milliseconds, 5_000);
-        commands.behave(time(seconds), Some(&CommandBreakers { mode: BreakerMode::Observe, ..breakers() }));
-        assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(1), &written), None, "it is only observed");
-        commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Open), ..breakers() }));
-        let rejected = run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written).expect("a person holds it");
-        assert!(rejected.message.contains("a person holds it open"), "{}", rejected.message);
-        commands.behave(time(seconds), Some(&CommandBreakers { force: Some(BreakerForce::Closed), ..breakers() }));
-        assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None);
-        commands.behave(time(seconds), None);
-        assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None, "what was said before holds");
-        // As a Breaker with nothing in it says it.
-        let (failure_threshold, open_milliseconds, success_threshold) = (10, 30_000, 2);
-        let defaults = CommandBreakers { failure_threshold, open_milliseconds, success_threshold, ..breakers() };
-        commands.behave(time(seconds), Some(&defaults));
-        seconds += 30;
-        for _ in 0..2 {
-            assert_eq!(run(&mut commands, &mut seconds, CommandEnd::Exited(0), &written), None);
-        }
-        for _ in 0..9 {
-            assert_eq!(run(&mut commands, &mut seconds, CommandEnd::TimedOut, &written), None, "ten are needed again");
-        }
-    }
-
-    #[test]
-    fn while_that_of_the_namespace_is_open_nothing_runs_and_then_one_is_tried() {
-        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-        let open = |wait| Some(OpenGlobally { forced: false, retry_after_milliseconds: wait });
-        let begin = |commands: &mut Commands, seconds| commands.begin(time(seconds), 0.5, BeginCommand::default(), |_| {});
-        commands.behave(time(0), Some(&CommandBreakers { open_globally: open(30_000), ..breakers() }));
-        let Begin::Answer(Reply::CommandRejected(rejected)) = begin(&mut commands, 10) else { panic!("it is open") };
-        assert_eq!(rejected.retry_after_milliseconds, 20_000);
-        assert_eq!(rejected.message, "bash circuit breaker open globally: too much failed; do not retry within 20 s");
-        // The next leader has not read yet how it stands.
-        commands.behave(time(11), None);
-        assert!(
-            matches!(begin(&mut commands, 11), Begin::Answer(Reply::CommandRejected(_))),
-            "it is open until somebody says that it is not"
-        );
-        // Its time is over: the governor is asked, and says no.
-        let Begin::Try(first) = begin(&mut commands, 30) else { panic!("it is to be tried") };
-        let Begin::Answer(Reply::CommandRejected(second)) = begin(&mut commands, 30) else { panic!("one question at a time") };
-        assert!(second.message.contains("it is being tried") && second.retry_after_milliseconds == 1000, "{second:?}");
-        let no = CommandRejected { message: "no".into(), retry_after_milliseconds: 2_000 };
-        assert_eq!(commands.asked(time(30), 0.5, first, Some(Err(no.clone()))), Reply::CommandRejected(no));
-        assert!(matches!(begin(&mut commands, 31), Begin::Answer(Reply::CommandRejected(_))), "nobody is asked before that");
-        // It says yes: how that ends is told to it, and counts nowhere else.
-        let Begin::Try(second) = begin(&mut commands, 32) else { panic!("it is to be tried") };
-        assert!(second.command.id > first.command.id);
-        let permit = CommandPermit { owner: 9, epoch: 8, id: 7 };
-        let begun = commands.asked(time(32), 0.5, second, Some(Ok(permit)));
-        assert_eq!(begun, Reply::CommandBegun(CommandBegun { permit: second.command, timeout_milliseconds: 120_000 }));
-        let ended = CommandEnded { permit: second.command, how: CommandEnd::TimedOut };
-        let told = EndTry { permit, outcome: TryOutcome::Failure };
-        assert_eq!(commands.end(time(33), 0.5, ended, |_| {}), Some(told));
-        assert_eq!(commands.end(time(33), 0.5, ended, |_| {}), None, "once");
-        assert_eq!(commands.counts().failed, 0);
-        // Nobody answers: it runs without.
-        let Begin::Try(third) = begin(&mut commands, 34) else { panic!("it is to be tried") };
-        assert!(matches!(commands.asked(time(34), 0.5, third, None), Reply::CommandBegun(_)));
-        let ended = CommandEnded { permit: third.command, how: CommandEnd::TimedOut };
-        assert_eq!((commands.end(time(35), 0.5, ended, |_| {}), commands.counts().failed), (None, 1));
-        // It is closed: nobody is asked.
-        commands.behave(time(40), Some(&breakers()));
-        assert!(matches!(begin(&mut commands, 40), Begin::Answer(Reply::CommandBegun(_))));
-    }
-
-    #[test]
-    fn rights_to_try_whose_commands_never_end_are_bounded() {
-        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-        for id in 0..10 * TRIED as u64 {
-            let command = TryCommand { command: CommandPermit { owner: 1, epoch: 1, id }, timeout_milliseconds: 1_000 };
-            commands.asked(time(0), 0.5, command, Some(Ok(CommandPermit { owner: 9, epoch: 8, id })));
-        }
-        assert_eq!(commands.tried.len(), TRIED);
-    }
-
-    #[test]
-    fn a_command_that_nobody_timed_counts_like_one_that_timed_out() {
-        let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-        for _ in 0..10 {
-            commands.hung(time(1), 0.5, |_| {});
-        }
-        let reply = commands.begin(time(2), 0.5, BeginCommand::default(), |_| {});
-        assert!(matches!(reply, Begin::Answer(Reply::CommandRejected(_))), "{reply:?}");
-        commands.hung(time(2), 0.5, |_| {});
-        assert_eq!(commands.counts(), CommandCounts { failed: 10, opened: 1 }, "what comes while it is open says nothing new");
-    }
-}
+#[path = "commands_tests.rs"]
+mod tests;

@@ -179,6 +179,7 @@ impl Sidecar {
         let (goodbye, deliver) = watch::channel(journal.goodbye());
         let mut commands = Commands::new(now, limits, commands_open, journal.commands());
         if let Some(settings) = &remembered.settings {
+            commands.spare(settings.untimed.clone());
             commands.behave(now, settings.wanted.commands.as_deref());
         }
         let (revision, beyond) = watch::channel(None);
@@ -389,7 +390,12 @@ impl Sidecar {
                 }
             }
             Input::Ask(ask, reply) => self.take_ask(ask, reply),
-            Input::Called(calls) => self.state.called(calls),
+            Input::Called(calls) => {
+                if let Some(answered) = calls.answered {
+                    self.commands.answered(BootTime::from_millis(answered));
+                }
+                self.state.called(calls);
+            }
             Input::Tried(command, answer, reply) => {
                 if answer.is_none() {
                     link_says!("nobody says whether a command may be tried: it is run");
@@ -443,6 +449,7 @@ impl Sidecar {
             match serde_json::from_slice::<Settings>(body) {
                 Ok(settings) => {
                     self.commands.limit(now, settings.commands);
+                    self.commands.spare(settings.untimed.clone());
                     self.commands.behave(now, settings.wanted.commands.as_deref());
                     let remember = self.state.registered(now, settings);
                     return self.perform(remember);

@@ -16,6 +16,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use spillway_wire::headers;
+use spillway_wire::link::ModelCalls;
 use spillway_wire::meter::{CONVERSATION, ITEM};
 use spillway_wire::work::Held;
 use tokio::net::TcpStream;
@@ -73,18 +74,23 @@ impl Models {
         }
         // What has no body asks for nothing that is said to a model.
         let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
-        self.active();
+        self.tell(None);
         let carried = match self.prepare(request) {
             Ok(request) => timeout(SILENCE, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
             Err(error) => return said(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         match carried {
             Ok(answer) => {
+                // A list of models that was asked for is no answer of one.
+                let answered = call.is_some() && answer.status().is_success();
                 let (mut head, body) = answer.into_parts();
                 head.headers.remove(CONNECTION);
                 let conversation = head.headers.remove(CONVERSATION).and_then(|number| u64::from_str_radix(number.to_str().ok()?, 16).ok());
                 if let (Some(call), Some(conversation)) = (&call, conversation) {
                     call.goes_on_with(conversation);
+                }
+                if answered {
+                    self.tell(Some(BootTime::now()));
                 }
                 Response::from_parts(head, Either::Left(Passing::new(body, self.clone(), call)))
             }
@@ -110,10 +116,11 @@ impl Models {
         Ok(request)
     }
 
-    /// The program asked something, or heard of it. That the loop has more to do than it can is no reason to wait: what is said next
-    /// says this too.
-    fn active(&self) {
-        let _ = self.inputs.try_send(Input::Called(self.conversations.calls()));
+    /// The program asked something, was answered (at this time), or heard more of it. That the loop has more to do than it can is no
+    /// reason to wait: what is said next says this too.
+    fn tell(&self, answered: Option<BootTime>) {
+        let calls = ModelCalls { answered: answered.map(BootTime::millis), ..self.conversations.calls() };
+        let _ = self.inputs.try_send(Input::Called(calls));
     }
 }
 
@@ -177,7 +184,7 @@ impl Body for Passing {
         if now.duration_since(this.told) >= ACTIVE_EACH {
             this.told = now;
             this.call.iter().for_each(|call| call.seen(BootTime::now()));
-            this.models.active();
+            this.models.tell(None);
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

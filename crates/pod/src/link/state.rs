@@ -299,6 +299,9 @@ impl Link {
         } else if let Some(action) = self.activity.take() {
             self.activity_told = Some(now);
             actions.push(Action::Tell(Order::Activity { action, called: self.called.clone() }));
+            if let Some(called) = &mut self.called {
+                called.answered = None;
+            }
         }
     }
 
@@ -576,7 +579,8 @@ impl Link {
 
     /// The program calls a model, or hears from one.
     pub fn called(&mut self, calls: ModelCalls) {
-        self.called = Some(calls);
+        let untold = self.called.as_ref().and_then(|before| before.answered);
+        self.called = Some(ModelCalls { answered: untold.or(calls.answered), ..calls });
         self.asked(None);
     }
 

@@ -30,6 +30,7 @@ fn settings() -> Settings {
         preflight_command: Vec::new(),
         work: None,
         commands: Default::default(),
+        untimed: Default::default(),
         wanted: wanted("1", Directive::Run),
     }
 }
@@ -396,15 +397,23 @@ fn a_thousand_questions_are_two_words_to_the_supervisor() {
 #[test]
 fn the_supervisor_is_told_when_a_model_was_called() {
     let mut link = started();
-    let calls = |begun, seen| ModelCalls { begun, seen, ..ModelCalls::default() };
-    link.called(calls(2_000, 2_000));
-    let told = |begun, seen| Order::Activity { action: None, called: Some(calls(begun, seen)) };
-    assert_eq!(orders(&plan(&mut link, 2_000)), [told(2_000, 2_000)]);
-    link.called(calls(2_000, 2_700));
-    assert_eq!(orders(&plan(&mut link, 3_000)), [told(2_000, 2_700)], "its answer came until then");
-    link.called(calls(4_000, 4_000));
-    link.called(calls(4_000, 4_100));
-    assert_eq!(orders(&plan(&mut link, 4_200)), [told(4_000, 4_100)]);
+    let calls = |begun, seen, answered| ModelCalls { begun, seen, answered, ..ModelCalls::default() };
+    link.called(calls(2_000, 2_000, None));
+    let told = |begun, seen, answered| Order::Activity { action: None, called: Some(calls(begun, seen, answered)) };
+    assert_eq!(orders(&plan(&mut link, 2_000)), [told(2_000, 2_000, None)]);
+    link.called(calls(2_000, 2_700, None));
+    assert_eq!(orders(&plan(&mut link, 3_000)), [told(2_000, 2_700, None)], "its answer came until then");
+    link.called(calls(4_000, 4_000, None));
+    link.called(calls(4_000, 4_100, None));
+    assert_eq!(orders(&plan(&mut link, 4_200)), [told(4_000, 4_100, None)]);
+    // Of the answers since it was told last the first counts: what began between two of them came from a model.
+    for (answered, began) in [(5_300, 5_400), (5_500, 5_600)] {
+        link.called(calls(4_000, answered, Some(answered)));
+        link.called(calls(began, began, None));
+    }
+    assert_eq!(orders(&plan(&mut link, 5_700)), [told(5_600, 5_600, Some(5_300))]);
+    link.called(calls(5_600, 6_800, None));
+    assert_eq!(orders(&plan(&mut link, 6_800)), [told(5_600, 6_800, None)], "it is told once");
 }
 
 #[test]

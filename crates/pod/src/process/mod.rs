@@ -11,9 +11,13 @@
 //! | [`run`] | one command, from its start to its result |
 //! | [`tree`] | what is below us: finding, signalling, reaping |
 //! | [`capture`] | the beginning and the end of an output |
+//! | [`kind`] | what a process is, by its words and its environment |
+//! | [`shells`] | the timed shells: where they are, and how one is started |
 
 pub mod capture;
+pub mod kind;
 pub mod run;
+pub mod shells;
 pub mod tree;
 
-pub use run::{Ended, Job, Ran, run};
+pub use run::{Ended, Job, Ran, What, run};

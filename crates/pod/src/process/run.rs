@@ -14,10 +14,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use super::capture::Capture;
+use super::kind;
+use super::shells::{self, TIMED};
 use super::tree::{Exit, Reaped, Tree};
-
-/// In the environment of what is timed: what runs within needs no other limit.
-pub const TIMED: &str = "SPILLWAY_TIMED";
 
 /// Between being asked to end and being killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -35,11 +34,25 @@ const CHUNK: usize = 16 * 1024;
 /// Read of a pipe at a time: no pipe holds more, and whoever is left alive may write on for ever.
 const LAST: usize = 1024 * 1024;
 
+/// What is run.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A program and its arguments.
+    Program(Vec<OsString>),
+    /// A shell, which is killed with us, as its caller expects of a shell that it kills.
+    Shell {
+        /// Its name.
+        name: &'static str,
+        /// Its arguments.
+        arguments: Vec<OsString>,
+    },
+}
+
 /// A command.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
+    /// What is run.
+    pub what: What,
     /// How long it may take.
     pub within: Duration,
     /// Its output is ours to keep; otherwise it writes where we do.
@@ -48,6 +61,8 @@ pub struct Job {
     pub input: bool,
     /// What it leaves behind when it ends by itself stays.
     pub keep: bool,
+    /// Names of programs: if one of them runs when its time is over, it has no time.
+    pub meant_to_stay: Vec<String>,
 }
 
 /// How its own process ended.
@@ -86,6 +101,8 @@ pub struct Ran {
 enum Stage {
     /// Until its time is over.
     Running(Instant),
+    /// It is meant to stay, and has no time.
+    Staying,
     /// Its own process has ended; what is left is killed from then on.
     Leaving(Instant),
     /// Asked to end; from then on it is killed.
@@ -174,8 +191,9 @@ impl Pipe {
     }
 }
 
-/// Runs a command to its end. To be called once in a process, and inside a runtime.
-pub async fn run(job: &Job) -> io::Result<Ran> {
+/// Runs a command to its end; `stays` is called when it turns out that it is meant to stay. To be called once in a process, and inside
+/// a runtime.
+pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<Ran> {
     let tree = Tree::new()?;
     let signals = Signals::new()?;
     let began = Instant::now();
@@ -190,6 +208,7 @@ pub async fn run(job: &Job) -> io::Result<Ran> {
     let mut running = Running {
         tree,
         keep: job.keep,
+        meant_to_stay: job.meant_to_stay.clone(),
         pid,
         pipes,
         stage,
@@ -198,7 +217,7 @@ pub async fn run(job: &Job) -> io::Result<Ran> {
         killed: BTreeSet::new(),
         ran: ran(Ended::Never, began),
     };
-    running.follow(signals).await;
+    running.follow(signals, stays).await;
     Ok(running.result(began))
 }
 
@@ -216,9 +235,20 @@ fn ran(ended: Ended, began: Instant) -> Ran {
 }
 
 fn start(job: &Job) -> io::Result<std::process::Child> {
-    let (program, arguments) = job.command.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
-    let mut command = Command::new(program);
-    command.args(arguments).env(TIMED, "1");
+    let mut command = match &job.what {
+        What::Program(words) => {
+            let (program, arguments) =
+                words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        }
+        What::Shell { name, arguments } => shells::below_timer(name, arguments),
+    };
+    command.env(TIMED, "1");
+    if let Some(path) = shells::plain_path() {
+        command.env("PATH", path);
+    }
     if !job.input {
         command.stdin(Stdio::null());
     }
@@ -231,6 +261,7 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
 struct Running {
     tree: Tree,
     keep: bool,
+    meant_to_stay: Vec<String>,
     pid: i32,
     pipes: [Pipe; 2],
     stage: Stage,
@@ -242,8 +273,14 @@ struct Running {
 }
 
 impl Running {
-    async fn follow(&mut self, mut signals: Signals) {
+    async fn follow(&mut self, mut signals: Signals, stays: impl FnOnce()) {
+        let mut stays = Some(stays);
         while let Some(wake) = self.settle() {
+            if let Stage::Staying = self.stage
+                && let Some(stays) = stays.take()
+            {
+                stays();
+            }
             let [output, errors] = &self.pipes;
             let told = tokio::select! {
                 told = signals.next() => told,
@@ -263,15 +300,20 @@ impl Running {
     fn settle(&mut self) -> Option<Instant> {
         self.reap();
         let now = Instant::now();
-        if self.empty || (self.exit.is_some() && self.keep && matches!(self.stage, Stage::Running(_))) {
+        if self.empty || (self.exit.is_some() && self.keep && matches!(self.stage, Stage::Running(_) | Stage::Staying)) {
             return None;
         }
         match self.stage {
-            Stage::Running(_) if self.exit.is_some() => {
+            Stage::Running(_) | Stage::Staying if self.exit.is_some() => {
                 self.stage = Stage::Leaving(now + LEAVE);
                 Some(now + LEAVE)
             }
             Stage::Running(until) if now < until => Some(until.min(now + LOOK_EACH)),
+            Stage::Staying => Some(now + LOOK_EACH),
+            Stage::Running(_) if self.is_meant_to_stay() => {
+                self.stage = Stage::Staying;
+                Some(now + LOOK_EACH)
+            }
             Stage::Running(_) => {
                 self.ran.timed_out = true;
                 Some(self.ask(now))
@@ -308,13 +350,18 @@ impl Running {
             self.ran.cancelled.get_or_insert(number);
         }
         match self.stage {
-            Stage::Running(_) => {
+            Stage::Running(_) | Stage::Staying => {
                 self.ask(now);
             }
             Stage::Leaving(_) => self.stage = Stage::Leaving(now),
             Stage::Asked(_) => self.stage = Stage::Asked(now),
             Stage::Killing { .. } => {}
         }
+    }
+
+    fn is_meant_to_stay(&self) -> bool {
+        let stays = |pid: i32| kind::read(pid).is_one_of(&self.meant_to_stay);
+        !self.meant_to_stay.is_empty() && self.tree.living().into_iter().any(stays)
     }
 
     fn ask(&mut self, now: Instant) -> Instant {
@@ -331,7 +378,7 @@ impl Running {
     }
 
     fn result(self, began: Instant) -> Ran {
-        let Self { tree: _, keep: _, pid, pipes: [output, errors], stage: _, exit, empty: _, killed, ran } = self;
+        let Self { tree: _, keep: _, meant_to_stay: _, pid, pipes: [output, errors], stage: _, exit, empty: _, killed, ran } = self;
         Ran {
             ended: exit.map_or(Ended::Never, Ended::Exit),
             output: output.capture,

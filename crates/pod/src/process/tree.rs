@@ -13,6 +13,9 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper, wait,
 };
 
+/// Nobody has so many ancestors; numbers that change under us must not make a ring.
+const MAX_ANCESTORS: usize = 1000;
+
 /// Walks in a row that find something new to stop, before everything is killed anyhow.
 const STOPS: usize = 64;
 
@@ -132,8 +135,7 @@ impl Tree {
     fn is_below(&self, pid: i32) -> bool {
         let own = getpid().as_raw_nonzero().get();
         let mut at = pid;
-        // Nobody has so many ancestors; numbers that change under us must not make a ring.
-        for _ in 0..1000 {
+        for _ in 0..MAX_ANCESTORS {
             match entry(at).map(|entry| entry.parent) {
                 Some(parent) if parent == own => return true,
                 Some(0 | 1) | None => return false,
@@ -142,6 +144,31 @@ impl Tree {
         }
         false
     }
+}
+
+/// Milliseconds of a tick in which /proc counts, which Linux fixes for all programs.
+pub const TICK: u64 = 10;
+
+/// When the program that we were started by, however many processes are between, was started (milliseconds since boot): the
+/// topmost of our ancestors below the first process. `None`: it cannot be found.
+pub fn program_started() -> Option<u64> {
+    let (mut at, mut started) = (getpid().as_raw_nonzero().get(), None);
+    for _ in 0..MAX_ANCESTORS {
+        let stat = fs::read_to_string(format!("/proc/{at}/stat")).ok()?;
+        let parent = parse(at, &stat)?.parent;
+        started = parse_started(&stat);
+        if parent <= 1 {
+            return started;
+        }
+        at = parent;
+    }
+    started
+}
+
+/// When a process was started, by a line of `/proc/PID/stat` (milliseconds since boot).
+fn parse_started(stat: &str) -> Option<u64> {
+    let ticks = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok()?;
+    Some(ticks.saturating_mul(TICK))
 }
 
 /// Who is below `root`, where `children` says who is whose.
@@ -197,6 +224,14 @@ mod tests {
         for (stat, expected) in cases {
             assert_eq!(parse(7, stat).map(|entry| (entry.parent, entry.dead)), expected, "{stat}");
         }
+    }
+
+    #[test]
+    fn the_program_is_the_topmost_ancestor() {
+        assert_eq!(parse_started("7 (a) Z (b) S 3 6 5 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 1234 9"), Some(12_340));
+        let found = program_started().expect("somebody started us");
+        let own = fs::read_to_string("/proc/self/stat").expect("ourselves");
+        assert!(Some(found) <= parse_started(&own) && found <= crate::clock::BootTime::now().millis(), "{found} {own}");
     }
 
     #[test]

@@ -144,6 +144,19 @@ pub fn spillway(folder: &Folder, arguments: &[&str]) -> Output {
     command.output().expect("the command runs")
 }
 
+/// In the environment of all that a test starts, with the test's folder.
+pub const MARK: &str = "SPILLWAY_TEST_MARK";
+
+/// Everything alive that a test's commands started.
+pub fn alive(folder: &Folder) -> Vec<i32> {
+    let mark = format!("{MARK}={}", folder.path("").display());
+    let pids = fs::read_dir("/proc").expect("processes").filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
+    let marked = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == mark.as_bytes()))
+    };
+    pids.filter(marked).collect()
+}
+
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

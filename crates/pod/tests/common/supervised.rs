@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
@@ -25,12 +25,17 @@ impl Supervised {
     }
 
     pub fn start_with(folder: &Folder, flags: &[&str], command: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
+        Self::start_from(Path::new(BINARY), folder, flags, command, prepare)
+    }
+
+    /// Starts the supervisor that is installed at `binary`.
+    pub fn start_from(binary: &Path, folder: &Folder, flags: &[&str], command: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
         if !rustix::process::geteuid().is_root() {
             unshare.args(["--user", "--map-root-user"]);
         }
-        unshare.args(["--", BINARY, "agent", "--data"]).arg(folder.path("data"));
+        unshare.arg("--").arg(binary).args(["agent", "--data"]).arg(folder.path("data"));
         unshare.arg("--socket").arg(folder.path("run/link.sock")).args(flags).arg("--").args(command);
         let output = folder.path("output");
         unshare.stdout(Stdio::from(fs::File::create(&output).expect("a file")));
