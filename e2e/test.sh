@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The chart and the whole system, on a real cluster. Called by `make e2e`. The cluster is removed when all passed, and
-# kept for a look when something failed.
+# The chart and the whole system, on two real clusters: one for the tests that run beside each other, and one for those that
+# every other test would feel. Called by `make e2e`. The clusters are removed when all passed, and kept for a look when
+# something failed.
 # CLUSTER: how to call the local cluster (default: e2e/cluster/cluster). E2E_KEEP=1: keep the cluster anyway.
 # E2E_AGAIN=N: up to N tests that failed beside the others are run once more, by themselves; what passes then is named as
 # unsteady, which is a fault to look for, and fails nothing. Default 0: whoever runs this by hand wants to know at once.
@@ -12,13 +13,18 @@ export SPILLWAY_CLUSTER=${SPILLWAY_CLUSTER:-sw-test}
 read -r -a cluster <<< "env ${CLUSTER:-e2e/cluster/cluster}"
 started=$(date +%s)
 step() { printf '\n== [%4ds] %s\n' $(($(date +%s) - started)) "$*"; }
+shared=$SPILLWAY_CLUSTER lonely=$SPILLWAY_CLUSTER-alone
+# on CLUSTER COMMAND... : with that cluster
+on() { SPILLWAY_CLUSTER=$1 "${@:2}"; }
 
 finish() {
     local status=$?
     if [ "$status" = 0 ] && [ "${E2E_KEEP:-}" != 1 ]; then
-        "${cluster[@]}" down
+        on "$shared" "${cluster[@]}" down
+        on "$lonely" "${cluster[@]}" down
     else
-        echo "The cluster is kept: SPILLWAY_CLUSTER=$SPILLWAY_CLUSTER e2e/cluster/cluster run kubectl get all -A; logs of operators: target/tmp/e2e-logs" >&2
+        printf 'The cluster is kept: SPILLWAY_CLUSTER=%s e2e/cluster/cluster run kubectl get all -A\n' "$shared" "$lonely" >&2
+        echo "Logs of operators: target/tmp/e2e-logs" >&2
     fi
     exit "$status"
 }
@@ -28,23 +34,26 @@ step "building the tests"
 # Of the whole workspace, as the unit tests were built: of one package alone its dependencies would be others.
 cargo test --workspace --locked --test e2e --no-run
 
-step "starting the cluster $SPILLWAY_CLUSTER"
+step "starting the clusters $shared and $lonely"
 # Two cores carry it all: without waiting for the disk at each write, what is slow is slow for a reason of ours.
-"${cluster[@]}" down > /dev/null # what a failed run left
-ETCD_FSYNC=off "${cluster[@]}" up
-"${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar
+for name in "$shared" "$lonely"; do
+    on "$name" "${cluster[@]}" down > /dev/null # what a failed run left
+    ETCD_FSYNC=off on "$name" "${cluster[@]}" up
+    on "$name" "${cluster[@]}" load target/images/spillway.tar target/images/demo-agent.tar
+done
 
 step "the chart: lint, schema, rendering, accepted by the API server"
 "${cluster[@]}" run tests/chart.sh
 
 step "the whole system: operators as processes, each with a namespace of its own"
-"${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null
-SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log)
+for name in "$shared" "$lonely"; do on "$name" "${cluster[@]}" run kubectl apply --server-side -k crds > /dev/null; done
 # The operator as the image has it: what is not optimised at all takes the two cores from the cluster.
 built=$(realpath "target/$(rustc -vV | sed -n 's/^host: //p')/quick")
 SPILLWAY_BINARY=$built/spillway SPILLWAY_PLUGIN=$built/kubectl-spillway
-export SPILLWAY_AUDIT_LOG SPILLWAY_BINARY SPILLWAY_PLUGIN
-e2e() { "${cluster[@]}" run cargo test --workspace --locked --test e2e -- "$@"; }
+export SPILLWAY_BINARY SPILLWAY_PLUGIN
+e2e() {
+    SPILLWAY_AUDIT_LOG=$("${cluster[@]}" audit-log) "${cluster[@]}" run cargo test --workspace --locked --test e2e -- "$@"
+}
 
 # again LOG : what failed in it is run once more, by itself, if so much may.
 unsteady=()
@@ -58,11 +67,9 @@ again() {
         unsteady+=("$name")
     done
 }
-# steady LOG ARGUMENTS... : as e2e, with what it says in LOG too.
-steady() {
-    local log="$1"
-    shift
-    e2e "$@" 2>&1 | tee "$log" || again "$log"
+# told PROCESS LOG : waits for the tests that write LOG, says how they ended, and runs once more what failed.
+told() {
+    if wait "$1"; then grep -E '^test |^test result' "$2"; else cat "$2" && again "$2"; fi
 }
 
 # What a failed test left stays for reading, and no operator runs that would let it go. Tests' namespaces begin with t-.
@@ -78,17 +85,19 @@ clear_away() {
     done
 }
 
-# Those that mostly wait, for up to ten minutes, do it beside the others.
+# Those that mostly wait, for up to ten minutes, do it beside the others, and so do those that have a cluster to themselves.
 waiting=(ten_minutes_without an_expired_token watches_half_a_minute_late)
 e2e "${waiting[@]}" --test-threads 3 > target/e2e-waiting.log 2>&1 &
-beside=$!
-steady target/e2e-together.log --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}"
+waits=$!
+on "$lonely" e2e --test-threads 1 ::alone_ > target/e2e-alone.log 2>&1 &
+alone=$!
+e2e --test-threads 4 --skip ::alone_ "${waiting[@]/#/--skip=}" 2>&1 | tee target/e2e-together.log || again target/e2e-together.log
 step "the tests that wait"
-if wait "$beside"; then grep -E '^test |^test result' target/e2e-waiting.log; else cat target/e2e-waiting.log; again target/e2e-waiting.log; fi
-
-step "what every other test would feel: one after the other, with the cluster to itself"
-steady target/e2e-alone.log --test-threads 1 ::alone_
-if [ "${E2E_LONG:-}" = 1 ]; then e2e --test-threads 1 --ignored ::alone_; fi
+told $waits target/e2e-waiting.log
+step "what every other test would feel: one after the other, with a cluster to itself"
+on "$lonely" told $alone target/e2e-alone.log
+if [ "${E2E_LONG:-}" = 1 ]; then on "$lonely" e2e --test-threads 1 --ignored ::alone_; fi
+on "$lonely" "${cluster[@]}" down
 
 step "the documentation: links, commands, and its examples as the API server takes them"
 "${cluster[@]}" run tests/docs.sh
