@@ -107,7 +107,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
                 return Picked::Held(holding.name);
             }
             if context.replay_window_open() {
-                room.waits(&caller.uid, labels.clone(), queues.clone());
+                room.waits(&caller.uid, labels.clone(), taking.clone());
                 return Picked::Nothing;
             }
             if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || room.is_retired(&caller.uid) {
