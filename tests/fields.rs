@@ -115,7 +115,8 @@ fn what_is_said_to_be_read_is_read_there() {
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     let mut wrong = Vec::new();
     for row in rows().iter().filter(|row| row.file != "-") {
-        assert!(!row.file.contains("/cli/") || row.pattern == "spec.displayName", "line {}: what is only shown has no effect", row.line);
+        let only_shown = row.file.contains("/kubectl-plugin/") && row.pattern != "spec.displayName";
+        assert!(!only_shown, "line {}: what is only shown has no effect", row.line);
         let code = files.entry(row.file.clone()).or_insert_with(|| code(&row.file));
         let text: String = row.text.chars().filter(|character| !character.is_whitespace()).collect();
         if !code.contains(&text) {
