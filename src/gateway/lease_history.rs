@@ -34,7 +34,16 @@ const REPLAY: &str = "/governor/v1/work/replay";
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LeaseAnswer {
     pod: PodIdentity,
+    at: Duration,
     lease: ReplayedLease,
+}
+
+impl LeaseAnswer {
+    /// As it is replayed at `now`.
+    fn replayed(&self, now: Duration) -> ReplayedLease {
+        let age_ms = u64::try_from(now.saturating_sub(self.at).as_millis()).unwrap_or(u64::MAX);
+        ReplayedLease { age_ms, ..self.lease.clone() }
+    }
 }
 
 /// The answers of the last minutes. Cheap to clone.
@@ -78,14 +87,14 @@ impl LeaseHistory {
     /// Records that an item was granted to the agent with this pod. `answer` is the assignment.
     pub fn record_claim(&self, pod: &PodIdentity, answer: &[u8]) {
         if let Ok(Assigned { held }) = serde_json::from_slice(answer) {
-            self.push(now(), pod, ReplayedLease { held, outcome: None }, 0);
+            self.push(now(), pod, ReplayedLease { held, outcome: None, age_ms: 0 }, 0);
         }
     }
 
     /// Records that a call about the item with this uid was accepted, if the call ends a lease.
     pub fn record_end(&self, pod: &PodIdentity, call: Call, uid: &str, body: &[u8]) {
         if let Some((epoch, outcome)) = outcome(call, body) {
-            let lease = ReplayedLease { held: Held { uid: uid.to_owned(), epoch }, outcome: Some(outcome) };
+            let lease = ReplayedLease { held: Held { uid: uid.to_owned(), epoch }, outcome: Some(outcome), age_ms: 0 };
             self.push(now(), pod, lease, body.len());
         }
     }
@@ -93,7 +102,7 @@ impl LeaseHistory {
     fn push(&self, now: Duration, pod: &PodIdentity, lease: ReplayedLease, body_bytes: usize) {
         let mut history = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         history.expire(now);
-        let answer = LeaseAnswer { pod: pod.clone(), lease };
+        let answer = LeaseAnswer { pod: pod.clone(), at: now, lease };
         history.push(now, &pod.namespace, body_bytes + ANSWER_BYTES + pod.name.len(), answer);
     }
 
@@ -136,9 +145,9 @@ impl LeaseHistory {
 }
 
 /// Replays one answer until it is accepted or refused for good, or the connection to this leader ends.
-async fn replay(governor: &Governor, connection: Option<u64>, LeaseAnswer { pod, lease }: LeaseAnswer) {
+async fn replay(governor: &Governor, connection: Option<u64>, answer: LeaseAnswer) {
     loop {
-        match governor.ask::<_, serde_json::Value>(REPLAY, Some(&pod), &lease).await {
+        match governor.ask::<_, serde_json::Value>(REPLAY, Some(&answer.pod), &answer.replayed(now())).await {
             Ok(_) => return,
             Err(refusal) if matches!(refusal.code, Code::GovernorAway | Code::TooManyCalls) => {
                 if *governor.connections().borrow() != connection {
@@ -147,7 +156,7 @@ async fn replay(governor: &Governor, connection: Option<u64>, LeaseAnswer { pod,
                 tokio::time::sleep(RETRY).await;
             }
             Err(refusal) => {
-                let Held { uid, epoch } = &lease.held;
+                let Held { uid, epoch } = &answer.lease.held;
                 tracing::warn!(%refusal, item = uid, epoch, "a replayed answer about a lease is refused");
                 return;
             }
@@ -187,6 +196,8 @@ mod tests {
             ("q".to_owned(), "a".to_owned(), Some(Outcome::Release { reason: "Drained".into(), message: String::new() })),
         ];
         assert_eq!(answers, expected);
+        let first = history.to_replay(now()).remove(0);
+        assert_eq!(first.replayed(first.at + RETRY).age_ms, 200, "the leader is told how old it is");
         assert!(history.to_replay(now() + 2 * REPLAY_PERIOD).is_empty());
     }
 

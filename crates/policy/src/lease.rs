@@ -53,6 +53,9 @@ pub fn owner_epoch(lease_resource_version: u64, highest_in_status: Option<i64>, 
 /// How long gateways keep what a leader acknowledged, and how long after a rollback leaders accept it again.
 pub const REPLAY_PERIOD: Duration = Duration::from_secs(600);
 
+/// By how much the wall clocks of two leaders and the time of a renewal may differ, in milliseconds.
+const CLOCKS_DIFFER: i64 = 5_000;
+
 /// A rollback of the cluster's store: it was restored from a backup, or it lost writes that it had acknowledged. It is kept as an
 /// annotation of the Lease for later leaders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +80,11 @@ impl StoreRollback {
         let mut parts = text.split('/');
         let (highest, since, detected) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         parts.next().is_none().then_some(Self { highest, since, detected })
+    }
+
+    /// Whether a write that was acknowledged `age_ms` milliseconds ago may be lost. `now` in milliseconds since 1970.
+    pub fn has_lost(&self, now: i64, age_ms: u64) -> bool {
+        now.saturating_sub_unsigned(age_ms) >= self.since.saturating_sub(CLOCKS_DIFFER)
     }
 
     /// Whether it was detected less than [`REPLAY_PERIOD`] ago. `now` in milliseconds since 1970.
@@ -161,6 +169,13 @@ mod tests {
         }
         let after = |seconds: i64| rollback.is_recent(rollback.detected + seconds * 1000);
         assert_eq!([after(0), after(599), after(600), after(-599), after(-600)], [true, true, false, true, false]);
+    }
+
+    #[test]
+    fn what_was_written_before_the_lost_time_is_not_lost() {
+        let rollback = StoreRollback { highest: 1, since: 1_000_000, detected: 1_060_000 };
+        let lost = |age_ms| rollback.has_lost(1_100_000, age_ms);
+        assert_eq!([lost(0), lost(100_000), lost(105_000), lost(105_001), lost(u64::MAX)], [true, true, true, false, false]);
     }
 
     #[test]

@@ -261,6 +261,9 @@ pub struct ReplayedLease {
     /// The end that was accepted. None: the lease was granted.
     #[serde(default)]
     pub outcome: Option<Outcome>,
+    /// Milliseconds since that was answered.
+    #[serde(default)]
+    pub age_ms: u64,
 }
 
 impl Checked for ReplayedLease {

@@ -25,10 +25,8 @@ use crate::wire::{Code, Refusal, body};
 
 /// Applies a replayed answer, if the store was rolled back and has lost it.
 pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
-    let ReplayedLease { held, outcome } = body::read(bytes)?;
-    if context.recent_rollback().is_none() {
-        return done();
-    }
+    let ReplayedLease { held, outcome, age_ms } = body::read(bytes)?;
+    let Some(rollback) = context.recent_rollback() else { return done() };
     ready(context)?;
     let Some(outcome) = outcome else {
         // An agent that is lost or has ended cannot hold an item.
@@ -37,31 +35,35 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
             Err(refusal) if refusal.code == Code::GovernorAway => return Err(refusal),
             Err(_) => return done(),
         }
-        return apply(caller, &held, LostAnswer::Granted, &Beside::default(), context).await;
+        apply(caller, &held, LostAnswer::Granted, &Beside::default(), context).await?;
+        return done();
     };
-    match outcome {
-        Outcome::Complete { result } => apply(caller, &held, LostAnswer::Completed, &Beside { result, ..Beside::default() }, context).await,
+    let exists = match outcome {
+        Outcome::Complete { result } => {
+            apply(caller, &held, LostAnswer::Completed, &Beside { result, ..Beside::default() }, context).await?
+        }
         Outcome::Fail { reason, message, exit_code } => {
             let failure = Failure { reason, message, exit_code };
-            apply(caller, &held, LostAnswer::Failed(&failure), &Beside::default(), context).await
+            apply(caller, &held, LostAnswer::Failed(&failure), &Beside::default(), context).await?
         }
         Outcome::Release { reason, message } => {
             let released = LostAnswer::Released { reason: &reason, message: &message };
-            apply(caller, &held, released, &Beside::default(), context).await
+            apply(caller, &held, released, &Beside::default(), context).await?
         }
+    };
+    // An item that had ended and was collected before the lost time is no loss.
+    if !exists && rollback.has_lost(now().0, age_ms) {
+        report_lost_item(caller, &held, context).await;
     }
+    done()
 }
 
-async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Beside, context: &Context) -> Result<Value, Refusal> {
+/// Whether the item exists.
+async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Beside, context: &Context) -> Result<bool, Refusal> {
     let namespace = &caller.key.namespace;
     for _ in 0..DECIDE_AGAIN {
         let turn = turn(namespace, context).await?;
-        let Some((name, entry)) = context.desk.with(namespace, |room| room.by_uid(&held.uid)) else {
-            if lost != LostAnswer::Granted {
-                report_lost_item(caller, held, context).await;
-            }
-            return done();
-        };
+        let Some((name, entry)) = context.desk.with(namespace, |room| room.by_uid(&held.uid)) else { return Ok(false) };
         let key = Key { namespace: namespace.clone(), name };
         let (policy, rules) = context.desk.with(namespace, |room| {
             let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
@@ -71,7 +73,12 @@ async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Besi
         let fence = Fence { epoch: held.epoch, pod: &caller.uid, agent: &caller.key.name };
         let record = match lease::replay(&entry.record, fence, lost, judges, now()) {
             Ok(record) => record,
-            Err(No::Again | No::Stale | No::EndedAlready(_) | No::Paused | No::NotReady(_)) => return done(),
+            Err(No::Again | No::Stale | No::EndedAlready(_) | No::Paused) => return Ok(true),
+            Err(No::NotReady(_)) => {
+                drop(turn);
+                tokio::time::sleep(WRITTEN).await; // its admission is on its way
+                continue;
+            }
         };
         if !context.desk.with(namespace, |room| room.begin(&key.name)) {
             drop(turn);
@@ -91,7 +98,7 @@ async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Besi
                 context.leadership.check().map_err(|error| unavailable(context, &error))?;
                 let (item, epoch, phase) = (&key.name, held.epoch, record.phase);
                 tracing::info!(namespace, item, epoch, ?phase, "a lost answer about an item is applied again");
-                return done();
+                return Ok(true);
             }
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
             Err(error) => return Err(unavailable(context, &error)),

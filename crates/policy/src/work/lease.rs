@@ -163,7 +163,7 @@ pub enum LostAnswer<'a> {
 /// Applies an answer that was lost with a rollback of the store. A lease with a higher epoch than the record's was granted after the
 /// record was written: it is granted again, and then ended as the answer says. If the record has that epoch or a higher one under
 /// another holder, only a completion is applied, so that finished work is not repeated. An attempt that the history knows, and an
-/// item that has ended, are left as they are.
+/// item that has ended, are left as they are. One that is not admitted yet has no queue: its answer comes again later.
 pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: Judges, now: At) -> Result<Record, No> {
     if record.history.iter().any(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent) {
         return Err(No::Again);
@@ -171,10 +171,16 @@ pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: Judges, n
     if record.phase.ended() {
         return Err(No::EndedAlready(record.phase));
     }
+    if record.phase == Phase::Pending {
+        return Err(No::NotReady(record.phase));
+    }
     let mut next = record.clone();
     if holds(record, fence) {
         if lost == LostAnswer::Granted {
             return Err(No::Again);
+        }
+        if record.phase == Phase::Cancelling && lost != LostAnswer::Completed {
+            return Ok(cancel_done(record, now));
         }
     } else {
         if lost != LostAnswer::Completed && record.epoch >= fence.epoch {

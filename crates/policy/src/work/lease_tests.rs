@@ -81,6 +81,20 @@ fn a_lost_answer_is_applied_once() {
 }
 
 #[test]
+fn a_lost_answer_waits_for_the_items_admission_and_revives_nothing_that_is_cancelled() {
+    let failure = failure("Exited", Some(1));
+    let released = LostAnswer::Released { reason: "Drained", message: "" };
+    let pending = Record { phase: Phase::Pending, ..ready() };
+    for lost in [LostAnswer::Granted, LostAnswer::Completed, LostAnswer::Failed(&failure), released] {
+        assert_eq!(replayed(&pending, fence(1, "p"), lost), Err(No::NotReady(Phase::Pending)), "{lost:?}");
+    }
+    let cancelling = Record { phase: Phase::Cancelling, ..leased() };
+    let phase = |lost| replayed(&cancelling, fence(1, "p"), lost).map(|next| next.phase);
+    assert_eq!((phase(LostAnswer::Failed(&failure)), phase(released)), (Ok(Phase::Cancelled), Ok(Phase::Cancelled)));
+    assert_eq!(phase(LostAnswer::Completed), Ok(Phase::Succeeded), "it was faster");
+}
+
+#[test]
 fn only_a_completion_counts_for_a_lease_that_the_record_has_passed() {
     let failure = failure("Exited", Some(1));
     // Given out again since, under the same number.
