@@ -8,7 +8,7 @@ use super::dialect::Message;
 use super::scheduler::by_rules;
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use super::{print, prompt};
+use super::{print, print_plain, prompt};
 
 /// The most bytes of a line; a terminal gives no more than 4,096.
 const MAX_LINE: u64 = 16 * 1024;
@@ -18,7 +18,7 @@ const MAX_REMEMBERED: usize = 32 * 1024;
 /// Talks until its input ends; gives the exit code.
 pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     let listener = sidecar.clone();
-    std::thread::spawn(move || listener.listen(print));
+    std::thread::spawn(move || listener.listen(print_plain));
     print("buddy: tell me about bugs, tasks and ideas, or ask how they are.");
     let mut input = std::io::stdin().lock();
     let mut conversation = Vec::new();
@@ -34,7 +34,7 @@ pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
             continue;
         }
         thinker.refresh();
-        print(&answer(&thinker, sidecar, &mut conversation, &words));
+        print_plain(&answer(&thinker, sidecar, &mut conversation, &words));
     }
 }
 

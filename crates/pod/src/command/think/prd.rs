@@ -9,7 +9,7 @@ use super::decision::{Decision, cut};
 use super::dialect::Message;
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use super::{print, prompt};
+use super::{print_plain, prompt};
 use crate::command::{EXIT_UNREACHABLE, tell};
 use crate::files;
 
@@ -38,7 +38,7 @@ pub fn run(thinker: &Thinker, sidecar: &Sidecar, variable: impl Fn(&str) -> Opti
             return EXIT_UNREACHABLE;
         }
     };
-    print(&result);
+    print_plain(&result);
     let Some(path) = variable("SPILLWAY_RESULT_FILE") else { return 0 };
     match files::write(path.as_ref(), cut(&result, MAX_RESULT_BYTES).as_bytes(), 0o600) {
         Ok(()) => 0,

@@ -13,7 +13,7 @@ use super::dialect::Message;
 use super::rules::{self, Request};
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use super::{print, prompt};
+use super::{print, print_plain, prompt};
 
 /// The most bytes of a message about a failure.
 const MAX_MESSAGE: usize = 1000;
@@ -21,15 +21,15 @@ const MAX_MESSAGE: usize = 1000;
 /// Serves what is asked, for ever.
 pub fn run(mut thinker: Thinker, sidecar: &Sidecar) -> u8 {
     let listener = sidecar.clone();
-    std::thread::spawn(move || listener.listen(print));
+    std::thread::spawn(move || listener.listen(print_plain));
     print("scheduler: ask me");
     loop {
         if let Some(item) = sidecar.next() {
             thinker.refresh();
             let outcome = serve(&thinker, sidecar, &item);
             match &outcome {
-                Outcome::Complete { result } => print(&format!("{}: {}", item.name, result.as_deref().unwrap_or_default())),
-                Outcome::Fail { message, .. } | Outcome::Release { message, .. } => print(&format!("{}: {message}", item.name)),
+                Outcome::Complete { result } => print_plain(&format!("{}: {}", item.name, result.as_deref().unwrap_or_default())),
+                Outcome::Fail { message, .. } | Outcome::Release { message, .. } => print_plain(&format!("{}: {message}", item.name)),
             }
             sidecar.conclude(&outcome);
         }
