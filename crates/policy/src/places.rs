@@ -111,11 +111,6 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// In agents, of `max`.
-    fn size(&self, max: u64) -> u64 {
-        whole(max, self.percent)
-    }
-
     fn is_for(&self, holder: &Holder) -> bool {
         holder.pool_type.as_ref().is_some_and(|pool_type| self.pool_types.contains(pool_type))
     }
@@ -136,6 +131,14 @@ pub struct Limit {
     pub max: u64,
     /// What is kept of it for types of pools; of agents only.
     pub reservations: Vec<Reservation>,
+}
+
+impl Limit {
+    /// Its reservations, each with how many agents it is.
+    fn shares(&self) -> impl Iterator<Item = (&Reservation, u64)> {
+        let sizes = whole(self.max, self.reservations.iter().map(|share| share.percent));
+        self.reservations.iter().zip(sizes)
+    }
 }
 
 /// A limit that leaves too little room.
@@ -204,15 +207,17 @@ pub fn full(limits: Vec<Limit>, holders: &[Holder], asks: &Holder) -> Option<Ful
 /// Who asks has a reservation, may have no more, and it is used up. An agent whose pool is not known may be one of its own.
 fn capped(limit: &Limit, sum: &impl Fn(&dyn Fn(&Holder) -> bool) -> u64, asks: &Holder, asked: u64) -> Option<Reserved> {
     let own = limit.reservations.iter().find(|share| share.cap && share.is_for(asks))?;
-    let (size, used) = (own.size(limit.max), sum(&|holder| own.is_for(holder) || holder.pool_type.is_none()));
+    // Rounded up by itself: who has a cap may have one, also where the shares before it took what they are together.
+    let size = limit.max.saturating_mul(own.percent.min(100)).div_ceil(100);
+    let used = sum(&|holder| own.is_for(holder) || holder.pool_type.is_none());
     let (pool_types, source) = (own.pool_types.clone(), own.source.clone());
     (used.saturating_add(asked) > size).then_some(Reserved::Capped { size, used, pool_types, source })
 }
 
 /// What reservations of others keep free.
 fn for_others(limit: &Limit, sum: &impl Fn(&dyn Fn(&Holder) -> bool) -> u64, asks: &Holder) -> Option<Reserved> {
-    let others = limit.reservations.iter().filter(|share| !share.is_for(asks));
-    let unused = others.map(|share| (share, share.size(limit.max).saturating_sub(sum(&|holder| share.is_for(holder)))));
+    let others = limit.shares().filter(|(share, _)| !share.is_for(asks));
+    let unused = others.map(|(share, size)| (share, size.saturating_sub(sum(&|holder| share.is_for(holder)))));
     let unused: Vec<_> = unused.filter(|(_, unused)| *unused > 0).collect();
     let kept = unused.iter().fold(0_u64, |sum, (_, unused)| sum.saturating_add(*unused));
     let pool_types = unused.iter().flat_map(|(share, _)| share.pool_types.clone()).collect();
@@ -374,6 +379,18 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_few_agents_together_leave_everybody_a_place() {
+        let shares = ["a", "b", "c"].map(|pool_type| reserved(pool_type, 10, false));
+        // Each of them alone is one agent, and together they would be more than there are.
+        for asks in ["a", "b", "c", "worker"] {
+            let limit = Limit { reservations: shares.to_vec(), ..agents(budget("b"), 2) };
+            assert_eq!(full(vec![limit], &[], &of_type(asks)), None, "{asks}");
+        }
+        let capped = Limit { reservations: vec![reserved("a", 20, true)], ..agents(budget("b"), 1) };
+        assert_eq!(full(vec![capped], &[], &of_type("a")), None, "a fifth of one is one, where nothing has to be left to others");
+    }
+
+    #[test]
     fn the_first_projects_are_those_with_the_oldest_pools() {
         let projects = || [(3, "c"), (1, "a"), (2, "b")].map(|(since, namespace)| Project { since, namespace: namespace.into() });
         let none = BTreeSet::new();
@@ -420,15 +437,14 @@ mod tests {
             let types = ["scheduler", "worker", "drone"];
             let share = reserved("scheduler", percent, cap);
             let limit = || Limit { reservations: vec![share.clone(), reserved("drone", (100 - percent) / 2, false)], ..agents(budget("b"), max) };
+            let size = limit().shares().next().map_or(0, |(_, size)| size);
             let mut held: Vec<Holder> = Vec::new();
             for which in asks {
                 let asks = of_type(types[which]);
                 let mine = held.iter().filter(|holder| share.is_for(holder)).count() as u64;
                 let fits = full(vec![limit()], &held, &asks).is_none();
-                // Two that each leave others one may together be all there is.
-                let all = share.size(max) + limit().reservations[1].size(max) <= max;
-                prop_assert!(fits || which != 0 || mine >= share.size(max) || !all, "its own share is free");
-                prop_assert!(!fits || which != 0 || !cap || mine < share.size(max));
+                prop_assert!(fits || which != 0 || mine >= size, "its own share is free");
+                prop_assert!(!fits || which != 0 || !cap || mine < (max * percent).div_ceil(100));
                 if fits {
                     held.push(asks);
                 }

@@ -149,7 +149,7 @@ fn the_schedulers_share_is_kept_for_it_and_no_more_than_that_is_its() {
 fn workers_leave_schedulers_their_share_of_the_calls_at_once() {
     let mut team = NodeSpec { max_in_flight: Some(5), ..hourly(1000) };
     let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: false };
-    let share = reserved(&team, &reservation);
+    let share = NodeSpec { sure_in_flight: 1, ..reserved(&team, &reservation) };
     team.shares = vec![("scheduler".into(), share.key.clone())];
     let mut one = One::new(&[team, share]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));

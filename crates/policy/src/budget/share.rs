@@ -65,10 +65,21 @@ fn part(tokens: i64, percent: i64) -> i64 {
     tokens.clamp(0, LIMIT_MOST) * percent.clamp(0, 100) / 100
 }
 
-/// What a share keeps of a number of whole things, rounded up: a fifth of three is one. All of them only for 100 percent.
-pub fn whole(most: u64, percent: u64) -> u64 {
-    let share = most.saturating_mul(percent.min(100)).div_ceil(100);
-    if percent >= 100 { share } else { share.min(most.saturating_sub(1)) }
+/// What shares keep of a number of whole things, rounded up over the shares so far: a fifth of three is one, and two halves of three
+/// are two and one. All of them only for 100 percent together.
+pub fn whole(most: u64, percents: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let kept = |percent: u64| {
+        let kept = most.saturating_mul(percent.min(100)).div_ceil(100);
+        if percent >= 100 { kept } else { kept.min(most.saturating_sub(1)) }
+    };
+    let mut before = 0_u64;
+    let mut shares = Vec::new();
+    for percent in percents {
+        let with = before.saturating_add(percent);
+        shares.push(kept(with).saturating_sub(kept(before)));
+        before = with;
+    }
+    shares
 }
 
 /// The share of a place that is reserved for types of pools: always sure of it, and with `cap` of no more tokens than it.
@@ -79,9 +90,7 @@ pub fn reserved(of: &NodeSpec, reservation: &Reservation) -> NodeSpec {
         LimitSpec { name: limit.name.clone(), window: limit.window, tokens, guaranteed: share }
     };
     let key = Key::Share { of: Box::new(of.key.clone()), name: reservation.name.clone() };
-    let calls = of.max_in_flight.map(|most| whole(most.into(), u64::try_from(reservation.percent).unwrap_or(0)));
     NodeSpec {
-        sure_in_flight: calls.and_then(|calls| u32::try_from(calls).ok()).unwrap_or(0),
         mode: of.mode,
         weights: of.weights,
         debt: of.debt,
@@ -181,6 +190,23 @@ mod tests {
         assert_eq!(sure(0, &[(50, 0), (50, 0)]), (vec![0, 0], 0), "a limit keeps nothing from others by itself");
         assert_eq!(sure(0, &[(100, 0), (100, 100)]), (vec![0, 100], 0));
         assert_eq!(sure(100, &[(10, 0), (10, 0)]), (vec![0, 0], 0));
+    }
+
+    #[test]
+    fn shares_of_whole_things_are_rounded_up_and_are_together_no_more_than_there_are() {
+        let cases: [(u64, &[u64], &[u64]); 8] = [
+            (3, &[20], &[1]),
+            (1, &[20], &[0]),
+            (100, &[20], &[20]),
+            (2, &[100], &[2]),
+            (3, &[50, 50], &[2, 1]),
+            (2, &[10, 10, 10], &[1, 0, 0]),
+            (10, &[20, 30], &[2, 3]),
+            (0, &[20, 80], &[0, 0]),
+        ];
+        for (most, percents, shares) in cases {
+            assert_eq!(whole(most, percents.iter().copied()), shares, "{percents:?} of {most}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::{Terms, Weights};
 use super::node::{Block, Debt, Key, LimitSpec, Mode, NodeSpec, Threshold};
-use super::share::{Child, allot, reserved};
+use super::share::{Child, allot, reserved, whole};
 use super::window::Window;
 
 /// Budgets above one another, the lowest among them. What one call passes besides them is counted in [`super::DEPTH`].
@@ -238,7 +238,13 @@ impl Builder {
 
     /// A place, and the shares that are reserved of it.
     fn place(&mut self, mut node: NodeSpec, reservations: &[Reservation]) {
-        let shares: Vec<NodeSpec> = reservations.iter().map(|reservation| reserved(&node, reservation)).collect();
+        let mut shares: Vec<NodeSpec> = reservations.iter().map(|reservation| reserved(&node, reservation)).collect();
+        if let Some(most) = node.max_in_flight {
+            let percents = reservations.iter().map(|reservation| u64::try_from(reservation.percent).unwrap_or(0));
+            for (share, calls) in shares.iter_mut().zip(whole(most.into(), percents)) {
+                share.sure_in_flight = u32::try_from(calls).unwrap_or(u32::MAX);
+            }
+        }
         let types = reservations.iter().zip(&shares);
         node.shares = types.flat_map(|(of, share)| of.pool_types.iter().map(|one| (one.clone(), share.key.clone()))).collect();
         self.reservations.insert(node.key.clone(), reservations.to_vec());
@@ -394,11 +400,12 @@ mod tests {
     #[test]
     fn a_reservation_is_a_place_of_its_own_below() {
         let mut team = budget("default", None, 1000, 0);
+        team.max_in_flight = Some(6);
         team.tokens.reservations =
             vec![Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true }];
         let tree = build(&[], &[team]);
         let share = tree.nodes.iter().find(|node| matches!(node.key, Key::Share { .. })).expect("it is placed");
-        assert_eq!((share.limits[0].tokens, share.limits[0].guaranteed), (200, 200));
+        assert_eq!((share.limits[0].tokens, share.limits[0].guaranteed, share.sure_in_flight), (200, 200, 2));
         assert_eq!(share.parent, Some(Key::budget("team", "default")));
         assert_eq!(find(&tree, "default").shares, [("scheduler".to_owned(), share.key.clone())]);
     }
