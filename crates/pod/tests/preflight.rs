@@ -138,3 +138,13 @@ fn what_a_pool_names_is_looked_at_before_its_own_command_is_run() {
     let (code, said) = look("1", &["--model", "gpt=OpenAIChat"]);
     assert!(code == Some(1) && said.starts_with("the model API gpt does not answer: "), "{said}");
 }
+
+#[test]
+fn a_preflight_takes_no_notice_from_the_program() {
+    let folder = Folder::new();
+    let notice = json!({"id": 1, "time": "T", "about": "Warn", "text": "slow down"});
+    fs::write(folder.path("data/notices.jsonl"), format!("{notice}\n")).expect("written");
+    let looked = common::spillway(&folder, &["preflight", "--tool", "no-such-tool"]);
+    assert_eq!(text(&looked.stderr), "no-such-tool is not on the path (spec.preflight.tools)\n");
+    assert!(text(&common::spillway(&folder, &["status"]).stderr).starts_with("notice: T Warn: slow down\n"));
+}

@@ -169,6 +169,10 @@ pub fn run(Arguments { place, verb }: Arguments) -> u8 {
 
 /// Runs a command; gives the exit code.
 pub fn run_verb(place: &Place, verb: Verb) -> u8 {
+    // Notices are for the program, which does not run yet; and what a preflight prints is its message.
+    if matches!(verb, Verb::Preflight(_)) {
+        return carry_out(place, verb);
+    }
     let mut heard = Heard::new(&place.ask_data);
     let asked = ask::ask(&place.ask_socket, &Ask::Notices);
     let known = match &asked {
