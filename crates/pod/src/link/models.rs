@@ -39,6 +39,7 @@ const SILENCE: Duration = Duration::from_secs(660);
 const ACTIVE_EACH: Duration = Duration::from_secs(1);
 /// Where this is of the path, its clients wait out a 429 and flood at a 503.
 const RESPONSES: &str = "/responses";
+
 /// The port's own.
 #[derive(Clone, Debug)]
 pub struct Models {
@@ -157,7 +158,7 @@ pub struct Passing {
 impl Passing {
     fn new(body: Incoming, models: Models, call: Option<Call>) -> Self {
         // From here on it is known which conversation it is of.
-        models.active();
+        models.tell(None);
         Self { body, models, call, told: Instant::now(), silence: Box::pin(sleep(SILENCE)) }
     }
 }
@@ -165,7 +166,7 @@ impl Passing {
 impl Drop for Passing {
     fn drop(&mut self) {
         drop(self.call.take());
-        self.models.active();
+        self.models.tell(None);
     }
 }
 
