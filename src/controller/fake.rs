@@ -24,6 +24,7 @@ use crate::cluster::lease::Leadership;
 use crate::cluster::quiet::Quiet;
 use crate::governor::work::Desk;
 use crate::notify::{Notice, Notifier};
+use crate::policy::lease::Takeover;
 use crate::telemetry::Metrics;
 
 /// The namespace of a test.
@@ -84,6 +85,7 @@ impl Leader {
         let parts = Parts {
             client: client.clone(),
             leadership: Leadership::held(),
+            takeover: Takeover::default(),
             metrics: metrics.clone(),
             events: Events::new(client, "test".into(), notifier),
             stores: Stores::of(objects),
