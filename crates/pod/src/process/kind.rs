@@ -28,7 +28,9 @@ struct Traces {
     depth: u32,
     /// A shell was somewhere.
     folder: bool,
-    /// A shell started this very program.
+    /// The program that a shell says it started, as a number.
+    started: Option<u64>,
+    /// That is this very program.
     names_it: bool,
 }
 
@@ -92,8 +94,12 @@ impl Kind {
             // What a script runs shows that script.
             before if parent.shell => before.is_some_and(|before| own.depth > before.depth + 1),
             None => own.names_it,
-            // Some programs say themselves where a helper is that they talk to.
-            Some(before) => own.names_it || own.depth > before.depth || (own.folder && !before.folder && self.input != Input::Program),
+            Some(before) => {
+                // What a program forks, or starts of itself once more, has what a shell said of the program.
+                let named = own.names_it && own.started != before.started;
+                // Some programs say themselves where a helper is that they talk to.
+                named || own.depth > before.depth || (own.folder && !before.folder && self.input != Input::Program)
+            }
         }
     }
 
@@ -139,10 +145,16 @@ fn traces(environment: &[u8], names: &[String]) -> Traces {
         let found = environment.split(|byte| *byte == 0).find(of_name)?;
         found.get(name.len() + 1..)
     };
+    let hash = |program: &[u8]| {
+        let mut hasher = DefaultHasher::new();
+        program.hash(&mut hasher);
+        hasher.finish()
+    };
     let depth = value(b"SHLVL").and_then(|depth| std::str::from_utf8(depth).ok()?.parse::<u32>().ok());
     Traces {
         depth: depth.unwrap_or(0).min(MAX_DEPTH),
         folder: value(b"PWD").is_some(),
+        started: value(b"_").map(hash),
         names_it: value(b"_").is_some_and(|program| names.contains(&base_name(program))),
     }
 }
@@ -277,9 +289,11 @@ mod tests {
         let node = program("node agent.js", &["HOME=/h"]);
         let script = program("/bin/sh agent.sh", &["HOME=/h"]);
         let launched = program("codex exec", &["SHLVL=1", "PWD=/w"]);
+        let worker: &[&str] = &["SHLVL=1", "PWD=/w", "_=/usr/bin/python3"];
+        let python = program("python3 agent.py", worker);
         let hidden = of(&["codex"]);
         let none = Input::Other;
-        let cases: [(&Kind, &str, &[&str], Input, bool); 16] = [
+        let cases: [(&Kind, &str, &[&str], Input, bool); 19] = [
             // As dash, bash and busybox leave it, and as nobody did.
             (&node, "sleep 600", &["HOME=/h", "PWD=/w"], none, true),
             (&node, "sleep 600", &["PWD=/w", "SHLVL=0", "_=/usr/bin/sleep"], none, true),
@@ -297,6 +311,10 @@ mod tests {
             (&launched, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/sleep"], none, true),
             (&launched, "node /app/tool", &["SHLVL=1", "PWD=/w", "_=/app/tool"], none, true),
             (&launched, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/codex"], none, false),
+            // A script had started the program by its name, and it forks workers, or starts itself once more.
+            (&python, "python3 agent.py", worker, none, false),
+            (&python, "python3 -m worker", worker, none, false),
+            (&python, "sleep 600", &["SHLVL=1", "PWD=/w", "_=/bin/sleep"], none, true),
             // Of a program whose environment is hidden less is known.
             (&hidden, "sleep 600", &["SHLVL=1", "PWD=/w"], none, false),
             (&hidden, "sleep 600", &["PWD=/w", "_=/bin/sleep"], none, true),
