@@ -123,6 +123,17 @@ fn what_is_meant_to_stay_has_no_time() {
 }
 
 #[test]
+fn a_command_that_was_given_a_time_has_it_in_a_shell_too() {
+    let pod = Pod::timed();
+    let exec = |seconds: f32| format!("{} exec --timeout 30 -- sleep {seconds}", pod.folder.path("bin/spillway").display());
+    assert_eq!(pod.said("sh", &["-c", &format!("{}; exit 6", exec(2.5))]), (Some(6), String::new(), String::new()));
+    // When that is over the shell has its own time once more, and not for ever.
+    let (code, _, err) = pod.said("sh", &["-c", &format!("{}; sleep 3000", exec(1.5))]);
+    assert!(code == Some(124) && err.contains("sh timed out after 1 s"), "{code:?} {err}");
+    assert_eq!(alive(&pod.folder), [] as [i32; 0]);
+}
+
+#[test]
 fn nothing_is_ended_while_breakers_only_observe() {
     for mode in ["observe", "off"] {
         let pod = Pod::start(json!({"names": [], "untilAnswer": false}), mode);
@@ -192,13 +203,14 @@ fn a_program_that_knows_nothing_of_it_has_its_commands_ended() {
     // A script, as the program: what it runs itself is no command, what its shells run is one.
     let script = "sleep 2.5; echo stepped
         sh -c 'sleep 3001; true'; echo \"path $?\"
+        /bin/sh -c 'spillway exec --timeout 30 -- sleep 2.5; true'; echo \"given $?\"
         { /bin/sh -c 'sleep 3002; true'; echo \"absolute $?\"; } 2>&1 | cat
         echo over; exec sleep 3003";
     fs::write(pod.folder.path("program.sh"), script).expect("written");
     let program = pod.folder.path("program.sh").display().to_string();
     let agent = Supervised::start_from(&pod.folder.path("bin/spillway-agent"), &pod.folder, &[], &["sh", &program], |_| {});
     let output = agent.wait_output("over");
-    for words in ["stepped\n", "path 124\n", "absolute 143\n", "sh (sleep) ran for longer than a command may"] {
+    for words in ["stepped\n", "path 124\n", "given 0\n", "absolute 143\n", "sh (sleep) ran for longer than a command may"] {
         assert!(output.contains(words), "{words}: {output} {}", agent.log());
     }
     assert!(agent.log().contains("sh timed out after 1 s"), "{}", agent.log());

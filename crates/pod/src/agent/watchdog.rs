@@ -10,7 +10,7 @@
 //!   that never calls a model is not judged so.
 //!
 //! Left alone is what reads from a terminal, what is meant to stay by the pool's word, and what our own programs run, which has a time of
-//! its own.
+//! its own; and what waits for that: a shell in which `spillway exec` runs.
 //!
 //! A program may hold several conversations at a time, such as those of agents within it: while one waits for a command the others
 //! call on. So a process hangs too that was started when the answer of one conversation had just ended, which has made no call since;
@@ -26,6 +26,7 @@ use spillway_wire::command::{BreakerMode, Untimed};
 use spillway_wire::link::{Conversation, ModelCalls};
 
 use crate::clock::{BootTime, millis};
+use crate::install::COMMAND;
 use crate::process::kind::Kind;
 use crate::process::tree::TICK;
 
@@ -125,6 +126,8 @@ pub struct Watchdog {
     ending: Option<Ending>,
     /// What was told of and not ended.
     observed: BTreeMap<i32, u64>,
+    /// What the last look left alone: when what it waited for is over, it may be about to end.
+    left: BTreeMap<i32, u64>,
 }
 
 impl Watchdog {
@@ -142,6 +145,7 @@ impl Watchdog {
     pub fn program_started(&mut self, now: BootTime) {
         (self.called, self.answered, self.ending, self.since) = (None, None, None, now);
         self.observed.clear();
+        self.left.clear();
     }
 
     /// The calls of models so far.
@@ -188,12 +192,14 @@ impl Watchdog {
             return Vec::new();
         };
         let commands_since = self.commands_since(limits);
-        let Found { hung: mut roots, next } = Judge { table, limits, commands_since, called: self.called.as_ref(), now }.below(program);
+        let Found { hung: mut roots, left, next } =
+            Judge { table, limits, commands_since, called: self.called.as_ref(), now }.below(program);
         let each = (limits.command / LOOKS).clamp(LOOK_EACH.1, LOOK_EACH.0);
         self.look_at = next.map_or(now.after(each), |next| now.after(each).min(next));
         let alive = |pid: &i32, started: &mut u64| table.iter().any(|one| one.pid == *pid && one.started == *started);
         self.observed.retain(alive);
-        roots.retain(|one| self.observed.get(&one.pid) != Some(&one.started));
+        let left = std::mem::replace(&mut self.left, left);
+        roots.retain(|one| ![&self.observed, &left].into_iter().any(|all| all.get(&one.pid) == Some(&one.started)));
         if roots.is_empty() || self.mode == BreakerMode::Off || limits.untimed.all() {
             return Vec::new();
         }
@@ -286,6 +292,8 @@ struct Judge<'a> {
 struct Found<'a> {
     /// The topmost processes that hang.
     hung: Vec<&'a Process>,
+    /// Those that would, and are left alone.
+    left: BTreeMap<i32, u64>,
     /// When the next shell's command will have had its time.
     next: Option<BootTime>,
 }
@@ -294,7 +302,7 @@ impl<'a> Judge<'a> {
     fn below(&self, program: i32) -> Found<'a> {
         let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
         self.table.iter().for_each(|one| children.entry(one.parent).or_default().push(one));
-        let mut found = Found { hung: Vec::new(), next: None };
+        let mut found = Found { hung: Vec::new(), left: BTreeMap::new(), next: None };
         let mut seen = BTreeSet::from([program]);
         let mut ahead: Vec<&Process> = self.table.iter().filter(|one| one.pid == program).collect();
         while let Some(parent) = ahead.pop() {
@@ -312,7 +320,9 @@ impl<'a> Judge<'a> {
                 let hangs = (command && due <= self.now) || self.is_silent(one);
                 if !hangs {
                     ahead.push(one);
-                } else if !one.kind.at_terminal() && !self.stays(one, &children) {
+                } else if one.kind.at_terminal() || self.stays(one, &children) {
+                    found.left.insert(one.pid, one.started);
+                } else {
                     found.hung.push(one);
                 }
             }
@@ -326,13 +336,14 @@ impl<'a> Judge<'a> {
         self.called.is_some_and(|called| hangs(one.started, called, now, limit))
     }
 
-    /// It, or something below it, is meant to stay.
+    /// It, or something below it, is meant to stay, or was given a time of its own.
     fn stays(&self, one: &Process, children: &BTreeMap<i32, Vec<&Process>>) -> bool {
         let names = &self.limits.untimed.names;
         let mut seen = BTreeSet::from([one.pid]);
         let mut ahead = vec![one];
         while let Some(one) = ahead.pop() {
-            if one.kind.is_one_of(names) {
+            // Not our shells: those have the same time as what waits for them.
+            if one.kind.is_one_of(names) || (one.ours && one.name == COMMAND) {
                 return true;
             }
             ahead.extend(children.get(&one.pid).into_iter().flatten().filter(|child| seen.insert(child.pid)));

@@ -188,6 +188,20 @@ fn what_reads_from_a_terminal_or_is_meant_to_stay_is_left_alone() {
 }
 
 #[test]
+fn what_waits_for_a_command_that_was_given_a_time_is_left_alone_as_long() {
+    let mut dog = Watchdog::default();
+    dog.limit(Limits { untimed: Untimed { names: Vec::new(), until_answer: false }, ..limits() });
+    let above = [process(1, 0, 0), process(10, 1, 10), shell(20, 10, 200, Input::Other)];
+    let hung = |dog: &mut Watchdog, below: &[Process]| ended(dog, 9000, &[&above[..], below].concat());
+    let exec = |ours: bool, name: &str| [Process { ours, name: name.into(), ..process(21, 20, 200) }];
+    assert_eq!(hung(&mut dog.clone(), &exec(true, "sh")), [20], "a timed shell was given none");
+    assert_eq!(hung(&mut dog.clone(), &exec(false, "spillway")), [20], "it only has its name");
+    assert_eq!(hung(&mut dog, &exec(true, "spillway")), [] as [i32; 0]);
+    assert_eq!(hung(&mut dog, &[]), [] as [i32; 0], "it is over, and its shell may be about to end");
+    assert_eq!(hung(&mut dog, &[]), [20]);
+}
+
+#[test]
 fn a_program_that_calls_no_model_is_never_judged() {
     let mut dog = Watchdog::default();
     dog.limit(limits());

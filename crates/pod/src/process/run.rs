@@ -17,6 +17,7 @@ use super::capture::Capture;
 use super::kind;
 use super::shells::{self, TIMED};
 use super::tree::{Exit, Reaped, Tree};
+use crate::install::COMMAND;
 
 /// Between being asked to end and being killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -205,8 +206,13 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<Ran> {
     let pipes = [Pipe::new(child.stdout.take())?, Pipe::new(child.stderr.take())?];
     // The handle never waits: reaping is done in one place, for everybody.
     let stage = Stage::Running(began + job.within);
+    let again = match &job.what {
+        What::Program(_) => Duration::ZERO,
+        What::Shell { .. } => job.within,
+    };
     let mut running = Running {
         tree,
+        again,
         keep: job.keep,
         meant_to_stay: job.meant_to_stay.clone(),
         pid,
@@ -260,6 +266,8 @@ fn start(job: &Job) -> io::Result<std::process::Child> {
 
 struct Running {
     tree: Tree,
+    /// How long it may take once more, where its time ends while a command runs in it that was given one. Zero: it has no more.
+    again: Duration,
     keep: bool,
     meant_to_stay: Vec<String>,
     pid: i32,
@@ -314,6 +322,10 @@ impl Running {
                 self.stage = Stage::Staying;
                 Some(now + LOOK_EACH)
             }
+            Stage::Running(_) if !self.again.is_zero() && self.holds_timed() => {
+                self.stage = Stage::Running(now + self.again);
+                Some(now + self.again.min(LOOK_EACH))
+            }
             Stage::Running(_) => {
                 self.ran.timed_out = true;
                 Some(self.ask(now))
@@ -364,6 +376,12 @@ impl Running {
         !self.meant_to_stay.is_empty() && self.tree.living().into_iter().any(stays)
     }
 
+    /// `spillway exec` runs in it, whose command has a time that was asked for.
+    fn holds_timed(&self) -> bool {
+        let own = [COMMAND.to_owned()];
+        self.tree.living().into_iter().any(|pid| kind::read(pid).is_one_of(&own))
+    }
+
     fn ask(&mut self, now: Instant) -> Instant {
         self.tree.ask();
         self.stage = Stage::Asked(now + GRACE);
@@ -378,7 +396,19 @@ impl Running {
     }
 
     fn result(self, began: Instant) -> Ran {
-        let Self { tree: _, keep: _, meant_to_stay: _, pid, pipes: [output, errors], stage: _, exit, empty: _, killed, ran } = self;
+        let Self {
+            tree: _,
+            again: _,
+            keep: _,
+            meant_to_stay: _,
+            pid,
+            pipes: [output, errors],
+            stage: _,
+            exit,
+            empty: _,
+            killed,
+            ran,
+        } = self;
         Ran {
             ended: exit.map_or(Ended::Never, Ended::Exit),
             output: output.capture,
