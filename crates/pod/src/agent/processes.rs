@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getrlimit, kill_process, kill_process_group, pidfd_open,
     pidfd_send_signal, prlimit, setrlimit, wait,
@@ -19,7 +19,7 @@ use rustix::process::{
 use super::watchdog::Process;
 use crate::files::reading;
 use crate::process::kind;
-use crate::process::tree::TICK;
+use crate::process::tree::{TICK, stat};
 
 /// Proof that we are PID 1, without which nothing can be killed.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +155,7 @@ fn is_initial(map: &str) -> bool {
 
 /// Whether a process is stopped, as its entry in /proc says. `None`: it is not there.
 pub fn stopped(pid: i32) -> Option<bool> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = stat(pid)?;
     // The name, in parentheses, may hold anything.
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
     // Not `t`: one that is traced stands still for moments, and goes on.
@@ -188,13 +188,15 @@ pub fn say_to(pid: i32, started: u64, words: &str) {
     }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let Ok(pipe) = open(path, flags, Mode::empty()) else { return };
-    if process(pid).is_some_and(|process| process.started == started) {
+    // It may have put something else there since.
+    let is_pipe = fstat(&pipe).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Fifo);
+    if is_pipe && process(pid).is_some_and(|process| process.started == started) {
         let _ = rustix::io::write(&pipe, format!("{words}\n").as_bytes()); // it may be full, or nobody reads
     }
 }
 
 fn process(pid: i32) -> Option<Process> {
-    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(pid, &stat(pid)?)
 }
 
 /// A line of `/proc/PID/stat`, unless it ended and was not reaped. The name, in parentheses, may hold anything.

@@ -120,13 +120,13 @@ pub fn read(pid: i32) -> Kind {
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
         let _ = file.take(MAX_WORDS).read_to_end(&mut words); // it may have ended
     }
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut environment = Vec::new();
     let readable =
         File::open(format!("/proc/{pid}/environ")).and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut environment)).is_ok();
     let input = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap_or_default();
     let input = input_of(input.as_os_str().as_bytes());
-    Kind::of(name.trim_end(), &words, readable.then_some(&environment), input)
+    Kind::of(String::from_utf8_lossy(&name).trim_end(), &words, readable.then_some(&environment), input)
 }
 
 /// What a process reads from, as the kernel names it.

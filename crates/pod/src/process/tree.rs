@@ -154,7 +154,7 @@ pub const TICK: u64 = 10;
 pub fn program_started() -> Option<u64> {
     let (mut at, mut started) = (getpid().as_raw_nonzero().get(), None);
     for _ in 0..MAX_ANCESTORS {
-        let stat = fs::read_to_string(format!("/proc/{at}/stat")).ok()?;
+        let stat = stat(at)?;
         let parent = parse(at, &stat)?.parent;
         started = parse_started(&stat);
         if parent <= 1 {
@@ -191,6 +191,11 @@ fn children(pid: i32) -> Option<Vec<i32>> {
     Some(all)
 }
 
+/// The line of `/proc/PID/stat`. A name is of bytes, cut after fifteen of them: no process is hidden by one that is no text.
+pub fn stat(pid: i32) -> Option<String> {
+    Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?).into_owned())
+}
+
 fn entries() -> Vec<Entry> {
     let Ok(folder) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = folder.filter_map(|one| one.ok()?.file_name().to_str()?.parse().ok());
@@ -198,7 +203,7 @@ fn entries() -> Vec<Entry> {
 }
 
 fn entry(pid: i32) -> Option<Entry> {
-    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(pid, &stat(pid)?)
 }
 
 /// A line of `/proc/PID/stat`. The name, in parentheses, may hold anything.
@@ -244,6 +249,23 @@ mod tests {
         assert_eq!(below(21, all), BTreeSet::new());
         // A list that was read while numbers changed hands may even hold a ring.
         assert_eq!(below(5, of(&[(6, 5), (8, 6), (6, 8), (5, 8)])), BTreeSet::from([6, 8]));
+    }
+
+    #[test]
+    fn a_process_is_found_although_its_name_is_no_text() {
+        use std::os::unix::ffi::OsStringExt as _;
+        use std::os::unix::process::CommandExt as _;
+        let name = [&b"\xff-"[..], std::process::id().to_string().as_bytes()].concat();
+        let program = std::env::temp_dir().join(std::ffi::OsString::from_vec(name));
+        std::os::unix::fs::symlink("/bin/sleep", &program).expect("a link");
+        let mut child = std::process::Command::new(&program).arg0("sleep").arg("1000").spawn().expect("a child");
+        let (own, pid) = (getpid().as_raw_nonzero().get(), i32::try_from(child.id()).expect("a pid"));
+        let found = (entry(pid), stat(pid));
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        fs::remove_file(&program).expect("removed");
+        assert_eq!(found.0, Some(Entry { pid, parent: own, dead: false }));
+        assert!(found.1.is_some_and(|line| line.contains("(\u{fffd}-")), "the kernel tells its name");
     }
 
     #[test]
