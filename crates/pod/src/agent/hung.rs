@@ -64,7 +64,7 @@ impl Supervisor {
                     // First nobody may fork any more, until a look finds nobody new.
                     for _ in 0..STOPS {
                         all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
-                        let found = self.watchdog.with_these(&processes::table(), &all, self.program, &own);
+                        let found = self.watchdog.with_these(&processes::list(), &all, self.program, &own);
                         let before = all.len();
                         all.extend(found);
                         if all.len() == before {
