@@ -34,6 +34,13 @@ pub fn raised(agent: &Agent, fact: &Pod, pod: Option<&PodObject>, asked: bool, v
     in_a_row.into_iter().chain(killed).collect()
 }
 
+/// Whether it was asked to end: it is being deleted, was given up, said goodbye, or sleeps.
+pub fn was_asked(agent: &Agent, sleeps: bool) -> bool {
+    let status = agent.status.as_ref();
+    let leaves = status.is_some_and(|status| super::condemned(status) || status.goodbye.is_some());
+    agent.metadata.deletion_timestamp.is_some() || sleeps || leaves
+}
+
 /// For how long its program ran; none: it never did, as far as the kubelet says.
 fn life(agent: &Agent, pod: Option<&PodObject>) -> Option<Duration> {
     let stored = || agent.status.as_ref().and_then(|status| status.start_time.clone());
@@ -92,6 +99,18 @@ mod tests {
         assert_eq!(crash(&running, seconds(9), Some(&View::well()), NO_WORK), None);
         let overdue = View { finding: Finding::StartOverdue(Duration::from_secs(300)), ..View::well() };
         assert!(crash(&running, None, Some(&overdue), NO_WORK).is_some());
+    }
+
+    #[test]
+    fn who_was_asked_to_end_has_not_crashed() {
+        let agent = |more: serde_json::Value| -> Agent {
+            let [mut agent, _] = fake::agent("a", "p");
+            agent["metadata"].as_object_mut().expect("metadata").extend(more.as_object().expect("an object").clone());
+            serde_json::from_value(agent).expect("an Agent")
+        };
+        assert!(!was_asked(&agent(json!({})), false));
+        assert!(was_asked(&agent(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})), false));
+        assert!(was_asked(&agent(json!({})), true));
     }
 
     /// A pool with these rules, an agent of it that has just failed, and others that did so many seconds ago.

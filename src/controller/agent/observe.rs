@@ -88,7 +88,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
     let status = agent.status.as_ref();
     let condemned = status.is_some_and(super::condemned);
-    let asked = condemned || status.is_some_and(|status| status.goodbye.is_some()) || sleep(agent) != Sleep::No;
+    let asked = crash::was_asked(agent, sleep(agent) != Sleep::No);
     let decision = uid.filter(|_| !ended(agent) && !quiet);
     let decision = decision.and_then(|uid| {
         let of_pod = crash::raised(agent, &fact, pod.as_deref(), asked, view.as_ref(), context);
