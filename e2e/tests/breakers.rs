@@ -206,7 +206,10 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     let listed = room.api::<Breaker>().get("default").await.expect("it is there").status.and_then(|status| status.circuits);
     let circuits: Vec<_> = listed.unwrap_or_default().into_iter().map(|circuit| (circuit.key, circuit.state)).collect();
     assert!(circuits.contains(&("work".to_owned(), CircuitState::Open)), "{circuits:?}");
-    assert!(circuits.iter().all(|(key, state)| key == "work" || *state == CircuitState::Closed), "no pool is stopped by itself: {circuits:?}");
+    assert!(
+        circuits.iter().all(|(key, state)| key == "work" || *state == CircuitState::Closed),
+        "no pool is stopped by itself: {circuits:?}"
+    );
     // The one that is tried for all is the one that is left.
     for queue in ["bugs", "leaks"] {
         room.change_item(&format!("bad-{queue}"), json!({"cancelRequested": true})).await;

@@ -98,7 +98,10 @@ async fn agents_that_crash_one_after_another_are_told_of_as_a_rule_says() {
     let agents: Vec<Agent> = room.list().await;
     let told: Vec<String> = agents.iter().filter(|agent| intervened(agent, "CrashLoop", "Notify")).map(ResourceExt::name_any).collect();
     assert!(!told.is_empty() && told.len() + 2 <= agents.len(), "the first two are no loop of three: {told:?} of {}", agents.len());
-    assert!(agents.iter().all(|agent| condition(agent, "GivenUp").is_none_or(|given_up| given_up.status != "True")), "they ended by themselves");
+    assert!(
+        agents.iter().all(|agent| condition(agent, "GivenUp").is_none_or(|given_up| given_up.status != "True")),
+        "they ended by themselves"
+    );
     room.event(&told[0], "CrashLoop", "exit code 7").await;
     room.close().await;
 }
@@ -158,7 +161,11 @@ async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
         messages.into_iter().find(|message| message["about"] == "escalated").ok_or_else(|| format!("{answer:?}"))
     })
     .await;
-    assert_eq!((&message["agent"], &message["signal"], &message["item"]), (&json!(name), &json!("ItemPastTime"), &json!("long")), "{message}");
+    assert_eq!(
+        (&message["agent"], &message["signal"], &message["item"]),
+        (&json!(name), &json!("ItemPastTime"), &json!("long")),
+        "{message}"
+    );
     let works = agent(&room, "it is told of", &name, |agent| intervened(agent, "ItemPastTime", "Escalate")).await;
     assert!(condition(&works, "GivenUp").is_none(), "and works on: {:?}", works.status);
     room.let_go("long").await;

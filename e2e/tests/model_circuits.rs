@@ -259,7 +259,9 @@ async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_str
         let guard = json!({"failureThreshold": 2, "firstTokenSeconds": 2, "openSeconds": 600});
         let scene = Scene::new(&room, guard, 600).await;
         // One that leaves before it has waited for as long as a first token may take says nothing of the provider.
-        let leaves = async |which, after| tokio::time::timeout(std::time::Duration::from_secs(after), scene.call(which, "wait", false)).await.is_err();
+        let leaves = async |which, after| {
+            tokio::time::timeout(std::time::Duration::from_secs(after), scene.call(which, "wait", false)).await.is_err()
+        };
         assert!(leaves(0, 1).await, "it waits for as long as the test runs");
         let (one, other) = futures::join!(leaves(0, 5), leaves(1, 5));
         assert!(one && other);

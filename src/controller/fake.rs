@@ -161,7 +161,8 @@ impl Server {
         let (last, before) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let slot = format!("{before}/{last}");
         let failure = |code: u16, reason: &str| {
-            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason, "reason": reason, "code": code});
+            let status =
+                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": reason, "reason": reason, "code": code});
             (StatusCode::from_u16(code).expect("a status"), status)
         };
         match *method {

@@ -52,12 +52,7 @@ pub const FIELDS: [Field; 16] = [
     field("AgentPool", "spec.sandbox.outputs", Values::Any, "leave it unset; agents reach the models of their pool alone"),
     field("AgentPool", "spec.sandbox.software.path", Values::NotEmpty, "leave it unset; PATH of the image is used"),
     field("AgentPool", "spec.toolsets", Values::NotEmpty, "leave it unset; nothing serves Toolsets"),
-    field(
-        "AgentPool",
-        "spec.supervision.rules[].signal",
-        Values::These(&["BadChangeset"]),
-        "take the rule out; nothing raises the signal",
-    ),
+    field("AgentPool", "spec.supervision.rules[].signal", Values::These(&["BadChangeset"]), "take the rule out; nothing raises the signal"),
     field(
         "AgentPool",
         "spec.supervision.rules[].rule",

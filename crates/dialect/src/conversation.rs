@@ -120,12 +120,20 @@ mod tests {
             assert!(found.is_some() && found == number(dialect, &later), "{dialect:?}");
             assert_ne!(found, number(dialect, &other), "{dialect:?}");
         }
-        assert_eq!(number(Dialect::OpenAIResponses, &json!({"input": "fix it"})), number(Dialect::OpenAIResponses, &json!({"input": [{"role": "user", "content": "fix it"}]})));
+        assert_eq!(
+            number(Dialect::OpenAIResponses, &json!({"input": "fix it"})),
+            number(Dialect::OpenAIResponses, &json!({"input": [{"role": "user", "content": "fix it"}]}))
+        );
     }
 
     #[test]
     fn a_call_without_words_of_a_user_is_of_no_conversation() {
-        for body in [json!({}), json!({"messages": []}), json!({"messages": [{"role": "assistant", "content": "x"}]}), json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]})] {
+        for body in [
+            json!({}),
+            json!({"messages": []}),
+            json!({"messages": [{"role": "assistant", "content": "x"}]}),
+            json!({"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
+        ] {
             assert_eq!(number(Dialect::Anthropic, &body), None, "{body}");
         }
         assert_eq!(number(Dialect::OpenAIResponses, &json!({"input": ""})), None);

@@ -73,7 +73,8 @@ fn in_a_row(agent: &Agent, pool: &AgentPool, words: &str, context: &Context) -> 
     let others = others.filter(|other| other.spec.sequence.is_some()).filter_map(|other| crashed_ago(other, pool.spec.mode, now));
     let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);
-    let message = format!("{count} agents of AgentPool/{} ended soon after their start, lately; the last: {words}", agent.spec.pool_ref.name);
+    let message =
+        format!("{count} agents of AgentPool/{} ended soon after their start, lately; the last: {words}", agent.spec.pool_ref.name);
     (count >= CRASH_LOOP).then_some(Raised { signal: Signal::CrashLoop, message, ago })
 }
 
@@ -124,7 +125,8 @@ mod tests {
             let stopped = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(*seconds);
             let started = stopped - jiff::SignedDuration::from_secs(5);
             let ready = json!({"type": "Ready", "status": "False", "reason": "PodFailed", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-            other["status"] = json!({"phase": "Stopped", "startTime": started.to_string(), "stopTime": stopped.to_string(), "conditions": [ready]});
+            other["status"] =
+                json!({"phase": "Stopped", "startTime": started.to_string(), "stopTime": stopped.to_string(), "conditions": [ready]});
             objects.push(other);
         }
         Leader::of(&objects)

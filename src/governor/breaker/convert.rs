@@ -259,7 +259,10 @@ mod tests {
             (project.threshold, project.window, project.review)
         };
         assert_eq!(of(json!({}), json!({})), (3, 300_000, Review::Auto));
-        assert_eq!(of(json!({"work": {"failureThreshold": 1, "review": "Required", "windowSeconds": 9}}), json!({})), (3, 300_000, Review::Auto));
+        assert_eq!(
+            of(json!({"work": {"failureThreshold": 1, "review": "Required", "windowSeconds": 9}}), json!({})),
+            (3, 300_000, Review::Auto)
+        );
         assert_eq!(of(json!({"work": {"failureThreshold": 8}}), json!({"work": {"failureThreshold": 9}})).0, 8);
         assert_eq!(of(json!({}), json!({"work": {"failureThreshold": 9}})).0, 9);
         let said = json!({"work": {"failureThreshold": 9}, "project": {"failureThreshold": 2, "review": "Required"}});

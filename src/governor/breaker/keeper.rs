@@ -226,11 +226,7 @@ impl Circuits {
     }
 
     /// What is answered once no opening waits to be stored. `name` names who refuses.
-    async fn answered<T>(
-        &self,
-        ask: impl Fn() -> Result<Answer<T>, Refused>,
-        name: impl Fn(&Rejection) -> String,
-    ) -> Result<T, Refused> {
+    async fn answered<T>(&self, ask: impl Fn() -> Result<Answer<T>, Refused>, name: impl Fn(&Rejection) -> String) -> Result<T, Refused> {
         let mut changes = self.changes();
         let waited = tokio::time::Instant::now() + STORED_WITHIN;
         loop {

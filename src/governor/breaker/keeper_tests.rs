@@ -328,7 +328,10 @@ async fn three_time_outs_over_all_pools_stop_the_project_and_the_next_leader_kno
     for circuits in [circuits, leader(8, &stored, &["p", "q", "r"])] {
         for of in ["p", "q", "r"] {
             let (guard, words) = refused(&circuits, of).await;
-            assert!(guard == Guard::Project && words.starts_with("work circuit breaker open for all pools of namespace n: "), "{of}: {words}");
+            assert!(
+                guard == Guard::Project && words.starts_with("work circuit breaker open for all pools of namespace n: "),
+                "{of}: {words}"
+            );
         }
         let of_r = circuits.work_of(&pool("r")).expect("it is known");
         assert!(of_r.refuses() && of_r.own.refuses.is_none());

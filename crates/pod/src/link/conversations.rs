@@ -148,11 +148,17 @@ mod tests {
         assert_eq!(all.calls(), ModelCalls { begun: 10, seen: 15, conversations: vec![of(10, 10, None)], unknown: None, answered: None });
         let beside = all.begin(at(20));
         first.end(at(30));
-        assert_eq!(all.calls(), ModelCalls { begun: 20, seen: 30, conversations: vec![of(10, 10, Some(30))], unknown: Some(20), answered: None });
+        assert_eq!(
+            all.calls(),
+            ModelCalls { begun: 20, seen: 30, conversations: vec![of(10, 10, Some(30))], unknown: Some(20), answered: None }
+        );
         // It never says: from then on that is not known.
         beside.end(at(40));
         call(&all, Some(7), 50, 60);
-        assert_eq!(all.calls(), ModelCalls { begun: 50, seen: 60, conversations: vec![of(10, 50, Some(60))], unknown: Some(20), answered: None });
+        assert_eq!(
+            all.calls(),
+            ModelCalls { begun: 50, seen: 60, conversations: vec![of(10, 50, Some(60))], unknown: Some(20), answered: None }
+        );
         drop((first, beside));
         assert_eq!(all.calls().seen, 60, "an end counts once");
     }

@@ -396,19 +396,8 @@ impl Running {
     }
 
     fn result(self, began: Instant) -> Ran {
-        let Self {
-            tree: _,
-            again: _,
-            keep: _,
-            meant_to_stay: _,
-            pid,
-            pipes: [output, errors],
-            stage: _,
-            exit,
-            empty: _,
-            killed,
-            ran,
-        } = self;
+        let Self { tree: _, again: _, keep: _, meant_to_stay: _, pid, pipes: [output, errors], stage: _, exit, empty: _, killed, ran } =
+            self;
         Ran {
             ended: exit.map_or(Ended::Never, Ended::Exit),
             output: output.capture,

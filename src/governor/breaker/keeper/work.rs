@@ -78,9 +78,8 @@ impl Circuits {
         }
         let key = Key::work(&pool.namespace, &pool.name);
         // As it was before this failure.
-        let speaks = self.with(&pool.name, &key, |state, slot| {
-            state.circuits.get_mut(slot).is_some_and(|kept| speaks_for_project(&kept.circuit))
-        });
+        let speaks =
+            self.with(&pool.name, &key, |state, slot| state.circuits.get_mut(slot).is_some_and(|kept| speaks_for_project(&kept.circuit)));
         self.failed(pool, &key, why);
         if speaks {
             self.failed(pool, &Key::project(&pool.namespace), why);
@@ -91,9 +90,8 @@ impl Circuits {
     pub fn work_of(&self, pool: &Name) -> Option<OfPool> {
         let key = Key::work(&pool.namespace, &pool.name);
         let own = self.state(pool, &key)?;
-        let bound = self.with(&pool.name, &key, |state, slot| {
-            state.circuits.get_mut(slot).is_some_and(|kept| is_bound(kept.circuit.settings()))
-        });
+        let bound =
+            self.with(&pool.name, &key, |state, slot| state.circuits.get_mut(slot).is_some_and(|kept| is_bound(kept.circuit.settings())));
         let project = if bound { Some(self.state(pool, &Key::project(&pool.namespace))?) } else { None };
         Some(OfPool { own, project })
     }
