@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
@@ -18,7 +17,7 @@ use rustix::process::{
 
 use super::watchdog::Process;
 use crate::files::reading;
-use crate::process::kind;
+use crate::process::kind::{self, OwnBinary};
 use crate::process::tree::{TICK, stat};
 
 /// Proof that we are PID 1, without which nothing can be killed.
@@ -164,12 +163,8 @@ pub fn stopped(pid: i32) -> Option<bool> {
 
 /// All processes that live, which of them run our own binary, and what the others are.
 pub fn table() -> Vec<Process> {
-    let own = std::fs::metadata("/proc/self/exe").ok().map(|own| (own.dev(), own.ino()));
-    let ours = |pid: i32| {
-        let exe = std::fs::metadata(format!("/proc/{pid}/exe")).ok();
-        own.is_some() && exe.map(|exe| (exe.dev(), exe.ino())) == own
-    };
-    let described = |process: Process| match ours(process.pid) {
+    let own = OwnBinary::find();
+    let described = |process: Process| match own.is_run_by(process.pid) {
         true => Process { ours: true, ..process },
         false => Process { kind: kind::read(process.pid), ..process },
     };

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 
 /// Read of a process's words: a shell's options and the beginning of its command stand at their beginning.
 pub const MAX_WORDS: u64 = 4096;
@@ -120,13 +121,41 @@ pub fn read(pid: i32) -> Kind {
     if let Ok(file) = File::open(format!("/proc/{pid}/cmdline")) {
         let _ = file.take(MAX_WORDS).read_to_end(&mut words); // it may have ended
     }
-    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name(pid);
     let mut environment = Vec::new();
     let readable =
         File::open(format!("/proc/{pid}/environ")).and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut environment)).is_ok();
     let input = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap_or_default();
     let input = input_of(input.as_os_str().as_bytes());
-    Kind::of(String::from_utf8_lossy(&name).trim_end(), &words, readable.then_some(&environment), input)
+    Kind::of(&String::from_utf8_lossy(&name), &words, readable.then_some(&environment), input)
+}
+
+/// The name that the kernel gives a process: that of the file it was started by, cut.
+pub fn name(pid: i32) -> Vec<u8> {
+    let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.truncate(name.trim_ascii_end().len());
+    name
+}
+
+/// The file that we run. Whatever a process calls itself, this cannot be forged.
+#[derive(Debug)]
+pub struct OwnBinary(Option<(u64, u64)>);
+
+impl OwnBinary {
+    /// Looks which it is.
+    pub fn find() -> Self {
+        Self(file("self"))
+    }
+
+    /// Whether a process runs it too.
+    pub fn is_run_by(&self, pid: i32) -> bool {
+        self.0.is_some() && file(&pid.to_string()) == self.0
+    }
+}
+
+/// The file that a process runs, as its file system knows it.
+fn file(process: &str) -> Option<(u64, u64)> {
+    fs::metadata(format!("/proc/{process}/exe")).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// What a process reads from, as the kernel names it.
@@ -368,7 +397,12 @@ mod tests {
     fn what_is_read_of_a_process_is_bounded() {
         let long = "x".repeat(100_000);
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000; :", &long]).spawn().expect("a child");
-        let found = read(i32::try_from(child.id()).expect("a pid"));
+        let pid = i32::try_from(child.id()).expect("a pid");
+        // Whoever starts a program goes on a moment before that has its name.
+        while !read(pid).names.iter().any(|name| name == "sh") {
+            assert!(child.try_wait().expect("asked").is_none(), "it sleeps");
+        }
+        let found = read(pid);
         child.kill().expect("killed");
         child.wait().expect("reaped");
         let mut words = format!("sh\0-c\0sleep 1000; :\0{long}");

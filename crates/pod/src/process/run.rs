@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
 use super::capture::Capture;
-use super::kind;
+use super::kind::{self, OwnBinary};
 use super::shells::{self, TIMED};
 use super::tree::{Exit, Reaped, Tree};
 use crate::install::COMMAND;
@@ -378,8 +378,8 @@ impl Running {
 
     /// `spillway exec` runs in it, whose command has a time that was asked for.
     fn holds_timed(&self) -> bool {
-        let own = [COMMAND.to_owned()];
-        self.tree.living().into_iter().any(|pid| kind::read(pid).is_one_of(&own))
+        let own = OwnBinary::find();
+        self.tree.living().into_iter().any(|pid| own.is_run_by(pid) && kind::name(pid) == COMMAND.as_bytes())
     }
 
     fn ask(&mut self, now: Instant) -> Instant {
