@@ -38,8 +38,8 @@ fn after_name(line: &str) -> Vec<(bool, String)> {
     for name in ["kubectl spillway", "kubectl-spillway"] {
         for (at, _) in line.match_indices(name) {
             let rest = &line[at + name.len()..];
-            // The name of a file, a program or a page, not a command.
-            if !rest.starts_with(' ') {
+            // The name of a file, a page or a package, not a command.
+            if !rest.starts_with(' ') || line[..at].ends_with("-p ") {
                 continue;
             }
             // xargs adds what it reads.
