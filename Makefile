@@ -60,8 +60,10 @@ generated: ## fail if a generated file is missing or stale (the unit tests do, t
 fmt: ## fail if the code is not formatted
 	cargo fmt --all --check
 
+# That all targets are asked for leaves out those that no `cargo test` runs by itself.
 lint: ## clippy, warnings are errors
-	cargo clippy --workspace --all-targets --test e2e --all-features --locked -- -D warnings
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	cargo clippy --workspace --test e2e --all-features --locked -- -D warnings
 
 deny: $(TOOLS)/bin/cargo-deny ## licences, sources and banned dependencies; advisories where the RustSec database can be had (it says where not)
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --all-features check bans licenses sources

@@ -84,7 +84,7 @@ async fn owner_epoch(room: &Room) -> i64 {
 async fn lives_agree(room: &Room, provider: &Scripted) {
     eventually("the accounts of all agents say what the provider counted", async || {
         let told = provider.told();
-        let used = |agent: Agent| agent.status.and_then(|status| status.tokens).map_or(0, |tokens| tokens.used);
+        let used = |agent: Agent| agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used).unwrap_or_default();
         let sum: i64 = room.list::<Agent>().await.into_iter().map(used).sum();
         seen(sum == told, || format!("{sum} of {told}"))
     })
@@ -144,7 +144,7 @@ async fn rolled_back(room: &Room) {
     let before = owner_epoch(room).await;
     // Model calls go on all the time.
     let over = Arc::new(AtomicBool::new(false));
-    let busy: Vec<_> = agents[2..6].iter().map(|agent| {
+    let busy = agents[2..6].iter().map(|agent| {
         let (caller, over) = (agent.caller.clone(), over.clone());
         tokio::spawn(async move {
             while !over.load(Ordering::SeqCst) {
