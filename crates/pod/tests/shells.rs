@@ -13,7 +13,7 @@ use common::{BINARY, FakeGateway, Folder, MARK, Process, alive, ports, send, sta
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// A pod's binaries, its sidecar, and a gateway whose pool gives a command a second.
+/// A pod's binaries, its sidecar, and a gateway.
 struct Pod {
     folder: Folder,
     gateway: FakeGateway,
@@ -22,12 +22,17 @@ struct Pod {
 }
 
 impl Pod {
-    /// `untimed`: which commands have no time. `mode`: of the breaker of commands, of which three failures are too many.
+    /// `untimed`: which commands have no time. `mode`: of the breaker of commands, of which three failures are too many. A command
+    /// may take a second.
     fn start(untimed: Value, mode: &str) -> Self {
+        Self::start_with_time(untimed, mode, 1)
+    }
+
+    fn start_with_time(untimed: Value, mode: &str, seconds: u32) -> Self {
         let folder = Folder::new();
         assert!(Command::new(BINARY).arg("install").arg(folder.path("bin")).status().expect("installed").success());
         let gateway = FakeGateway::start(&folder);
-        gateway.set("commands", json!({"timeoutSeconds": 1, "maxTimeoutSeconds": 60}));
+        gateway.set("commands", json!({"timeoutSeconds": seconds, "maxTimeoutSeconds": 60}));
         gateway.set("untimed", untimed);
         let commands = json!({
             "mode": mode, "failureThreshold": 3, "windowMilliseconds": 120_000, "openMilliseconds": 600_000, "backoffFactor": 1,
@@ -42,6 +47,11 @@ impl Pod {
 
     fn timed() -> Self {
         Self::start(json!({"names": [], "untilAnswer": false}), "enforce")
+    }
+
+    /// One whose commands may take as long as a busy machine needs for them.
+    fn patient() -> Self {
+        Self::start_with_time(json!({"names": [], "untilAnswer": false}), "enforce", 60)
     }
 
     fn shells(&self) -> PathBuf {
@@ -163,7 +173,7 @@ fn what_began_before_a_model_answered_is_the_program_or_a_helper_of_it() {
 
 #[test]
 fn whoever_kills_the_shell_has_killed_it() {
-    let pod = Pod::timed();
+    let pod = Pod::patient();
     for signal in [Signal::KILL, Signal::TERM] {
         let mut shell = pod.shell("bash", &["-c", "sleep 3000"]).spawn().expect("started");
         // Itself, and what the real one became.
@@ -180,7 +190,7 @@ fn whoever_kills_the_shell_has_killed_it() {
 
 #[test]
 fn too_many_that_fail_are_refused() {
-    let pod = Pod::timed();
+    let pod = Pod::patient();
     for _ in 0..3 {
         assert_eq!(pod.run("sh", &["-c", "exit 42"]).status.code(), Some(42));
     }
