@@ -83,6 +83,9 @@ pub struct Line {
     pub result: Option<String>,
 }
 
+/// Between the numbers of a cursor.
+pub const CURSOR_SEPARATOR: char = '.';
+
 /// The query of `GET /agent/v1/inbox`: what ended since the cursor, as soon as there is something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -100,8 +103,9 @@ impl Checked for AskInbox {
         if self.wait_seconds > MAX_WAIT_SECONDS {
             return Err(("waitSeconds", format!("{}; at most {MAX_WAIT_SECONDS} are waited", self.wait_seconds)));
         }
-        let digits = self.after.as_deref().is_none_or(|after| after.len() <= 20 && after.bytes().all(|byte| byte.is_ascii_digit()));
-        if digits { Ok(()) } else { Err(("after", "must be the cursor of an earlier answer".into())) }
+        let number = |part: &str| (1..=20).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+        let ours = |after: &str| after.split(CURSOR_SEPARATOR).count() <= 3 && after.split(CURSOR_SEPARATOR).all(number);
+        if self.after.as_deref().is_none_or(ours) { Ok(()) } else { Err(("after", "must be the cursor of an earlier answer".into())) }
     }
 }
 
@@ -167,8 +171,8 @@ mod tests {
     #[test]
     fn a_cursor_that_is_none_of_ours_is_refused_by_name() {
         let ask = |after: &str| AskInbox { after: Some(after.to_owned()), wait_seconds: 0 }.check();
-        assert_eq!(ask("12345"), Ok(()));
-        for other in ["x", "-1", "1 2", "123456789012345678901"] {
+        assert_eq!((ask("12345"), ask("12345.6.7")), (Ok(()), Ok(())));
+        for other in ["x", "-1", "1 2", "123456789012345678901", "", "1.", "1.2.3.4"] {
             assert_eq!(ask(other).map_err(|(field, _)| field), Err("after"), "{other}");
         }
         assert_eq!(AskInbox { after: None, wait_seconds: 26 }.check().map_err(|(field, _)| field), Err("waitSeconds"));

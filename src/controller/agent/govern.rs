@@ -97,8 +97,8 @@ pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
     pod.is_some_and(|pod| context.live.unanswered(&pod.uid, decision.signal))
 }
 
-/// Tells an intervention, and carries out what is not a change of the agent's life. `stored` is the version with which it was.
-pub async fn intervene(agent: &Agent, stored: Option<&str>, observed: &Observed, context: &Context, decision: &Decision) {
+/// Tells an intervention, and carries out what is not a change of the agent's life.
+pub async fn intervene(agent: &Agent, observed: &Observed, context: &Context, decision: &Decision) {
     let Decision { signal, action, message, enforced, overruled } = decision;
     if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
         context.live.answered(&pod.uid, *signal);
@@ -110,7 +110,7 @@ pub async fn intervene(agent: &Agent, stored: Option<&str>, observed: &Observed,
     let note = format!("{}: {message}{would}{beside}", action.name());
     tracing::info!(namespace = %agent.namespace().unwrap_or_default(), agent = %agent.name_any(), signal = signal.name(), action = action.name(), enforced, "{message}");
     if let (Action::Escalate, true) = (action, *enforced) {
-        escalate(agent, stored, observed, context, decision);
+        escalate(agent, observed, context, decision);
     }
     match action {
         Action::Log => {}
@@ -134,9 +134,8 @@ pub async fn intervene(agent: &Agent, stored: Option<&str>, observed: &Observed,
 
 /// Tells the scheduler: the pool whose agents submitted the item that it holds, or, where no agent did, all schedulers of its
 /// namespace. In memory: one that is lost with a leader stands in the Agent's status.
-fn escalate(agent: &Agent, stored: Option<&str>, observed: &Observed, context: &Context, decision: &Decision) {
+fn escalate(agent: &Agent, observed: &Observed, context: &Context, decision: &Decision) {
     let namespace = agent.namespace().unwrap_or_default();
-    let Some(place) = stored.and_then(|version| version.parse().ok()) else { return };
     let item = observed.holding.as_ref().map(|holding| holding.name.clone());
     let message = Message::Escalated {
         agent: agent.name_any(),
@@ -151,5 +150,5 @@ fn escalate(agent: &Agent, stored: Option<&str>, observed: &Observed, context: &
         here.filter(|pool| pool.spec.type_ == names::SCHEDULER).map(|pool| pool.name_any()).collect()
     };
     let pools: Vec<String> = submitter.map_or_else(schedulers, |pool| vec![pool]);
-    context.desk.with(&namespace, |room| pools.iter().for_each(|pool| room.escalate(place, pool, message.clone())));
+    context.desk.tell(&namespace, &pools, &message);
 }

@@ -345,7 +345,7 @@ async fn tell(
             let pool = Key { namespace: key.namespace.clone(), name: agent.spec.pool_ref.name.clone() };
             breaker::work::failed(context, &pool, &decision.message);
         }
-        govern::intervene(agent, stored.metadata.resource_version.as_deref(), observed, context, decision).await;
+        govern::intervene(agent, observed, context, decision).await;
     }
     Ok(None)
 }

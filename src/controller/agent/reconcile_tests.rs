@@ -89,7 +89,7 @@ async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'sta
     leader.context.live.timed_out("POD-a", TimedOut::ModelTurn);
     leader.looks_at("a").await;
     let told = leader.context.desk.with(TEAM, |room| {
-        let of = |pool| (pool, room.escalated(pool).map(|(_, message)| message.clone()).collect());
+        let of = |pool| (pool, room.messages.after(pool, 0).map(|(_, message)| message.clone()).collect());
         ["p", "planner", "lead"].map(of)
     });
     (leader, HashMap::from(told))

@@ -20,6 +20,7 @@ use crate::policy::work::lease::{self, Fence};
 use crate::policy::work::requires::Taking;
 use crate::serve::turns::{Bounds, Turns};
 use crate::telemetry::{Depths, Metrics};
+use crate::wire::follow::Message;
 use crate::wire::work::{Held, ItemOrder, ItemWanted};
 
 /// Agents' calls that write, at once: what the API server takes without their waiting for each other there, where nobody takes
@@ -196,6 +197,12 @@ impl Desk {
         if self.with(namespace, |room| room.watch(version)) {
             self.look(namespace, ""); // at no item: those who can be called are, after each look
         }
+    }
+
+    /// The agents of these pools are told this, as soon as they listen.
+    pub fn tell(&self, namespace: &str, pools: &[String], message: &Message) {
+        self.with(namespace, |room| pools.iter().for_each(|pool| room.messages.add(pool, message.clone())));
+        self.look(namespace, ""); // as above
     }
 
     /// An item is gone.

@@ -1,9 +1,11 @@
 //! The agents' questions about what they submitted: a list, and an inbox.
 //!
-//! Both answer for the pool, so that an agent that replaces another one hears what that one waited for. Nothing is kept for
-//! them: they are read from the items, in the order in which the API server stored their ends.
+//! Both answer for the pool, so that an agent that replaces another one hears what that one waited for. Nothing is kept of what
+//! ended: it is read from the items, in the order in which the API server stored their ends. What is told beside that is in the
+//! leader's memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::LazyLock;
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -19,7 +21,7 @@ use crate::policy::work::book::Entry;
 use crate::policy::work::item::{Phase, Record, reasons};
 use crate::serve::turns::{Bounds, Turns};
 use crate::wire::Refusal;
-use crate::wire::follow::{AskInbox, Inbox, Line, ListWork, Listed, MAX_LINES, Message};
+use crate::wire::follow::{AskInbox, CURSOR_SEPARATOR, Inbox, Line, ListWork, Listed, MAX_LINES, Message};
 
 /// Items that are read at once, for all who ask together: what agents ask must not keep the API server busy.
 const AT_ONCE: usize = 4;
@@ -50,24 +52,67 @@ fn asked_for(request: &ListWork, entry: &Entry) -> bool {
 pub async fn inbox(caller: &Caller, pool: &str, request: &AskInbox, context: &Context) -> Result<Option<Inbox>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
-    let after = request.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(0);
-    let found = context.desk.with(namespace, |room| {
-        let found = ended_after(room, pool, after);
+    let after = request.after.as_deref().map_or_else(Cursor::default, Cursor::read);
+    let (found, cursor) = context.desk.with(namespace, |room| {
+        let (found, cursor) = told_after(room, pool, after, context.epoch);
         if found.is_empty() {
             room.listens(&caller.uid, pool);
         }
-        found
+        (found, cursor)
     });
-    let Some((cursor, _)) = found.last() else { return Ok(None) };
-    let cursor = cursor.to_string();
-    let filled = futures::stream::iter(found.into_iter().map(async |(_, message)| match message {
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let filled = futures::stream::iter(found.into_iter().map(async |message| match message {
         Message::ItemEnded { item } => Ok::<_, Refusal>(Message::ItemEnded { item: with_result(namespace, item, context).await? }),
         other @ (Message::PlanEnded { .. } | Message::Escalated { .. } | Message::ItemWaits { .. }) => Ok(other),
     }));
-    Ok(Some(Inbox { messages: filled.buffered(AT_ONCE).try_collect().await?, cursor }))
+    Ok(Some(Inbox { messages: filled.buffered(AT_ONCE).try_collect().await?, cursor: cursor.to_string() }))
 }
 
-/// Messages and their places, the oldest first. An item's place is the version with which its end was stored: that is the
+/// How far an inbox was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    /// Ends, up to this version of the items.
+    version: u64,
+    /// Messages beside them, of the leader with this epoch ...
+    epoch: i64,
+    /// ... up to this number.
+    message: u64,
+}
+
+impl Cursor {
+    /// As it was told; what is none begins at the beginning.
+    fn read(text: &str) -> Self {
+        let mut parts = text.split(CURSOR_SEPARATOR);
+        let mut part = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
+        Self { version: part(), epoch: i64::try_from(part()).unwrap_or(0), message: part() }
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version, epoch, message } = self;
+        if *message == 0 { write!(f, "{version}") } else { write!(f, "{version}{CURSOR_SEPARATOR}{epoch}{CURSOR_SEPARATOR}{message}") }
+    }
+}
+
+/// What a pool is told after a cursor by the leader with this epoch, and the next cursor: ends first, then what is told beside them.
+fn told_after(room: &Room, pool: &str, after: Cursor, epoch: i64) -> (Vec<Message>, Cursor) {
+    let ended = ended_after(room, pool, after.version);
+    let version = ended.last().map_or(after.version, |(version, _)| *version);
+    // Another leader's numbers say nothing about ours.
+    let heard = if after.epoch == epoch { after.message } else { 0 };
+    let beside: Vec<(u64, &Message)> = room.messages.after(pool, heard).take(MAX_LINES.saturating_sub(ended.len())).collect();
+    let cursor = match beside.last() {
+        Some((message, _)) => Cursor { version, epoch, message: *message },
+        None => Cursor { version, ..after },
+    };
+    let beside = beside.into_iter().map(|(_, message)| message.clone());
+    (ended.into_iter().map(|(_, message)| message).chain(beside).collect(), cursor)
+}
+
+/// What ended, and its place, the oldest first. An item's place is the version with which its end was stored: that is the
 /// order for every leader, whatever its clock says. Nothing is told beyond what the watch told: of two ends the later one may
 /// be known first, and a cursor must not pass over the other.
 fn ended_after(room: &Room, pool: &str, after: u64) -> Vec<(u64, Message)> {
@@ -88,7 +133,6 @@ fn ended_after(room: &Room, pool: &str, after: u64) -> Vec<(u64, Message)> {
             found.push((last, Message::PlanEnded { plan: plan.clone(), counts: counted(entries.into_iter()) }));
         }
     }
-    found.extend(room.escalated(pool).filter(|(place, _)| within(*place)).map(|(place, message)| (place, message.clone())));
     // Of one place the item comes first: its plan ended with it.
     found.sort_by_key(|(place, message)| (*place, matches!(message, Message::PlanEnded { .. })));
     // What has one place is told in one answer, or the cursor would pass over the rest: an item and its plan.
@@ -118,19 +162,16 @@ pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, re
 /// No pool has what an item needs: an event, and a message to the pool whose agents submitted it. Of items that ask the same
 /// and have one submitter the first one is told of.
 pub async fn tell_unmet(context: &Context, key: &Key, stored: &WorkItem) {
-    let place = stored.resource_version().and_then(|version| version.parse().ok());
     let told = context.desk.with(&key.namespace, |room| {
         let text = room.tell_unmet(&key.name)?;
-        let entry = room.book.get(&key.name).cloned()?;
-        if let (Some(place), Some(pool)) = (place, &entry.spec.submitted_by) {
-            let message = Message::ItemWaits { item: line(room, &key.name, &entry), text: text.clone() };
-            room.escalate(place, pool, message);
-        }
-        Some(text)
+        let entry = room.book.get(&key.name)?;
+        Some((text, line(room, &key.name, entry), entry.spec.submitted_by.clone()))
     });
-    if let Some(text) = told {
-        context.events.warning(stored, reasons::REQUIREMENTS_UNMET, "Wait", text).await;
+    let Some((text, item, submitter)) = told else { return };
+    if let Some(pool) = submitter {
+        context.desk.tell(&key.namespace, &[pool], &Message::ItemWaits { item, text: text.clone() });
     }
+    context.events.warning(stored, reasons::REQUIREMENTS_UNMET, "Wait", text).await;
 }
 
 /// An item failed for good: an event in any case, and the webhooks if that was asked for.
@@ -210,13 +251,16 @@ mod tests {
         }
     }
 
-    fn names(found: &[(u64, Message)]) -> Vec<String> {
-        let name = |message: &Message| match message {
+    fn name(message: &Message) -> String {
+        match message {
             Message::ItemEnded { item } => item.name.clone(),
             Message::PlanEnded { plan, .. } => plan.clone(),
             Message::Escalated { agent, .. } => agent.clone(),
             Message::ItemWaits { item, .. } => item.name.clone(),
-        };
+        }
+    }
+
+    fn names(found: &[(u64, Message)]) -> Vec<String> {
         found.iter().map(|(_, message)| name(message)).collect()
     }
 
@@ -268,22 +312,35 @@ mod tests {
     }
 
     #[test]
-    fn an_escalation_is_told_in_its_place_and_to_its_pool_alone() {
+    fn what_is_told_beside_ends_waits_for_no_watch_and_is_told_once() {
         let mut room = Room::default();
         room.book.put("before", entry(5, Phase::Succeeded, None), At(0));
-        room.book.put("after", entry(20, Phase::Failed, None), At(0));
-        let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
-        room.escalate(10, "planner", message("a"));
-        room.escalate(11, "other", message("b"));
         room.watch(9);
-        assert_eq!(names(&ended_after(&room, "planner", 0)), ["before"], "what ended before it may not be known yet");
-        assert!(room.watch(12), "who listens is called");
-        assert_eq!(names(&ended_after(&room, "planner", 5)), ["a"]);
+        let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
+        room.messages.add("planner", message("a"));
+        room.messages.add("other", message("b"));
+        room.listens("pod", "planner");
+        assert_eq!(room.called(), ["pod"], "who listens is called");
+        let told = |room: &Room, cursor: &str, epoch| {
+            let (found, next) = told_after(room, "planner", Cursor::read(cursor), epoch);
+            assert_eq!(Cursor::read(&next.to_string()), next);
+            (found.iter().map(|message| name(message)).collect::<Vec<_>>(), next.to_string())
+        };
+        let said = |names: &[&str], cursor: &str| (names.iter().map(|name| (*name).to_owned()).collect(), cursor.to_owned());
+        assert_eq!(told(&room, "0", 7), said(&["before", "a"], "5.7.1"));
+        assert_eq!(told(&room, "5", 7), said(&["a"], "5.7.1"));
+        assert_eq!(told(&room, "5.7.1", 7), said(&[], "5.7.1"));
+        room.messages.add("planner", message("c"));
+        assert_eq!(told(&room, "5.7.1", 7), said(&["c"], "5.7.3"));
+        assert_eq!(told(&room, "5.6.900", 7), said(&["a", "c"], "5.7.3"), "another leader numbered anew");
+        room.book.put("after", entry(20, Phase::Failed, None), At(0));
         room.watch(20);
-        assert_eq!(names(&ended_after(&room, "planner", 0)), ["before", "a", "after"]);
-        assert_eq!(names(&ended_after(&room, "other", 0)), ["b"]);
-        (0..200).for_each(|at| room.escalate(30 + at, "planner", message("c")));
-        assert!(room.escalated("planner").count() <= 100, "they are bounded");
+        assert_eq!(told(&room, "5.7.3", 7), said(&["after"], "20.7.3"));
+        // As many as one answer holds: the rest comes with the next one.
+        (0..MAX_LINES + 5).for_each(|_| room.messages.add("planner", message("d")));
+        let (first, cursor) = told(&room, "5.7.3", 7);
+        let (second, _) = told(&room, &cursor, 7);
+        assert_eq!((first.len(), first[0].as_str(), second.len()), (MAX_LINES, "after", 1));
     }
 
     #[test]

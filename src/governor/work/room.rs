@@ -4,14 +4,16 @@
 //! What always holds: what is known of an item never goes back to an older version.
 
 mod counting;
+mod messages;
 mod needs;
 mod progress;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use self::messages::Messages;
 use super::convert;
 use crate::api::work_item::ItemTokens;
 use crate::api::{WorkItem, WorkQueue, names};
@@ -22,7 +24,6 @@ use crate::policy::work::item::{At, Phase, Policy, Record};
 use crate::policy::work::lease::{self, Fence, claimable};
 use crate::policy::work::requires::Taking;
 use crate::policy::work::tally::{Happening, Tally};
-use crate::wire::follow::Message;
 use crate::wire::work::{Advance, Held};
 
 /// A pod that is about to be ended gets nothing for so long; by then it is, or its pool thought better of it.
@@ -30,8 +31,6 @@ const RETIRES: Duration = Duration::from_secs(30);
 /// Who asked for work, and has not asked again for so long, is not waiting any more.
 const WAITS: Duration = Duration::from_secs(40);
 
-/// What pools are told that is no end of an item; in memory alone.
-const ESCALATED: usize = 100;
 /// Queues that are gone whose versions are remembered: a late answer to a write of ours must not bring one back.
 const GONE_QUEUES: usize = 64;
 
@@ -101,8 +100,8 @@ pub struct Room {
     watched: u64,
     /// What ended and may not be told yet, by its version: the pool that submitted it.
     news: BTreeMap<u64, String>,
-    /// What pools are to be told beside that, with its place among the ends.
-    escalated: VecDeque<(u64, String, Message)>,
+    /// What pools are to be told beside that.
+    pub messages: Messages,
     /// Plans of which nobody told yet that they ended.
     ended_plans: HashSet<String>,
     /// Of which items that no pool can take it was told: once for all of one queue that ask the same and have one submitter.
@@ -290,22 +289,9 @@ impl Room {
     fn told(&mut self) -> Vec<String> {
         self.listening.retain(|_, (_, since)| since.elapsed() < WAITS);
         let later = self.news.split_off(&self.watched.saturating_add(1));
-        let pools: HashSet<String> = std::mem::replace(&mut self.news, later).into_values().collect();
+        let ended = std::mem::replace(&mut self.news, later).into_values();
+        let pools: HashSet<String> = ended.chain(self.messages.take_news()).collect();
         self.listening.extract_if(.., |_, (pool, _)| pools.contains(pool)).map(|(pod, _)| pod).collect()
-    }
-
-    /// The agents of a pool are to be told this, after what ended before `place`.
-    pub fn escalate(&mut self, place: u64, pool: &str, message: Message) {
-        if self.escalated.len() == ESCALATED {
-            self.escalated.pop_front();
-        }
-        self.escalated.push_back((place, pool.to_owned(), message));
-        self.news.insert(place, pool.to_owned());
-    }
-
-    /// What a pool is to be told beside what ended, with its place.
-    pub fn escalated(&self, pool: &str) -> impl Iterator<Item = (u64, &Message)> {
-        self.escalated.iter().filter(move |(_, of, _)| of == pool).map(|(place, _, message)| (*place, message))
     }
 
     /// The watch told of every change up to this version. Yes: of some that end what was submitted.

@@ -76,9 +76,7 @@ fn pods_that_waited_listened_or_were_to_go_are_forgotten_when_they_are_not_heard
 #[test]
 fn what_ended_is_remembered_until_the_watch_has_told_of_it() {
     let mut room = Room::default();
-    let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
-    (0..1_000).for_each(|at| room.escalate(at, "pool", message("a")));
-    assert_eq!(room.escalated.len(), ESCALATED);
+    room.news.extend((0..1_000).map(|version| (version, "pool".to_owned())));
     room.watch(2_000);
     room.called();
     assert!(room.news.is_empty());

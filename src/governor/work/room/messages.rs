@@ -1,0 +1,61 @@
+//! What pools are told that is no end of an item: in memory alone, and so numbered by its leader. No version of an object could
+//! say their place among the ends: the watch of items may not come to that version for as long as no item changes.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::wire::follow::Message;
+
+/// Messages that are kept. Who reads its inbox later has missed the oldest.
+const KEPT: usize = 100;
+
+/// The messages of a namespace.
+#[derive(Debug, Default)]
+pub struct Messages {
+    last: u64,
+    kept: VecDeque<(u64, String, Message)>,
+    /// Pools whose listeners were not called yet.
+    news: HashSet<String>,
+}
+
+impl Messages {
+    /// The agents of a pool are to be told this.
+    pub fn add(&mut self, pool: &str, message: Message) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.last += 1;
+        self.kept.push_back((self.last, pool.to_owned(), message));
+        self.news.insert(pool.to_owned());
+    }
+
+    /// What a pool is to be told after the message with this number, with its numbers.
+    pub fn after(&self, pool: &str, number: u64) -> impl Iterator<Item = (u64, &Message)> {
+        let ours = self.kept.iter().filter(move |(at, of, _)| of == pool && *at > number);
+        ours.map(|(at, _, message)| (*at, message))
+    }
+
+    /// Pools that were told something since this was asked last.
+    pub fn take_news(&mut self) -> HashSet<String> {
+        std::mem::take(&mut self.news)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_told_its_own_in_order_and_the_oldest_go() {
+        let mut messages = Messages::default();
+        let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
+        for (pool, agent) in [("planner", "a"), ("other", "b"), ("planner", "c")] {
+            messages.add(pool, message(agent));
+        }
+        assert_eq!(messages.after("planner", 0).collect::<Vec<_>>(), [(1, &message("a")), (3, &message("c"))]);
+        assert_eq!(messages.after("planner", 1).collect::<Vec<_>>(), [(3, &message("c"))]);
+        assert_eq!(messages.take_news().len(), 2);
+        assert_eq!(messages.take_news().len(), 0, "they were called");
+        (0..1_000).for_each(|_| messages.add("planner", message("d")));
+        assert_eq!((messages.kept.len(), messages.after("other", 0).count()), (KEPT, 0), "they are bounded");
+    }
+}
