@@ -147,7 +147,8 @@ pub fn life(
         preflight: preflight::verdict(agent, view, spec),
         start_overdue: view.is_some_and(|view| matches!(view.finding, Finding::StartOverdue(_))),
         give_up: of_lease(view).or_else(|| {
-            let fresh = holds && view.is_some_and(|view| view.began_fresh);
+            // An item fails by the tokens of a whole life that it took, and not by a Budget that has none left for anybody.
+            let fresh = holds && view.is_some_and(|view| view.began_fresh && view.short_at.is_some());
             enforced.and_then(|decision| Some((give_up(decision.signal, decision.action, holds, fresh)?, decision.message.clone())))
         }),
     }
@@ -230,7 +231,7 @@ pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&Holdin
     goes_on.or(begins).or_else(|| (agent.spec.paused == Some(true)).then_some(Pause::Spec))
 }
 
-/// `holds`: it holds an item, and had all tokens of its life when it got that (`fresh`).
+/// `holds`: it holds an item, and had all tokens of its life, which are spent now, when it got that (`fresh`).
 fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<GiveUp> {
     match action {
         // It ended, or its start is given up: its pool makes another one, later each time.

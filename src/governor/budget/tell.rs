@@ -110,6 +110,7 @@ fn below(context: &Context, place: &Key) -> Vec<(String, Name)> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use serde_json::{Value, json};
 
@@ -117,7 +118,9 @@ mod tests {
     use crate::api::WorkItem;
     use crate::controller::fake::{self, Leader, TEAM};
     use crate::governor::budget::facts::Project;
+    use crate::governor::live::Working;
     use crate::policy::budget::Span;
+    use crate::wire::work::Held;
 
     /// Agents `a` and `b` below the Budget `default`, and `c` below another one; `b` holds an item.
     fn leader() -> (Leader, Object) {
@@ -142,6 +145,10 @@ mod tests {
         let lease = json!({"holder": "POD-b", "agent": "b", "leaseTransitions": 1, "acquireTime": "2026-01-01T00:00:09.000000Z"});
         item["status"] = json!({"phase": "Leased", "queue": "bugs", "lease": lease});
         leader.context.desk.observe(&serde_json::from_value::<WorkItem>(item).expect("a WorkItem"));
+        // All tokens of its life were there when it got the item: that it gets no more is the Budget's doing alone.
+        let (held, hour) = (Held { uid: "UID-fix".into(), epoch: 1 }, Duration::from_secs(3600));
+        let working = Working { held, lease: hour, stall: hour, attempt: hour, cancelling: false, paused: None, fresh: true };
+        leader.context.live.holds("POD-b", Some(working));
         (leader, Object::Budget(budgets[0].clone()))
     }
 
