@@ -194,13 +194,13 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
     assert!(words.starts_with("work (all pools of the namespace) is open until") && words.contains("ItemPastTime"), "{words}");
     room.event("default", "CircuitOpened", "all pools of the namespace").await;
     let name = format!("work circuit breaker open for all pools of namespace {} (Breaker/default)", room.namespace);
+    // Also one that never failed is given nothing, and everybody is told why.
+    room.submit("chores", "good", json!({"payload": "good"})).await;
+    room.item_is("good", Ready).await;
     for pool in ["fixers", "menders", "idlers"] {
         let (reason, message) = room.pool_says(pool, "Blocked", "True").await;
         assert!(reason == "BreakerOpen" && message.contains(&name), "{pool}: {reason}: {message}");
     }
-    // Also one that never failed is given nothing, and everybody is told why.
-    room.submit("chores", "good", json!({"payload": "good"})).await;
-    room.item_is("good", Ready).await;
     let explained = plugin(&room, &["explain", "item/good"]);
     assert!(explained.contains("all pools of namespace"), "{explained}");
     let listed = room.api::<Breaker>().get("default").await.expect("it is there").status.and_then(|status| status.circuits);

@@ -259,9 +259,11 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
     };
     answers("the first leader's answers are passed on").await;
 
-    // The same process under a lower epoch: nobody's answer that counts.
-    old.says_epoch(6);
+    // The same process under a lower epoch: nobody's answer that counts, until the gateway connects anew and believes the Lease.
     eventually("an answer of before is refused, with both epochs", async || {
+        old.says_epoch(7);
+        answers("its own epoch is heard").await;
+        old.says_epoch(6);
         let answer = agent.try_call("POST", "/agent/v1/report", report().to_string()).await?;
         let refusal = answer.refusal();
         // Never passed on, whatever else goes wrong meanwhile.

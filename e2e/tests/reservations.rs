@@ -6,8 +6,9 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use spillway::api::{Budget, ClusterBudget};
+use spillway::api::{Agent, Budget, ClusterBudget};
 
+use crate::support::history::condition;
 use crate::support::models::Scripted;
 use crate::support::room::merge;
 use crate::support::standins::Standin;
@@ -86,8 +87,14 @@ async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens
 
     // More workers than there may be agents: eight have pods, and two places are free.
     room.apply_pool("flood", with("worker", 30)).await;
-    let (_, message) = room.pool_says("flood", "Blocked", "True").await;
-    assert!(message.contains("8 have a pod, and 2 more are kept for pools of type scheduler"), "{message}");
+    // That their pods fit no node is the graver hindrance, which their pool tells.
+    eventually("the others are told why they wait", async || {
+        let said: Vec<String> =
+            room.list::<Agent>().await.iter().filter_map(|agent| Some(condition(agent, "Ready")?.message.clone())).collect();
+        let why = "8 have a pod, and 2 more are kept for pools of type scheduler";
+        seen(said.iter().any(|message| message.contains(why)), || format!("{said:?}"))
+    })
+    .await;
     let workers = room.standins_of("flood", 8).await;
     let of_workers = calls(&workers).await;
     assert_eq!(calls(&workers).await, 0, "nothing is left for workers");

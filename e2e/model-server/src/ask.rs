@@ -250,7 +250,8 @@ fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
     let long = "x".repeat(script.long);
     let part = |word: &str| Part { text: word.to_owned(), tokens: 1 };
     let mut words: Vec<Part> = match (told, script.output) {
-        (Some(told), _) => told.split_inclusive(' ').map(part).collect(),
+        // As short as tokens are: words without spaces between them, such as JSON, would be fewer than anybody believes.
+        (Some(told), _) => told.chars().collect::<Vec<_>>().chunks(4).map(|piece| part(&piece.iter().collect::<String>())).collect(),
         (None, Some(count)) => {
             let word = |at| if at % 16 == 15 { "é→.\n" } else { "word " };
             (0..count).map(|at| Part { text: format!("{long}{}", word(at)), tokens: 1 }).collect()
@@ -328,7 +329,7 @@ mod tests {
         let (say, used) = decide(&ask("x", vec![shell("exec", json!({}))], 0), &Script::default(), Some("{\"say\": \"hello  you\"}"));
         let Say::Text { parts, whole: true } = say else { panic!("{say:?}") };
         assert_eq!(parts.iter().map(|part| part.text.as_str()).collect::<String>(), "{\"say\": \"hello  you\"}");
-        assert_eq!(used.output, 4);
+        assert_eq!(used.output, 6, "a token is four characters");
     }
 
     #[test]
