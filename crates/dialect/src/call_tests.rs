@@ -417,6 +417,19 @@ fn facts_are_all_bytes_but_those_of_images() {
     assert_eq!(good(GEMINI, &body).facts().thinking, 512);
 }
 
+/// Whoever sends much of it would teach that a byte costs nearly nothing.
+#[test]
+fn white_space_between_values_is_no_text() {
+    for (path, body) in [(MESSAGES, messages()), (CHAT, chat()), (RESPONSES, responses()), (GEMINI, gemini())] {
+        let plain = body.to_string();
+        let padded = plain.replacen('{', &format!("{{{}", " \n\t\r".repeat(250_000)), 1);
+        let facts = call(path, &padded).expect("a call").facts();
+        assert_eq!(facts.bytes, call(path, &plain).expect("a call").facts().bytes, "{path}");
+    }
+    let text = with(chat(), "messages", json!([{"role": "user", "content": " ".repeat(1000)}]));
+    assert_eq!(good(CHAT, &text).facts().bytes, i64::try_from(text.to_string().len()).expect("small"), "in a text it is text");
+}
+
 #[test]
 fn the_limit_is_lowered_or_written_and_the_rest_is_the_clients_own() {
     for (path, body, want) in [

@@ -17,6 +17,71 @@ fn call(path: &str, more: &Value) -> Result<Call, Fault> {
     parse(&route("POST", path, None).expect(path), None, None, body.to_string().into_bytes())
 }
 
+/// What is known to bring hidden input, another model or another account: said again, so that a row that is lost shows.
+const KNOWN: [&str; 52] = [
+    "web_search_options",
+    "web_search",
+    "search_parameters",
+    "search_settings",
+    "search_options",
+    "plugins",
+    "enable_search",
+    "enable_enhancement",
+    "force_search_enhancement",
+    "enable_deep_search",
+    "enable_code_interpreter",
+    "compound_custom",
+    "data_sources",
+    "enhancements",
+    "vector_store_ids",
+    "models",
+    "route",
+    "fallbacks",
+    "context_window_fallbacks",
+    "content_policy_fallbacks",
+    "model_list",
+    "user_config",
+    "lora",
+    "lora_path",
+    "api_base",
+    "base_url",
+    "api_key",
+    "custom_llm_provider",
+    "extra_headers",
+    "headers",
+    "extra_query",
+    "bootstrap_host",
+    "preset",
+    "prompt_id",
+    "prompt_variables",
+    "file_ids",
+    "cached_content",
+    "cachedContent",
+    "session_params",
+    "kv_transfer_params",
+    "image_data",
+    "video_data",
+    "audio_data",
+    "chat_template",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+    "custom_logit_processor",
+    "logits_processors",
+    "additional_drop_params",
+    "deferred",
+    "provider_options",
+    "providerOptions",
+];
+
+#[test]
+fn none_of_those_that_are_known_to_bring_hidden_input_is_forgotten() {
+    for key in KNOWN {
+        for path in NAMED {
+            assert_eq!(call(path, &json!({key: {"x": 1}})).expect_err(key).field.as_deref(), Some(key), "{path}");
+        }
+    }
+}
+
 #[test]
 fn a_member_that_brings_hidden_input_is_refused_in_each_dialect_and_in_any_letters() {
     for (index, (key, _)) in REFUSED.iter().enumerate() {

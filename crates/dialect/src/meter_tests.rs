@@ -346,6 +346,17 @@ fn an_answer_without_its_total_or_with_less_output_than_was_written_is_not_exact
     assert_eq!((usage.output, quality), (2050, Quality::Exact), "what only the total has is output");
 }
 
+/// Who leaves the total out may leave out more: until the end nobody knows that nothing follows.
+#[test]
+fn an_answer_of_chat_without_its_total_is_exact_only_when_it_has_ended() {
+    let extra = CHAT_EXTRA.replace(",\"total_tokens\":1070", "");
+    let ended = |rest: &[&str], complete| used(&asking(), SSE, &[&[CHAT], rest].concat().concat(), complete);
+    assert_eq!(ended(&[&extra, DONE], true), (CHAT_USED, Quality::Exact));
+    assert_eq!(ended(&[&extra, DONE], false), (CHAT_USED, Quality::Exact), "it said that it is over");
+    assert_eq!(ended(&[&extra], false), (CHAT_USED, Quality::Partial));
+    assert_eq!(ended(&[CHAT_EXTRA], false), (CHAT_USED, Quality::Exact), "with its total it is whole");
+}
+
 #[test]
 fn a_count_that_falls_is_not_believed() {
     let delta = |tokens: i64, last: &str| {

@@ -45,13 +45,16 @@ fn call(path: &str, body: &str) -> Call {
 }
 
 /// What a part of an answer is: how it begins, and what it repeats.
-const ANSWERS: [(&str, &str); 9] = [
+const ANSWERS: [(&str, &str); 12] = [
     (r#"{"choices":[{"logprobs":{"content":["#, r#"{"token":"a","logprob":-0.1,"top_logprobs":[]},"#),
     (r#"{"usage":{"prompt_tokens":"#, "1"),
     (r#"{"content":""#, "words and more words "),
     ("data: {\"delta\":{\"text\":\"", "words and more words "),
     ("data: [", "[[1],{\"usage\":2}],"),
     ("data: {", "\"usage\":{\"x\":1},"),
+    ("{\"", "a key without end "),
+    ("data: {\"usage\":{\"", "a key without end "),
+    ("{\"usage\":", "["),
     ("", ": a comment\n"),
     ("", "data: x\n"),
     ("event: ", "x"),
