@@ -116,6 +116,10 @@ mod tests {
         (0..50).for_each(|model| ratios.learn("another", &name(model), 100, 90));
         assert_eq!((ratios.len(), kept(&ratios), ratios.ratio("n0", "n0")), (10, 8, 608), "{ratios:?}");
         assert_eq!(ratios.ratio("n0", "n1"), 500, "what is forgotten starts high");
+        // All namespaces together have as many as half a kilobyte each comes to a few MiB.
+        let mut ratios = Ratios::default();
+        (0..10_000).for_each(|namespace| ratios.learn(&name(namespace), "m", 100, 90));
+        assert_eq!(ratios.len(), 4096);
         // A namespace has its own bound, too.
         let mut ratios = Ratios::default();
         (0..1000).for_each(|model| ratios.learn("n", &name(model), 100, 90));
