@@ -354,6 +354,27 @@ mod tests {
         assert!(trimmer.frames.is_empty() && trimmer.member.is_none());
     }
 
+    #[tokio::test]
+    async fn answers_to_lists_and_watches_are_trimmed_and_those_to_reads_of_one_are_not() {
+        use http_body_util::Full;
+        use tower::{Layer as _, ServiceExt as _};
+
+        let whole = r#"{"metadata":{"managedFields":[1],"name":"a"}}"#;
+        let server = tower::service_fn(async |_: http::Request<()>| {
+            let answer = http::Response::builder().header("content-type", "application/json");
+            Ok::<_, std::convert::Infallible>(answer.body(Full::new(Bytes::from_static(whole.as_bytes()))).expect("an answer"))
+        });
+        let trimmed = r#"{"metadata":{"name":"a"}}"#;
+        let pools = "/apis/spillway.dev/v1alpha1/agentpools";
+        let one = "/apis/spillway.dev/v1alpha1/namespaces/n/agentpools/p";
+        for (uri, expected) in [(pools.to_owned(), trimmed), (format!("{pools}?watch=true"), trimmed), (one.to_owned(), whole)] {
+            let request = http::Request::get(&uri).body(()).expect("a request");
+            let answer = TrimLayer.layer(server).oneshot(request).await.expect("an answer");
+            let body = answer.into_body().collect().await.expect("a body").to_bytes();
+            assert_eq!(body, expected, "{uri}");
+        }
+    }
+
     fn values() -> impl Strategy<Value = Value> {
         let names = prop::sample::select(vec!["metadata", "annotations", "managedFields", "a", "é", "\"", "\\", "spillway.dev/default"]);
         let leaf = prop_oneof![

@@ -79,3 +79,19 @@ where
     });
     reader
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of a controller's container, in the chart's values.
+    const CONTAINER: usize = 256 * 1024 * 1024;
+    /// What the largest object that a user can write has, in bytes.
+    const LARGEST: usize = 400_000;
+
+    #[test]
+    fn a_page_of_the_largest_objects_is_a_third_of_the_controllers_memory_at_most() {
+        let page = config().page_size.expect("lists are read in pages");
+        assert!(2 * LARGEST * usize::try_from(page).expect("small") <= CONTAINER / 3, "{page} objects");
+    }
+}
