@@ -70,6 +70,34 @@ pub fn agent(name: &str, pool: &str) -> [Value; 2] {
     [agent, pod]
 }
 
+/// The context of a leader that has read these objects, and asks the API server behind `client` for all else.
+pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context {
+    let metrics = Metrics::default();
+    let parts = Parts {
+        client: client.clone(),
+        leadership: Leadership::held(),
+        takeover: Takeover::default(),
+        metrics: metrics.clone(),
+        events: Events::new(client, "test".into(), notifier),
+        stores: Stores::of(objects),
+        disappearances: Disappearances::default(),
+        wake: Wake::nobody(),
+        supervised: Supervised {
+            gateway: String::new(),
+            peer: Default::default(),
+            port: 0,
+            image: String::new(),
+            pull_policy: String::new(),
+            canaries: Vec::new(),
+        },
+        trust: watch::channel(None).1,
+        desk: Desk::new(metrics.clone()).0,
+        quiet: Quiet::default(),
+        fleet: Fleet::new(metrics),
+    };
+    Context::new(parts, 7)
+}
+
 impl Leader {
     /// One that has read these objects.
     pub fn of(objects: &[Value]) -> Self {
@@ -79,32 +107,8 @@ impl Leader {
             server.objects.insert(slot(part("/kind"), part("/metadata/name")), object.clone());
         }
         let server = Arc::new(Mutex::new(server));
-        let client = client(&server);
-        let (metrics, (notifier, notices)) = (Metrics::default(), Notifier::kept());
-        let (desk, _) = Desk::new(metrics.clone());
-        let parts = Parts {
-            client: client.clone(),
-            leadership: Leadership::held(),
-            takeover: Takeover::default(),
-            metrics: metrics.clone(),
-            events: Events::new(client, "test".into(), notifier),
-            stores: Stores::of(objects),
-            disappearances: Disappearances::default(),
-            wake: Wake::nobody(),
-            supervised: Supervised {
-                gateway: String::new(),
-                peer: Default::default(),
-                port: 0,
-                image: String::new(),
-                pull_policy: String::new(),
-                canaries: Vec::new(),
-            },
-            trust: watch::channel(None).1,
-            desk,
-            quiet: Quiet::default(),
-            fleet: Fleet::new(metrics),
-        };
-        Self { context: Arc::new(Context::new(parts, 7)), notices, server }
+        let (notifier, notices) = Notifier::kept();
+        Self { context: Arc::new(context(client(&server), objects, notifier)), notices, server }
     }
 
     fn lock(&self) -> MutexGuard<'_, Server> {

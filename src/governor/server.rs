@@ -199,3 +199,7 @@ fn changes(context: Arc<Context>, gateway: String) -> Response {
     }
     response
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -140,6 +140,35 @@ async fn what_a_session_tells_is_answered_with_what_is_stored() {
     assert_eq!(settle(&leader.meter, other).expect_err("it has not begun").code, Code::SessionUnknown);
 }
 
+/// Whatever a gateway says that it sent.
+#[tokio::test]
+async fn usage_that_is_not_exact_teaches_nothing() {
+    let server = server(100_000);
+    let mut leader = Leader::new(&server, 7);
+    leader.life.tokens = 100_000;
+    leader.see();
+    leader.begin("g");
+    let asked = Body { bytes: 1000, output: Some(10), choices: 1, ..Body::default() };
+    let hold = async |id: u64| {
+        for _ in 0..5 {
+            match leader.meter.hold("g", id, &mut leader.route(), &asked, ("team", "m")) {
+                Held::Soon => leader.write().await,
+                Held::Given { given, .. } => return given.input,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("it is not given");
+    };
+    for (id, quality, then) in [(1, meter::Quality::Partial, 500), (2, meter::Quality::Estimated, 500), (3, meter::Quality::Exact, 912)] {
+        hold(id).await;
+        let usage = meter::Usage { input: 900, ..meter::Usage::default() };
+        let end = End::default();
+        let one = meter::Settle { seq: id, hold: id, usage, quality, input: 500, output: 10, end, model: "m".into(), bytes: 1000 };
+        settle(&leader.meter, Settles { session: "g".into(), settles: vec![one], floor: id + 1, confirmed: 0 }).expect("it is known");
+        assert_eq!(hold(10 + id).await, then, "{quality:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace_learned() {
     let server = server(10_000_000);
