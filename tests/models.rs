@@ -1,5 +1,7 @@
 //! Calls of models through the gateway: a real journal, a governor and a provider over real TLS, a cluster that is a table.
 
+#[path = "models/bounds.rs"]
+mod bounds;
 #[path = "models/world.rs"]
 #[expect(dead_code, reason = "shared with the tests of the protocols, which serve a gateway")]
 mod world;
@@ -99,6 +101,7 @@ async fn what_costs_more_than_its_tokens_say_is_not_sent_unless_it_is_allowed() 
         let body = json!({"model": "claude-x", "max_tokens": 64, "service_tier": "priority", "messages": []});
         http::Request::from_parts(head, Body::from(body.to_string()))
     };
+    world.provider.then(answer());
     let got = side.ask(fast()).await;
     assert!(got.status == 400 && got.body.is_some_and(|body| body.contains("service_tier: priority") && body.contains("allowedFields")));
     assert!(
@@ -107,7 +110,6 @@ async fn what_costs_more_than_its_tokens_say_is_not_sent_unless_it_is_allowed() 
     );
     world.allowed_fields = vec!["service_tier".into()];
     let side = world.gateway("h", Times::default(), true);
-    world.provider.then(answer());
     assert_eq!(side.ask(fast()).await.status, 200);
     let sent: serde_json::Value = serde_json::from_slice(&world.provider.seen.lock().expect("whole")[0].body).expect("JSON");
     assert_eq!(sent["service_tier"], "priority");

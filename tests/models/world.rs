@@ -30,6 +30,7 @@ use spillway::governor::server::refused;
 use spillway::pki::authority::{Pair, authority, serving};
 use spillway::pki::tls::{self, Serving};
 use spillway::serve::bodies::Bodies;
+use spillway::serve::turns::Turns;
 use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
 use spillway::wire::governor::{Change, OWNER_EPOCH};
@@ -41,7 +42,7 @@ use tower::ServiceExt as _;
 use tower::util::MapRequestLayer;
 
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 const BOUNDS: Bounds = Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS };
 
 /// Waits until `look` finds something.
@@ -189,6 +190,9 @@ pub struct Table {
     pub away: bool,
     /// Holds that were not answered because of that.
     pub turned_away: u32,
+    /// Requests for tokens that came, and whether they wait for their answers.
+    pub asked: usize,
+    pub silent: bool,
 }
 
 impl Table {
@@ -309,6 +313,12 @@ impl Leader {
             leader.listen().into_response()
         } else {
             let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            if path == "/agent/v1/budget/request" {
+                leader.table().asked += 1;
+                while leader.table().silent {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
             let answered = leader.meter(&path, &body);
             let mut table = leader.table();
             if path.ends_with("/hold") && table.lose > 0 && answered.is_ok() {
@@ -447,6 +457,8 @@ impl World {
             ended: false,
             away: false,
             turned_away: 0,
+            asked: 0,
+            silent: false,
         };
         let leader = Arc::new(Leader { table: Mutex::new(table), changes: broadcast::channel(16).0, cut: broadcast::channel(4).0 });
         let routes = axum::Router::new().fallback(Leader::answer).with_state(leader.clone());
@@ -482,9 +494,10 @@ impl World {
         let metrics = Metrics::default();
         let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
+        let readers = models.readers.clone();
         let lease_history = Default::default();
         let gateway = Gateway { reviewer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
-        Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, _tasks: tasks }
+        Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, readers, _tasks: tasks }
     }
 }
 
@@ -517,6 +530,7 @@ pub struct Side {
     pub park: Park,
     pub metrics: Metrics,
     pub upstream: Arc<Upstream>,
+    pub readers: Turns,
     _tasks: tokio::task::JoinSet<()>,
 }
 

@@ -334,13 +334,14 @@ fn who_has_most_is_refused_until_some_of_it_is_acknowledged() {
         }
         Ok(id)
     };
-    let refused = loop {
-        match hold(&mut session, "greedy") {
-            Ok(id) => drop(exact(&mut session, id, 1)),
-            Err(full) => break full,
+    let refused = (0..MAX_BYTES / 60_000).find_map(|_| match hold(&mut session, "greedy") {
+        Ok(id) => {
+            exact(&mut session, id, 1);
+            None
         }
-    };
-    assert_eq!(refused, Full::Namespace);
+        Err(full) => Some(full),
+    });
+    assert_eq!(refused, Some(Full::Namespace));
     hold(&mut session, "quiet").expect("others go on");
     let Plan::Tell(settles) = session.plan(TOGETHER, true) else { panic!("it tells") };
     session.told(TOGETHER, &settles, settles.settles.len() as u64);

@@ -231,6 +231,7 @@ const SENT: [&str; 3] = ["x-api-key", "x-goog-api-key", "api-key"];
 mod tests {
     use super::*;
     use k8s_openapi::ByteString;
+    use kube::client::Body;
 
     fn secret(type_: &str, data: &[(&str, &str)]) -> Secret {
         let data = data.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec()))).collect();
@@ -292,5 +293,17 @@ mod tests {
         tokio::time::advance(Duration::from_secs(21)).await;
         pauses.pause(key("new"), "large", until(20));
         assert_eq!(pauses.0.lock().expect("nobody panicked").len(), 1, "those that are over make room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_believed_for_five_minutes_at_most() {
+        let silent = |_: http::Request<Body>| std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>();
+        let credentials = Credentials::new(Client::new(tower::service_fn(silent), "n"), "gateway", "n");
+        for (name, said, believed) in [("short", 40, 40), ("long", 86_400, 300)] {
+            credentials.pause("n", name, "large", Duration::from_secs(said));
+            assert_eq!(credentials.paused("n", name, "large"), Some(Duration::from_secs(believed)), "{said} s");
+        }
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert_eq!(credentials.paused("n", "long", "large"), None);
     }
 }

@@ -62,8 +62,13 @@ impl Scene {
 
     /// A call of the provider, which does as `script` says.
     async fn begin(&self, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<Headed> {
+        self.begin_of("m", script, stream, turn).await
+    }
+
+    /// The same of this model.
+    async fn begin_of(&self, model: &str, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<Headed> {
         let pod = PodIdentity { namespace: "team".into(), name: "a".into(), uid: "pod".into() };
-        let body = json!({"model": "m", "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
+        let body = json!({"model": model, "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
         let (bytes, place) = self.gateway.models.bodies.read("team", Body::from(body.to_string())).await.expect("a body");
         let path = "/v1/chat/completions";
         let route = spillway_dialect::route("POST", path, None).expect("a way");
@@ -81,7 +86,7 @@ impl Scene {
         headers.insert("content-type", HeaderValue::from_static("application/json"));
         headers.insert("x-script", HeaderValue::try_from(script).expect("a script"));
         let sent = Call { method: Method::POST, path: path.into(), headers, body: call.upstream(100).into() };
-        let way = Way { entry: "gpt".into(), dialect: Some(Dialect::OpenAIChat), model: Some("m".into()), item: None };
+        let way = Way { entry: "gpt".into(), dialect: Some(Dialect::OpenAIChat), model: Some(model.into()), item: None };
         let seat = Seat::take(&self.gateway, &pod).expect("a seat");
         let counted = Some(Counted { held, call });
         let (heading, headed) = oneshot::channel();
@@ -199,6 +204,19 @@ async fn a_provider_that_wants_no_calls_for_a_while_gets_none_with_that_credenti
     let told = scene.settled(2).await;
     assert_eq!((told.end.outcome, told.quality), (Some(Outcome::Nothing), Quality::Exact), "it was not sent");
     assert_eq!(scene.provider.books.count()["all"]["calls"], 1);
+    let other = scene.begin_of("other", "cache", false, 600).await.await.expect("somebody answers");
+    assert_eq!(other.map(|(status, ..)| status.as_u16()).map_err(|refusal| refusal.code), Ok(200), "another model is not paused");
+}
+
+#[tokio::test]
+async fn an_answer_that_was_lost_on_its_way_is_charged_as_it_was_held_and_a_refusal_is_not() {
+    let scene = Scene::new().await;
+    let cases = [("status-502", Quality::Estimated), ("status-408", Quality::Estimated), ("status-500", Quality::Exact)];
+    for (count, (script, quality)) in cases.into_iter().enumerate() {
+        scene.call(script, false, 600).await.expect("it is passed on");
+        let told = scene.settled(count + 1).await;
+        assert_eq!((told.usage, told.quality), (Usage::default(), quality), "{script}");
+    }
 }
 
 #[tokio::test]

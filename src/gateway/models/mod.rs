@@ -353,6 +353,31 @@ fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::Bounds as Connections;
+    use crate::serve::admission::Capacity;
+
+    const MIB: usize = 1024 * 1024;
+    /// Memory of a gateway's container, in the chart's values.
+    const CONTAINER: usize = 512 * MIB;
+    /// What a connection costs, known or strange, in bytes, as `serve::Bounds` says.
+    const KNOWN: usize = 34 * 1024;
+    const STRANGE: usize = 70 * 1024;
+
+    #[test]
+    fn bodies_and_what_is_read_out_of_them_are_half_of_the_containers_memory_at_most() {
+        // Each body is there twice, and what is read out of one takes up to 16 MiB.
+        let bodies = 2 * BODIES.all + READERS.all * 16 * MIB + crate::gateway::routes::BODIES.all;
+        assert!(bodies <= CONTAINER / 2, "{bodies} bytes for bodies");
+        let (Bounds { all: readers, of_one, .. }, Sizes { all, most, .. }) = (READERS, BODIES);
+        assert!(of_one < readers && most * 2 <= all, "one namespace never has all");
+    }
+
+    #[test]
+    fn connections_take_a_part_of_the_containers_memory_and_no_few_addresses_have_all() {
+        let Capacity { strange, strange_per_address, known, known_per_address } = Connections::AGENTS.capacity;
+        assert!(strange * STRANGE <= CONTAINER / 4 && known * KNOWN <= CONTAINER * 3 / 4, "{strange} and {known} connections");
+        assert!(strange_per_address * 16 <= strange && known_per_address * 10 <= known);
+    }
 
     #[test]
     fn a_path_that_is_not_served_is_named_with_those_that_are() {
