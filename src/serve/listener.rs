@@ -16,6 +16,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
@@ -147,18 +148,22 @@ async fn one(
 ) -> Result<(), Trouble> {
     stream.set_nodelay(true)?;
     let Some(acceptor) = acceptor else { return drive(stream, Protocol::First, bounds, routes, connection, stop).await };
-    let shaking = async {
-        // A handshake costs more than most requests.
-        connection.take_turn().await;
-        acceptor.accept(stream).await
-    };
     let stream = tokio::select! {
-        shaken = tokio::time::timeout_at(connection.strange_until(), shaking) => shaken??,
+        shaken = tokio::time::timeout_at(connection.strange_until(), shake(stream, &acceptor, connection)) => shaken??,
         () = stop.cancelled() => return Ok(()),
     };
     let second = stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice());
     let protocol = if second { Protocol::Second } else { Protocol::First };
     drive(stream, protocol, bounds, routes, connection, stop).await
+}
+
+/// Shakes hands, when it is the turn of the connection's address: a handshake costs more than most requests.
+pub(super) async fn shake<S>(stream: S, acceptor: &TlsAcceptor, connection: &Connection) -> std::io::Result<TlsStream<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    connection.take_turn().await;
+    acceptor.accept(stream).await
 }
 
 /// Serves one connection whose handshake is over.

@@ -1,5 +1,6 @@
 //! One connection without TLS, over a pipe in memory, on a clock that stands still while anything can be done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,15 +11,19 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::Bounds;
 use super::connection::{Connection, Register};
-use super::listener::{Protocol, drive};
+use super::listener::{Protocol, drive, shake};
+use crate::pki::tls;
 use crate::telemetry::Metrics;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
+/// Longer than any connection here may live, on the clock of the tests.
+const MOST: Duration = Duration::from_secs(10_000);
 
 /// `/?SECONDS` is answered after so long. The token `good` is vouched for, `bad` is not, `away` cannot be judged.
 async fn answer(request: Request) -> Response {
@@ -71,7 +76,7 @@ impl Served {
     async fn lives(mut self) -> Duration {
         let began = Instant::now();
         let mut rest = Vec::new();
-        let _ = self.client.read_to_end(&mut rest).await;
+        let _ = timeout(MOST, self.client.read_to_end(&mut rest)).await.expect("it ends");
         self.driver.await.expect("no panic");
         began.elapsed()
     }
@@ -99,7 +104,7 @@ async fn a_strange_connection_that_says_nothing_or_a_head_without_end_is_over_so
             sleep(Duration::from_millis(500)).await;
         }
     });
-    let _ = read.read_to_end(&mut Vec::new()).await;
+    let _ = timeout(MOST, read.read_to_end(&mut Vec::new())).await.expect("it ends");
     driver.await.expect("no panic");
     assert!(about(began.elapsed(), 10), "{:?}", began.elapsed());
     dripping.await.expect("no panic");
@@ -177,6 +182,22 @@ async fn requests_of_an_address_without_a_token_take_turns_and_those_with_one_do
 }
 
 #[tokio::test(start_paused = true)]
+async fn handshakes_of_an_address_take_turns() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have
+    let acceptor = TlsAcceptor::from(Arc::new(tls::server(tls::Serving::default())));
+    let place = Register::new(Bounds::AGENTS, Metrics::default()).arrive([127, 0, 0, 1].into());
+    let place = place.unwrap_or_else(|after| panic!("a place after {after:?}"));
+    let began = Instant::now();
+    for _ in 0..1_000 {
+        let (mut client, server) = duplex(1024);
+        client.write_all(b"this is no handshake").await.expect("open");
+        shake(server, &acceptor, place.connection()).await.expect_err("it is none");
+    }
+    let took = began.elapsed();
+    assert!(took >= S(2) && took < S(5), "400 at once, the others 200 a second: {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_stops_closes_what_rests_and_finishes_what_runs() {
     let mut served = serve(Protocol::First);
     assert!(served.get("good", 0).await.contains("done"));
@@ -214,17 +235,17 @@ fn get(token: &str, seconds: u64) -> hyper::Request<Body> {
 async fn pings_alone_keep_no_connection() {
     let Served { client, driver, .. } = serve(Protocol::Second);
     let (_sender, over) = second(client).await;
-    let took = over.await.expect("no panic");
+    let took = timeout(S(100), over).await.expect("it ends").expect("no panic");
     assert!(about(took, 10), "{took:?}");
     driver.await.expect("no panic");
 
     let Served { client, driver, .. } = serve(Protocol::Second);
     let (mut sender, over) = second(client).await;
-    let answer = sender.send_request(get("good", 3600)).await.expect("an answer");
+    let answer = sender.send_request(get("good", 200)).await.expect("an answer");
     assert_eq!(answer.status(), StatusCode::OK);
     drop(answer);
-    let took = over.await.expect("no panic");
-    assert!(about(took, 3600 + 75), "{took:?}");
+    let took = timeout(S(400), over).await.expect("it ends").expect("no panic");
+    assert!(about(took, 200 + 75), "{took:?}");
     driver.await.expect("no panic");
 }
 

@@ -6,14 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::body::Body;
+use http::Request;
 use spillway::serve::Bounds;
 use spillway::serve::admission::Capacity;
+use spillway::serve::connection::Register;
 use spillway::serve::lifetime::Times;
+use spillway::telemetry::Metrics;
 use spillway::wire::governor::Change;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::client::{dial, exchange, hello, soon, statuses};
-use crate::world::until;
+use crate::world::{World, until};
 use crate::{SHORT, served, short};
 
 fn count(text: &str, class: &str) -> Option<usize> {
@@ -97,6 +101,37 @@ async fn the_document_of_the_api_is_sent_once_to_who_remembers_it() {
         assert!(answer.starts_with("HTTP/1.1 304") && answer.ends_with("\r\n\r\n"), "{known}: {answer}");
     }
     assert!(ask("if-none-match: \"other\"\r\n").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn the_document_is_given_out_in_turn_on_known_connections_too() {
+    let world = World::new().await;
+    let side = world.gateway("g", Default::default(), true);
+    let place = Register::new(Bounds::AGENTS, Metrics::default()).arrive(Ipv4Addr::LOCALHOST.into());
+    let place = place.unwrap_or_else(|after| panic!("a place after {after:?}"));
+    place.connection().admit("team").expect("a place");
+    // From here on time passes only while somebody waits for it.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    for _ in 0..1_000 {
+        let request = Request::get("/openapi.json").header("if-none-match", "*").extension(place.connection().clone());
+        assert_eq!(side.ask(request.body(Body::empty()).expect("a request")).await.status, 304);
+    }
+    let took = began.elapsed();
+    let between = Duration::from_secs(2)..Duration::from_secs(5);
+    assert!(between.contains(&took), "400 at once, the others 200 a second: {took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_way_is_ended_at_once() {
+    let capacity = Capacity { strange_per_address: 2, ..Bounds::AGENTS.capacity };
+    let times = Times { strange: Duration::from_secs(600), ..Bounds::AGENTS.times };
+    let served = served(Bounds { capacity, times, ..Bounds::AGENTS }).await;
+    let mut oldest = served.connect("http/1.1").await;
+    let _others = (served.connect("http/1.1").await, served.connect("http/1.1").await);
+    let mut bytes = Vec::new();
+    let _ = soon("the end of the oldest", oldest.read_to_end(&mut bytes)).await;
+    assert!(bytes.is_empty());
 }
 
 /// Connections that one hostile address keeps at once.

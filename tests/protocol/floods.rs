@@ -1,8 +1,16 @@
 //! Floods and slow ones: each connection ends, and honest clients are served meanwhile.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
+use axum::body::Body;
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use spillway::serve::Bounds;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 use crate::client::{PREFACE, exchange, frame, hello, soon, statuses};
 use crate::{Served, served, short};
@@ -12,12 +20,17 @@ const HEADERS: u8 = 1;
 const RESET: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// Of `/`, which is refused for want of a token.
 const GET: &[u8] = &[0x82, 0x87, 0x84, 0x41, 1, b'g'];
 const POST: &[u8] = &[0x83, 0x87, 0x84, 0x41, 1, b'g'];
+/// `authorization`, with a good token.
+const TOKEN: &[u8] = b"\x0f\x08\x0cBearer pod-a";
+/// Shorter than a client that answers no pings is borne, which is 30 s, and longer than any of the floods here needs.
+const BEFORE_PINGS: Duration = Duration::from_secs(25);
 /// More than any flood here needs.
 const MANY: u32 = 100_000;
 
@@ -25,31 +38,44 @@ fn preface() -> impl Iterator<Item = Vec<u8>> {
     std::iter::once(PREFACE.to_vec())
 }
 
-/// The numbers of a client's streams.
+/// The numbers of a client's streams, but for the first one.
 fn streams() -> impl Iterator<Item = u32> {
-    (0..MANY).map(|number| 2 * number + 1)
+    (0..MANY).map(|number| 2 * number + 3)
 }
 
-fn rapid_reset() -> Vec<Vec<u8>> {
-    let request = |stream| [frame(HEADERS, END_HEADERS | END_STREAM, stream, GET), frame(RESET, 0, stream, &8_u32.to_be_bytes())].concat();
-    preface().chain(streams().map(request)).collect()
+/// A request that its client gives up at once.
+fn given_up(stream: u32, get: &[u8]) -> Vec<u8> {
+    [frame(HEADERS, END_HEADERS | END_STREAM, stream, get), frame(RESET, 0, stream, &8_u32.to_be_bytes())].concat()
+}
+
+/// A request that the server has to reset itself: its trailers are not the last of it.
+fn malformed(stream: u32, post: &[u8]) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS, stream, post).repeat(2)
+}
+
+fn rapid_reset(get: &[u8]) -> Vec<Vec<u8>> {
+    preface().chain(streams().map(|stream| given_up(stream, get))).collect()
+}
+
+fn made_to_reset(post: &[u8]) -> Vec<Vec<u8>> {
+    preface().chain(streams().map(|stream| malformed(stream, post))).collect()
 }
 
 fn continuation() -> Vec<Vec<u8>> {
-    let more = (0..MANY).map(|_| frame(CONTINUATION, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(20)));
-    preface().chain([frame(HEADERS, END_STREAM, 1, GET)]).chain(more).collect()
+    let more = (0..MANY).map(|_| frame(CONTINUATION, 0, 3, &[0x40, 1, b'x', 1, b'y'].repeat(20)));
+    preface().chain([frame(HEADERS, END_STREAM, 3, GET)]).chain(more).collect()
 }
 
 fn empty_continuation() -> Vec<Vec<u8>> {
-    preface().chain([frame(HEADERS, END_STREAM, 1, GET)]).chain((0..MANY).map(|_| frame(CONTINUATION, 0, 1, &[]))).collect()
+    preface().chain([frame(HEADERS, END_STREAM, 3, GET)]).chain((0..MANY).map(|_| frame(CONTINUATION, 0, 3, &[]))).collect()
 }
 
 /// One field of 4 kB, remembered; then a reference of one byte to it, again and again.
-fn header_bomb() -> Vec<Vec<u8>> {
+fn header_bomb(get: &[u8]) -> Vec<Vec<u8>> {
     let value = [b'v'; 3_000];
     let field = [&[0x40, 1, b'x', 0x7f, 0xb9, 0x16][..], &value].concat();
-    let first = frame(HEADERS, END_HEADERS | END_STREAM, 1, &[GET, &field].concat());
-    let bomb = [GET, &[0xbe; 16_000]].concat();
+    let first = frame(HEADERS, END_HEADERS | END_STREAM, 3, &[get, &field].concat());
+    let bomb = [get, &[0xbe; 16_000]].concat();
     let bombs = streams().skip(1).take(2_000).map(|stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &bomb));
     preface().chain([first]).chain(bombs).collect()
 }
@@ -101,10 +127,11 @@ async fn dripping(served: &Served, name: &str, head: &str) -> Vec<u16> {
 async fn floods_of_http_2_end_their_connection_and_nobody_elses() {
     let served = served(short()).await;
     let floods = [
-        ("rapid reset", rapid_reset()),
+        ("rapid reset", rapid_reset(GET)),
+        ("resets that the server makes", made_to_reset(POST)),
         ("CONTINUATION", continuation()),
         ("empty CONTINUATION", empty_continuation()),
-        ("HPACK bomb", header_bomb()),
+        ("HPACK bomb", header_bomb(GET)),
         ("SETTINGS", settings()),
         ("PING", pings()),
         ("no room for answers", no_room_for_answers()),
@@ -143,4 +170,103 @@ async fn heads_and_bodies_of_http_1_are_bounded_in_size_and_time() {
     assert_eq!((slow_head, slow_line), (vec![], vec![]));
     assert!(matches!(slow_body.as_slice(), [] | [401]), "{slow_body:?}");
     assert_eq!(served.honest().await, 200);
+}
+
+/// The next frame: its kind and what is in it.
+async fn next(stream: &mut TlsStream<TcpStream>) -> (u8, Vec<u8>) {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.expect("a frame");
+    let [high, middle, low, kind, ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, high, middle, low]) as usize];
+    stream.read_exact(&mut payload).await.expect("all of it");
+    (kind, payload)
+}
+
+/// A connection over HTTP/2 that a request made known, which was answered.
+async fn known(served: &Served) -> TlsStream<TcpStream> {
+    let mut stream = served.connect("h2").await;
+    let first = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &[GET, TOKEN].concat())].concat();
+    stream.write_all(&first).await.expect("open");
+    while soon("an answer", next(&mut stream)).await.0 != HEADERS {}
+    stream
+}
+
+/// On known connections, which live as long as they are used: it is the number of what comes that ends them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_of_resets_and_heads_end_a_known_connection_too() {
+    let served = served(Bounds { last_calls: Duration::ZERO, ..Bounds::AGENTS }).await;
+    // With a token: without one they would be refused, and that alone would end it.
+    let (get, post) = ([GET, TOKEN].concat(), [POST, TOKEN].concat());
+    let floods = [
+        ("rapid reset", rapid_reset(&get)),
+        ("resets that the server makes", made_to_reset(&post)),
+        ("CONTINUATION", continuation()),
+        ("empty CONTINUATION", empty_continuation()),
+        ("HPACK bomb", header_bomb(&get)),
+    ];
+    for (name, bytes) in floods {
+        let stream = known(&served).await;
+        // The preface was sent.
+        let ended = tokio::time::timeout(BEFORE_PINGS, exchange(stream, bytes.into_iter().skip(1))).await;
+        assert!(ended.is_ok(), "{name}: it goes on");
+        assert_eq!(served.honest().await, 200, "{name}");
+    }
+}
+
+/// Sends `bytes`, then a ping. None: it is answered. Else why the server ends the connection, in its words.
+async fn told_after(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> Option<String> {
+    // In one piece, so that the server reads all of it before it looks at any of the requests.
+    stream.write_all(&[bytes, &frame(PING, 0, 0, b"our ping")].concat()).await.expect("open");
+    stream.flush().await.expect("open");
+    loop {
+        match soon("an answer", next(stream)).await {
+            (PING, payload) if payload == b"our ping" => return None,
+            // Behind the last stream and the reason.
+            (GOAWAY, payload) => return Some(String::from_utf8_lossy(&payload[8..]).into_owned()),
+            _ => {}
+        }
+    }
+}
+
+/// The number that is borne, and one more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resets_are_counted_and_one_too_many_ends_the_connection() {
+    let served = served(Bounds::AGENTS).await;
+    let (get, post) = ([GET, TOKEN].concat(), [POST, TOKEN].concat());
+    for (count, end) in [(20, None), (21, Some("too_many_resets"))] {
+        let mut stream = known(&served).await;
+        let requests: Vec<u8> = streams().take(count).flat_map(|stream| given_up(stream, &get)).collect();
+        assert_eq!(told_after(&mut stream, &requests).await.as_deref(), end, "{count} requests are given up before they are looked at");
+    }
+    let (mut stream, mut streams) = (known(&served).await, streams());
+    for count in 1..=64 {
+        let request = malformed(streams.next().expect("there are more"), &post);
+        assert_eq!(told_after(&mut stream, &request).await, None, "the server resets {count}");
+    }
+    let request = malformed(streams.next().expect("there are more"), &post);
+    assert_eq!(told_after(&mut stream, &request).await.as_deref(), Some("too_many_internal_resets"));
+    assert_eq!(served.honest().await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_connection_may_take_is_said_and_a_longer_head_is_refused() {
+    let served = served(Bounds::AGENTS).await;
+    let mut stream = served.connect("h2").await;
+    stream.write_all(PREFACE).await.expect("open");
+    let (kind, settings) = soon("settings", next(&mut stream)).await;
+    assert_eq!(kind, SETTINGS);
+    let setting = |one: &[u8]| (u16::from_be_bytes([one[0], one[1]]), u32::from_be_bytes([one[2], one[3], one[4], one[5]]));
+    let said: BTreeMap<u16, u32> = settings.chunks_exact(6).map(setting).collect();
+    let or = |number: u16, unsaid: u32| said.get(&number).copied().unwrap_or(unsaid);
+    let (table, streams, window, frame, list) = (or(1, 4096), or(3, u32::MAX), or(4, 65_535), or(5, 16_384), or(6, u32::MAX));
+    assert_eq!((table, streams, window, frame, list), (4 * 1024, 64, 32 * 1024, 16 * 1024, 16 * 1024));
+    // A client that does not look at them.
+    let stream = TokioIo::new(served.connect("h2").await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    for (length, status) in [(12 * 1024, 404), (17 * 1024, 431)] {
+        let request = Request::get("https://g/nothing").header("authorization", "Bearer pod-a").header("x", "a".repeat(length));
+        let answer = sender.send_request(request.body(Body::empty()).expect("a request")).await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), status, "{length} bytes");
+    }
 }
