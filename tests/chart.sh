@@ -115,6 +115,10 @@ only_said='gateway.modelOrigins=[{"origin":"https://a.example","cidrs":["192.0.2
 check "and then no public address is open" lacks 0.0.0.0/0 egress -gateway --set-json "$only_said"
 check "unless another origin said none" says 0.0.0.0/0 egress -gateway --set-json "$two_origins"
 same_file() { [ "$(without_crds --show-only templates/gateway.yaml --set-json "$only_said")" = "$(without_crds --show-only templates/gateway.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://a.example"}]')" ]; }
+api_server='networkPolicy.apiServer.cidrs={192.0.2.7/32}'
+for component in '' -gateway; do
+    check "the API server's addresses are all that is open of it (spillway$component)" says 'cidr: "192.0.2.7/32"' egress "$component" --set "$api_server"
+done
 check "the gateway is told nothing of addresses, and not restarted for them" same_file
 cilium() { without_crds --set networkPolicy.flavor=cilium --set-json "$two_origins" "$@"; }
 check "cilium: origins by name" says 'matchName: "a.example"' cilium --show-only templates/ciliumnetworkpolicy.yaml --set-json 'gateway.modelOrigins=[{"origin":"https://A.example"}]'
