@@ -324,7 +324,7 @@ mod tests {
         let told = |room: &Room, cursor: &str, epoch| {
             let (found, next) = told_after(room, "planner", Cursor::read(cursor), epoch);
             assert_eq!(Cursor::read(&next.to_string()), next);
-            (found.iter().map(|message| name(message)).collect::<Vec<_>>(), next.to_string())
+            (found.iter().map(name).collect::<Vec<_>>(), next.to_string())
         };
         let said = |names: &[&str], cursor: &str| (names.iter().map(|name| (*name).to_owned()).collect(), cursor.to_owned());
         assert_eq!(told(&room, "0", 7), said(&["before", "a"], "5.7.1"));
