@@ -4,6 +4,7 @@
 //! keeps nobody of another waiting. What always holds: nothing is given out before everything was listed once.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
@@ -59,6 +60,8 @@ struct Shared {
     looks: mpsc::UnboundedSender<Key>,
     listed: watch::Sender<bool>,
     turns: Turns,
+    /// Messages so far, of all namespaces: each takes its number under the lock of its room.
+    messages: AtomicU64,
     metrics: Metrics,
 }
 
@@ -71,7 +74,7 @@ impl Desk {
     pub fn new(metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<Key>) {
         let (looks, looked) = mpsc::unbounded_channel();
         let (state, due, listed, turns) = (Mutex::default(), Mutex::default(), watch::Sender::new(false), Turns::new(CALLS));
-        let shared = Shared { state, due, looks, listed, turns, metrics };
+        let shared = Shared { state, due, looks, listed, turns, messages: AtomicU64::new(0), metrics };
         (Self(Arc::new(shared)), looked)
     }
 
@@ -201,7 +204,8 @@ impl Desk {
 
     /// The agents of these pools are told this, as soon as they listen.
     pub fn tell(&self, namespace: &str, pools: &[String], message: &Message) {
-        self.with(namespace, |room| pools.iter().for_each(|pool| room.messages.add(pool, message.clone())));
+        let number = || self.0.messages.fetch_add(1, Ordering::Relaxed) + 1;
+        self.with(namespace, |room| pools.iter().for_each(|pool| room.messages.add(number(), pool, message.clone())));
         self.look(namespace, ""); // as above
     }
 

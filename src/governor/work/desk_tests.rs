@@ -34,6 +34,11 @@ fn stored(&(name, version, phase, holder): &(&str, u64, &str, &str)) -> WorkItem
     serde_json::from_value(item).expect("a WorkItem")
 }
 
+/// What an agent takes whose pool has nothing that items need.
+fn taking(queues: &[(String, Vec<String>)]) -> Taking {
+    Taking { queues: queues.to_vec(), offer: Offer::default() }
+}
+
 fn held(name: &str, epoch: i64) -> Held {
     Held { uid: format!("uid-{name}"), epoch }
 }
@@ -98,7 +103,7 @@ fn agents_of_a_pool_without_tokens_wait_and_are_called_when_it_has_some() {
     let queue = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": "bugs", "resourceVersion": "1"}, "spec": {}});
     desk.observe_queue(NAMESPACE, "bugs", Some(&serde_json::from_value(queue).expect("a WorkQueue")));
     let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
-    desk.with(NAMESPACE, |room| room.waits("pod", labels, vec![("bugs".to_owned(), Vec::new())]));
+    desk.with(NAMESPACE, |room| room.waits("pod", labels, taking(&[("bugs".to_owned(), Vec::new())])));
     let pools = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
     assert!(!desk.with(NAMESPACE, |room| room.hold_back(pools(&["p"]))), "nobody is let go");
     assert_eq!(desk.called(NAMESPACE), [""; 0]);
@@ -115,7 +120,7 @@ fn agents_of_a_pool_whose_circuit_refuses_are_not_called_until_it_is_let_go() {
     desk.with(NAMESPACE, |room| {
         // As a claim does that is refused: it would be called at once again.
         room.stopped("p");
-        room.waits("pod", labels, vec![("bugs".to_owned(), Vec::new())]);
+        room.waits("pod", labels, taking(&[("bugs".to_owned(), Vec::new())]));
     });
     assert_eq!(desk.called(NAMESPACE), [""; 0]);
     assert!(!desk.with(NAMESPACE, |room| room.hold_back(HashSet::new())), "that there are tokens lets nobody go");
@@ -185,12 +190,12 @@ fn agents_that_wait_are_called_for_the_queues_that_their_pool_names_now() {
     let desk = desk(&[("b", 5, "Ready", "")]);
     ["bugs", "other"].iter().for_each(|queue| desk.observe_queue(NAMESPACE, queue, Some(&plain_queue(queue))));
     let of = |queue: &str, types: &[&str]| vec![(queue.to_owned(), types.iter().map(|type_| (*type_).to_owned()).collect::<Vec<_>>())];
-    let waits = |pod: &str, pool: &str, queues| {
+    let waits = |pod: &str, pool: &str, queues: Vec<_>| {
         let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), pool.to_owned())]);
-        desk.with(NAMESPACE, |room| room.waits(pod, labels, queues));
+        desk.with(NAMESPACE, |room| room.waits(pod, labels, taking(&queues)));
     };
     let edit = |queues: &[(String, Vec<String>)]| {
-        desk.with(NAMESPACE, |room| room.take_from(|pool| (pool == "p").then(|| queues.to_vec().into())));
+        desk.with(NAMESPACE, |room| room.take_from(|pool| (pool == "p").then(|| taking(queues))));
         desk.called(NAMESPACE)
     };
     waits("pod", "p", of("other", &[]));
@@ -346,4 +351,19 @@ fn series_go_with_their_queue_and_their_namespace() {
     desk.tidy();
     desk.measure();
     assert_eq!(lines(&metrics, "spillway_queue_"), Vec::<String>::new());
+}
+
+#[test]
+fn a_message_has_a_number_above_those_before_it_and_keeps_its_namespace() {
+    let (desk, _) = Desk::new(Metrics::default());
+    let pools = ["planner".to_owned(), "other".to_owned()];
+    let message = Message::Escalated { agent: "a".into(), signal: "S".into(), text: "t".into(), item: None };
+    let numbers =
+        |namespace: &str| desk.with(namespace, |room| room.messages.after("planner", 0).map(|(number, _)| number).collect::<Vec<_>>());
+    desk.tell("first", &pools, &message);
+    desk.tidy();
+    assert_eq!(numbers("first"), [1], "an agent may be about to ask");
+    // As in a namespace that was forgotten and is known again: a cursor of its first messages hides none of its next ones.
+    desk.tell("second", &pools, &message);
+    assert_eq!(numbers("second"), [3]);
 }

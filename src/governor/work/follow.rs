@@ -317,8 +317,8 @@ mod tests {
         room.book.put("before", entry(5, Phase::Succeeded, None), At(0));
         room.watch(9);
         let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
-        room.messages.add("planner", message("a"));
-        room.messages.add("other", message("b"));
+        room.messages.add(1, "planner", message("a"));
+        room.messages.add(2, "other", message("b"));
         room.listens("pod", "planner");
         assert_eq!(room.called(), ["pod"], "who listens is called");
         let told = |room: &Room, cursor: &str, epoch| {
@@ -330,14 +330,14 @@ mod tests {
         assert_eq!(told(&room, "0", 7), said(&["before", "a"], "5.7.1"));
         assert_eq!(told(&room, "5", 7), said(&["a"], "5.7.1"));
         assert_eq!(told(&room, "5.7.1", 7), said(&[], "5.7.1"));
-        room.messages.add("planner", message("c"));
+        room.messages.add(3, "planner", message("c"));
         assert_eq!(told(&room, "5.7.1", 7), said(&["c"], "5.7.3"));
         assert_eq!(told(&room, "5.6.900", 7), said(&["a", "c"], "5.7.3"), "another leader numbered anew");
         room.book.put("after", entry(20, Phase::Failed, None), At(0));
         room.watch(20);
         assert_eq!(told(&room, "5.7.3", 7), said(&["after"], "20.7.3"));
         // As many as one answer holds: the rest comes with the next one.
-        (0..MAX_LINES + 5).for_each(|_| room.messages.add("planner", message("d")));
+        (4..).take(MAX_LINES + 5).for_each(|number| room.messages.add(number, "planner", message("d")));
         let (first, cursor) = told(&room, "5.7.3", 7);
         let (second, _) = told(&room, &cursor, 7);
         assert_eq!((first.len(), first[0].as_str(), second.len()), (MAX_LINES, "after", 1));

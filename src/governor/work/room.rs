@@ -39,9 +39,6 @@ pub fn now() -> At {
     At(Timestamp::now().as_millisecond())
 }
 
-/// The queues of a pool in order, with the types that it takes from each.
-pub type Queues = Vec<(String, Vec<String>)>;
-
 /// Who waits for work.
 #[derive(Clone, Debug)]
 struct Waiting {
@@ -126,7 +123,8 @@ impl Room {
             && self.listening.is_empty()
             && self.retired.is_empty()
             && self.busy.is_empty()
-            && self.queued.values().all(HashSet::is_empty);
+            && self.queued.values().all(HashSet::is_empty)
+            && self.messages.are_old();
         idle && self.book.iter().next().is_none() && self.book.queues().next().is_none()
     }
 
@@ -246,8 +244,8 @@ impl Room {
     }
 
     /// A pod asks for work and there is none.
-    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: impl Into<Taking>) {
-        let waiting = Waiting { labels, taking: taking.into(), since: BootTime::now() };
+    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: Taking) {
+        let waiting = Waiting { labels, taking, since: BootTime::now() };
         self.waiting.insert(pod.to_owned(), waiting);
     }
 

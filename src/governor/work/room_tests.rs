@@ -60,7 +60,7 @@ fn pods_that_waited_listened_or_were_to_go_are_forgotten_when_they_are_not_heard
     let mut room = Room::default();
     for at in 0..100 {
         let pod = format!("pod-{at}");
-        room.waits(&pod, BTreeMap::new(), vec![("bugs".into(), Vec::new())]);
+        room.waits(&pod, BTreeMap::new(), takes(&[]));
         room.listens(&pod, "pool");
         room.retire(&format!("retired-{at}"));
     }

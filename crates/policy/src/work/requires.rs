@@ -43,13 +43,6 @@ pub struct Taking {
     pub offer: Offer,
 }
 
-impl From<Vec<(String, Vec<String>)>> for Taking {
-    /// From these queues, what needs nothing.
-    fn from(queues: Vec<(String, Vec<String>)>) -> Self {
-        Self { queues, offer: Offer::default() }
-    }
-}
-
 /// One thing that is needed and not there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lack {

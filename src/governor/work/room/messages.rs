@@ -2,30 +2,40 @@
 //! say their place among the ends: the watch of items may not come to that version for as long as no item changes.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
 
+use crate::cluster::clock::BootTime;
 use crate::wire::follow::Message;
 
 /// Messages that are kept. Who reads its inbox later has missed the oldest.
 const KEPT: usize = 100;
+/// A namespace without work is remembered for so long after its last message: who listens may be about to ask.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The messages of a namespace.
 #[derive(Debug, Default)]
 pub struct Messages {
-    last: u64,
     kept: VecDeque<(u64, String, Message)>,
+    last: Option<BootTime>,
     /// Pools whose listeners were not called yet.
     news: HashSet<String>,
 }
 
 impl Messages {
-    /// The agents of a pool are to be told this.
-    pub fn add(&mut self, pool: &str, message: Message) {
+    /// The agents of a pool are to be told this. No two messages of a leader have one number, and later ones have higher ones:
+    /// also when the namespace was forgotten between them.
+    pub fn add(&mut self, number: u64, pool: &str, message: Message) {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
-        self.last += 1;
-        self.kept.push_back((self.last, pool.to_owned(), message));
+        self.kept.push_back((number, pool.to_owned(), message));
+        self.last = Some(BootTime::now());
         self.news.insert(pool.to_owned());
+    }
+
+    /// Whether the namespace can be forgotten.
+    pub fn are_old(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() > REMEMBERED)
     }
 
     /// What a pool is to be told after the message with this number, with its numbers.
@@ -48,14 +58,16 @@ mod tests {
     fn a_pool_is_told_its_own_in_order_and_the_oldest_go() {
         let mut messages = Messages::default();
         let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
-        for (pool, agent) in [("planner", "a"), ("other", "b"), ("planner", "c")] {
-            messages.add(pool, message(agent));
+        assert!(messages.are_old());
+        for (number, pool, agent) in [(1, "planner", "a"), (2, "other", "b"), (3, "planner", "c")] {
+            messages.add(number, pool, message(agent));
         }
+        assert!(!messages.are_old());
         assert_eq!(messages.after("planner", 0).collect::<Vec<_>>(), [(1, &message("a")), (3, &message("c"))]);
         assert_eq!(messages.after("planner", 1).collect::<Vec<_>>(), [(3, &message("c"))]);
         assert_eq!(messages.take_news().len(), 2);
         assert_eq!(messages.take_news().len(), 0, "they were called");
-        (0..1_000).for_each(|_| messages.add("planner", message("d")));
+        (4..1_000).for_each(|number| messages.add(number, "planner", message("d")));
         assert_eq!((messages.kept.len(), messages.after("other", 0).count()), (KEPT, 0), "they are bounded");
     }
 }
