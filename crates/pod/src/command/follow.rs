@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use spillway_wire::Refusal;
-use spillway_wire::body::{self, MAX_BYTES};
+use spillway_wire::body::{self, Checked as _, MAX_BYTES};
 use spillway_wire::follow::{AskInbox, Inbox, Line, ListWork, Listed, Message};
 use spillway_wire::link::{Answer, Ask};
 use spillway_wire::plan::{Plan, Planned};
@@ -141,7 +141,8 @@ pub fn cursor_file(data: &Path) -> PathBuf {
 /// Up to where it was printed; none: from the beginning.
 pub fn cursor(file: &Path) -> Option<String> {
     let text = files::read(file, 64).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok())?;
-    Some(text.trim().to_owned()).filter(|after| after.bytes().all(|byte| byte.is_ascii_digit()))
+    let after = Some(text.trim().to_owned());
+    after.filter(|after| AskInbox { after: Some(after.clone()), wait_seconds: 0 }.check().is_ok())
 }
 
 /// It was printed up to here.
@@ -188,6 +189,23 @@ pub fn line(item: &Line, with_result: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_remembered_and_what_is_none_is_not() {
+        let folder = std::env::temp_dir().join(format!("spillway-inbox-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = cursor_file(&folder);
+        assert_eq!(cursor(&file), None);
+        for told in ["5", "5.7.1"] {
+            remember(&file, told);
+            assert_eq!(cursor(&file).as_deref(), Some(told));
+        }
+        for spoiled in ["", "-1", "5.", "5.7.1.2", "x", "123456789012345678901"] {
+            remember(&file, spoiled);
+            assert_eq!(cursor(&file), None, "{spoiled}");
+        }
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
 
     #[test]
     fn an_item_is_one_line_whatever_came_out_of_it() {
