@@ -48,14 +48,14 @@ pub struct BreakerSpec {
     /// Guards each pool against runaway retries.
     pub work: Option<WorkGuard>,
     /// Guards the whole project: time-outs of all its pools together stop all of them. Only in a Breaker without `pools`.
-    pub project: Option<ProjectGuard>,
+    pub project: Option<WorkGuard>,
     /// Guards pod and node against hanging commands.
     pub commands: Option<CommandsGuard>,
     /// Guards the provider and the bill.
     pub models: Option<ModelsGuard>,
     /// Holds all circuits in one state, whatever happens. Unset: they decide themselves.
     pub force: Option<Force>,
-    /// A person has approved all openings up to the one with this epoch. Needed with `work.review: Required`.
+    /// A person has approved all openings up to the one with this epoch. Needed with `review: Required`.
     #[schemars(range(min = 0))]
     pub approved_epoch: Option<i64>,
 }
@@ -69,7 +69,7 @@ pub enum Force {
     Closed,
 }
 
-/// Guards a pool against runaway retries.
+/// Guards a pool, or all pools of a project together, against runaway retries.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -79,48 +79,10 @@ pub enum Force {
         .field_path(".openSeconds"),
 )]
 pub struct WorkGuard {
-    /// Failures within the window that open it. Default 3.
+    /// Failures within the window that open it. Default 3; of `project` as many as of `work`, if those are more.
     #[schemars(range(min = 1, max = 100_000))]
     pub failure_threshold: Option<i32>,
-    /// Seconds a failure counts. Default 300; at least failureThreshold times the pool's model turn time-out.
-    #[schemars(range(min = 1, max = 86400))]
-    pub window_seconds: Option<i32>,
-    /// Seconds it stays open. Default 60.
-    #[schemars(range(min = 1, max = 86400))]
-    pub open_seconds: Option<i32>,
-    /// Successful probes that close it. Default 1.
-    #[schemars(range(min = 1, max = 100_000))]
-    pub success_threshold: Option<i32>,
-    /// Whether it closes itself or a person must approve. Default Auto.
-    pub review: Option<Review>,
-    /// What each opening in a row multiplies openSeconds by. Default 1.
-    #[schemars(range(min = 1, max = 10))]
-    pub backoff_factor: Option<i32>,
-    /// Seconds it stays open at most. Default 900.
-    #[schemars(range(min = 1, max = 86400))]
-    pub max_open_seconds: Option<i32>,
-    /// Probes at once while it is half open. Default 1.
-    #[schemars(range(min = 1, max = 1000))]
-    pub half_open_probes: Option<i32>,
-    /// Seconds after which a probe without an outcome is a failure. Unset: the guarded operation's own limit.
-    #[schemars(range(min = 1, max = 86400))]
-    pub probe_timeout_seconds: Option<i32>,
-}
-
-/// Guards a whole project against runaway retries of all its pools together.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(
-    validation = Rule::new("(has(self.openSeconds) ? self.openSeconds : 60) <= (has(self.maxOpenSeconds) ? self.maxOpenSeconds : 900)")
-        .message("openSeconds (60 when unset) must not be greater than maxOpenSeconds (900 when unset)")
-        .field_path(".openSeconds"),
-)]
-pub struct ProjectGuard {
-    /// Failures of all pools within the window that open it. Default 3, or as many as `work.failureThreshold` says, if that is more.
-    #[schemars(range(min = 1, max = 100_000))]
-    pub failure_threshold: Option<i32>,
-    /// Seconds a failure counts. Default 300.
+    /// Seconds a failure counts. Default 300; of `work` at least failureThreshold times the pool's model turn time-out.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
     /// Seconds it stays open. Default 60.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 use crate::agent_pool::Bulkhead;
-use crate::breaker::{CommandsGuard, ModelsGuard, ProjectGuard, WorkGuard};
+use crate::breaker::{CommandsGuard, ModelsGuard, WorkGuard};
 use crate::budget::{
     AgentLimits, AgentUsage, Ledger, RequestLimits, ReservationUsage, Threshold, Tightest, TokenPolicy, WindowStatus, WorkLimits,
 };
@@ -150,7 +150,7 @@ pub struct BreakerDefaults {
     /// Runaway retries.
     pub work: Option<WorkGuard>,
     /// Runaway retries of all pools of a project together.
-    pub project: Option<ProjectGuard>,
+    pub project: Option<WorkGuard>,
     /// Hanging commands.
     pub commands: Option<CommandsGuard>,
     /// Failing providers.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, ProjectGuard, WorkGuard};
+use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, WorkGuard};
 use crate::api::cluster_budget::BreakerDefaults;
 use crate::api::shared;
 use crate::policy::breaker::{Force, Guard, Mode, Review, Saved, Settings, State};
@@ -74,7 +74,7 @@ macro_rules! numbers {
 #[derive(Clone, Copy)]
 struct Guards<'a> {
     work: Option<&'a WorkGuard>,
-    project: Option<&'a ProjectGuard>,
+    project: Option<&'a WorkGuard>,
     commands: Option<&'a CommandsGuard>,
     models: Option<&'a ModelsGuard>,
 }
@@ -82,9 +82,10 @@ struct Guards<'a> {
 impl Guards<'_> {
     fn numbers(self, guard: Guard) -> Numbers {
         let Self { work, project, commands, models } = self;
+        let of_work = |guard: Option<&WorkGuard>| Numbers { review: guard.and_then(|guard| guard.review), ..numbers!(guard) };
         match guard {
-            Guard::Work => Numbers { review: work.and_then(|work| work.review), ..numbers!(work) },
-            Guard::Project => Numbers { review: project.and_then(|project| project.review), ..numbers!(project) },
+            Guard::Work => of_work(work),
+            Guard::Project => of_work(project),
             Guard::Commands => numbers!(commands),
             Guard::Session => {
                 let session = commands.and_then(|commands| commands.session.as_ref());
