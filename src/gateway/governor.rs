@@ -4,7 +4,7 @@
 //! know it yet. It is refused, and the leader looked for again.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,8 +86,7 @@ struct Shared {
     connection: Mutex<Option<Connection>>,
     /// The number of the connection there is: another one may be another leader's.
     numbers: watch::Sender<Option<u64>>,
-    epoch: AtomicI64,
-    /// The last leader, and when it answered last.
+    /// The last leader, and when it answered last. An answer of a lower epoch comes from one that was replaced.
     seen: Mutex<Option<(SeenLeader, Instant)>>,
     /// The leader's store was rolled back in the last minutes.
     rolled_back: AtomicBool,
@@ -98,9 +97,9 @@ impl Governor {
     pub fn new(settings: Settings, client: Client, trusted: watch::Receiver<String>, park: Park) -> Self {
         let leases = Api::namespaced(client, &settings.namespace);
         let numbers = watch::channel(None).0;
-        let (bearer, connection, epoch) = (Mutex::default(), Mutex::default(), AtomicI64::new(0));
+        let (bearer, connection) = (Mutex::default(), Mutex::default());
         let (seen, rolled_back) = (Mutex::default(), AtomicBool::new(false));
-        Self { shared: Arc::new(Shared { settings, leases, trusted, park, bearer, connection, numbers, epoch, seen, rolled_back }) }
+        Self { shared: Arc::new(Shared { settings, leases, trusted, park, bearer, connection, numbers, seen, rolled_back }) }
     }
 
     /// Whether the leader's store was rolled back in the last minutes, so that it has lost what earlier leaders acknowledged.
@@ -163,14 +162,13 @@ impl Governor {
         // The Lease, read a moment ago, is the authority: after a restore of the cluster its holder's epoch may be a lower
         // one than we saw. A leader that was replaced is not in the Lease that is read after its successor was seen.
         let epoch = epoch_of(&answer)?;
-        self.shared.epoch.store(epoch, Ordering::SeqCst);
         *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((SeenLeader { epoch, version: version_of(&answer) }, Instant::now()));
         self.shared.rolled_back.store(answer.headers().contains_key(ROLLED_BACK), Ordering::SeqCst);
         let end = CancellationToken::new();
         self.set(Some(Connection { sender, end: end.clone() }), number);
         self.shared.park.nothing_is_known();
-        tracing::info!(address, epoch = self.shared.epoch.load(Ordering::SeqCst), "connected to the governor");
+        tracing::info!(address, epoch, "connected to the governor");
         tell(true);
         let mut body = answer.into_body();
         let mut text = Vec::new();
@@ -307,14 +305,13 @@ impl Governor {
 
     /// Refuses the answer of a leader that was replaced.
     fn accept_epoch(&self, answer: &Response<Incoming>) -> anyhow::Result<()> {
-        let epoch = epoch_of(answer)?;
-        let highest = self.shared.epoch.load(Ordering::SeqCst);
+        let (epoch, version) = (epoch_of(answer)?, version_of(answer));
+        let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let (highest, before) = seen.map_or((epoch, 0), |(leader, _)| (leader.epoch, leader.version));
         // Only the answer is dropped. The connection may be another one by now; its own stream ends with its own leader.
         ensure!(epoch >= highest, "the answer is of owner epoch {epoch}, and {highest} has led since");
-        self.shared.epoch.fetch_max(epoch, Ordering::SeqCst);
-        let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = seen.filter(|(leader, _)| leader.epoch == epoch).map_or(0, |(leader, _)| leader.version);
-        *seen = Some((SeenLeader { epoch, version: version_of(answer).max(before) }, Instant::now()));
+        let version = if epoch == highest { version.max(before) } else { version };
+        *seen = Some((SeenLeader { epoch, version }, Instant::now()));
         Ok(())
     }
 
