@@ -2,7 +2,7 @@
 //!
 //! What gateways replay is applied elsewhere: settles by [`budget`](super::budget), leases by [`work::replay`](super::work::replay).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -21,8 +21,9 @@ pub async fn run(context: Arc<Context>) {
     if let Some(rollback) = context.recent_rollback() {
         let note = note(rollback);
         tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the store");
-        for pool in first_pools(&context).values() {
-            context.events.alert(pool, reasons::STORE_ROLLED_BACK, ACTION, note.clone()).await;
+        let namespaces: BTreeSet<String> = context.stores.pools.state().iter().filter_map(|pool| pool.namespace()).collect();
+        for pool in namespaces.iter().filter_map(|namespace| first_pool(&context, namespace)) {
+            context.events.alert(&pool, reasons::STORE_ROLLED_BACK, ACTION, note.clone()).await;
         }
     }
     std::future::pending().await
@@ -38,17 +39,12 @@ fn note(rollback: &StoreRollback) -> String {
     )
 }
 
-/// The first pool by name of each namespace: events about the namespace are about it.
-pub fn first_pools(context: &Context) -> BTreeMap<String, AgentPool> {
-    let mut first: BTreeMap<String, AgentPool> = BTreeMap::new();
-    for stored in context.stores.pools.state() {
-        let Ok(pool) = &stored.0 else { continue };
-        let known = first.entry(pool.namespace().unwrap_or_default()).or_insert_with(|| pool.clone());
-        if pool.name_any() < known.name_any() {
-            known.clone_from(pool);
-        }
-    }
-    first
+/// The first pool by name of a namespace: events about the namespace are about it.
+pub fn first_pool(context: &Context, namespace: &str) -> Option<AgentPool> {
+    let stored = context.stores.pools.state();
+    let readable = stored.iter().filter_map(|pool| pool.0.as_ref().ok());
+    let ours = readable.filter(|pool| pool.metadata.namespace.as_deref() == Some(namespace));
+    ours.min_by(|one, other| one.metadata.name.cmp(&other.metadata.name)).cloned()
 }
 
 #[cfg(test)]

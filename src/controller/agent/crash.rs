@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod as PodObject;
 
 use super::{ended, status};
 use crate::api::agent_pool::PoolMode;
-use crate::api::{Agent, AgentPool};
+use crate::api::{Agent, AgentPoolSpec};
 use crate::controller::agent_pool::crashed_ago;
 use crate::controller::context::{Context, Key};
 use crate::governor::live::View;
@@ -17,8 +17,16 @@ use crate::policy::hub::{Raised, Signal};
 use crate::policy::pool::{CRASH_LOOP, SHORT_LIFE};
 
 /// The signals that a pod raises that ended, or that does not come to start its program. `asked`: it was asked to end, so how it did
-/// says nothing.
-pub fn raised(agent: &Agent, fact: &Pod, pod: Option<&PodObject>, asked: bool, view: Option<&View>, context: &Context) -> Vec<Raised> {
+/// says nothing. `spec`: of its pool, if that is there and readable.
+pub fn raised(
+    agent: &Agent,
+    fact: &Pod,
+    pod: Option<&PodObject>,
+    asked: bool,
+    view: Option<&View>,
+    spec: Option<&AgentPoolSpec>,
+    context: &Context,
+) -> Vec<Raised> {
     let Pod::Ours(Observed { stage, deleting: false, .. }) = fact else { return Vec::new() };
     let failure = match stage {
         Stage::Failed(words) => Some(words.as_str()),
@@ -26,11 +34,9 @@ pub fn raised(agent: &Agent, fact: &Pod, pod: Option<&PodObject>, asked: bool, v
     };
     let killed = failure.filter(|words| words.contains("OOMKilled"));
     let killed = killed.map(|words| Raised { signal: Signal::OomKilled, message: words.to_owned(), ago: vec![Duration::ZERO] });
-    let stored = context.stores.pool(&Key::of(agent).namespace, &agent.spec.pool_ref.name);
-    let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok());
-    let mode = pool.map(|pool| pool.spec.mode).unwrap_or_default();
+    let mode = spec.map(|spec| spec.mode).unwrap_or_default();
     let crash = if asked { None } else { crash(stage, life(agent, pod), view, mode) };
-    let in_a_row = crash.zip(pool).and_then(|(words, pool)| in_a_row(agent, pool, &words, context));
+    let in_a_row = crash.filter(|_| spec.is_some()).and_then(|words| in_a_row(agent, mode, &words, context));
     in_a_row.into_iter().chain(killed).collect()
 }
 
@@ -64,13 +70,13 @@ fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolM
 }
 
 /// The signal `CrashLoop`, if enough agents of its pool crashed lately.
-fn in_a_row(agent: &Agent, pool: &AgentPool, words: &str, context: &Context) -> Option<Raised> {
+fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<Raised> {
     // One that was made by hand, or for another agent, is not made again.
     agent.spec.sequence?;
     let (key, now) = (Key::of(agent), jiff::Timestamp::now());
     let others = context.stores.agents_of(&key.namespace, &agent.spec.pool_ref.name);
     let others = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| Key::of(*other) != key && ended(other));
-    let others = others.filter(|other| other.spec.sequence.is_some()).filter_map(|other| crashed_ago(other, pool.spec.mode, now));
+    let others = others.filter(|other| other.spec.sequence.is_some()).filter_map(|other| crashed_ago(other, mode, now));
     let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);
     let message =

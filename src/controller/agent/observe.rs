@@ -91,7 +91,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let asked = crash::was_asked(agent, sleep(agent) != Sleep::No);
     let decision = uid.filter(|_| !ended(agent) && !quiet);
     let decision = decision.and_then(|uid| {
-        let of_pod = crash::raised(agent, &fact, pod.as_deref(), asked, view.as_ref(), context);
+        let of_pod = crash::raised(agent, &fact, pod.as_deref(), asked, view.as_ref(), spec, context);
         supervise::decide(agent, uid, view.as_ref(), of_pod, holding.as_ref(), spec, context)
     });
     let parent_ended = match &agent.spec.parent_ref {

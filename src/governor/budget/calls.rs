@@ -20,6 +20,7 @@ use crate::controller::{Context, Key as Name, PoolObject};
 use crate::governor::breaker::calls::Out;
 use crate::governor::caller::{Caller, identify, is_paused};
 use crate::governor::work::refused::RefusedCall;
+use crate::governor::work::replay::replay_pending;
 use crate::policy::budget::refusal::{Because, Standing, When};
 use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
 use crate::policy::hub::TimedOut;
@@ -209,7 +210,7 @@ fn allowed(caller: &Caller, agent: &Agent, way: &Way, context: &Context) -> Resu
     }
     let holding = lease_of(caller, way.item.as_ref(), context);
     if context.replay_window_open() && way.item.is_some() && holding != way.item {
-        return Err(Refusal::away("the API server's store was rolled back, and leases are being replayed; try again"));
+        return Err(replay_pending());
     }
     working(agent, paused, way.item.as_ref(), holding.as_ref())?;
     let target = way::target(pool, way)?;

@@ -100,17 +100,18 @@ fn read_all(context: &Context) {
 
 /// Agents and items with a record are places from the start: sessions tell of what they hold there.
 fn place_known(context: &Context) {
+    // After a rollback of the store a gateway may replay calls of agents and items that have no record.
+    let all = context.recent_rollback().is_some();
     for agent in context.stores.agents.state() {
         let Ok(agent) = &agent.0 else { continue };
-        // After a rollback of the store a gateway may replay calls of an agent that has no record.
-        if context.recent_rollback().is_some() || context.meter.knows(&Key::Agent(agent.uid().unwrap_or_default())) {
+        if all || context.meter.knows(&Key::Agent(agent.uid().unwrap_or_default())) {
             context.meter.place_agent(&Object::from(agent), life_of(context, agent));
         }
     }
     for namespace in context.desk.namespaces() {
         let shares: Vec<_> = context.desk.with(&namespace, |room| room.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
         for ((tokens, item), epoch) in shares {
-            if context.recent_rollback().is_some() || context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
+            if all || context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
                 context.meter.place_task(&Object::Item(item), epoch, tokens);
             }
         }

@@ -15,7 +15,7 @@ use crate::api::{WorkItem, names};
 use crate::cluster::Class;
 use crate::controller::{Context, Key};
 use crate::governor::caller::{Caller, identify};
-use crate::governor::rollback::{ACTION, first_pools};
+use crate::governor::rollback::{ACTION, first_pool};
 use crate::policy::work::book::Entry;
 use crate::policy::work::failure::Failure;
 use crate::policy::work::lease::{self, Fence, Judges, LostAnswer, No};
@@ -117,7 +117,7 @@ fn is_drone(caller: &Caller, context: &Context) -> bool {
 
 /// An agent finished an item that does not exist any more: an event says so.
 async fn report_lost_item(caller: &Caller, held: &Held, context: &Context) {
-    let Some(pool) = first_pools(context).remove(&caller.key.namespace) else { return };
+    let Some(pool) = first_pool(context, &caller.key.namespace) else { return };
     let note = format!(
         "Agent/{} finished an item (uid {}, epoch {}) that was lost when the cluster's store was rolled back: submit it again if it is \
          still needed",
@@ -128,7 +128,7 @@ async fn report_lost_item(caller: &Caller, held: &Held, context: &Context) {
 }
 
 /// The answer to an agent whose lease is unknown, while gateways replay lost leases.
-pub(super) fn replay_pending() -> Refusal {
+pub(in crate::governor) fn replay_pending() -> Refusal {
     Refusal::away("the API server's store was rolled back, and leases are being replayed; try again")
 }
 
