@@ -5,14 +5,13 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
 
+use super::shell::is_program;
 use super::tell;
 use super::think::dialect::Dialect;
 use super::think::model::{Answered, get};
@@ -89,8 +88,7 @@ fn missing(tool: &str) -> String {
 }
 
 fn on_path(tool: &str) -> bool {
-    let runs = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
-    env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| runs(&folder.join(tool)))
+    env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|folder| is_program(&folder.join(tool)))
 }
 
 /// The entry's list of models, with its credential: the gateway puts that in.

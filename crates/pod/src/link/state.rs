@@ -183,7 +183,7 @@ pub struct Link {
     /// When the supervisor was last told that the program asked something, and what it has to be told.
     activity_told: Option<BootTime>,
     activity: Option<Option<String>>,
-    /// The last call of a model.
+    /// What is known of its calls of models.
     called: Option<ModelCalls>,
     /// What the breaker of commands counted, and its state.
     commands: CommandCounts,

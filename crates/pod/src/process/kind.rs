@@ -396,16 +396,18 @@ mod tests {
     #[test]
     fn what_is_read_of_a_process_is_bounded() {
         let long = "x".repeat(100_000);
-        let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000; :", &long]).spawn().expect("a child");
+        // It waits for us itself: a program that it started would be left when it is killed.
+        let mut child = std::process::Command::new("sh").args(["-c", "read line; :", &long]).stdin(std::process::Stdio::piped()).spawn();
+        let child = child.as_mut().expect("a child");
         let pid = i32::try_from(child.id()).expect("a pid");
         // Whoever starts a program goes on a moment before that has its name.
         while !read(pid).names.iter().any(|name| name == "sh") {
-            assert!(child.try_wait().expect("asked").is_none(), "it sleeps");
+            assert!(child.try_wait().expect("asked").is_none(), "it waits");
         }
         let found = read(pid);
         child.kill().expect("killed");
         child.wait().expect("reaped");
-        let mut words = format!("sh\0-c\0sleep 1000; :\0{long}");
+        let mut words = format!("sh\0-c\0read line; :\0{long}");
         words.truncate(usize::try_from(MAX_WORDS).expect("few"));
         let known = Kind::of("sh", words.as_bytes(), None, Input::Other);
         assert_eq!((found.words, found.names, found.shell_command), (known.words, known.names, true));
