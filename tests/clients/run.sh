@@ -15,13 +15,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
-venv=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/clients-$(cat "$here/requirements.txt" <(python3 --version) | sha256sum | cut -c1-12)
-if [ ! -e "$venv/done" ]; then
-    rm -rf "$venv"
-    python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$here/requirements.txt"
-    touch "$venv/done"
-fi
+venv=$(tests/venv.sh clients "$here/requirements.txt")
 [ "${1:-}" != install ] || exit 0
 clients() { "$venv/bin/python" "$here/clients.py" "$@"; }
 if [ $# -gt 0 ]; then clients "$@"; exit; fi

@@ -21,13 +21,9 @@ for target in "${targets[@]}"; do
 done
 [ ${#missing[@]} = 0 ] || rustup target add "${missing[@]}"
 
-tools=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/portable-$(cat "$here/requirements.txt" <(python3 --version) | sha256sum | cut -c1-12)
-if [ ! -e "$tools/done" ]; then
-    rm -rf "$tools"
-    python3 -m venv "$tools/venv"
-    "$tools/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$here/requirements.txt"
-    touch "$tools/done"
-fi
+venv=$(tests/venv.sh portable "$here/requirements.txt")
+tools=$venv/compilers
+mkdir -p "$tools"
 export ZIG_GLOBAL_CACHE_DIR="$tools/zig-cache" ZIG_LOCAL_CACHE_DIR="$tools/zig-cache"
 
 # wrapper NAME WORD... : a program of this name that calls zig with these words. Build scripts name a target in words that
@@ -38,7 +34,7 @@ wrapper() {
 #!/usr/bin/env bash
 words=()
 for word; do case \$word in --target=* | -mmacosx-version-min=*) ;; *) words+=("\$word") ;; esac; done
-exec $(printf '%q ' "$tools/venv/bin/python" -m ziglang "$@") "\${words[@]}"
+exec $(printf '%q ' "$venv/bin/python" -m ziglang "$@") "\${words[@]}"
 W
     chmod +x "$file"
 }

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# A Python environment with the packages of a file, pinned by digest: made once, in the cache. Prints its folder. Needs Python 3
+# with venv.
+#
+#   tests/venv.sh NAME REQUIREMENTS
+set -euo pipefail
+venv=${SPILLWAY_CACHE:-$HOME/.cache/spillway}/$1-$(cat "$2" <(python3 --version) | sha256sum | cut -c1-12)
+if [ ! -e "$venv/done" ]; then
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$2" >&2
+    touch "$venv/done"
+fi
+echo "$venv"
