@@ -272,7 +272,7 @@ pub struct AgentProgram {
     #[schemars(length(min = 1, max = 512), regex(pattern = "^[^\\s]+$"))]
     pub image: String,
     /// Program and arguments. It is needed: Spillway's supervisor starts it, and what an image would start by itself cannot
-    /// be known from outside.
+    /// be known from outside. As in a container's command `$(NAME)` is a variable of the environment, and `$$` one dollar sign.
     #[schemars(length(min = 1, max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,
     /// Environment. No references: no secret enters an agent's pod.
