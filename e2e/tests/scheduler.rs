@@ -39,13 +39,14 @@ async fn opened(name: &str) -> (Room, Operator, Ledger) {
 /// The payload is the result, whatever is in it.
 const ECHO: &str = "cat $SPILLWAY_PAYLOAD_FILE > $SPILLWAY_RESULT_FILE";
 
-/// The scheduler's program, but that in the first attempt it ends after its plan was taken, before it can say so.
+/// The scheduler's program, but that in the first attempt it ends after its plan was taken, before it can say so. Of two dollar
+/// signs in a container's command the kubelet makes one.
 const LOST_ONCE: &str = r#"until item=$(spillway work next --wait 25 --json); do sleep 1; done
 case $item in *'"epoch":1'[!0-9]*)
     name=${item#*\"name\":\"} name=${name%%\"*} uid=${item#*\"uid\":\"} uid=${uid%%\"*}
     step() { printf '{"key":"%s","item":{"type":"bug","group":"%s","notifyOn":["Finished"],"payload":"%s"}}' "$1" "$name" "$2"; }
     printf '{"dedupKey":"ask-%s","steps":[%s,%s]}' "$uid" "$(step 1 'fix a')" "$(step 2 'fix b')" | spillway plan - || exit 1
-    kill -KILL $$ ;;
+    kill -KILL $$$$ ;;
 esac
 exec spillway think scheduler"#;
 
