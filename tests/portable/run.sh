@@ -21,7 +21,7 @@ for target in "${targets[@]}"; do
 done
 [ ${#missing[@]} = 0 ] || rustup target add "${missing[@]}"
 
-venv=$(tests/venv.sh portable "$here/requirements.txt")
+venv=$(tests/venv.sh zig "$here/requirements.txt")
 tools=$venv/compilers
 mkdir -p "$tools"
 export ZIG_GLOBAL_CACHE_DIR="$tools/zig-cache" ZIG_LOCAL_CACHE_DIR="$tools/zig-cache"
