@@ -30,6 +30,10 @@ finish() {
 }
 trap finish EXIT
 
+# A node without room on its disk starts no pod, and every test would wait for its own.
+free=$(df --output=avail -BG . /var/lib | tail -n +2 | sort -n | head -1 | tr -d ' G')
+[ "$free" -ge 8 ] || { echo "the tests on clusters need 8 GB of disk, and $free are free: free some (target/tmp and old builds in target/ may go)" >&2; exit 1; }
+
 step "building the tests"
 # Of the whole workspace, as the unit tests were built: of one package alone its dependencies would be others.
 cargo test --workspace --locked --test e2e --no-run

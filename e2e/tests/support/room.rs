@@ -15,9 +15,13 @@ use spillway::api::{Agent, AgentPool, WorkItem};
 use super::operator::{GATEWAY, free_port};
 use super::{Operator, eventually, seen};
 
-/// Where the one real node is, and with it every process of ours.
+/// Where the one real node is, and with it every process of ours. Without room on its disk a node starts no pod, and each test
+/// would wait for its own in vain.
 async fn address_of_the_node(client: &Client) -> IpAddr {
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes").items;
+    let conditions = nodes.iter().filter_map(|node| node.status.as_ref()?.conditions.as_ref()).flatten();
+    let full = conditions.filter(|one| one.type_ == "DiskPressure" && one.status == "True").count();
+    assert_eq!(full, 0, "the node has no room on its disk (DiskPressure): free some, and run the tests again");
     let addresses = nodes.into_iter().filter_map(|node| node.status?.addresses).flatten();
     let internal = addresses.into_iter().find(|address| address.type_ == "InternalIP").expect("a node with an address");
     internal.address.parse().expect("an address")
@@ -91,6 +95,9 @@ impl Room {
         self.empty().await;
         let all = Api::<Namespace>::all(self.client.clone());
         all.delete(&self.namespace, &DeleteParams::default()).await.expect("the namespace is deleted");
+        self.kill_gateway();
+        // Each journal keeps megabytes in reserve, and there are more than a hundred tests.
+        let _ = std::fs::remove_dir_all(self.journal());
     }
 
     pub fn api<K>(&self) -> Api<K>
