@@ -34,10 +34,12 @@ rights_and_policies() {
                 --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=wide-gateway --show-only=templates/rbac.yaml > "$work/wide.yaml" &&
             kubectl apply --server-side -f "$work/wide.yaml" &&
             # test-editor has what a team has; test-opener may open agents besides; test-writer writes what kubelets and schedulers
-            # write; test-stranger may attach to pods, as far as Kubernetes goes.
+            # write; test-outsider may register agents outside the cluster, and make tokens; test-stranger may attach to pods, as far as Kubernetes goes.
             kubectl create rolebinding -n "$live" test-edit --clusterrole=edit --user=test-editor --user=test-opener --user=test-exempt &&
             kubectl create rolebinding -n "$live" test-view --clusterrole=view --user=test-viewer &&
             role test-opener '{apiGroups: [spillway.dev], resources: [agents/exec], verbs: [create]}' test-opener &&
+            role test-outsider '{apiGroups: [spillway.dev], resources: [agentpools/external], verbs: [create]}' test-outsider &&
+            role test-tokens '{apiGroups: [""], resources: [serviceaccounts/token], verbs: [create]}' test-outsider &&
             role test-writer '{apiGroups: [""], resources: [pods, pods/status, pods/resize, pods/ephemeralcontainers, pods/binding, bindings], verbs: [get, patch, create]}' test-writer test-opener &&
             role test-stranger '{apiGroups: [""], resources: [pods/attach], verbs: [get, create]}' test-stranger
     }
@@ -215,6 +217,10 @@ rights_and_policies() {
     done
     check "tokens: others are nobody's business" token test-editor other
     check "tokens: who may open agents gets them" token test-opener spillway.dev/gateway
+    check "tokens: who may register agents outside the cluster gets them for the gateway" soon token test-outsider spillway.dev/gateway
+    check "tokens: but not bound to a pod" refused "tokens for Spillway's audiences" token test-outsider spillway.dev/gateway --bound-object-kind Pod --bound-object-name worker
+    check "tokens: nor for the governor" refused "tokens for Spillway's audiences" token test-outsider spillway.dev/governor
+    check "tokens: nor for the governor beside the gateway" refused "tokens for Spillway's audiences" token test-outsider spillway.dev/gateway --audience spillway.dev/governor
 
     proxy() { as "$1" get --raw "/api/v1/namespaces/$live/services/$2/proxy/"; }
     for name in $release-gateway https:$release-gateway:8443 $release-metrics:http; do
@@ -260,6 +266,7 @@ rights_and_policies() {
     check "the gateway reads the leader's Lease" refused NotFound as "$gateway" get lease $release-controller
     check "and no others" refused Forbidden as "$gateway" get lease another
     check "it reviews tokens" says yes as "$gateway" auth can-i create tokenreviews.authentication.k8s.io
+    check "and asks what users may do" says yes as "$gateway" auth can-i create subjectaccessreviews.authorization.k8s.io
     check "it may read its certificate" says yes as "$gateway" auth can-i get secrets/$release-gateway-tls
     for what in "get secrets/$release-ca" "list secrets" "update secrets/$release-gateway-tls" "update leases/$release-controller" "get pods" "list agents.spillway.dev" "create serviceaccounts --subresource=token"; do
         # shellcheck disable=SC2086

@@ -178,6 +178,8 @@ one_namespace_each() { # each policy names the namespaces it is for
 }
 check "one namespace: so are the policies" one_namespace_each
 check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
+check "nobody outside the cluster reaches the gateway" lacks "Agents outside the cluster" without_crds --show-only templates/networkpolicy.yaml
+check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
 check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
 crds_are() { local want=$1; shift; [ "$(render "$@" | grep -c '^kind: CustomResourceDefinition$')" = "$want" ]; }
 check "every CRD is installed" crds_are "$(find crds -name '*.spillway.dev.yaml' | wc -l)"
@@ -236,6 +238,7 @@ ClusterRole $2 [authentication.k8s.io] [tokenreviews] [create]
 ClusterRole $2 [spillway.dev] [clusterbudgets/status] [patch]
 ClusterRole $2 [spillway.dev] [clusterbudgets] [get, list, watch]
 ClusterRole $2-gateway [authentication.k8s.io] [tokenreviews] [create]
+ClusterRole $2-gateway [authorization.k8s.io] [subjectaccessreviews] [create]
 Role kube-node-lease/$2-node-leases [coordination.k8s.io] [leases] [get, list, watch]
 Role spillway-system/spillway-certificates [""] [secrets] [create]
 Role spillway-system/spillway-certificates [""] [secrets] [spillway-ca, spillway-gateway-tls] [get, update]

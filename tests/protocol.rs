@@ -7,6 +7,8 @@ mod client;
 mod conformance;
 #[path = "protocol/connections.rs"]
 mod connections;
+#[path = "protocol/external.rs"]
+mod external;
 #[path = "protocol/floods.rs"]
 mod floods;
 #[path = "protocol/framing.rs"]

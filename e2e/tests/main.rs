@@ -16,6 +16,7 @@ mod budget_signals;
 mod budgets;
 mod commands;
 mod compute;
+mod external;
 mod faults;
 mod hibernate;
 mod hostile;

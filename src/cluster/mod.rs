@@ -1,6 +1,7 @@
 //! All Kubernetes I/O. What it must not do: decide. Every call here is one request, or one long-lived watch; what to send,
 //! and whether, comes from `policy` through `controller`.
 
+pub mod access;
 pub mod backoff;
 pub mod calls;
 pub mod clock;

@@ -3,6 +3,9 @@
 //! A remembered answer may be older than the end of a token's pod; what revokes an agent at once is the governor's own
 //! table, not this.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
@@ -22,6 +25,8 @@ const NO: Duration = Duration::from_secs(5);
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
 /// Answers remembered at once.
 const REMEMBERED: usize = 20_000;
+/// The most bytes of all that a token says of its user.
+const MAX_CLAIMS: usize = 16 * 1024;
 
 /// Who shows a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +35,22 @@ pub struct Holder {
     pub user: String,
     /// The pod that the token is bound to.
     pub pod: Option<PodIdentity>,
+    /// What else is known of the user, for an authorizer. Nothing of who shows the token of a pod: the pod is all that counts.
+    pub claims: Option<Arc<Claims>>,
 }
 
-/// A pod that a token is bound to.
+/// What an authorizer asks about a user besides the name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// The user's uid.
+    pub uid: Option<String>,
+    /// The groups that it is in.
+    pub groups: Vec<String>,
+    /// What its authenticator adds.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Which agent calls: the pod that a token is bound to, or what a call from outside the cluster says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
     /// Its namespace.
@@ -41,6 +59,29 @@ pub struct PodIdentity {
     pub name: String,
     /// Its uid.
     pub uid: String,
+    /// The call comes from outside the cluster: namespace, name and uid are what it says of itself, and this is proved.
+    pub external: Option<ExternalUser>,
+}
+
+impl PodIdentity {
+    /// Under which name its calls are counted. A uid that a caller only says of itself uses up nobody's but its own user's.
+    pub fn counted_as(&self) -> Cow<'_, str> {
+        match &self.external {
+            None => Cow::Borrowed(&self.uid),
+            Some(external) => Cow::Owned(format!("{}/{}", external.user, self.uid)),
+        }
+    }
+}
+
+/// Who calls from outside the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalUser {
+    /// The user of its token.
+    pub user: String,
+    /// The pool for which that user may register agents.
+    pub pool: String,
+    /// It has no Agent yet, and asks for one.
+    pub enrols: bool,
 }
 
 type Answer = Result<Holder, Refusal>;
@@ -111,13 +152,27 @@ fn judge(review: TokenReview, audience: &str) -> Answer {
         return Err(Refusal::new(Code::WrongAudience, format!("the token is not for the audience {audience}")));
     }
     let user = status.user.unwrap_or_default();
-    Ok(Holder { pod: pod(&user), user: user.username.unwrap_or_default() })
+    let pod = pod(&user);
+    let claims = if pod.is_some() { None } else { Some(Arc::new(claims(&user)?)) };
+    Ok(Holder { pod, user: user.username.unwrap_or_default(), claims })
+}
+
+/// What else is said of a user, if that is not too much to be remembered.
+fn claims(user: &UserInfo) -> Result<Claims, Refusal> {
+    let claims =
+        Claims { uid: user.uid.clone(), groups: user.groups.clone().unwrap_or_default(), extra: user.extra.clone().unwrap_or_default() };
+    let said = claims.groups.iter().chain(claims.extra.keys()).chain(claims.extra.values().flatten()).map(String::len).sum::<usize>();
+    if said > MAX_CLAIMS {
+        let message = format!("the token says {said} bytes of its user's groups and the like; at most {MAX_CLAIMS} are taken");
+        return Err(Refusal::new(Code::NotAllowed, message));
+    }
+    Ok(claims)
 }
 
 fn pod(user: &UserInfo) -> Option<PodIdentity> {
     let extra = |key: &str| user.extra.as_ref()?.get(&format!("authentication.kubernetes.io/{key}"))?.first().cloned();
     let namespace = user.username.as_deref()?.strip_prefix("system:serviceaccount:")?.split(':').next()?.to_owned();
-    Some(PodIdentity { namespace, name: extra("pod-name")?, uid: extra("pod-uid")? })
+    Some(PodIdentity { namespace, name: extra("pod-name")?, uid: extra("pod-uid")?, external: None })
 }
 
 #[cfg(test)]
@@ -133,8 +188,31 @@ mod tests {
     fn a_bound_token_names_its_pod() {
         let user = json!({"username": "system:serviceaccount:demo:default", "extra": {"authentication.kubernetes.io/pod-name": ["a"], "authentication.kubernetes.io/pod-uid": ["u"]}});
         let got = judged(json!({"authenticated": true, "audiences": ["spillway.dev/gateway"], "user": user}));
-        let pod = PodIdentity { namespace: "demo".into(), name: "a".into(), uid: "u".into() };
-        assert_eq!(got, Ok(Holder { user: "system:serviceaccount:demo:default".into(), pod: Some(pod) }));
+        let pod = PodIdentity { namespace: "demo".into(), name: "a".into(), uid: "u".into(), external: None };
+        assert_eq!(got, Ok(Holder { user: "system:serviceaccount:demo:default".into(), pod: Some(pod), claims: None }));
+    }
+
+    #[test]
+    fn who_says_the_uid_of_another_uses_up_nothing_of_it() {
+        let pod = PodIdentity { namespace: "demo".into(), name: "a".into(), uid: "u".into(), external: None };
+        let of = |user: &str| {
+            let external = ExternalUser { user: user.into(), pool: "p".into(), enrols: false };
+            PodIdentity { external: Some(external), ..pod.clone() }.counted_as().into_owned()
+        };
+        assert_eq!(pod.counted_as(), "u");
+        assert!(of("alice") != "u" && of("alice") != of("bob") && of("alice") == of("alice"));
+    }
+
+    #[test]
+    fn of_who_is_no_pod_all_is_kept_that_an_authorizer_asks_for_and_not_without_bound() {
+        let person = |groups: serde_json::Value| {
+            let user = json!({"username": "alice", "uid": "7", "groups": groups, "extra": {"scopes": ["a", "b"]}});
+            judged(json!({"authenticated": true, "audiences": ["spillway.dev/gateway"], "user": user}))
+        };
+        let claims = Claims { uid: Some("7".into()), groups: vec!["dev".into()], extra: [("scopes".into(), vec!["a".into(), "b".into()])].into() };
+        assert_eq!(person(json!(["dev"])), Ok(Holder { user: "alice".into(), pod: None, claims: Some(Arc::new(claims)) }));
+        let refusal = person(json!(["g".repeat(MAX_CLAIMS)])).expect_err("too much");
+        assert!(refusal.code == Code::NotAllowed && refusal.message.contains("groups"), "{refusal}");
     }
 
     #[test]

@@ -230,9 +230,9 @@ impl State {
         }
         let status = agent.status.as_ref();
         let phase = status.and_then(|status| status.phase);
-        let pod = status.and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone());
+        let caller = agent.caller_uid().map(str::to_owned);
         let over = phase.is_some_and(AgentPhase::ended);
-        let now = Known { uid, pool: agent.spec.pool_ref.name.clone(), phase, life: pod.clone().filter(|_| !over) };
+        let now = Known { uid, pool: agent.spec.pool_ref.name.clone(), phase, life: caller.clone().filter(|_| !over) };
         let before = self.agents.insert(key.clone(), now.clone());
         let of_pool = Key { namespace: key.namespace, name: now.pool };
         let pool = self.pools.entry(of_pool.clone()).or_default();
@@ -250,7 +250,7 @@ impl State {
             metrics.agent_ended(series.clone(), type_.clone(), why(agent));
         }
         // One that came and ended while nobody looked began, too.
-        let began = if before.is_none() { pod.as_ref() } else { now.life.as_ref() };
+        let began = if before.is_none() { caller.as_ref() } else { now.life.as_ref() };
         if began.is_some() && began != life.as_ref() {
             metrics.agent_started(series.clone(), type_.clone());
             if over {

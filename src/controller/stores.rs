@@ -320,8 +320,10 @@ fn watch_pools(
                 if generations.changed(pool) {
                     told.notify_one();
                 }
-                // What keeps an Agent from getting its pod, or its owner, may be mended by this change.
-                let waits = |agent: &Agent| without_pod(agent) || agent.metadata.owner_references.is_none();
+                // What keeps an Agent from getting its pod, or its owner, may be mended by this change; one outside the cluster may
+                // have to leave.
+                let waits =
+                    |agent: &Agent| without_pod(agent) || agent.spec.external.is_some() || agent.metadata.owner_references.is_none();
                 wake.agents_where(&agents, |agent| {
                     agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && waits(agent)
                 });
@@ -457,8 +459,9 @@ fn waits_for(agent: &Agent, reasons: &[&str]) -> bool {
     without_pod(agent) && ready.is_some_and(|ready| reasons.contains(&ready.reason.as_str()))
 }
 
+/// It has no pod, and is to have one.
 fn without_pod(agent: &Agent) -> bool {
-    agent.status.as_ref().is_none_or(|status| status.pod_ref.is_none())
+    agent.spec.external.is_none() && agent.status.as_ref().is_none_or(|status| status.pod_ref.is_none())
 }
 
 /// Who is to be woken. Sending never blocks.

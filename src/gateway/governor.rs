@@ -26,13 +26,13 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::park::Park;
-use crate::cluster::token::PodIdentity;
+use crate::cluster::token::{ExternalUser, PodIdentity};
 use crate::pki::tls;
 use crate::policy::lease::{REPLAY_PERIOD, SeenLeader};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{
-    ADDRESS_ANNOTATION, CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK, SEEN_EPOCH,
-    SEEN_VERSION,
+    ADDRESS_ANNOTATION, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH,
+    ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
 };
 use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
 
@@ -229,8 +229,11 @@ impl Governor {
             .uri(format!("https://{GOVERNOR_TLS_NAME}{path}"))
             .header(http::header::AUTHORIZATION, self.bearer()?)
             .header(GATEWAY, identity);
-        if let Some(PodIdentity { namespace, name, uid }) = caller {
+        if let Some(PodIdentity { namespace, name, uid, external }) = caller {
             request = request.header(CALLER_NAMESPACE, namespace).header(CALLER_POD, name).header(CALLER_UID, uid);
+            if let Some(ExternalUser { user, pool, enrols: _ }) = external {
+                request = request.header(CALLER_USER, user.as_bytes()).header(CALLER_POOL, pool);
+            }
         }
         Ok(request)
     }

@@ -170,7 +170,7 @@ mod tests {
     use serde_json::json;
 
     fn pod(namespace: &str, uid: &str) -> PodIdentity {
-        PodIdentity { namespace: namespace.into(), name: "agent".into(), uid: uid.into() }
+        PodIdentity { namespace: namespace.into(), name: "agent".into(), uid: uid.into(), external: None }
     }
 
     fn complete(history: &LeaseHistory, pod: &PodIdentity, uid: &str, epoch: i64) {

@@ -8,6 +8,7 @@ use crate::wire::access::{Call, Row, TABLE};
 use crate::wire::agent::{Done, Goodbye, Register, Report, Settings, Spawn, Spawned, Wanted};
 use crate::wire::budget::{AskTokens, Left};
 use crate::wire::command::{EndTry, Tried, TryCommand};
+use crate::wire::external::{EXTERNAL, Enrol, Enrolled};
 use crate::wire::follow::{Inbox, Listed};
 use crate::wire::plan::{Plan, Planned};
 use crate::wire::work::{Advance, Assignment, Claim, Complete, Fail, Release, Submit, Submitted};
@@ -36,7 +37,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Spillway: the agents' API",
             "version": crate::VERSION,
-            "description": "Calls of an agent's sidecar to the gateway. Every call is repeatable. The token is the pod's own, for the audience spillway.dev/gateway.",
+            "description": "Calls of an agent's sidecar to the gateway. Every call is repeatable. The token is the pod's own, for the audience spillway.dev/gateway; or, outside the cluster, a user's for that audience, with the header spillway-external.",
         },
         "security": [{"pod": []}],
         "paths": paths,
@@ -53,6 +54,11 @@ fn reference<T: JsonSchema>(types: &mut SchemaGenerator) -> Value {
 
 fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
     let shape = match call {
+        Call::Enrol => Shape {
+            summary: "An Agent for a process outside the cluster, within spec.external.maxAgents of the pool that the header names.",
+            body: Some(reference::<Enrol>(types)),
+            answer: reference::<Enrolled>(types),
+        },
         Call::Register => Shape {
             summary: "First call of a sidecar: what the sandbox is, and how to behave.",
             body: Some(reference::<Register>(types)),
@@ -159,6 +165,13 @@ fn operation(row: &Row, shape: Shape, refusal: &Value) -> Value {
     });
     let mut operation = json!({"operationId": format!("{:?}", row.call), "summary": shape.summary});
     match row.call {
+        Call::Enrol => {
+            responses["409"] = refused("The Idempotency-Key was used for another agent.");
+            operation["parameters"] = json!([
+                {"name": EXTERNAL, "in": "header", "required": true, "schema": {"type": "string"}, "description": "NAMESPACE/POOL; on every later call NAMESPACE/POOL/AGENT/UID."},
+                {"name": "Idempotency-Key", "in": "header", "required": true, "schema": {"type": "string", "maxLength": 128}},
+            ]);
+        }
         Call::Wanted => {
             responses["204"] = json!({"description": "Nothing new."});
             operation["parameters"] = json!([{"name": "after", "in": "query", "required": false, "schema": {"type": "string"}, "description": "The revision that is known."}]);

@@ -17,8 +17,10 @@ use super::limits::{Full, Limits, Whose};
 use super::models::{self, Models};
 use super::openapi;
 use super::park::Park;
+use crate::api::names;
+use crate::cluster::access::Authorizer;
 use crate::cluster::clock::BootTime;
-use crate::cluster::token::{PodIdentity, Reviewer};
+use crate::cluster::token::{ExternalUser, Holder, PodIdentity, Reviewer};
 use crate::governor::server::refused;
 use crate::serve::admission::Full as ConnectionsFull;
 use crate::serve::bodies::{Bodies, Sizes};
@@ -29,11 +31,14 @@ use crate::wire::agent::{AskWanted, Goodbye, Register, Report, Spawn, Wanted};
 use crate::wire::body::{self, MAX_BYTES};
 use crate::wire::budget::AskTokens;
 use crate::wire::command::{EndTry, TryCommand};
+use crate::wire::external::{EXTERNAL, Enrol, Place as ExternalPlace};
 use crate::wire::follow::{AskInbox, ListWork};
 use crate::wire::plan::Plan;
 use crate::wire::work::{Advance, Claim, Complete, Fail, Release, Submit};
 use crate::wire::{Code, Refusal};
 
+/// The most bytes of the name of a user who registers agents outside the cluster: as long as an Agent says it.
+const MAX_USER: usize = 512;
 /// How long a long poll waits. Below what usual middle boxes and clients wait.
 const POLL: Duration = Duration::from_secs(25);
 /// Bodies of agents' own calls in memory, until they are answered: a call may wait there for its turn, or for work. They have
@@ -51,6 +56,8 @@ pub const BODIES: Sizes = Sizes {
 pub struct Gateway {
     /// Whose token it is.
     pub reviewer: Reviewer,
+    /// Who may register agents outside the cluster.
+    pub authorizer: Authorizer,
     /// The way to the governor.
     pub governor: Governor,
     /// Long polls, and who was revoked.
@@ -127,7 +134,8 @@ fn wrong_method(methods: &[&str]) -> Response {
     response
 }
 
-/// Whose call it is: the pod that its token is bound to, unless it ended. The connection of the call is a known one from then on.
+/// Whose call it is: the pod that its token is bound to, or the agent outside the cluster that it says it is, unless that ended. The
+/// connection of the call is a known one from then on.
 pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, extensions: &Extensions) -> Result<PodIdentity, Refusal> {
     let peer = extensions.get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
     let identified = vouched(gateway, headers, &peer).await;
@@ -152,17 +160,54 @@ fn no_place(full: ConnectionsFull) -> Refusal {
 }
 
 async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
-    let may_ask = || {
-        let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(peer, now());
-        let message = "too many unknown tokens come from this address";
-        if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
+    let holder = gateway.reviewer.review(headers, || may_ask(gateway, peer)).await?;
+    let caller = match (holder.pod.clone(), headers.get(EXTERNAL)) {
+        (Some(pod), None) => pod,
+        (Some(pod), Some(_)) => {
+            let message = format!(
+                "the token is bound to pod {}, and speaks for no agent outside the cluster: use one of a ServiceAccount, or of a person, \
+                 that is bound to no pod",
+                pod.name
+            );
+            return Err(Refusal::new(Code::NotAllowed, message));
+        }
+        (None, None) => {
+            let message = "the token is not bound to a pod: only agents' pods may call, and agents outside the cluster that say which \
+                           they are (header spillway-external)";
+            return Err(Refusal::new(Code::NotAPod, message));
+        }
+        (None, Some(said)) => external(gateway, &holder, said, peer).await?,
     };
-    let holder = gateway.reviewer.review(headers, may_ask).await?;
-    let pod = holder.pod.ok_or_else(|| Refusal::new(Code::NotAPod, "the token is not bound to a pod: only agents' pods may call"))?;
-    if gateway.park.is_revoked(&pod.uid) {
+    if gateway.park.is_revoked(&caller.uid) {
         return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
     }
-    Ok(pod)
+    Ok(caller)
+}
+
+/// Whether the API server may be asked about somebody at `peer` of whom nothing is known.
+fn may_ask(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
+    let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(peer, now());
+    let message = "too many unknown tokens come from this address";
+    if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
+}
+
+/// Who calls from outside the cluster, if its user may. Which agent it is it only says: the governor knows whose that is.
+async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: &str) -> Result<PodIdentity, Refusal> {
+    let Some(place) = said.to_str().ok().and_then(ExternalPlace::parse) else {
+        let message = "it is NAMESPACE/POOL, and /AGENT/UID for an agent that has registered";
+        return Err(Refusal::new(Code::InvalidBody, message).field(EXTERNAL));
+    };
+    let user = &holder.user;
+    if user.is_empty() || user.len() > MAX_USER || HeaderValue::from_bytes(user.as_bytes()).is_err() {
+        let message = format!("the name of the token's user has more than {MAX_USER} bytes, or control characters, or is empty");
+        return Err(Refusal::new(Code::NotAllowed, message));
+    }
+    let ExternalPlace { namespace, pool, agent } = place;
+    gateway.authorizer.may_register(holder, &namespace, &pool, || may_ask(gateway, peer)).await?;
+    let enrols = agent.is_none();
+    // Of who has no Agent yet the calls are counted by user.
+    let (name, uid) = agent.unwrap_or_else(|| (pool.clone(), names::short_hash(&["external", user], 32)));
+    Ok(PodIdentity { namespace, name, uid, external: Some(ExternalUser { user: user.clone(), pool, enrols }) })
 }
 
 async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response, Refusal> {
@@ -173,7 +218,8 @@ async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response
         Found::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists them")),
     };
     // A pod's token is its sidecar's: what programs may ask is looked at in the pod.
-    if !row.callers.contains(&Caller::Link) {
+    let enrols = pod.external.as_ref().is_some_and(|external| external.enrols);
+    if !row.callers.contains(if enrols { &Caller::External } else { &Caller::Link }) {
         return Err(Refusal::new(Code::NotAllowed, "agents may not make this call"));
     }
     if !row.served {
@@ -242,6 +288,7 @@ async fn when_there_is(
 /// Refuses a body or a query that the governor would refuse, here, where it costs least.
 fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
     match call {
+        Call::Enrol => body::read::<Enrol>(bytes).map(drop),
         Call::Register => body::read::<Register>(bytes).map(drop),
         Call::Report => body::read::<Report>(bytes).map(drop),
         Call::Goodbye => body::read::<Goodbye>(bytes).map(drop),
@@ -315,7 +362,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn take(gateway: &'a Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
-        let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.uid, now());
+        let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.counted_as(), now());
         let (whose, full) = match begun {
             Ok(()) => return Ok(Self { limits: &gateway.limits, pod }),
             Err(refused) => refused,
@@ -339,6 +386,6 @@ pub(super) fn too_many(whose: Whose, full: Full) -> Refusal {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.uid);
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.counted_as());
     }
 }

@@ -23,6 +23,7 @@ use super::models::upstream::Upstream;
 use super::models::{Models, Times};
 use super::park::Park;
 use super::routes::{BODIES, Gateway, routes};
+use crate::cluster::access::Authorizer;
 use crate::cluster::connect;
 use crate::cluster::quiet::Quiet;
 use crate::cluster::token::Reviewer;
@@ -107,7 +108,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         telling.run().await;
         anyhow::bail!("the session with the ledger ended")
     });
-    let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
+    let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Authorizer::new(client));
     let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
     let lease_history = LeaseHistory::default();
     let (replaying, to_governor) = (lease_history.clone(), governor.clone());
@@ -116,7 +117,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         anyhow::bail!("the replay of answers about leases ended")
     });
     let (metrics_of, models_of) = (metrics.clone(), models.clone());
-    let gateway = Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics: metrics_of, models: models_of, lease_history });
+    let gateway = Gateway { reviewer, authorizer, governor, park, limits, bodies, metrics: metrics_of, models: models_of, lease_history };
+    let gateway = Arc::new(gateway);
     let bounds = Bounds { last_calls: LAST_CALLS, ..Bounds::AGENTS };
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);

@@ -1,17 +1,19 @@
 //! Whether a pod is the agent it says it is: its uid, vouched for by the API server, is the one in our own create response.
-//! Names, labels and owners prove nothing. And what is stored of what is wanted of it.
+//! Names, labels and owners prove nothing. A process outside the cluster is the agent that the user of its token registered. And
+//! what is stored of what is wanted of an agent.
 
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
 use crate::cluster::Error;
+use crate::cluster::token::ExternalUser;
 use crate::controller::agent::condemned;
 use crate::controller::conditions::find;
 use crate::controller::{Context, Key};
 use crate::wire::agent::Directive;
 use crate::wire::{Code, Refusal};
 
-/// A pod, as the API server vouched for it.
+/// A pod, as the API server vouched for it; or a process outside the cluster, which says itself which agent it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Its Agent would have this key: pods are named as their Agents.
@@ -20,13 +22,15 @@ pub struct Caller {
     pub uid: String,
     /// The gateway it came through.
     pub gateway: String,
+    /// Who calls from outside the cluster, as the API server vouched for it.
+    pub external: Option<ExternalUser>,
 }
 
 /// The Agent that `caller` is.
 pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refusal> {
     let cached = context.stores.agent(&caller.key);
     let cached = cached.as_ref().and_then(|object| object.0.as_ref().ok());
-    match judge(cached, &caller.uid) {
+    match judge(cached, caller) {
         Ok(()) => {}
         Err(refusal) if refusal.code == Code::AgentEnded => return Err(refusal),
         // The cache may not have seen yet what we recorded a moment ago.
@@ -36,11 +40,11 @@ pub async fn identify(caller: &Caller, context: &Context) -> Result<Agent, Refus
                 tracing::warn!(%error, "a caller could not be identified");
                 Refusal::away("the API server did not answer; try again")
             })?;
-            judge(live.as_ref(), &caller.uid)?;
-            return live.ok_or_else(|| not_an_agent(&caller.uid));
+            judge(live.as_ref(), caller)?;
+            return live.ok_or_else(|| not_an_agent(caller));
         }
     }
-    cached.cloned().ok_or_else(|| not_an_agent(&caller.uid))
+    cached.cloned().ok_or_else(|| not_an_agent(caller))
 }
 
 /// Whether it is paused, or shall be, as far as that is stored.
@@ -61,22 +65,35 @@ pub fn stored_directive(agent: &Agent) -> Directive {
     }
 }
 
-fn not_an_agent(uid: &str) -> Refusal {
-    Refusal::new(
-        Code::NotAnAgent,
-        format!("no agent's pod was made under the uid {uid}: only pods that Spillway made for an Agent may call"),
-    )
+fn not_an_agent(caller: &Caller) -> Refusal {
+    let Caller { key, uid, gateway: _, external } = caller;
+    let message = match external {
+        None => format!("no agent's pod was made under the uid {uid}: only pods that Spillway made for an Agent may call"),
+        Some(external) => format!(
+            "Agent/{} (uid {uid}) is none that {} registered for AgentPool/{}: an agent outside the cluster is spoken for by the user that \
+             registered it, and by nobody else",
+            key.name, external.user, external.pool
+        ),
+    };
+    Refusal::new(Code::NotAnAgent, message)
 }
 
-/// Whether `agent` is the pod `uid`, and lives.
-fn judge(agent: Option<&Agent>, uid: &str) -> Result<(), Refusal> {
-    let status = agent.and_then(|agent| agent.status.as_ref());
-    let recorded = status.and_then(|status| status.pod_ref.as_ref());
-    if recorded.is_none_or(|pod| pod.uid != uid) {
-        return Err(not_an_agent(uid));
-    }
+/// Whether `agent` is the caller, and lives.
+fn judge(agent: Option<&Agent>, caller: &Caller) -> Result<(), Refusal> {
+    let is = |agent: &Agent| agent.caller_uid() == Some(&caller.uid) && registered(agent, caller.external.as_ref());
+    let Some(agent) = agent.filter(|agent| is(agent)) else { return Err(not_an_agent(caller)) };
+    let status = agent.status.as_ref();
     let ended = status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(condemned);
     if ended { Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act")) } else { Ok(()) }
+}
+
+/// Whether `agent` is one that this user registered for the pool that it may register agents of. A pod registers none.
+fn registered(agent: &Agent, by: Option<&ExternalUser>) -> bool {
+    match (&agent.spec.external, by) {
+        (None, None) => true,
+        (Some(external), Some(by)) => external.user == by.user && agent.spec.pool_ref.name == by.pool,
+        (None, Some(_)) | (Some(_), None) => false,
+    }
 }
 
 #[cfg(test)]
@@ -87,8 +104,36 @@ mod tests {
     fn agent(status: serde_json::Value) -> Agent {
         serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
     }
+    fn caller(uid: &str, external: Option<(&str, &str)>) -> Caller {
+        let external = external.map(|(user, pool)| ExternalUser { user: user.into(), pool: pool.into(), enrols: false });
+        Caller { key: Key { namespace: "n".into(), name: "a".into() }, uid: uid.into(), gateway: "g".into(), external }
+    }
     fn code(agent: Option<&Agent>) -> Option<Code> {
-        judge(agent, "u").err().map(|refusal| refusal.code)
+        judge(agent, &caller("u", None)).err().map(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn an_agent_outside_the_cluster_is_spoken_for_by_its_user_alone() {
+        let outside = |status: serde_json::Value| {
+            let mut agent = agent(status);
+            agent.metadata.uid = Some("own".into());
+            agent.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });
+            agent
+        };
+        let living = outside(json!({"phase": "Idle"}));
+        let code = |agent: &Agent, caller: &Caller| judge(Some(agent), caller).err().map(|refusal| refusal.code);
+        assert_eq!(code(&living, &caller("own", Some(("alice", "p")))), None);
+        assert_eq!(code(&living, &caller("own", Some(("bob", "p")))), Some(Code::NotAnAgent), "another user says its name");
+        assert_eq!(code(&living, &caller("own", Some(("alice", "q")))), Some(Code::NotAnAgent), "a right on another pool");
+        assert_eq!(code(&living, &caller("old", Some(("alice", "p")))), Some(Code::NotAnAgent), "one before of its name");
+        assert_eq!(code(&living, &caller("own", None)), Some(Code::NotAnAgent), "a pod");
+        let dressed = outside(json!({"phase": "Idle", "podRef": {"name": "a", "uid": "u"}}));
+        assert_eq!(code(&dressed, &caller("u", None)), Some(Code::NotAnAgent), "a status makes no pod of it");
+        let inside = agent(json!({"phase": "Idle", "podRef": {"name": "a", "uid": "u"}}));
+        assert_eq!(code(&inside, &caller("u", Some(("alice", "p")))), Some(Code::NotAnAgent), "a pod's agent, from outside");
+        let words = judge(Some(&living), &caller("own", Some(("bob", "p")))).expect_err("refused").message;
+        assert!(words.contains("bob") && !words.contains("alice"), "whose it is is nobody else's business: {words}");
+        assert_eq!(code(&outside(json!({"phase": "Stopped"})), &caller("own", Some(("alice", "p")))), Some(Code::AgentEnded));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::budget::facts::bulkhead;
 use super::budget::{self, asks};
 use super::caller::{Caller, identify, stored_directive};
-use super::{commands, preflight, work};
+use super::{commands, external, preflight, work};
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
@@ -43,6 +43,9 @@ pub async fn answer(
     bytes: &[u8],
     context: &Context,
 ) -> Result<Option<Value>, Refusal> {
+    if call == Call::Enrol {
+        return json(&external::enrol(caller, key, body::read(bytes)?, context).await?).map(Some);
+    }
     let agent = identify(caller, context).await?;
     context.live.recall(&caller.uid, stored_directive(&agent));
     match call {
@@ -78,7 +81,8 @@ pub async fn answer(
         Call::AskBudget => json(&asks::ask(caller, &agent, &body::read(bytes)?, context).await?),
         Call::TryCommand => json(&commands::try_command(caller, &agent, body::read(bytes)?, context).await?),
         Call::EndTry => json(&commands::end_try(caller, body::read(bytes)?, context)),
-        Call::Changes
+        Call::Enrol
+        | Call::Changes
         | Call::MeterBegin
         | Call::MeterWay
         | Call::MeterHold
@@ -105,13 +109,15 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
     let pool = pool_of(agent, context)?;
     budget::calls::ready(&context.meter)?;
     recall_pause(caller, context)?;
-    if context.live.registered(&caller.uid, &caller.gateway, request.sandbox) {
+    // What a process says that nothing isolates proves nothing.
+    let sandbox = if agent.spec.external.is_some() { Some(external::sandbox()) } else { request.sandbox };
+    if context.live.registered(&caller.uid, &caller.gateway, sandbox) {
         context.wake.agent(&caller.key);
     }
     commands::tell(caller, agent, context);
     let spec = &pool.spec;
     let hooks = spec.agent.hooks.clone().unwrap_or_default();
-    Ok(Settings {
+    let settings = Settings {
         agent: agent.name_any(),
         display_name: agent.spec.display_name.clone().unwrap_or_else(|| agent.name_any()),
         heartbeat_period_seconds: spec.heartbeat_period_seconds(),
@@ -127,7 +133,8 @@ fn register(caller: &Caller, agent: &Agent, request: Register, context: &Context
         commands: commands_of(&pool, context.meter.defaults(&caller.key.namespace).as_ref()),
         untimed: untimed_of(&pool),
         wanted: context.live.wanted(&caller.uid),
-    })
+    };
+    Ok(if agent.spec.external.is_some() { external::settings(settings) } else { settings })
 }
 
 /// How long commands of a pool's agents may take.
@@ -211,10 +218,7 @@ async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result
 
 /// Makes a child: an Agent outside its pool's min and max, named by its parent and the key, so that a repetition finds it.
 async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spawn, context: &Context) -> Result<Spawned, Refusal> {
-    let key = key.filter(|key| !key.is_empty() && key.len() <= 128).ok_or_else(|| {
-        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing, or longer than 128 bytes: it makes a repetition harmless")
-            .field("Idempotency-Key")
-    })?;
+    let key = idempotent(key)?;
     let namespace = &caller.key.namespace;
     let own = pool_of(parent, context)?;
     let allowed = own.spec.may.iter().flat_map(|may| may.spawn_in.iter().flatten()).any(|pool| *pool == request.pool);
@@ -235,15 +239,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     };
     let _turn = work::calls::turn(namespace, context).await?;
     let api = context.api::<Agent>(namespace);
-    let unavailable = |error: Error| {
-        tracing::warn!(%error, parent = %caller.key.name, "a child could not be made");
-        match error.class() {
-            Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
-            Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-                Refusal::away("the API server did not answer; try again")
-            }
-        }
-    };
+    let unavailable = |error: Error| not_made(&error, caller);
     let mine = ListParams::default().labels(&format!("{}={}", names::PARENT_UID_LABEL, caller.uid));
     let children = api.list(&mine).await.map_err(Error::of("listing an agent's children")).map_err(unavailable)?.items;
     if let Some(there) = children.iter().find(|there| there.name_any() == name) {
@@ -286,6 +282,25 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     Ok(Spawned { agent: name })
 }
 
+/// Why an Agent that somebody asks for was not made.
+pub(super) fn not_made(error: &Error, caller: &Caller) -> Refusal {
+    tracing::warn!(%error, namespace = %caller.key.namespace, caller = %caller.key.name, "an Agent that was asked for could not be made");
+    match error.class() {
+        Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
+        Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
+            Refusal::away("the API server did not answer; try again")
+        }
+    }
+}
+
+/// The key of a call that makes an Agent.
+pub(super) fn idempotent(key: Option<&str>) -> Result<&str, Refusal> {
+    key.filter(|key| !key.is_empty() && key.len() <= 128).ok_or_else(|| {
+        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing, or longer than 128 bytes: it makes a repetition harmless")
+            .field("Idempotency-Key")
+    })
+}
+
 /// Too many children were made within a minute, however few of them live.
 fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
@@ -296,7 +311,7 @@ fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
     Refusal::new(Code::TooManyCalls, message).retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
-fn ended(agent: &Agent) -> bool {
+pub(super) fn ended(agent: &Agent) -> bool {
     agent.metadata.deletion_timestamp.is_some() || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
 }
 

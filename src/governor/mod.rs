@@ -9,11 +9,12 @@
 //! |---|---|
 //! | [`live`] | what agents reported, what is wanted of them, what they should know |
 //! | [`preflight`] | whether an agent may be given work |
-//! | [`caller`] | whether a pod is the agent it says it is |
+//! | [`caller`] | whether a pod, or a process outside the cluster, is the agent it says it is |
 //! | [`calls`] | the agents' calls |
 //! | [`breaker`] | circuits: what keeps failing is stopped for a while, and what is stored of it |
 //! | [`bulkheads`] | how full each bulkhead is: the log's line of a project, and events |
 //! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
+//! | [`external`] | agents outside the cluster: their Agents, and how they behave |
 //! | [`commands`] | what commands of agents concern a whole namespace |
 //! | [`work`] | items of work: who gets which, and what becomes of it |
 //! | [`rollback`] | events about a rollback of the API server's store |
@@ -25,6 +26,7 @@ pub mod bulkheads;
 pub mod caller;
 pub mod calls;
 pub mod commands;
+pub mod external;
 pub mod live;
 pub mod preflight;
 pub mod rollback;

@@ -30,7 +30,9 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
     let reported = view.and_then(|view| view.sandbox.as_ref()).map(|sandbox| sandbox.missing.clone());
     let stored = || status.and_then(|status| status.sandbox.as_ref()).map(|sandbox| sandbox.missing.clone().unwrap_or_default());
     let missing = reported.or_else(stored);
-    let require_sandbox = spec.and_then(|spec| spec.preflight.as_ref()?.require_sandbox);
+    let asked = spec.and_then(|spec| spec.preflight.as_ref()?.require_sandbox);
+    // That nothing isolates a program outside the cluster is said, and a pool that takes it knows.
+    let require_sandbox = if agent.spec.external.is_some() { Some(false) } else { asked };
     judge(&Facts { command, require_sandbox, missing: missing.as_deref() })
 }
 
@@ -159,6 +161,15 @@ mod tests {
         assert!(of(json!({"preflight": {"urls": ["https://c.example.org"]}})).is_some_and(|words| words.contains("https://c.example.org")));
         assert!(of(json!({"preflight": {"models": true}, "models": []})).is_some_and(|words| words.contains("spec.models is empty")));
         assert_eq!(of(json!({})), None);
+    }
+
+    #[test]
+    fn an_agent_outside_the_cluster_works_without_a_sandbox() {
+        let mut outside = agent(json!({}));
+        outside.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });
+        let nothing = view(Some(None), Some(&["Pod", "NetworkPolicy"]));
+        assert_eq!(verdict(&outside, Some(&nothing), Some(&spec(json!({})))), Verdict::Passed);
+        assert!(matches!(verdict(&agent(json!({})), Some(&nothing), Some(&spec(json!({})))), Verdict::Failed(_)), "a pod needs one");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::caller::Caller;
 use super::{budget, calls, work};
-use crate::cluster::token::Reviewer;
+use crate::cluster::token::{ExternalUser, Reviewer};
 use crate::controller::{Context, Key};
 use crate::policy::lease::SeenLeader;
 use crate::serve::Connection;
@@ -21,7 +21,8 @@ use crate::serve::bodies::{Bodies, Sizes};
 use crate::wire::access::{Call, Found, find};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{
-    CALLER_NAMESPACE, CALLER_POD, CALLER_UID, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
+    CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK,
+    SEEN_EPOCH, SEEN_VERSION,
 };
 use crate::wire::meter::MAX_BEGIN_BYTES;
 use crate::wire::{Code, Refusal};
@@ -108,6 +109,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         key: Key { namespace: value(request.headers(), CALLER_NAMESPACE)?, name: value(request.headers(), CALLER_POD)? },
         uid: value(request.headers(), CALLER_UID)?,
         gateway,
+        external: external(request.headers(), row.call)?,
     };
     let (head, body) = request.into_parts();
     let (bytes, room) = governor.bodies.read(&caller.key.namespace, body).await?;
@@ -149,6 +151,13 @@ fn value(headers: &HeaderMap, name: &'static str) -> Result<String, Refusal> {
 /// The number in a header; 0 without one.
 fn number<T: std::str::FromStr + Default>(headers: &HeaderMap, name: &'static str) -> T {
     headers.get(name).and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or_default()
+}
+
+/// Who calls from outside the cluster, if somebody does. A name may have any letters.
+fn external(headers: &HeaderMap, call: Call) -> Result<Option<ExternalUser>, Refusal> {
+    let Some(user) = headers.get(CALLER_USER) else { return Ok(None) };
+    let user = std::str::from_utf8(user.as_bytes()).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field(CALLER_USER))?;
+    Ok(Some(ExternalUser { user: user.to_owned(), pool: value(headers, CALLER_POOL)?, enrols: call == Call::Enrol }))
 }
 
 fn answered(answer: &serde_json::Value) -> Response {

@@ -16,6 +16,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use serde_json::{Value, json};
+use spillway::cluster::access::Authorizer;
 use spillway::cluster::token::Reviewer;
 use spillway::gateway::governor::{Governor, Settings};
 use spillway::gateway::limits::Limits;
@@ -179,6 +180,8 @@ pub struct Table {
     pub settles: Vec<Settle>,
     pub extends: Vec<Extend>,
     pub ways: Vec<Way>,
+    /// Calls of agents, with who called as the gateway says it.
+    pub agent_calls: Vec<(String, HeaderMap)>,
     /// The last settle of each session.
     pub acked: BTreeMap<String, u64>,
     /// What the next holds are answered with instead.
@@ -301,6 +304,8 @@ impl Leader {
                 }
                 json!(Acked { acked: table.acked.get(&settles.session).copied().unwrap_or_default() })
             }
+            "/agent/v1/external" => json!({"agent": "laptops-1", "uid": "uid-1", "type": "worker"}),
+            "/agent/v1/report" => json!({"revision": "1", "directive": "run"}),
             "/agent/v1/budget" => json!({"limits": []}),
             "/agent/v1/budget/request" => json!({"asked": serde_json::from_slice::<Value>(body).expect("JSON")}),
             other => panic!("no such call: {other}"),
@@ -312,7 +317,11 @@ impl Leader {
         let mut response = if path == "/governor/v1/changes" {
             leader.listen().into_response()
         } else {
-            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            if path.starts_with("/agent/") {
+                leader.table().agent_calls.push((path.clone(), head.headers));
+            }
             if path == "/agent/v1/budget/request" {
                 leader.table().asked += 1;
                 while leader.table().silent {
@@ -354,9 +363,16 @@ fn base64(text: &str) -> String {
     out
 }
 
-fn cluster(governor: SocketAddr, secrets: Secrets) -> Client {
+/// Who may register agents outside the cluster, each as `USER NAMESPACE/POOL`; and how often that was asked.
+#[derive(Default)]
+pub struct Rights {
+    pub allowed: BTreeSet<String>,
+    pub asked: usize,
+}
+
+fn cluster(governor: SocketAddr, secrets: Secrets, rights: Arc<Mutex<Rights>>) -> Client {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let secrets = secrets.clone();
+        let (secrets, rights) = (secrets.clone(), rights.clone());
         async move {
             let path = request.uri().path().to_owned();
             let body = request.into_body().collect().await.expect("a body").to_bytes();
@@ -368,14 +384,28 @@ fn cluster(governor: SocketAddr, secrets: Secrets) -> Client {
             } else if path.ends_with("/tokenreviews") {
                 let review: Value = serde_json::from_slice(&body).expect("a review");
                 let name = review["spec"]["token"].as_str().unwrap_or_default();
+                let person = name.strip_prefix("user-");
                 let extra = json!({"authentication.kubernetes.io/pod-name": [name], "authentication.kubernetes.io/pod-uid": [format!("uid-{name}")]});
                 let namespace = if name == "pod-of-others" { "others" } else { "team" };
-                let user = json!({"username": format!("system:serviceaccount:{namespace}:default"), "extra": extra});
-                let status = json!({"authenticated": name.starts_with("pod"), "user": user, "audiences": [GATEWAY_AUDIENCE]});
+                let pods = json!({"username": format!("system:serviceaccount:{namespace}:default"), "extra": extra});
+                let user = person.map_or(pods, |name| json!({"username": name, "groups": ["people"]}));
+                let known = name.starts_with("pod") || person.is_some();
+                let status = json!({"authenticated": known, "user": user, "audiences": [GATEWAY_AUDIENCE]});
                 (
                     201,
                     json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": review["spec"], "status": status}),
                 )
+            } else if path.ends_with("/subjectaccessreviews") {
+                let review: Value = serde_json::from_slice(&body).expect("a review");
+                let (spec, attributes) = (&review["spec"], &review["spec"]["resourceAttributes"]);
+                assert_eq!(spec["groups"], json!(["people"]), "all that is known of the user is asked about");
+                assert_eq!((&attributes["resource"], &attributes["subresource"]), (&json!("agentpools"), &json!("external")));
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let right = format!("{} {}/{}", text(&spec["user"]), text(&attributes["namespace"]), text(&attributes["name"]));
+                let mut rights = rights.lock().expect("whole");
+                rights.asked += 1;
+                let status = json!({"allowed": rights.allowed.contains(&right)});
+                (201, json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec, "status": status}))
             } else {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 let failed = |code: u16, reason: &str| {
@@ -403,6 +433,7 @@ pub struct World {
     pub provider: Arc<Provider>,
     pub origin: String,
     pub secrets: Secrets,
+    pub rights: Arc<Mutex<Rights>>,
     pub folder: PathBuf,
     /// Fields that pass a gateway although they may cost more than their tokens say.
     pub allowed_fields: Vec<String>,
@@ -450,6 +481,7 @@ impl World {
             settles: vec![],
             extends: vec![],
             ways: vec![],
+            agent_calls: vec![],
             acked: BTreeMap::new(),
             refuse: VecDeque::new(),
             lose: 0,
@@ -466,12 +498,13 @@ impl World {
         let address = served(&pair, routes, true).await;
         let secrets = Secrets::default();
         secrets.lock().expect("whole").insert("key".into(), secret("spillway.dev/model-credential", &origin, "team-key"));
-        Self { leader, provider, origin, secrets, folder, allowed_fields: Vec::new(), ca, provider_certificate, address }
+        let rights = Arc::default();
+        Self { leader, provider, origin, secrets, rights, folder, allowed_fields: Vec::new(), ca, provider_certificate, address }
     }
 
     /// A gateway with the journal `journal`.
     pub fn gateway(&self, journal: &str, times: Times, private: bool) -> Side {
-        let client = cluster(self.address, self.secrets.clone());
+        let client = cluster(self.address, self.secrets.clone(), self.rights.clone());
         let park = Park::default();
         let settings =
             Settings { namespace: "spillway-system".into(), lease: "l".into(), token: self.folder.join("token"), identity: journal.into() };
@@ -492,11 +525,11 @@ impl World {
         models.allowed_fields.clone_from(&self.allowed_fields);
         let models = Arc::new(models);
         let metrics = Metrics::default();
-        let reviewer = Reviewer::new(client, GATEWAY_AUDIENCE);
+        let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Authorizer::new(client));
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
         let readers = models.readers.clone();
         let lease_history = Default::default();
-        let gateway = Gateway { reviewer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
+        let gateway = Gateway { reviewer, authorizer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
         Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, readers, _tasks: tasks }
     }
 }

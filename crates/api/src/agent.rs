@@ -36,6 +36,7 @@ use crate::shared::LocalRef;
     printcolumn(name = "Item", type_ = "string", json_path = ".status.currentItem.name"),
     printcolumn(name = "Tokens", type_ = "integer", json_path = ".status.tokens.used"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "External", type_ = "string", json_path = ".spec.external.user"),
     printcolumn(name = "Action", type_ = "string", json_path = ".status.currentAction", priority = 1),
     printcolumn(name = "Pod", type_ = "string", json_path = ".status.podRef.name", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.node", priority = 1),
@@ -50,6 +51,10 @@ use crate::shared::LocalRef;
         .message("hibernated is for agents that their pool made: nobody would wake one that was made by hand").field_path(".hibernated"),
     validation = Rule::new("has(self.manual) == has(oldSelf.manual) && (!has(self.manual) || self.manual == oldSelf.manual)")
         .message("manual cannot be changed"),
+    validation = Rule::new("has(self.external) == has(oldSelf.external) && (!has(self.external) || self.external == oldSelf.external)")
+        .message("external cannot be changed: an agent runs in a pod or outside the cluster, and for one user").field_path(".external"),
+    validation = Rule::new("!has(self.external) || !(has(self.sequence) || has(self.parentRef) || has(self.resources))")
+        .message("external agents have no pod: sequence, parentRef and resources must be unset").field_path(".external"),
 )]
 pub struct AgentSpec {
     /// The pool whose bulkhead, program and sandbox it has.
@@ -78,6 +83,28 @@ pub struct AgentSpec {
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::resources")]
     pub resources: Option<ResourceRequirements>,
+    /// It runs outside the cluster and has no pod: a process that registered with the gateway. The leader makes such Agents,
+    /// for pools with `external`.
+    pub external: Option<ExternalProcess>,
+}
+
+/// The process of an agent outside the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalProcess {
+    /// The user whose token registered it, as the API server names it. Calls under other users are not its own.
+    #[schemars(length(min = 1, max = 512))]
+    pub user: String,
+}
+
+impl Agent {
+    /// The uid under which its calls come: of its pod, or its own where it runs outside the cluster. None: it has no pod now.
+    pub fn caller_uid(&self) -> Option<&str> {
+        match &self.spec.external {
+            Some(_) => self.metadata.uid.as_deref(),
+            None => self.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str()),
+        }
+    }
 }
 
 /// Where an agent is in its life.
@@ -331,6 +358,20 @@ pub struct AgentStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_come_under_the_uid_of_the_pod_or_of_the_agent_outside_the_cluster() {
+        let agent = |spec: serde_json::Value, status: serde_json::Value| -> Agent {
+            let object = serde_json::json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a", "uid": "own"}, "spec": spec, "status": status});
+            serde_json::from_value(object).expect("an Agent")
+        };
+        let inside = serde_json::json!({"poolRef": {"name": "p"}});
+        let outside = serde_json::json!({"poolRef": {"name": "p"}, "external": {"user": "alice"}});
+        let pod = serde_json::json!({"podRef": {"name": "a", "uid": "pod"}});
+        assert_eq!(agent(inside.clone(), pod.clone()).caller_uid(), Some("pod"));
+        assert_eq!(agent(inside, serde_json::json!({})).caller_uid(), None);
+        assert_eq!(agent(outside, pod).caller_uid(), Some("own"), "whatever stands in its status");
+    }
 
     #[test]
     fn phases_have_the_names_under_which_they_are_stored() {

@@ -69,6 +69,12 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
     validation = Rule::new("self.type != 'scheduler' || !has(self.supervision) || !has(self.supervision.rules) || !self.supervision.rules.exists(rule, rule.signal in ['TokenBudgetExceeded', 'BudgetNearLimit'] && rule.do == 'Reap')")
         .message("supervision.rules must not reap on budget signals in a pool of type scheduler: schedulers are paused")
         .field_path(".supervision.rules"),
+    validation = Rule::new("!has(self.external) || !has(self.mode) || self.mode != 'Chat'")
+        .message("external must be unset in a Chat pool: nobody can attach to a process outside the cluster")
+        .field_path(".external"),
+    validation = Rule::new("!has(self.external) || !has(self.preflight) || !has(self.preflight.requireSandbox) || !self.preflight.requireSandbox")
+        .message("preflight.requireSandbox must not be true in a pool with external: nothing isolates a program outside the cluster")
+        .field_path(".external"),
 )]
 pub struct AgentPoolSpec {
     /// What the agents are: worker, drone, scheduler, prd, buddy and free are known; any DNS label is allowed.
@@ -113,6 +119,19 @@ pub struct AgentPoolSpec {
     pub preflight: Option<Preflight>,
     /// Where its pods go.
     pub scheduling: Option<Scheduling>,
+    /// Agents outside the cluster (`spillway-agent run`), beside those that the pool makes. Unset: there are none. What they run
+    /// is chosen where they run: `agent.command`, its hooks and its preflight command are not.
+    pub external: Option<ExternalAgents>,
+}
+
+/// Agents outside the cluster. Nothing isolates their programs. Who may register one, RBAC says: `create` on
+/// `agentpools/external`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalAgents {
+    /// How many may live at a time. They are outside `scaling` and `replicas`.
+    #[schemars(range(min = 1, max = 100))]
+    pub max_agents: i32,
 }
 
 /// How the agents of a pool get their tasks.

@@ -218,6 +218,14 @@ pub mod reasons {
     pub const NOT_PAUSED: &str = "NotPaused";
     /// The walls of the pod stand, and no others: what is missing is in `status.sandbox`.
     pub const POD_WALLS_ONLY: &str = "PodWallsOnly";
+    /// Nothing isolates its program: it runs outside the cluster.
+    pub const WALLS_NOT_ENFORCED: &str = "WallsNotEnforced";
+    /// It runs outside the cluster, registered, and its program is not ready to work yet.
+    pub const PROCESS_NOT_READY: &str = "ProcessNotReady";
+    /// It runs outside the cluster and is told to leave.
+    pub const PROCESS_LEAVING: &str = "ProcessLeaving";
+    /// Its pool takes no agents from outside the cluster any more.
+    pub const EXTERNAL_NOT_ALLOWED: &str = "ExternalNotAllowed";
     /// The agent's containers run but do not report Ready.
     pub const POD_NOT_READY: &str = "PodNotReady";
     /// The pod ended with success.

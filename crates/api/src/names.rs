@@ -123,6 +123,13 @@ pub fn child_name(pool: &str, parent_uid: &str, key: &str) -> String {
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
+/// The name of the Agent of a process outside the cluster: the same user and key always give the same name in a pool.
+pub fn external_name(pool: &str, pool_uid: &str, user: &str, key: &str) -> String {
+    let hash = short_hash(&["external", pool_uid, user, key], HASH_DIGITS);
+    let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
+    format!("{}-{hash}", prefix.trim_end_matches('-'))
+}
+
 /// Whether an Agent called `name` really is number `sequence` of the pool: the name holds a hash of both, so this needs no
 /// label and no owner reference, which anybody may change.
 pub fn is_agent_of(name: &str, sequence: i64, pool: &str, pool_uid: &str) -> bool {
@@ -215,6 +222,15 @@ mod tests {
         assert_ne!(agent_name("a", "uid-1", 1), agent_name("a", "uid-2", 1));
         assert_ne!(agent_name("a", "uid-1", 1), agent_name("a", "uid-1", 2));
         assert_ne!(short_hash(&["ab", "c"], 10), short_hash(&["a", "bc"], 10));
+    }
+
+    #[test]
+    fn another_user_or_key_is_another_agent_outside_the_cluster() {
+        let name = external_name("p", "uid", "alice", "k");
+        assert_eq!(name, external_name("p", "uid", "alice", "k"));
+        for other in [external_name("p", "uid", "bob", "k"), external_name("p", "uid", "alice", "l"), child_name("p", "uid", "k")] {
+            assert_ne!(name, other);
+        }
     }
 
     #[test]

@@ -154,6 +154,9 @@ fn source(namespace: &str, agent: &Agent, prefix: String) -> Result<Source, Stri
     let name = agent.name_any();
     let state = find::state(agent);
     match agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
+        _ if agent.spec.external.is_some() => {
+            Err(format!("agent \"{name}\" runs outside the cluster: its log is where `spillway-agent run` was started"))
+        }
         Some(pod) => Ok(Source { agent: name, pod: pod.name.clone(), prefix, state, ended: find::ended(agent) }),
         None => Err(format!(
             "agent \"{name}\" has no pod, so it has no log ({}); `kubectl spillway explain agent/{name} -n {namespace}` tells more",
@@ -384,6 +387,10 @@ mod tests {
         let prefixes: Vec<&str> = sources.iter().map(|source| source.prefix.as_str()).collect();
         assert_eq!(prefixes, ["[calm-otter a] ", "[calm-otter b] ", "[wise-carp] ", "[e] "]);
         assert!(notes[0].starts_with("agent \"d\" has no pod, so it has no log (Spawning)"), "{notes:?}");
+        let mut outside = agent("f", None, json!({"phase": "Idle"}));
+        outside.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });
+        let (_, notes) = of_pool("n", &[outside], false).expect("sources");
+        assert!(notes[0].contains("runs outside the cluster") && notes[0].contains("spillway-agent run"), "{notes:?}");
         assert_eq!(of_pool("n", &agents, true).expect("sources").0.len(), 3);
         let many: Vec<Agent> = (0..33).map(|number| running(&format!("a{number}"), None)).collect();
         assert!(of_pool("n", &many, true).expect_err("refused").to_string().starts_with("33 logs cannot be followed at once"));

@@ -129,20 +129,33 @@ fn none_found(report: &Report) -> String {
 
 fn agents_table(report: &Report, wide: bool, now: jiff::Timestamp) -> String {
     let mut header = vec!["DISPLAY", "NAME", "POOL", "TYPE", "PHASE", "ITEM", "TOKENS", "AGE"];
+    // Who registered those that run outside the cluster.
+    let external = report.agents.iter().any(|agent| agent.spec.external.is_some());
+    if external {
+        header.push("EXTERNAL");
+    }
     if report.namespace.is_none() {
         header.insert(0, "NAMESPACE");
     }
     if wide {
         header.extend(["ACTION", "POD", "CONTAINER", "NODE", "REASON"]);
     }
-    let rows = report.agents.iter().map(|agent| row(agent, report.namespace.is_none(), wide, now));
-    table(&header, rows.collect())
+    let columns = Columns { namespace: report.namespace.is_none(), external, wide };
+    table(&header, report.agents.iter().map(|agent| row(agent, columns, now)).collect())
 }
 
-fn row(agent: &Agent, with_namespace: bool, wide: bool, now: jiff::Timestamp) -> Vec<String> {
+/// Which columns there are besides the usual ones.
+#[derive(Clone, Copy)]
+struct Columns {
+    namespace: bool,
+    external: bool,
+    wide: bool,
+}
+
+fn row(agent: &Agent, columns: Columns, now: jiff::Timestamp) -> Vec<String> {
     let status = agent.status.clone().unwrap_or_default();
     let mut row = Vec::new();
-    if with_namespace {
+    if columns.namespace {
         row.extend(agent.namespace());
     }
     row.extend([
@@ -155,7 +168,10 @@ fn row(agent: &Agent, with_namespace: bool, wide: bool, now: jiff::Timestamp) ->
         or_nothing(status.tokens.as_ref().and_then(|tokens| tokens.used)),
         age(agent.creation_timestamp().map(|time| time.0), now),
     ]);
-    if wide {
+    if columns.external {
+        row.push(or_nothing(agent.spec.external.as_ref().map(|external| &external.user)));
+    }
+    if columns.wide {
         let ready = status.conditions.iter().find(|condition| condition.type_ == types::READY);
         row.extend([
             or_nothing(status.current_action.as_ref()),
@@ -211,6 +227,18 @@ mod tests {
             shown(&wide, Some(Format::Wide)).out,
             "NAMESPACE   DISPLAY      NAME   POOL   TYPE     PHASE    ITEM    TOKENS   AGE     ACTION   POD   CONTAINER       NODE   REASON\n\
              n           calm-otter   p-1    p      worker   Active   bug-7   1234     2m30s   -        p-1   0f36a1b2c3d4e   k      Registered\n"
+        );
+    }
+
+    #[test]
+    fn agents_outside_the_cluster_say_whose_they_are() {
+        let mut outside = agent("p-1", json!({"phase": "Idle"}));
+        outside.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });
+        assert_eq!(
+            shown(&report(vec![outside, agent("p-2", json!({}))]), None).out,
+            "DISPLAY      NAME   POOL   TYPE     PHASE   ITEM   TOKENS   AGE     EXTERNAL\n\
+             calm-otter   p-1    p      worker   Idle    -      -        2m30s   alice\n\
+             calm-otter   p-2    p      worker   -       -      -        2m30s   -\n"
         );
     }
 

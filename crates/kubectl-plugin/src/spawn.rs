@@ -131,6 +131,7 @@ fn agent(pool: &AgentPool, arguments: &Arguments, seed: u64) -> Agent {
             resume_pause: None,
             hibernated: None,
             resources: resources(pool, arguments),
+            external: None,
         },
         status: None,
     }

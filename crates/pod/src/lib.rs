@@ -1,4 +1,4 @@
-//! The programs inside an agent's pod: one binary, started in three ways.
+//! The programs inside an agent's pod: one binary, started in three ways; and the same for an agent outside the cluster.
 //!
 //! The sidecar ([`link`]) holds the pod's token and is the only one that talks to the gateway. The supervisor ([`agent`]) is
 //! PID 1 beside the program and holds no secret. The program's commands ([`command`]) ask the sidecar through a unix socket.
@@ -11,12 +11,14 @@
 //! | [`agent`] | the supervisor: starts, measures, reaps, ends |
 //! | [`command`] | `spillway goodbye`, `progress`, `notices`, `status`, `spawn`, `work`, `submit`, `exec`, `mcp`, `think` |
 //! | [`process`] | runs one command with all that it starts |
+//! | [`external`] | `spillway-agent run`: sidecar and supervisor outside the cluster |
 //! | [`install`] | puts the binary where the agent's container finds it |
 //! | [`clock`], [`files`], [`lines`], [`log`], [`random`] | what they share |
 
 pub mod agent;
 pub mod clock;
 pub mod command;
+pub mod external;
 pub mod files;
 pub mod install;
 pub mod lines;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use spillway_pod::agent::home::Home;
 use spillway_pod::command::{self, Place, Verb, shell};
-use spillway_pod::{DATA_DIR, FIRST_PORT, MAX_PROCESSES, SOCKET, agent, install, link};
+use spillway_pod::{DATA_DIR, FIRST_PORT, MAX_PROCESSES, SOCKET, agent, external, install, link};
 
 /// The programs inside an agent's pod.
 #[derive(Parser)]
@@ -30,6 +30,8 @@ enum Command {
     },
     /// Run the sidecar: it talks to the gateway for everybody in the pod
     Link(LinkArguments),
+    /// Run a program outside the cluster, as an agent of a pool that allows it. Nothing isolates the program
+    Run(external::Arguments),
     /// Run the supervisor, as PID 1 of the agent's container: it starts the program, and ends it
     Agent(AgentArguments),
     #[command(flatten)]
@@ -87,6 +89,9 @@ struct AgentArguments {
     /// The sidecar's socket
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
+    /// Outside the cluster, below the process of this number, which ends what is left
+    #[arg(long, hide = true, value_name = "PID")]
+    parent: Option<i32>,
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -103,10 +108,11 @@ fn main() -> ExitCode {
     let Arguments { place, command } = Arguments::parse();
     let done = match command {
         Command::Install { dir } => install::install(&dir).map(|()| 0),
-        Command::Link(arguments) => link::run(options(arguments)).map(|()| 0),
-        Command::Agent(AgentArguments { pass, tty, max_processes, data, home, file, socket, command }) => {
+        Command::Link(arguments) => link::run(&options(arguments)).map(|()| 0),
+        Command::Run(arguments) => external::run(arguments),
+        Command::Agent(AgentArguments { pass, tty, max_processes, data, home, file, socket, parent, command }) => {
             let files = file.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-            agent::run(agent::Options { command, pass, tty, max_processes, data, home: Home { folder: home, files }, socket })
+            agent::run(agent::Options { command, pass, tty, max_processes, data, home: Home { folder: home, files }, socket, parent })
         }
         Command::Program(verb) => Ok(command::run_verb(&place, verb)),
     };
@@ -123,5 +129,5 @@ fn options(arguments: LinkArguments) -> link::Options {
     let LinkArguments { gateway, ca, token, journal, socket, first_port, look_each_ms, commands_open_ms } = arguments;
     let look_each = Duration::from_millis(look_each_ms);
     let commands_open = commands_open_ms.map(Duration::from_millis);
-    link::Options { gateway, ca, token, journal, socket, first_port, look_each, commands_open }
+    link::Options { gateway: gateway.to_string(), ca, token, journal, socket, first_port, look_each, commands_open }
 }

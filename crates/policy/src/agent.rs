@@ -1,6 +1,6 @@
 //! The life of one Agent: from what is known of it and its pod to the next step and the status that is true now.
 //!
-//! An Agent is its pod's uid as our own create response gave it. A pod under our name with another uid is nobody's; labels
+//! An Agent is its pod's uid as our own create response gave it (outside the cluster: what [`crate::external`] says). A pod under our name with another uid is nobody's; labels
 //! and owner references prove nothing. What always holds: a recorded pod is never replaced while it may run (the Agent ends,
 //! and its pool makes another; or it hibernates, and forgets its pod when that is proved gone, before it may get another),
 //! nothing is concluded from the absence of an object alone, and an ended Agent never comes back. What ends an agent by
@@ -398,9 +398,9 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
             let why = life.walls_down.as_ref().map_or_else(
                 || {
                     if life.registered {
-                        "its pod registered and its program was not started"
+                        "it registered and its program was not started"
                     } else {
-                        "its pod runs and did not register with the gateway"
+                        "it did not register with the gateway"
                     }
                     .to_owned()
                 },

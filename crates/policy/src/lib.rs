@@ -12,6 +12,7 @@ pub mod bulkhead_use;
 pub mod certificates;
 pub mod children;
 pub mod compute;
+pub mod external;
 pub mod gang;
 pub mod health;
 pub mod history;

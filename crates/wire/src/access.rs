@@ -9,11 +9,15 @@ pub enum Caller {
     Link,
     /// A gateway, by its ServiceAccount's token.
     Gateway,
+    /// A process outside the cluster that is no agent yet, by the token of its user.
+    External,
 }
 
 /// The calls of our APIs, those included that are not served yet: they have their place in the table from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
+    /// `POST /agent/v1/external`: an Agent for a process outside the cluster
+    Enrol,
     /// `POST /agent/v1/register`
     Register,
     /// `POST /agent/v1/report`
@@ -87,8 +91,10 @@ const fn row(call: Call, method: &'static str, path: &'static str, callers: &'st
     Row { call, method, path, callers, served }
 }
 
-/// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it.
-pub const TABLE: [Row; 26] = [
+/// The table. A program's calls go through the sidecar, so whatever a program may do its sidecar may do for it. An agent outside
+/// the cluster may do what a sidecar may.
+pub const TABLE: [Row; 27] = [
+    row(Call::Enrol, "POST", "/agent/v1/external", &[Caller::External], true),
     row(Call::Register, "POST", "/agent/v1/register", &[Caller::Link], true),
     row(Call::Report, "POST", "/agent/v1/report", &[Caller::Link], true),
     row(Call::Wanted, "GET", "/agent/v1/wanted", &[Caller::Link], true),
@@ -195,7 +201,9 @@ mod tests {
             (MeterSettle, [(Program, false), (Link, false), (Gateway, true)]),
             (WorkReplay, [(Program, false), (Link, false), (Gateway, true)]),
         ];
+        assert!(allowed(External, Enrol) && ![Program, Link, Gateway].iter().any(|caller| allowed(*caller, Enrol)));
         for (call, callers) in cells {
+            assert!(!allowed(External, call), "who is no agent yet makes no other call: {call:?}");
             for (caller, may) in callers {
                 assert_eq!(allowed(caller, call), may, "{caller:?} {call:?}");
             }

@@ -15,9 +15,10 @@ pub enum Code {
     InvalidToken,
     /// The token is for somebody else than the gateway.
     WrongAudience,
-    /// The token is not bound to a pod.
+    /// The token is not bound to a pod, and the call does not say which agent outside the cluster it is of.
     NotAPod,
-    /// The pod is no agent's: its uid is not the one that was recorded when its agent's pod was made.
+    /// The pod is no agent's: its uid is not the one that was recorded when its agent's pod was made. Or the caller is not the
+    /// agent outside the cluster that it says it is.
     NotAnAgent,
     /// The agent ended; nothing that is left of it may act.
     AgentEnded,

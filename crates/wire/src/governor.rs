@@ -9,6 +9,11 @@ pub const CALLER_UID: &str = "spillway-caller-uid";
 pub const CALLER_POD: &str = "spillway-caller-pod";
 /// Namespace of that pod.
 pub const CALLER_NAMESPACE: &str = "spillway-caller-namespace";
+/// Of a call from outside the cluster: the user of its token, as the API server vouched for it. The other three headers then say
+/// what the caller says of itself.
+pub const CALLER_USER: &str = "spillway-caller-user";
+/// The pool for which that user may register agents.
+pub const CALLER_POOL: &str = "spillway-caller-pool";
 /// Which gateway forwards.
 pub const GATEWAY: &str = "spillway-gateway";
 /// On every answer: the owner epoch of the governor. A gateway refuses answers of a lower one than it has seen.

@@ -12,6 +12,7 @@
 //! | [`budget`] | the agents' API: what is left of the budgets over an agent, and asking for more |
 //! | [`command`] | inside the pod: may a command be run, and how it ended |
 //! | [`error`] | the one shape of a refusal |
+//! | [`external`] | agents outside the cluster: which one calls, and the call that makes one |
 //! | [`follow`] | the agents' API: what became of submitted work |
 //! | [`governor`] | what goes between gateway and governor beside the agents' calls |
 //! | [`headers`] | headers of a model call that stay behind wherever it is carried on |
@@ -27,6 +28,7 @@ pub mod body;
 pub mod budget;
 pub mod command;
 pub mod error;
+pub mod external;
 pub mod follow;
 pub mod governor;
 pub mod headers;

@@ -20,6 +20,7 @@ pub const MAX_SETTLES: usize = 256;
 
 /// The protocol of a model API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Dialect {
     /// Anthropic Messages.
     Anthropic,

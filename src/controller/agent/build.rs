@@ -417,6 +417,7 @@ mod tests {
                 resume_pause: None,
                 hibernated: None,
                 resources: None,
+                external: None,
             },
         );
         agent.metadata.uid = Some("agent-uid".into());

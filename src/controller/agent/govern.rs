@@ -19,36 +19,36 @@ use crate::wire::follow::Message;
 
 /// Tells the governor whom to expect, what is wanted of it, and who ended.
 pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, state: &State) {
-    let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) else { return };
+    let Some(uid) = agent.caller_uid() else { return };
     if leaves(state) {
         context.meter.is_over(TokenKey::Agent(agent.uid().unwrap_or_default()));
     }
     // Also one that a leader before us stored: whoever says it again is answered at once.
     if agent.status.as_ref().is_some_and(|status| status.goodbye.is_some()) {
-        context.live.goodbye_stored(&pod.uid);
+        context.live.goodbye_stored(uid);
     }
     if let Some(status) = &agent.status {
-        context.live.asks_stored(&pod.uid, status::asked(status));
+        context.live.asks_stored(uid, status::asked(status));
     }
     if observed.facts.condemned {
-        return context.live.revoke(&pod.uid);
+        return context.live.revoke(uid);
     }
     let directive = match state {
-        State::Hibernated => return context.live.revoke(&pod.uid),
+        State::Hibernated => return context.live.revoke(uid),
         // Before it is stored it is told nothing. A goodbye that it says on its way is none: it comes back.
         State::Hibernating if observed.facts.sleep != Sleep::Begun => return,
         State::Hibernating => {
-            context.live.goodbye_stored(&pod.uid);
+            context.live.goodbye_stored(uid);
             Directive::Drain
         }
         State::Ended(_) | State::Keep | State::Missing(_) | State::PoolMissing => {
             if super::ended(agent) || matches!(state, State::Ended(_)) {
-                context.live.revoke(&pod.uid);
+                context.live.revoke(uid);
             }
             return;
         }
         // Its end is decided, and stored: whatever it still says counts for nothing. Before it is stored it is told nothing.
-        State::Condemned(None) => return context.live.revoke(&pod.uid),
+        State::Condemned(None) => return context.live.revoke(uid),
         State::Condemned(Some(_)) => return,
         State::Stopping => Directive::Drain,
         State::Running(Doing::Paused) => Directive::Pause,
@@ -56,8 +56,9 @@ pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, s
         State::Creating | State::Replacing | State::Hindered(_) => return,
     };
     let on_node = observed.pod.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone());
-    // Without a node nothing of it runs yet; while it leaves, its silence means nothing.
-    if let (Some(pool), Some(node), true) = (observed.pool(), on_node, directive != Directive::Drain) {
+    // Without a node nothing of it runs yet, but outside the cluster, where it has none; while it leaves, its silence means nothing.
+    let runs = on_node.is_some() || agent.spec.external.is_some();
+    if let (Some(pool), true, true) = (observed.pool(), runs, directive != Directive::Drain) {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let life = &observed.facts.life;
         let expected = Expected {
@@ -66,14 +67,14 @@ pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, s
             started: supervise::was_started(agent),
             startup: seconds(pool.spec.startup_timeout_seconds()),
             timeout: seconds(pool.spec.heartbeat_timeout_seconds()),
-            node: Some(node),
+            node: on_node,
             active: life.active,
             paused: life.paused,
             excused: matches!(&observed.facts.pod, Pod::Ours(shown) if shown.node != Reach::Heard),
         };
-        context.live.expect(&pod.uid, expected);
+        context.live.expect(uid, expected);
     }
-    context.live.direct(&pod.uid, directive);
+    context.live.direct(uid, directive);
 }
 
 /// Whether its program calls no models any more, or not for long: what it spent is written without waiting for more.
@@ -93,15 +94,14 @@ fn leaves(state: &State) -> bool {
 
 /// Whether this decision is a new one: a signal that goes on standing is answered once.
 pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
-    let pod = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
-    pod.is_some_and(|pod| context.live.unanswered(&pod.uid, decision.signal))
+    agent.caller_uid().is_some_and(|uid| context.live.unanswered(uid, decision.signal))
 }
 
 /// Tells an intervention, and carries out what is not a change of the agent's life.
 pub async fn intervene(agent: &Agent, observed: &Observed, context: &Context, decision: &Decision) {
     let Decision { signal, action, message, enforced, overruled } = decision;
-    if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
-        context.live.answered(&pod.uid, *signal);
+    if let Some(uid) = agent.caller_uid() {
+        context.live.answered(uid, *signal);
     }
     context.metrics.intervention(signal.name(), action.name(), *enforced);
     let would = if *enforced { "" } else { " (not done: supervision.mode is Observe)" };
@@ -116,8 +116,8 @@ pub async fn intervene(agent: &Agent, observed: &Observed, context: &Context, de
         Action::Log => {}
         // Events of one object, reason and action are counted as one: the signal is the reason, what is done the action.
         Action::Warn => {
-            if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()).filter(|_| *enforced) {
-                context.live.tell(&pod.uid, signal.name(), message, jiff::Timestamp::now());
+            if let Some(uid) = agent.caller_uid().filter(|_| *enforced) {
+                context.live.tell(uid, signal.name(), message, jiff::Timestamp::now());
             }
             context.events.warning(agent, signal.name(), action.name(), note).await;
         }

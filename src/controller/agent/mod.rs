@@ -4,6 +4,7 @@ mod build;
 mod claim;
 mod crash;
 mod disappear;
+mod external;
 mod govern;
 mod observe;
 mod pod_view;
@@ -302,6 +303,7 @@ async fn tell(
         spent: observed.spent,
         children: observed.children,
         parent_ended: observed.parent_ended,
+        expelled: observed.expelled,
         epoch: context.epoch,
         now: jiff::Timestamp::now(),
     };
@@ -319,15 +321,15 @@ async fn tell(
         None => publish(context, &context.api::<Agent>(&key.namespace), agent, managers::AGENT, &next).await?,
     };
     context.agent_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
-    if let Some(pod) = next.pod_ref.as_ref().filter(|_| next.goodbye.is_some()) {
-        context.live.goodbye_stored(&pod.uid);
+    if let Some(uid) = stored.caller_uid().filter(|_| next.goodbye.is_some()) {
+        context.live.goodbye_stored(uid);
     }
-    if let Some(pod) = &next.pod_ref {
-        context.live.asks_stored(&pod.uid, status::asked(&next));
-        context.live.timeouts_stored(&pod.uid, observed.view.as_ref().map_or(0, |view| view.timeouts));
+    if let Some(uid) = stored.caller_uid() {
+        context.live.asks_stored(uid, status::asked(&next));
+        context.live.timeouts_stored(uid, observed.view.as_ref().map_or(0, |view| view.timeouts));
         // What led to a pause must not lead to the next one when this one is over.
         if let Some(decision) = observed.decision.as_ref().filter(|_| matches!(observed.paused, Some(Pause::Supervisor | Pause::Tokens))) {
-            context.live.dealt_with(&pod.uid, decision.signal);
+            context.live.dealt_with(uid, decision.signal);
         }
     }
     if let (State::Hibernated, Some(pod)) = (state, agent.status.as_ref().and_then(|status| status.pod_ref.as_ref())) {
@@ -393,8 +395,8 @@ fn next_look(state: &State) -> Look {
 
 fn forget(agent: &Agent, key: &Key, context: &Context) {
     context.forget(CONTROLLER, key);
-    if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
-        context.live.revoke(&pod.uid);
+    if let Some(uid) = agent.caller_uid() {
+        context.live.revoke(uid);
     }
     context.agent_gate.forget(key);
     context.pod_gate.forget(key);

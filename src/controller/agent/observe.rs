@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Resource, ResourceExt};
 
-use super::{crash, ended, pod_view, supervise};
+use super::{crash, ended, external, pod_view, supervise};
 use crate::api::agent::PodRef;
 use crate::api::conditions::{reasons, types};
 use crate::api::sandbox::Requirement;
@@ -50,6 +50,8 @@ pub struct Observed {
     pub children: u32,
     /// The agent that asked for it ended.
     pub parent_ended: bool,
+    /// It runs outside the cluster, and its pool takes no such agents any more.
+    pub expelled: bool,
     /// The Agent's pool as stored, if it fits its type and is the one that owns the Agent.
     pool: Option<Arc<PoolObject>>,
 }
@@ -68,8 +70,14 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let fits = |pool: &Arc<PoolObject>| pool.0.is_ok() && owner.is_none_or(|uid| pool.meta().uid.as_deref() == Some(uid));
     let pool = stored.clone().filter(fits);
     let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
+    let uid = agent.caller_uid();
+    let view = uid.and_then(|uid| context.live.view(uid));
+    let spec = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(|pool| &pool.spec);
+    let outside = agent.spec.external.is_some();
     let watched = cached.is_some();
     let (fact, pod) = match (cached, recorded) {
+        // A pod of its name is somebody's own.
+        _ if outside => (external::process(agent, view.as_ref(), spec, jiff::Timestamp::now()), None),
         (Some(pod), Some(recorded)) if pod.metadata.uid.as_deref() == Some(&recorded.uid) => (ours(agent, &pod, context), Some(pod)),
         (Some(_), None) => (PodFact::Foreign, None),
         (None, None) => (PodFact::Absent(Verdict::Unknown), None),
@@ -77,9 +85,6 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         (_, Some(_)) if ended(agent) => (PodFact::Absent(Verdict::Gone), None),
         (_, Some(recorded)) => look_for(agent, recorded, key, context).await?,
     };
-    let uid = recorded.map(|recorded| recorded.uid.as_str());
-    let view = uid.and_then(|uid| context.live.view(uid));
-    let spec = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).map(|pool| &pool.spec);
     // Of a pod that leaves, or whose node is not heard of, silence says nothing.
     let quiet = match &fact {
         PodFact::Ours(shown) => shown.deleting || shown.node != Reach::Heard,
@@ -107,8 +112,9 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     let spent = is_spent(agent, view.as_ref(), &tokens, idle)
         // From here on it gets nothing; it may have got something a moment ago.
         && uid.is_some_and(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)));
+    let expelled = outside && live_pool.is_some_and(|pool| pool.spec.external.is_none());
     let facts = Facts {
-        goodbye: parent_ended || spent || status.is_some_and(|status| status.goodbye.is_some()),
+        goodbye: parent_ended || spent || expelled || status.is_some_and(|status| status.goodbye.is_some()),
         condemned,
         sleep: sleep(agent),
         life: supervise::life(agent, view.as_ref(), decision.as_ref(), spec, holding.is_some(), paused.is_some()),
@@ -116,7 +122,8 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
         owned: owner.is_some() || pool.is_none(),
         ended: ended(agent),
-        recorded: recorded.is_some(),
+        // One outside the cluster never gets a pod.
+        recorded: recorded.is_some() || outside,
         spawn: spawn(
             agent,
             stored.as_ref().map(|pool| pool.meta().uid.as_deref()),
@@ -127,7 +134,7 @@ pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context
     };
     let children = uid.map_or(0, |uid| living_children(&key.namespace, uid, context));
     let unwatched = pod.is_some() && !watched;
-    Ok(Observed { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended })
+    Ok(Observed { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended, expelled })
 }
 
 /// What an agent is about, that may be idle.
@@ -179,10 +186,7 @@ async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Res
     let namespace = agent.namespace().unwrap_or_default();
     let asked_by = agent.metadata.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL));
     let Some(asked_by) = asked_by else { return Ok(false) }; // named by a person, who may name whom they like
-    let over = |parent: &Agent| {
-        let pod = parent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
-        ended(parent) || pod.is_none_or(|pod| pod.uid != *asked_by)
-    };
+    let over = |parent: &Agent| ended(parent) || parent.caller_uid().is_none_or(|uid| uid != asked_by);
     let cached = context.stores.agent(&Key { namespace: namespace.clone(), name: parent.to_owned() });
     if let Some(parent) = cached.as_ref().and_then(|object| object.0.as_ref().ok()) {
         return Ok(over(parent));

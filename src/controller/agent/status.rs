@@ -45,6 +45,8 @@ pub struct Told<'a> {
     pub children: u32,
     /// The agent that asked for it ended.
     pub parent_ended: bool,
+    /// It runs outside the cluster, and its pool takes no such agents any more.
+    pub expelled: bool,
     /// Our owner epoch.
     pub epoch: i64,
     /// Now.
@@ -56,9 +58,10 @@ pub struct Told<'a> {
 pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     let stored = own(agent.status.as_ref());
     // A goodbye that is written now is followed by its pod's end: told in one write.
-    let leaves = told.parent_ended || told.spent || told.view.is_some_and(|view| view.goodbye.is_some());
+    let leaves = told.parent_ended || told.spent || told.expelled || told.view.is_some_and(|view| view.goodbye.is_some());
     let state = if leaves && matches!(told.state, State::Running(_)) { &State::Stopping } else { told.state };
-    let (phase, ready, reason, message) = describe(state, &stored)?;
+    let outside = agent.spec.external.is_some();
+    let (phase, ready, reason, message) = outside.then(|| describe_external(state)).flatten().or_else(|| describe(state, &stored))?;
     let generation = agent.metadata.generation.unwrap_or(0);
     let conditions = Builder { stored: &stored.conditions, generation, now: told.now };
     let mut next = AgentStatus { observed_generation: Some(generation), phase: Some(phase), ..stored.clone() };
@@ -81,6 +84,8 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
         let was_spent = find(&stored.conditions, types::GOODBYE_REQUESTED).is_some_and(|said| said.reason == reasons::LIFETIME_SPENT);
         let reason = if told.parent_ended {
             reasons::PARENT_ENDED
+        } else if told.expelled {
+            reasons::EXTERNAL_NOT_ALLOWED
         } else if was_spent || (told.spent && stored.goodbye.is_none()) {
             reasons::LIFETIME_SPENT
         } else {
@@ -94,7 +99,7 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
         find(&stored.conditions, types::GIVEN_UP).cloned()
     };
     next.conditions.extend(given_up);
-    next.conditions.push(sandbox(told, &next, &conditions));
+    next.conditions.push(if outside { no_walls(&conditions) } else { sandbox(told, &next, &conditions) });
     next.conditions.push(paused(told, next.paused_at_limit, &conditions));
     next.conditions.extend(checkpointed(told, &conditions).filter(|_| !phase.ended()));
     next.conditions.extend(asks(told, &conditions).filter(|_| !phase.ended()));
@@ -149,7 +154,7 @@ fn both_at_work(before: Option<AgentPhase>, after: Option<AgentPhase>) -> bool {
 /// Whether a pod is on its way to register, with nothing in it: where it is meanwhile is told with what comes of it, if that
 /// comes soon. A thousand agents that start would else be three thousand writes.
 fn still_starting(status: &AgentStatus) -> bool {
-    let on_its_way = [reasons::POD_PENDING, reasons::POD_NOT_READY, reasons::NOT_REGISTERED];
+    let on_its_way = [reasons::POD_PENDING, reasons::POD_NOT_READY, reasons::PROCESS_NOT_READY, reasons::NOT_REGISTERED];
     find(&status.conditions, types::READY).is_some_and(|ready| on_its_way.contains(&ready.reason.as_str()))
 }
 
@@ -185,6 +190,10 @@ fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
         told.holding.map(|holding| CurrentItem { name: holding.name.clone(), uid: holding.held.uid.clone(), epoch: holding.held.epoch });
     if told.parent_ended && next.goodbye.is_none() {
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the agent that asked for it ended".into()) });
+    }
+    if told.expelled && next.goodbye.is_none() {
+        let words = "its pool takes no agents from outside the cluster any more (spec.external)";
+        next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some(words.into()) });
     }
     if told.spent && next.goodbye.is_none() {
         next.goodbye = Some(Goodbye { time: Time(told.now), reason: Some("the tokens of its life are spent".into()) });
@@ -241,7 +250,7 @@ fn heartbeating(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) ->
                 "it is silent, and so are many of its node's or gateway's agents: something of ours is down, and nobody is given up for it yet",
             ),
             // Only with supervision.mode Observe: else the agent is given up.
-            Some(Finding::HeartbeatLost(_)) => say("False", reasons::HEARTBEAT_LOST, "its pod is silent"),
+            Some(Finding::HeartbeatLost(_)) => say("False", reasons::HEARTBEAT_LOST, "it is silent"),
             Some(Finding::ProgramSilent(_)) => say("False", reasons::PROGRAM_SILENT, "its program is silent"),
             Some(
                 Finding::Well
@@ -251,7 +260,7 @@ fn heartbeating(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) ->
                 | Finding::ItemPastTime(_)
                 | Finding::CancelIgnored(_),
             )
-            | None => say("True", reasons::HEARTBEATING, "its pod reports"),
+            | None => say("True", reasons::HEARTBEATING, "it reports"),
         },
         State::Ended(_) => stored.and_then(|_| say("False", reasons::POD_GONE, "the agent ended")),
         // Its next pod has not called yet.
@@ -268,6 +277,12 @@ fn heartbeating(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) ->
         | State::Condemned(_)
         | State::Missing(_) => stored.filter(|_| !phase.ended()),
     }
+}
+
+/// What isolates a program outside the cluster. Whatever its process says, nothing of it can be seen from here.
+fn no_walls(conditions: &Builder<'_>) -> Condition {
+    let words = "it runs outside the cluster: nothing isolates its program, and nothing limits what that reaches or uses but its tokens";
+    conditions.with_status(types::SANDBOX_ENFORCED, "False", reasons::WALLS_NOT_ENFORCED, words)
 }
 
 /// What isolates it, as its pod found it.
@@ -421,8 +436,8 @@ const OWN: [&str; 9] = [
     types::TOKENS_REQUESTED,
     types::BUDGET_AVAILABLE,
 ];
-/// Of a pod that has not called.
-const NOT_REGISTERED: &str = "its pod has not registered with the gateway yet";
+/// Of one that has not called.
+const NOT_REGISTERED: &str = "it has not registered with the gateway yet";
 /// Interventions that are kept.
 const INTERVENTIONS: usize = 5;
 /// What one overruled, of which so many are kept.
@@ -487,6 +502,33 @@ fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, St
         }
     };
     Some((phase, ready, reason.to_owned(), message))
+}
+
+/// The same of an agent outside the cluster, where it differs: it has no pod of which anything could be said.
+fn describe_external(state: &State) -> Option<(AgentPhase, bool, String, String)> {
+    let said = |phase, reason: &str, words: &str| Some((phase, false, reason.to_owned(), words.to_owned()));
+    match state {
+        State::Running(Doing::Registering) => {
+            said(AgentPhase::Running, reasons::NOT_REGISTERED, "its process has its Agent and has not registered with the gateway yet")
+        }
+        State::Running(Doing::Starting) => {
+            said(AgentPhase::Running, reasons::PROCESS_NOT_READY, "its process is registered and its program is not ready to work")
+        }
+        State::Stopping => said(AgentPhase::Goodbye, reasons::PROCESS_LEAVING, "its process is told to leave"),
+        State::Running(Doing::WallsDown(_) | Doing::PreflightFailed(_) | Doing::Idle | Doing::Active | Doing::Paused)
+        | State::Keep
+        | State::Creating
+        | State::Replacing
+        | State::Hindered(_)
+        | State::PoolMissing
+        | State::Pending(_)
+        | State::Unreachable
+        | State::Hibernating
+        | State::Hibernated
+        | State::Condemned(_)
+        | State::Missing(_)
+        | State::Ended(_) => None,
+    }
 }
 
 fn running(doing: &Doing) -> (AgentPhase, bool, &'static str, String) {

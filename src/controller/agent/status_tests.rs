@@ -20,6 +20,7 @@ fn agent() -> Agent {
             resume_pause: None,
             hibernated: None,
             resources: None,
+            external: None,
         },
     );
     agent.metadata.generation = Some(3);
@@ -43,6 +44,7 @@ fn told(state: &State) -> Told<'_> {
         spent: false,
         children: 0,
         parent_ended: false,
+        expelled: false,
         epoch: 7,
         now,
     }
@@ -340,4 +342,46 @@ fn what_was_overruled_is_recorded() {
     let status = written(&agent(), &Told { decision: Some(&decision), ..told(&State::Running(Doing::Idle)) });
     let record = status.interventions.and_then(|all| all.into_iter().next()).expect("a record");
     assert_eq!(record.overruled, Some(vec!["ItemStalled: Requeue".to_owned()]));
+}
+
+fn external() -> Agent {
+    let mut agent = agent();
+    agent.spec.external = Some(crate::api::agent::ExternalProcess { user: "alice".into() });
+    agent
+}
+
+#[test]
+fn an_agent_outside_the_cluster_says_that_nothing_isolates_it_and_nothing_of_a_pod() {
+    let states = [
+        (State::Running(Doing::Registering), AgentPhase::Running, reasons::NOT_REGISTERED),
+        (State::Running(Doing::Starting), AgentPhase::Running, reasons::PROCESS_NOT_READY),
+        (State::Running(Doing::Idle), AgentPhase::Idle, reasons::REGISTERED),
+        (State::Running(Doing::Active), AgentPhase::Active, reasons::REGISTERED),
+        (State::Running(Doing::Paused), AgentPhase::Paused, reasons::REGISTERED),
+        (State::Stopping, AgentPhase::Goodbye, reasons::PROCESS_LEAVING),
+        (State::Condemned(Some((GiveUp::HeartbeatLost, "it was not heard of".into()))), AgentPhase::Stale, reasons::HEARTBEAT_LOST),
+        (State::Ended(End::Goodbye), AgentPhase::Stopped, reasons::SAID_GOODBYE),
+    ];
+    for (state, phase, reason) in states {
+        let status = written(&external(), &told(&state));
+        let ready = find(&status.conditions, types::READY).expect("Ready");
+        assert_eq!((status.phase, ready.reason.as_str()), (Some(phase), reason), "{state:?}");
+        let walls = find(&status.conditions, types::SANDBOX_ENFORCED).expect("SandboxEnforced");
+        assert_eq!((walls.status.as_str(), walls.reason.as_str()), ("False", reasons::WALLS_NOT_ENFORCED), "{state:?}");
+        for condition in status.conditions.iter().filter(|condition| condition.type_ != types::PAUSED) {
+            assert!(!condition.message.contains("pod"), "{state:?}: {condition:?}");
+        }
+    }
+}
+
+#[test]
+fn who_is_outside_the_cluster_leaves_when_its_pool_takes_none_any_more() {
+    let mut agent = external();
+    let state = State::Running(Doing::Idle);
+    agent.status = Some(written(&agent, &told(&state)));
+    let (status, change) = next(&agent, &Told { expelled: true, ..told(&state) }).expect("news");
+    assert_eq!((status.phase, change), (Some(AgentPhase::Goodbye), Change::State));
+    assert!(status.goodbye.as_ref().and_then(|goodbye| goodbye.reason.as_deref()).is_some_and(|words| words.contains("spec.external")));
+    let said = find(&status.conditions, types::GOODBYE_REQUESTED).expect("GoodbyeRequested");
+    assert_eq!(said.reason, reasons::EXTERNAL_NOT_ALLOWED);
 }

@@ -91,11 +91,11 @@ fn raised_by(view: &View) -> Vec<Raised> {
             Some(now(Signal::ItemPastTime, format!("it has worked on its item for {} s of served time", held.as_secs())))
         }
         Finding::HeartbeatLost(silent) => {
-            Some(now(Signal::HeartbeatLost, format!("its pod was not heard of for {} s of served time", silent.as_secs())))
+            Some(now(Signal::HeartbeatLost, format!("it was not heard of for {} s of served time", silent.as_secs())))
         }
         Finding::ProgramSilent(silent) => Some(now(
             Signal::ProgramSilent,
-            format!("its pod reports, and its program has done nothing, or has been stopped, for {} s of served time", silent.as_secs()),
+            format!("it reports, and its program has done nothing, or has been stopped, for {} s of served time", silent.as_secs()),
         )),
     };
     let occurred = view.occurrences.iter().map(|(signal, ago)| Raised {
@@ -159,7 +159,7 @@ fn of_lease(view: Option<&View>) -> Option<(GiveUp, String)> {
     match view?.finding {
         Finding::LeaseExpired(silent) => Some((
             GiveUp::LeaseExpired,
-            format!("it holds an item, and its pod was not heard of for {} s of served time", silent.as_secs()),
+            format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs()),
         )),
         Finding::CancelIgnored(told) => {
             Some((GiveUp::CancelIgnored, format!("it was told to give its item back {} s of served time ago", told.as_secs())))

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
+use crate::api::agent::ExternalProcess;
 use crate::api::owner::owner;
 use crate::api::shared::LocalRef;
 use crate::api::{Agent, AgentPool, AgentSpec, names};
@@ -28,6 +29,18 @@ pub fn child(pool: &AgentPool, parent: &Agent, parent_uid: &str, key: &str, disp
     agent
 }
 
+/// The Agent of a process outside the cluster that `user` registers under `key`: outside the pool's min and max, and the same for
+/// the same user and key.
+pub fn external(pool: &AgentPool, user: &str, key: &str, display_name: Option<&str>) -> Agent {
+    let uid = pool.metadata.uid.as_deref().unwrap_or_default();
+    let mut agent = member(pool, names::external_name(&pool.name_any(), uid, user, key));
+    agent.spec.external = Some(ExternalProcess { user: user.to_owned() });
+    if let Some(name) = display_name {
+        agent.spec.display_name = Some(name.to_owned());
+    }
+    agent
+}
+
 fn member(pool: &AgentPool, name: String) -> Agent {
     let uid = pool.metadata.uid.clone().unwrap_or_default();
     let spec = AgentSpec {
@@ -40,6 +53,7 @@ fn member(pool: &AgentPool, name: String) -> Agent {
         resume_pause: None,
         hibernated: None,
         resources: None,
+        external: None,
     };
     Agent {
         metadata: ObjectMeta {
@@ -69,6 +83,9 @@ mod tests {
         assert_eq!(made, agent(&pool, 3));
         assert_eq!(made.spec.sequence, Some(3));
         assert!(names::is_agent_of(&made.name_any(), 3, "p", "u"));
+        let outside = external(&pool, "alice", "k", None);
+        assert_eq!(outside.spec.external.as_ref().map(|process| process.user.as_str()), Some("alice"));
+        assert_eq!((outside.spec.sequence, outside.name_any() == external(&pool, "bob", "k", None).name_any()), (None, false));
         pool.metadata.uid = Some("other".into());
         assert_ne!(agent(&pool, 3).name_any(), made.name_any(), "a pool made again under its name has other agents");
     }

@@ -28,7 +28,7 @@ use crate::policy::pool::{AgentFacts, Facts, Leaving, Plan, Standing, plan};
 use crate::policy::publish::When;
 use observe::{Blocked, Member, Observed};
 
-pub use build::child;
+pub use build::{child, external};
 pub use descent::Descent;
 pub use observe::{crashed_ago, missing_references, unsupported};
 
@@ -216,7 +216,7 @@ async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> 
 
 /// From here an Agent gets no work any more. No: it just got some, and is left alone.
 fn retired(member: &Member, key: &Key, context: &Context) -> bool {
-    member.pod.as_ref().is_none_or(|pod| context.desk.with(&key.namespace, |room| room.retire(pod)))
+    member.caller.as_ref().is_none_or(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)))
 }
 
 /// Puts the planned Agents to sleep, after a renewal of our lease that began after the decision: their pods go.

@@ -60,8 +60,8 @@ pub struct Member {
     pub uid: String,
     /// The version that was read.
     pub version: String,
-    /// The uid of its pod.
-    pub pod: Option<String>,
+    /// The uid under which it calls.
+    pub caller: Option<String>,
 }
 
 /// What keeps Agents from running.
@@ -161,7 +161,7 @@ fn member(agent: &AgentObject) -> Member {
     Member {
         uid: agent.uid().unwrap_or_default(),
         version: agent.resource_version().unwrap_or_default(),
-        pod: agent.0.as_ref().ok().and_then(pod_uid).map(str::to_owned),
+        caller: agent.0.as_ref().ok().and_then(Agent::caller_uid).map(str::to_owned),
     }
 }
 
@@ -192,6 +192,7 @@ fn work_for(pool: &AgentPool, namespace: &str, mine: &[(&AgentObject, Option<i64
     if taking.queues.is_empty() {
         return None;
     }
+    // What agents outside the cluster hold calls for none inside.
     let pods: HashSet<&str> = mine.iter().filter_map(|(agent, _)| pod_uid(agent.0.as_ref().ok()?)).collect();
     context.desk.work_for(namespace, &taking, &pods)
 }
@@ -251,7 +252,7 @@ fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp,
 fn at_work(standing: Standing, agent: &Agent, context: &Context) -> Standing {
     let namespace = agent.namespace().unwrap_or_default();
     match standing {
-        Standing::Idle | Standing::Starting if pod_uid(agent).is_some_and(|uid| context.desk.holding(&namespace, uid).is_some()) => {
+        Standing::Idle | Standing::Starting if agent.caller_uid().is_some_and(|uid| context.desk.holding(&namespace, uid).is_some()) => {
             Standing::Busy
         }
         standing => standing,

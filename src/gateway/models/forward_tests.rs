@@ -67,7 +67,7 @@ impl Scene {
 
     /// The same of this model.
     async fn begin_of(&self, model: &str, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<Headed> {
-        let pod = PodIdentity { namespace: "team".into(), name: "a".into(), uid: "pod".into() };
+        let pod = PodIdentity { namespace: "team".into(), name: "a".into(), uid: "pod".into(), external: None };
         let body = json!({"model": model, "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
         let (bytes, place) = self.gateway.models.bodies.read("team", Body::from(body.to_string())).await.expect("a body");
         let path = "/v1/chat/completions";
@@ -128,10 +128,11 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
     let times = Times { idle: Duration::from_secs(3), drain: Duration::from_secs(8), ..Times::default() };
     let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
+    let authorizer = crate::cluster::access::Authorizer::new(client.clone());
     let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
     let bodies = Bodies::new(crate::gateway::routes::BODIES);
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
-    Arc::new(Gateway { reviewer, governor, park, limits, bodies, metrics, models, lease_history })
+    Arc::new(Gateway { reviewer, authorizer, governor, park, limits, bodies, metrics, models, lease_history })
 }
 
 fn failed(why: Why) -> Option<Outcome> {

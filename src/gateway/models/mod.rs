@@ -156,7 +156,7 @@ struct Seat {
 
 impl Seat {
     fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
-        let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.uid, now());
+        let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.counted_as(), now());
         begun.map_err(|(whose, full)| too_many(whose, full))?;
         Ok(Self { gateway: gateway.clone(), pod: pod.clone() })
     }
@@ -164,7 +164,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.uid);
+        self.gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.counted_as());
     }
 }
 

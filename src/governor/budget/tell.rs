@@ -81,12 +81,12 @@ async fn act(context: &Context, object: &Object, event: &Event) {
     }
 }
 
-/// The agents whose calls pass a place: their pods' uids, and their names.
+/// The agents whose calls pass a place: the uids under which they call, and their names.
 fn below(context: &Context, place: &Key) -> Vec<(String, Name)> {
     let lives = |agent: &Agent| {
-        let status = agent.status.as_ref()?;
-        let over = status.phase.is_some_and(crate::api::agent::AgentPhase::ended);
-        status.pod_ref.as_ref().filter(|_| !over).map(|pod| pod.uid.clone())
+        let phase = agent.status.as_ref().and_then(|status| status.phase);
+        let over = phase.is_some_and(crate::api::agent::AgentPhase::ended);
+        agent.caller_uid().filter(|_| !over).map(str::to_owned)
     };
     let passes = |agent: &Agent, namespace: &str| {
         let pool = context.stores.pool(namespace, &agent.spec.pool_ref.name);

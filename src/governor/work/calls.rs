@@ -359,9 +359,8 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
 fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) -> bool {
     let mode = pool.spec.supervision.as_ref().map(|supervision| supervision.mode).unwrap_or_default();
     let agent = context.stores.agent(&caller.key);
-    let status = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).and_then(|agent| agent.status.as_ref());
-    let held = status
-        .is_some_and(|status| status.pod_ref.as_ref().is_some_and(|pod| pod.uid == caller.uid) && held_by_supervisor(status).is_some());
+    let agent = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).filter(|agent| agent.caller_uid() == Some(&caller.uid));
+    let held = agent.and_then(|agent| agent.status.as_ref()).is_some_and(|status| held_by_supervisor(status).is_some());
     held || (mode == Mode::Enforce && context.live.undecided(&caller.uid, Signal::TokenBudgetExceeded))
 }
 

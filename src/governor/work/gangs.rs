@@ -78,7 +78,7 @@ fn living(agent: &AgentObject) -> Option<Option<String>> {
     let status = agent.status.as_ref();
     let ended =
         status.and_then(|status| status.phase).is_some_and(AgentPhase::ended) || status.is_some_and(crate::controller::agent::condemned);
-    Some(status.filter(|_| !ended).and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone()))
+    Some(agent.caller_uid().filter(|_| !ended).map(str::to_owned))
 }
 
 /// Tells the supervisor of an agent. Whether that is done: not as long as we have not heard of its pod.

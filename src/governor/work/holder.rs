@@ -11,7 +11,7 @@ use crate::policy::work::settle::HolderIs;
 /// How an agent that holds an item is: gone when its Agent ended, which it does when no process of its pod is left.
 pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderIs {
     let status = agent.status.clone().unwrap_or_default();
-    let other = status.pod_ref.as_ref().is_some_and(|known| known.uid != pod);
+    let other = agent.caller_uid().is_some_and(|known| known != pod);
     let ended = status.phase.is_some_and(AgentPhase::ended);
     // One that hibernates does so when nothing of its pod is left.
     let asleep = status.phase == Some(AgentPhase::Hibernated);
@@ -63,5 +63,19 @@ mod tests {
         assert!(matches!(ended("Reaped"), HolderIs::Gone(Verb::LeaseExpired, ..)));
         assert!(matches!(end(json!({"phase": "Hibernated"})), HolderIs::Gone(Verb::Release, ..)), "nothing of its pod is left");
         assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderIs::Gone(Verb::LeaseExpired, ..)));
+    }
+
+    #[test]
+    fn who_works_outside_the_cluster_holds_its_item_until_its_agent_ended() {
+        let agent = |status: Value| -> Agent {
+            let spec = json!({"poolRef": {"name": "p"}, "external": {"user": "alice"}});
+            serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a", "uid": "u"}, "spec": spec, "status": status})).expect("an Agent")
+        };
+        assert_eq!(end_of(&agent(json!({"phase": "Active"})), "u"), HolderIs::There);
+        assert_eq!(end_of(&agent(json!({"phase": "Stale"})), "u"), HolderIs::There, "its end is not stored");
+        assert!(matches!(end_of(&agent(json!({"phase": "ForceStopped"})), "u"), HolderIs::Gone(Verb::LeaseExpired, ..)));
+        let said = json!({"phase": "Stopped", "goodbye": {"time": "2026-01-01T00:00:00Z"}});
+        assert!(matches!(end_of(&agent(said), "u"), HolderIs::Gone(Verb::Release, ..)));
+        assert!(matches!(end_of(&agent(json!({"phase": "Idle"})), "before"), HolderIs::Gone(Verb::LeaseExpired, ..)), "another of its name");
     }
 }

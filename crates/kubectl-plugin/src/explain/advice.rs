@@ -163,12 +163,25 @@ const TABLE: &[(&str, Advice)] = &[
         ),
     ),
     (reasons::POD_CREATING, Nothing("the pod is about to be made")),
-    (reasons::REGISTERED, Nothing("the agent runs, and its pod reports")),
+    (reasons::REGISTERED, Nothing("the agent runs and reports")),
     (
         reasons::NOT_REGISTERED,
         Do(
-            "its pod has not reached the gateway: read its sidecar's words (`kubectl spillway logs {agent} --link -n {namespace}`), and whether gateways run (`kubectl get pods -A -l app.kubernetes.io/component=gateway`)",
+            "it has not reached the gateway: read its sidecar's words (`kubectl spillway logs {agent} --link -n {namespace}`), and whether gateways run (`kubectl get pods -A -l app.kubernetes.io/component=gateway`)",
         ),
+    ),
+    (
+        reasons::WALLS_NOT_ENFORCED,
+        Nothing("it runs outside the cluster, where nothing isolates its program; spec.external of pool {pool} allows that"),
+    ),
+    (reasons::PROCESS_NOT_READY, Do("if it takes long, read what `spillway-agent run` says where it runs")),
+    (
+        reasons::PROCESS_LEAVING,
+        Nothing("its process is told to leave: it is gone when it says so, or soon after spec.supervision.goodbyeTimeoutSeconds"),
+    ),
+    (
+        reasons::EXTERNAL_NOT_ALLOWED,
+        Do("pool {pool} takes no agents from outside the cluster any more: set spec.external again, and start `spillway-agent run` anew"),
     ),
     (
         reasons::START_TIMED_OUT,
@@ -182,7 +195,7 @@ const TABLE: &[(&str, Advice)] = &[
             "the API server refuses the NetworkPolicy, or the ConfigMap spillway-ca, that its pods need: mend what the message names (a policy, a quota, a role)",
         ),
     ),
-    (reasons::HEARTBEATING, Nothing("its pod reports")),
+    (reasons::HEARTBEATING, Nothing("it reports")),
     (
         reasons::SILENT_WITH_MANY,
         Do(

@@ -330,6 +330,7 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
     list.text("Pool", Some(format!("{}{type_}", agent.spec.pool_ref.name)));
     list.time("Made", agent.metadata.creation_timestamp.as_ref(), maker(agent));
     list.time("Asked to go", agent.metadata.deletion_timestamp.as_ref(), "deleted");
+    list.text("External", agent.spec.external.as_ref().map(|external| format!("outside the cluster, registered by {}", external.user)));
     list.text("Pod", status.pod_ref.as_ref().map(|pod| pod_words(&pod.name, &facts.pod)));
     list.text("Volume", status.claim_ref.as_ref().map(|claim| &claim.name));
     list.text("Node", status.node.as_ref());
@@ -354,6 +355,9 @@ fn agent_facts(facts: &Facts, agent: &Agent) -> Vec<Fact> {
 }
 
 fn maker(agent: &Agent) -> String {
+    if agent.spec.external.is_some() {
+        return "for a process that registered".to_owned();
+    }
     match (&agent.spec.parent_ref, agent.spec.sequence) {
         (Some(parent), _) => format!("by agent {}", parent.name),
         (None, Some(number)) => format!("by its pool, number {number}"),
@@ -413,6 +417,11 @@ fn pool_facts(pool: &AgentPool, agents: &[Agent]) -> Vec<Fact> {
     let parts = [("active", status.active), ("idle", status.idle)];
     let parts: Vec<String> = parts.iter().filter_map(|(name, count)| count.map(|count| format!("{count} {name}"))).collect();
     list.text("Agents", status.agents.map(|agents| format!("{agents} ({})", parts.join(", "))));
+    let outside = |agent: &&Agent| agent.spec.external.is_some() && !find::ended(agent);
+    let external = spec.external.as_ref().map(|external| {
+        format!("{} of at most {} outside the cluster", agents.iter().filter(outside).count(), external.max_agents)
+    });
+    list.text("External", external);
     list.text("Hibernated", status.hibernated.filter(|hibernated| *hibernated > 0));
     list.text("Phases", Some(phases(agents)));
     let work = [("ready", status.work_ready), ("leased", status.work_leased)];

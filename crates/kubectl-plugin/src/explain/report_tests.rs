@@ -40,6 +40,23 @@ fn hints(report: &Report) -> Vec<(&str, bool)> {
 }
 
 #[test]
+fn an_agent_outside_the_cluster_says_whose_it_is_and_that_nothing_isolates_it() {
+    let mut outside = agent(
+        &json!({"external": {"user": "alice"}}),
+        json!({"phase": "Idle", "conditions": [condition("Ready", "True", "Registered", "m"), condition("SandboxEnforced", "False", "WallsNotEnforced", "nothing isolates its program")]}),
+    );
+    outside.spec.sequence = None;
+    let mut pool = pool(json!({}));
+    pool.spec.external = Some(crate::api::agent_pool::ExternalAgents { max_agents: 3 });
+    let shown = text(&facts(Some(outside.clone()), Some(pool.clone())));
+    for words in ["External", "registered by alice", "WallsNotEnforced", "spec.external"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let shown = text(&Facts { agents: vec![outside], ..facts(None, Some(pool)) });
+    assert!(shown.contains("1 of at most 3 outside the cluster"), "{shown}");
+}
+
+#[test]
 fn a_waiting_agent_is_explained_whole() {
     let waiting = agent(
         &json!({}),

@@ -19,7 +19,7 @@ use crate::find;
 use crate::table::{age, or_nothing};
 
 /// Columns that give way where the screen is narrow.
-const YIELDING: [(&str, usize); 4] = [("ACTION", 8), ("ITEM", 8), ("POOL", 6), ("DISPLAY", 10)];
+const YIELDING: [(&str, usize); 5] = [("ACTION", 8), ("ITEM", 8), ("EXTERNAL", 8), ("POOL", 6), ("DISPLAY", 10)];
 /// Pools that are told to be hindered, at most.
 const HINDERED: usize = 3;
 
@@ -113,6 +113,8 @@ pub struct Row {
     pub activity: Option<Timestamp>,
     /// When it was made.
     pub created: Option<Timestamp>,
+    /// The user that registered it, where it runs outside the cluster.
+    pub external: Option<String>,
 }
 
 /// Pools, added up.
@@ -170,12 +172,13 @@ impl Subject for Agents {
 
     fn sheet(snapshot: &Snapshot, sort: Sort, now: Timestamp) -> Sheet {
         let everywhere = snapshot.namespace.is_none();
+        let external = snapshot.agents.iter().any(|row| row.external.is_some());
         let pool = snapshot.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
         Sheet {
             place: format!("{}{pool}", place(snapshot.namespace.as_deref())),
             summary: vec![phases(snapshot), pools(snapshot)],
-            header: header(everywhere),
-            rows: sort.sorted(&snapshot.agents).into_iter().map(|row| (cells(row, everywhere, now), style(row.phase))).collect(),
+            header: header(everywhere, external),
+            rows: sort.sorted(&snapshot.agents).into_iter().map(|row| (cells(row, everywhere, external, now), style(row.phase))).collect(),
             yielding: &YIELDING,
         }
     }
@@ -196,6 +199,7 @@ fn row(agent: &Agent) -> Row {
         heartbeat: status.last_heartbeat_time.map(|time| time.0),
         activity: status.last_activity_time.map(|time| time.0),
         created: agent.creation_timestamp().map(|time| time.0),
+        external: agent.spec.external.as_ref().map(|external| external.user.clone()),
     }
 }
 
@@ -246,14 +250,14 @@ fn pools(snapshot: &Snapshot) -> String {
     text
 }
 
-fn header(everywhere: bool) -> Vec<Cow<'static, str>> {
+fn header(everywhere: bool, external: bool) -> Vec<Cow<'static, str>> {
     let namespace = everywhere.then_some("NAMESPACE");
     let others = ["DISPLAY", "POOL", "TYPE", "PHASE", "ACTION", "ITEM", "TOKENS", "BEAT", "AGE", "NAME"];
-    namespace.into_iter().chain(others).map(Cow::Borrowed).collect()
+    namespace.into_iter().chain(others).chain(external.then_some("EXTERNAL")).map(Cow::Borrowed).collect()
 }
 
-fn cells(row: &Row, everywhere: bool, now: Timestamp) -> Vec<String> {
-    let Row { namespace, name, display_name, pool, type_, phase, action, item, tokens, heartbeat, activity: _, created } = row;
+fn cells(row: &Row, everywhere: bool, with_external: bool, now: Timestamp) -> Vec<String> {
+    let Row { namespace, name, display_name, pool, type_, phase, action, item, tokens, heartbeat, activity: _, created, external } = row;
     let namespace = everywhere.then(|| namespace.clone());
     let others = [
         display_name.clone(),
@@ -267,7 +271,8 @@ fn cells(row: &Row, everywhere: bool, now: Timestamp) -> Vec<String> {
         age(*created, now),
         name.clone(),
     ];
-    namespace.into_iter().chain(others).collect()
+    let external = with_external.then(|| or_nothing(external.as_ref()));
+    namespace.into_iter().chain(others).chain(external).collect()
 }
 
 fn style(phase: Option<AgentPhase>) -> Style {
@@ -310,6 +315,13 @@ mod tests {
         for (sort, expected) in orders {
             assert_eq!(named(&sort.sorted(&rows)), expected, "{sort:?}");
         }
+        let outside = Row { external: Some("alice".into()), ..Row::default() };
+        let shown = |agents: Vec<Row>| Agents::sheet(&Snapshot { agents, ..Snapshot::default() }, Sort::Name, Timestamp::UNIX_EPOCH);
+        let sheet = shown(vec![outside, Row::default()]);
+        assert_eq!(sheet.header.last().map(AsRef::as_ref), Some("EXTERNAL"), "agents outside the cluster say whose they are");
+        let users: Vec<_> = sheet.rows.iter().filter_map(|(cells, _)| cells.last().map(String::as_str)).collect();
+        assert_eq!((users, sheet.rows[0].0.len()), (vec!["alice", "-"], sheet.header.len()));
+        assert_eq!(shown(vec![Row::default()]).header.last().map(AsRef::as_ref), Some("NAME"), "where there are none nothing is said");
         let mut sort = Sort::Name;
         (0..orders.len()).for_each(|_| sort = sort.next());
         assert_eq!(sort, Sort::Name);

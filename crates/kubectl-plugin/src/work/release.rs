@@ -157,6 +157,9 @@ pub async fn look(cluster: &Cluster, item: WorkItem) -> Facts {
     facts.agent = format!("{name}: {}", find::state(&agent));
     let status = agent.status.clone().unwrap_or_default();
     facts.node = status.node;
+    if agent.spec.external.is_some() {
+        facts.pod = "none: the agent runs outside the cluster".to_owned();
+    }
     if let Some(recorded) = status.pod_ref {
         match cluster.api::<Pod>().get_opt(&recorded.name).await {
             Ok(pod) => {

@@ -40,7 +40,7 @@ impl Supervisor {
             return;
         }
         let own = self.beside();
-        for action in self.watchdog.look(now, &processes::table(), self.program, &own) {
+        for action in self.watchdog.look(now, &self.init.table(), self.program, &own) {
             match action {
                 watchdog::Action::Hung { pid, started, name, ended } => {
                     self.hung = self.hung.saturating_add(1);
@@ -64,7 +64,7 @@ impl Supervisor {
                     // First nobody may fork any more, until a look finds nobody new.
                     for _ in 0..STOPS {
                         all.iter().for_each(|(pid, started)| processes::signal(*pid, *started, Signal::STOP));
-                        let found = self.watchdog.with_these(&processes::list(), &all, self.program, &own);
+                        let found = self.watchdog.with_these(&self.init.list(), &all, self.program, &own);
                         let before = all.len();
                         all.extend(found);
                         if all.len() == before {

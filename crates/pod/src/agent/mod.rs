@@ -1,4 +1,4 @@
-//! The supervisor: PID 1 of the agent's container. It holds no secret.
+//! The supervisor: PID 1 of the agent's container; outside the cluster a process below who started it. It holds no secret.
 //!
 //! One loop on one thread: it starts the program when the sidecar says so, reaps every orphan, measures, and ends everything
 //! when told. What it decides is in [`life`], [`preflight`], [`item`], [`watchdog`] and [`health`]. It never waits for anybody: the sidecar, a hook or a slow reader
@@ -79,24 +79,39 @@ pub struct Options {
     pub home: Home,
     /// The sidecar's socket.
     pub socket: PathBuf,
+    /// Outside the cluster: who started us. What we start has all of our environment then.
+    pub parent: Option<i32>,
 }
 
 /// Runs the supervisor; gives the exit code.
 pub fn run(options: Options) -> io::Result<u8> {
-    // Everything that can be seen is killed at the end: outside a container of its own that would be everything there is.
-    let Some(init) = Init::new(options.max_processes) else {
-        agent_says!("not started: the supervisor must be PID 1 of its container");
-        return Ok(EXIT_CLOSED);
+    let init = match options.parent {
+        Some(parent) => Init::below(parent)?,
+        // Everything that can be seen is killed at the end: outside a container of its own that would be everything there is.
+        None => match Init::new(options.max_processes) {
+            Some(init) => init,
+            None => {
+                agent_says!("not started: the supervisor must be PID 1 of its container");
+                return Ok(EXIT_CLOSED);
+            }
+        },
     };
     options.home.make()?;
     let own = std::env::current_exe()?;
     let bin = own.parent().unwrap_or(Path::new(crate::BIN_DIR)).to_owned();
     // The program has our uid: it must not read our memory, nor trace us.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let mut environment = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
-    if options.socket != Path::new(SOCKET) {
-        environment.insert(SOCKET_VARIABLE.to_owned(), options.socket.clone().into());
-    }
+    let environment = match options.parent {
+        // Whoever ran us built it: it is the person's own, with what is ours in it.
+        Some(_) => std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect(),
+        None => {
+            let mut built = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
+            if options.socket != Path::new(SOCKET) {
+                built.insert(SOCKET_VARIABLE.to_owned(), options.socket.clone().into());
+            }
+            built
+        }
+    };
     let timed_path = environment::with_timed_shells(environment.get("PATH"), &bin, shell::is_program);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async move { Supervisor::new(init, options, environment, timed_path).run().await })?;

@@ -1,6 +1,6 @@
 //! Everything the kernel is asked about processes: starting, reaping, looking, killing. Decides nothing.
 //!
-//! Only PID 1 of a container may come here: it kills everything it can see.
+//! Who kills everything that it can see is PID 1 of a container. Outside of one only what is below us is ours.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,18 +11,20 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getrlimit, kill_process, kill_process_group, pidfd_open,
-    pidfd_send_signal, prlimit, setrlimit, wait,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, prlimit, set_parent_process_death_signal, setrlimit, wait,
 };
 
 use super::watchdog::Process;
 use crate::files::reading;
 use crate::process::kind::{self, OwnBinary};
-use crate::process::tree::{TICK, stat};
+use crate::process::tree::{TICK, Tree, stat};
 
-/// Proof that we are PID 1, without which nothing can be killed.
+/// Proof that we are PID 1, or get all orphans of what we start: without either nothing can be killed.
 #[derive(Clone, Copy, Debug)]
 pub struct Init {
+    /// Outside a container: what is below us. In one everything is ours.
+    tree: Option<Tree>,
     /// Processes and threads that may be in the container at once; unset: the kernel would count those of other pods with them.
     max_processes: Option<u64>,
 }
@@ -66,7 +68,18 @@ impl Init {
     /// by uid and user namespace, and outside of one all agents of the node have the same uid.
     pub fn new(max_processes: u64) -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_initial(&map));
-        (getpid() == Pid::INIT).then_some(Self { max_processes: own.then_some(max_processes) })
+        (getpid() == Pid::INIT).then_some(Self { tree: None, max_processes: own.then_some(max_processes) })
+    }
+
+    /// We, outside a container, for as long as the process `parent` lives, which started us. The kernel counts processes by uid: a limit
+    /// would count those of everything else that the user runs.
+    pub fn below(parent: i32) -> io::Result<Self> {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // It may have died before that.
+        if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(parent) {
+            return Err(io::Error::other("whoever started the supervisor is gone"));
+        }
+        Ok(Self { tree: Some(Tree::new()?), max_processes: None })
     }
 
     /// Starts the program, with `input` to read. With a terminal it gets ours instead, and stays in our group so that the
@@ -134,9 +147,26 @@ impl Init {
     }
 
     /// Sends `signal` to everything in our PID namespace but ourselves. Group 1 with a minus is what the kernel takes for
-    /// everything: PID 1's own group cannot be named that way.
+    /// everything: PID 1's own group cannot be named that way. Outside a container: to everything below us.
     pub fn signal_all(self, signal: Signal) {
+        if let Some(tree) = self.tree {
+            return tree.signal_all(signal);
+        }
         let _ = kill_process_group(Pid::INIT, signal); // nothing is left, which is as good
+    }
+
+    /// All processes that live and are ours, which of them run our own binary, and what the others are.
+    pub fn table(self) -> Vec<Process> {
+        described(self.list())
+    }
+
+    /// All processes that live and are ours, and nothing more of them: that is faster than what forks on while it is killed. Also outside
+    /// a container the parent of what lost its own is 1.
+    pub fn list(self) -> Vec<Process> {
+        let Some(tree) = self.tree else { return list() };
+        let own = getpid().as_raw_nonzero().get();
+        let inside = |process: Process| if process.parent == own { Process { parent: 1, ..process } } else { process };
+        tree.living().into_iter().filter_map(process).map(inside).collect()
     }
 
     /// Kills the process group of a hook.
@@ -161,18 +191,17 @@ pub fn stopped(pid: i32) -> Option<bool> {
     Some(state == 'T')
 }
 
-/// All processes that live, which of them run our own binary, and what the others are.
-pub fn table() -> Vec<Process> {
+fn described(processes: Vec<Process>) -> Vec<Process> {
     let own = OwnBinary::find();
     let described = |process: Process| match own.is_run_by(process.pid) {
         true => Process { ours: true, ..process },
         false => Process { kind: kind::read(process.pid), ..process },
     };
-    list().into_iter().map(described).collect()
+    processes.into_iter().map(described).collect()
 }
 
-/// All processes that live, and nothing more of them: that is faster than what forks on while it is killed.
-pub fn list() -> Vec<Process> {
+/// All processes that can be seen.
+fn list() -> Vec<Process> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     folder.filter_map(|one| process(one.ok()?.file_name().to_str()?.parse().ok()?)).collect()
 }
@@ -248,6 +277,7 @@ mod tests {
     #[test]
     fn only_pid_1_can_kill_everything() {
         assert!(Init::new(1).is_none(), "the tests' own process is not PID 1 of a container");
+        assert!(Init::below(i32::MAX).is_err(), "nor was it started by somebody of this number");
     }
 
     #[test]
@@ -276,7 +306,7 @@ mod tests {
     fn the_table_holds_ourselves_as_of_now() {
         let own = i32::try_from(std::process::id()).expect("a pid");
         let now = crate::clock::BootTime::now().millis();
-        let found = table().into_iter().find(|process| process.pid == own).expect("we are there");
+        let found = described(list()).into_iter().find(|process| process.pid == own).expect("we are there");
         assert!(found.ours && found.started <= now && now - found.started < 600_000, "{found:?} at {now}");
     }
 

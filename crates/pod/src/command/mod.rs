@@ -47,7 +47,7 @@ pub const EXIT_CODES: &str = "Exit codes: 0 done, or written down to be done (sa
 item; 4 the sidecar cannot be reached; of exec the command's own, 124 its time was over, 125 a breaker is open, 126 or 127 it \
 cannot be started. New notices are printed on standard error before anything else.";
 
-/// Where the sidecar and the data folder are; fixed in a pod.
+/// Where the sidecar and the data folder are; fixed in a pod, and in the environment outside the cluster.
 #[derive(Clone, Debug, Args)]
 pub struct Place {
     /// The sidecar's socket
@@ -382,7 +382,7 @@ fn status(registered: bool, wanted: &Wanted) -> String {
     let directive = match wanted.directive {
         Directive::Run => "run: work",
         Directive::Pause => "pause: take nothing new",
-        Directive::Drain => "drain: finish and leave, the pod is about to be ended",
+        Directive::Drain => "drain: finish and leave, the agent is about to be ended",
         Directive::Stop => "stop: end now",
     };
     let registered = if registered { "yes" } else { "not yet" };

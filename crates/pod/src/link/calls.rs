@@ -46,11 +46,11 @@ const MOST_ASKED: Duration = Duration::from_secs(60);
 /// The most characters of an idempotency key.
 const MAX_KEY: usize = 128;
 
-/// `register`.
-pub fn register() -> Call {
+/// `register`; without a sandbox for who runs `outside` the cluster.
+pub fn register(outside: bool) -> Call {
     // The walls are the pod's own, and the program is not let start before they stand. Around single commands there are none.
     let missing = ["Landlock", "AgentStrict"].map(str::to_owned).to_vec();
-    let sandbox = Some(Sandbox { tier: "Pod".to_owned(), missing });
+    let sandbox = (!outside).then(|| Sandbox { tier: "Pod".to_owned(), missing });
     let register = Register { version: VERSION.to_owned(), sandbox };
     Call::post("/agent/v1/register", json(&register), CALL)
 }

@@ -4,7 +4,6 @@
 //! that the other side had already closed; every call of the API may be repeated. An answer is authentic or none: whatever
 //! does not prove the gateway's name by our CA is nobody.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use spillway_wire::external::{EXTERNAL, Place};
 use spillway_wire::{Code, GATEWAY_TLS_NAME, Refusal};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -122,9 +122,12 @@ type Sender = SendRequest<Full<Bytes>>;
 /// The gateway, as seen from the pod.
 #[derive(Debug)]
 pub struct Gateway {
-    address: SocketAddr,
+    /// `IP:PORT`; outside the cluster a name may stand for the address.
+    address: String,
     ca: PathBuf,
     token: PathBuf,
+    /// Which agent outside the cluster calls, on each call; none: the token alone says who.
+    place: Mutex<Option<HeaderValue>>,
     /// The certificates as they were read, and what was made of them.
     trust: Mutex<Option<(Vec<u8>, Arc<ClientConfig>)>>,
     kept: Mutex<Vec<(Sender, Instant)>>,
@@ -132,8 +135,19 @@ pub struct Gateway {
 
 impl Gateway {
     /// The gateway at `address`, trusted by the certificates in `ca`, called with the token in `token`. Nothing is read yet.
-    pub fn new(address: SocketAddr, ca: PathBuf, token: PathBuf) -> Self {
-        Self { address, ca, token, trust: Mutex::new(None), kept: Mutex::new(Vec::new()) }
+    pub fn new(address: String, ca: PathBuf, token: PathBuf) -> Self {
+        Self { address, ca, token, place: Mutex::new(None), trust: Mutex::new(None), kept: Mutex::new(Vec::new()) }
+    }
+
+    /// From now on each call says that it is this agent's.
+    pub fn speaks_for(&self, place: &Place) -> Result<(), Silence> {
+        let place = HeaderValue::try_from(place.to_string()).map_err(hyper::http::Error::from)?;
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        Ok(())
+    }
+
+    fn place(&self) -> Option<HeaderValue> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes a call. The token is read for each: it is exchanged while we run. A 401 under a token that has been exchanged
@@ -165,13 +179,13 @@ impl Gateway {
     async fn ask(&self, call: &Call, token: &str) -> Result<Answer, Silence> {
         if let Some(mut sender) = self.take() {
             // The other side may have closed it just now, which only shows when we send.
-            match sender.send_request(request(call, token)?).await {
+            match sender.send_request(request(call, token, self.place())?).await {
                 Ok(response) => return self.read(sender, response).await,
                 Err(_) => drop(sender),
             }
         }
         let mut sender = self.connect().await?;
-        let response = sender.send_request(request(call, token)?).await?;
+        let response = sender.send_request(request(call, token, self.place())?).await?;
         self.read(sender, response).await
     }
 
@@ -218,6 +232,9 @@ impl Gateway {
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static(GATEWAY_TLS_NAME));
         headers.insert(AUTHORIZATION, bearer);
+        if let Some(place) = self.place() {
+            headers.insert(EXTERNAL, place);
+        }
         let (mut sender, connection) = handshake(TokioIo::new(self.secure().await?)).await?;
         tokio::spawn(async move {
             let _ = connection.await; // what went wrong shows at the answer
@@ -229,7 +246,7 @@ impl Gateway {
         let config = self.trusted()?;
         let name = ServerName::try_from(GATEWAY_TLS_NAME).map_err(|error| Silence::Connect(std::io::Error::other(error)))?;
         let connecting = async {
-            let stream = TcpStream::connect(self.address).await?;
+            let stream = TcpStream::connect(&self.address).await?;
             stream.set_nodelay(true)?;
             TlsConnector::from(config).connect(name, stream).await
         };
@@ -270,7 +287,7 @@ fn bearer(token: &str) -> Result<HeaderValue, Silence> {
     Ok(bearer)
 }
 
-fn request(call: &Call, token: &str) -> Result<Request<Full<Bytes>>, Silence> {
+fn request(call: &Call, token: &str, place: Option<HeaderValue>) -> Result<Request<Full<Bytes>>, Silence> {
     let bearer = bearer(token)?;
     let mut request = Request::builder()
         .method(call.method.clone())
@@ -283,6 +300,9 @@ fn request(call: &Call, token: &str) -> Result<Request<Full<Bytes>>, Silence> {
     }
     if let Some(key) = &call.key {
         request = request.header(IDEMPOTENCY_KEY, key);
+    }
+    if let Some(place) = place {
+        request = request.header(EXTERNAL, place);
     }
     Ok(request.body(Full::new(Bytes::from(call.body.clone())))?)
 }

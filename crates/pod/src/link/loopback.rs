@@ -45,6 +45,11 @@ pub fn serve(first: u16, models: Models) {
     }
 }
 
+/// Serves models alone, at a port that is bound, until the runtime ends.
+pub fn serve_models(listener: TcpListener, models: Models) {
+    tokio::spawn(take(listener, PORTS[0], Some(models), Arc::new(Semaphore::new(models::AT_ONCE))));
+}
+
 async fn serve_one(address: SocketAddr, what: &'static str, models: Option<Models>) {
     let mut pause = Duration::from_millis(100);
     let listener = loop {

@@ -19,16 +19,17 @@ pub mod calls;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_wire::Refusal;
-use spillway_wire::agent::{Goodbye, Settings, Wanted};
+use spillway_wire::agent::{Directive, Goodbye, Settings, Wanted};
 use spillway_wire::command::{CommandPermit, CommandRejected, TryCommand};
 use spillway_wire::link::{Answer as Reply, Ask, Control, ModelCalls, Order};
 use spillway_wire::work::{Advance, Held};
+use spillway_wire::{Code, Refusal};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -46,6 +47,8 @@ use state::{Action, Link};
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
 /// After SIGTERM, for what was not told yet.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+/// For a goodbye with which everything ends: it is answered when it is stored.
+const FAREWELL_WITHIN: Duration = Duration::from_secs(10);
 /// After SIGTERM, for the supervisor's last lines, which are on their way.
 const LAST_LINES: Duration = Duration::from_millis(50);
 /// Between two notes of when somebody last answered.
@@ -58,8 +61,8 @@ const SAY_EACH: Duration = Duration::from_secs(60);
 /// Where everything is.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The gateway.
-    pub gateway: SocketAddr,
+    /// The gateway, as `HOST:PORT`.
+    pub gateway: String,
     /// The certificates to trust.
     pub ca: PathBuf,
     /// The pod's token.
@@ -74,6 +77,17 @@ pub struct Options {
     pub look_each: Duration,
     /// How long the breaker of commands stays open; none: as long as its guard says.
     pub commands_open: Option<Duration>,
+}
+
+/// What is different outside the cluster.
+#[derive(Debug)]
+pub struct Outside {
+    /// What is wanted of the agent, for who ends its processes: nobody else does.
+    pub wanted: watch::Sender<Directive>,
+    /// Where models are served.
+    pub models: TcpListener,
+    /// The first part of the path of calls of models.
+    pub secret: String,
 }
 
 /// What comes to the loop.
@@ -119,21 +133,46 @@ pub enum Worked {
 }
 
 /// Runs the sidecar until SIGTERM.
-pub fn run(options: Options) -> io::Result<()> {
+pub fn run(options: &Options) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        let (inputs, mut received) = mpsc::channel(64);
-        let listener = socket::bind(&options.socket)?;
-        tokio::spawn(socket::serve(listener, inputs.clone()));
-        let mut sidecar = Sidecar::new(&options, inputs);
-        loopback::serve(options.first_port, sidecar.models());
-        link_says!("started; the gateway is {}", options.gateway);
-        sidecar.run(&mut received, &mut terminate).await;
-        link_says!("asked to end");
-        sidecar.flush(&mut received).await;
-        Ok(())
+        let gateway = Gateway::new(options.gateway.clone(), options.ca.clone(), options.token.clone());
+        let end = async {
+            terminate.recv().await;
+            link_says!("asked to end");
+            None
+        };
+        serve(options, Arc::new(gateway), None, end).await
     })
+}
+
+/// Serves until `end`, and a moment longer, so that what is left to be told is told: a goodbye, if it ends with one.
+pub async fn serve(
+    options: &Options,
+    gateway: Arc<Gateway>,
+    outside: Option<Outside>,
+    end: impl Future<Output = Option<Goodbye>>,
+) -> io::Result<()> {
+    let (inputs, mut received) = mpsc::channel(64);
+    let listener = socket::bind(&options.socket)?;
+    tokio::spawn(socket::serve(listener, inputs.clone()));
+    let mut sidecar = Sidecar::new(options, gateway, inputs);
+    match outside {
+        None => loopback::serve(options.first_port, sidecar.models()),
+        Some(Outside { wanted, models, secret }) => {
+            loopback::serve_models(models, sidecar.models().behind(&secret));
+            sidecar.outside = Some(wanted);
+        }
+    }
+    link_says!("started; the gateway is {}", options.gateway);
+    let goodbye = sidecar.run(&mut received, end).await;
+    let within = if goodbye.is_some() { FAREWELL_WITHIN } else { FLUSH_WITHIN };
+    if let Some(goodbye) = goodbye {
+        sidecar.keep_goodbye(goodbye);
+    }
+    sidecar.flush(&mut received, within).await;
+    Ok(())
 }
 
 /// The loop's own.
@@ -166,12 +205,13 @@ struct Sidecar {
     trouble_said: Option<(String, BootTime)>,
     /// What the last look reached.
     reachable: Vec<String>,
+    /// It runs outside the cluster: who ends its processes is told here what is wanted.
+    outside: Option<watch::Sender<Directive>>,
 }
 
 impl Sidecar {
-    fn new(options: &Options, inputs: mpsc::Sender<Input>) -> Self {
-        let Options { gateway, ca, token, journal, socket: _, first_port: _, look_each, commands_open } = options.clone();
-        let gateway = Arc::new(Gateway::new(gateway, ca, token));
+    fn new(options: &Options, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>) -> Self {
+        let Options { gateway: _, ca: _, token: _, journal, socket: _, first_port: _, look_each, commands_open } = options.clone();
         let journal = Journal::new(journal);
         let now = BootTime::now();
         let remembered = journal.remembered();
@@ -207,6 +247,7 @@ impl Sidecar {
             troubled: false,
             trouble_said: None,
             reachable: Vec::new(),
+            outside: None,
         }
     }
 
@@ -215,29 +256,30 @@ impl Sidecar {
         Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
     }
 
-    async fn run(&mut self, received: &mut mpsc::Receiver<Input>, terminate: &mut tokio::signal::unix::Signal) {
+    async fn run<T>(&mut self, received: &mut mpsc::Receiver<Input>, end: impl Future<Output = T>) -> T {
+        let mut end = pin!(end);
         loop {
             let wake = self.act();
             tokio::select! {
                 Some(input) = received.recv() => self.take(input),
                 () = tokio::time::sleep(wake) => {}
-                _ = terminate.recv() => return,
+                ended = &mut end => return ended,
             }
         }
     }
 
     /// Goes on for a moment, so that what was said is told: a goodbye, how an item ended, and that the program ended.
-    async fn flush(&mut self, received: &mut mpsc::Receiver<Input>) {
+    async fn flush(&mut self, received: &mut mpsc::Receiver<Input>, within: Duration) {
         let began = BootTime::now();
         self.state.leave(began);
         loop {
             let wake = self.act();
             let passed = BootTime::now().since(began);
             let told = self.goodbye.borrow().is_none() && self.state.all_told(BootTime::now());
-            if passed >= FLUSH_WITHIN || (told && passed >= LAST_LINES) {
+            if passed >= within || (told && passed >= LAST_LINES) {
                 return;
             }
-            let left = if told { LAST_LINES.saturating_sub(passed) } else { FLUSH_WITHIN.saturating_sub(passed) };
+            let left = if told { LAST_LINES.saturating_sub(passed) } else { within.saturating_sub(passed) };
             tokio::select! {
                 Some(input) = received.recv() => self.take(input),
                 () = tokio::time::sleep(wake.min(left)) => {}
@@ -256,6 +298,9 @@ impl Sidecar {
         }
         let revision = self.state.revision();
         self.revision.send_if_modified(|known| std::mem::replace(known, revision.clone()) != revision);
+        if let Some(wanted) = &self.outside {
+            self.tell_outside(wanted);
+        }
         let held = self.state.desk().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
         if self.state.heard().since(self.heard_kept) >= HEARD_EACH {
@@ -283,7 +328,7 @@ impl Sidecar {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Register => self.call(calls::register(), Input::Registered),
+            Action::Register => self.call(calls::register(self.outside.is_some()), Input::Registered),
             Action::Report(report) => self.call(calls::report(&report), Input::Reported),
             Action::Probe(targets) => {
                 let inputs = self.inputs.clone();
@@ -335,6 +380,9 @@ impl Sidecar {
 
     fn tell(&mut self, order: Order) {
         match &order {
+            Order::Start(settings) if self.outside.is_some() => {
+                link_says!("registered as {}, outside the cluster, where nothing isolates the program: it may start", settings.agent);
+            }
             Order::Start(settings) => link_says!("registered as {} and walled in: the program may start", settings.agent),
             Order::Abandoned => link_says!("nobody has answered for too long: the program has to end"),
             Order::WallsDown(reachable) => link_says!("the walls do not stand ({}): the program has to end", reachable.join(", ")),
@@ -356,6 +404,7 @@ impl Sidecar {
             Input::Reported(result) => self.take_reported(result),
             Input::Waited(result) => {
                 self.hear(&result);
+                self.hear_right(&result);
                 if let Ok(Answer::Done(body)) = &result {
                     self.take_wanted(body);
                 }
@@ -406,6 +455,23 @@ impl Sidecar {
         }
     }
 
+    /// Tells who ends our processes what is wanted. Before anybody knew us nothing is, and an end that was said stays.
+    fn tell_outside(&self, wanted: &watch::Sender<Directive>) {
+        let directive = self.state.current().directive;
+        let over = |known: Directive| known == Directive::Stop;
+        wanted.send_if_modified(|known| !over(*known) && std::mem::replace(known, directive) != directive);
+    }
+
+    /// Of who runs outside the cluster: its user may not register agents any more, so it is none. About calls that every agent may
+    /// make; others are refused for other reasons.
+    fn hear_right(&mut self, result: &Result<Answer, Silence>) {
+        if let (Ok(Answer::Refused(refusal)), true) = (result, self.outside.is_some())
+            && refusal.code == Code::NotAllowed
+        {
+            self.state.refused(BootTime::now(), Code::NotAnAgent);
+        }
+    }
+
     /// Whatever came of a call: whether somebody is there, and whether they know us.
     fn hear(&mut self, result: &Result<Answer, Silence>) {
         let now = BootTime::now();
@@ -416,7 +482,13 @@ impl Sidecar {
                 None
             }
             Ok(Answer::Refused(refusal)) => {
-                self.state.answered(now);
+                // Outside the cluster nobody renews a token by itself: who shows one that is over is as silent, to the governor, as
+                // one that shows none, and gives up when that does.
+                if self.outside.is_some() && refusal.code.status() == 401 {
+                    self.state.unanswered();
+                } else {
+                    self.state.answered(now);
+                }
                 self.state.refused(now, refusal.code);
                 Some(refusal.to_string())
             }
@@ -444,10 +516,18 @@ impl Sidecar {
 
     fn take_registered(&mut self, result: Result<Answer, Silence>) {
         self.hear(&result);
+        self.hear_right(&result);
         let now = BootTime::now();
+        // In a pod others end what is no agent any more. Here nobody knows of it.
+        if let (Ok(Answer::Refused(refusal)), Some(wanted), false) = (&result, &self.outside, self.state.was_let_start())
+            && (lasting(refusal.code) || refusal.code == Code::NotAnAgent)
+        {
+            wanted.send_replace(Directive::Stop);
+        }
         if let Ok(Answer::Done(body)) = &result {
             match serde_json::from_slice::<Settings>(body) {
                 Ok(settings) => {
+                    let settings = if self.outside.is_some() { without_commands(settings) } else { settings };
                     self.commands.limit(now, settings.commands);
                     self.commands.spare(settings.untimed.clone());
                     self.commands.behave(now, settings.wanted.commands.as_deref());
@@ -462,6 +542,7 @@ impl Sidecar {
 
     fn take_reported(&mut self, result: Result<Answer, Silence>) {
         self.hear(&result);
+        self.hear_right(&result);
         let now = BootTime::now();
         match &result {
             Ok(Answer::Done(body)) => {
@@ -647,6 +728,13 @@ impl Sidecar {
             let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // who asked may have gone
         });
     }
+}
+
+/// What is told to an agent outside the cluster, whatever a governor says: who may change a pool must not run commands on
+/// somebody's machine.
+fn without_commands(settings: Settings) -> Settings {
+    let none = Vec::new;
+    Settings { drain_hook: none(), warn_hook: none(), checkpoint_hook: none(), preflight_command: none(), canaries: none(), ..settings }
 }
 
 /// No gateway took it, and it would be lost with this process.

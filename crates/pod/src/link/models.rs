@@ -27,7 +27,7 @@ use super::Input;
 use super::conversations::{Call, Conversations};
 use super::gateway::{Gateway, Silence};
 use crate::clock::BootTime;
-use crate::link_says;
+use crate::{link_says, random};
 
 /// Requests at once. The gateway takes fewer of one agent and says so, which is clearer than a queue that does not move.
 pub const AT_ONCE: usize = 32;
@@ -47,6 +47,8 @@ pub struct Models {
     item: watch::Receiver<Option<Held>>,
     inputs: mpsc::Sender<Input>,
     conversations: Conversations,
+    /// The first part of the path of each call, where others reach the port too; none: it is the pod's own.
+    secret: Option<Arc<str>>,
 }
 
 type Answer = Response<Either<Passing, Full<Bytes>>>;
@@ -54,7 +56,12 @@ type Answer = Response<Either<Passing, Full<Bytes>>>;
 impl Models {
     /// Carries to `gateway`, for the item in hand, and tells of what the program does.
     pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<Held>>, inputs: mpsc::Sender<Input>) -> Self {
-        Self { gateway, item, inputs, conversations: Conversations::default() }
+        Self { gateway, item, inputs, conversations: Conversations::default(), secret: None }
+    }
+
+    /// The same, for who knows this secret: other users of the machine, and pages in a browser, reach its loopback ports.
+    pub fn behind(self, secret: &str) -> Self {
+        Self { secret: Some(secret.into()), ..self }
     }
 
     /// Serves one connection: one request, so that a client that keeps connections keeps nobody out.
@@ -73,10 +80,13 @@ impl Models {
         if request.method() == Method::CONNECT {
             return said(StatusCode::METHOD_NOT_ALLOWED, "this is the port of models, and no proxy");
         }
+        let Some(path) = self.path(request.uri()) else {
+            return said(StatusCode::NOT_FOUND, "the base URLs of models are in the environment of the agent's program");
+        };
         // What has no body asks for nothing that is said to a model.
         let call = (request.method() == Method::POST).then(|| self.conversations.begin(BootTime::now()));
         self.tell(None);
-        let carried = match self.prepare(request) {
+        let carried = match self.prepare(request, &path) {
             Ok(request) => timeout(SILENCE, self.gateway.carry(request)).await.unwrap_or(Err(Silence::TimeOut)),
             Err(error) => return said(StatusCode::BAD_REQUEST, &error.to_string()),
         };
@@ -105,9 +115,16 @@ impl Models {
         }
     }
 
+    /// What follows the secret, with the query; none: it is not there.
+    fn path(&self, uri: &Uri) -> Option<String> {
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let Some(secret) = &self.secret else { return Some(path.to_owned()) };
+        let (shown, rest) = path.strip_prefix('/')?.split_once('/')?;
+        random::same(shown, secret).then(|| format!("/{rest}"))
+    }
+
     /// The request, as the gateway gets it.
-    fn prepare(&self, mut request: Request<Incoming>) -> hyper::http::Result<Request<Incoming>> {
-        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    fn prepare(&self, mut request: Request<Incoming>, path: &str) -> hyper::http::Result<Request<Incoming>> {
         *request.uri_mut() = Uri::try_from(format!("/models{path}"))?;
         strip(request.headers_mut());
         let item = self.item.borrow().as_ref().map(|Held { uid, epoch }| format!("{uid}/{epoch}"));

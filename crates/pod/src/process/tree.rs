@@ -20,7 +20,7 @@ const MAX_ANCESTORS: usize = 1000;
 const STOPS: usize = 64;
 
 /// We, who get the orphans of all that we start. All of our children are taken for the command's.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Tree(());
 
 /// How a process of ours ended.
@@ -98,6 +98,15 @@ impl Tree {
         }
         found.iter().for_each(|pid| self.signal(*pid, Signal::KILL));
         found
+    }
+
+    /// Signals everything. What is to die is kept from forking first.
+    pub fn signal_all(&self, signal: Signal) {
+        if signal == Signal::KILL {
+            self.kill();
+        } else {
+            self.living().into_iter().for_each(|pid| self.signal(pid, signal));
+        }
     }
 
     /// Everything below us that has not ended.

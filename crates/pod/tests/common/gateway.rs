@@ -35,6 +35,8 @@ pub struct Call {
     pub item: Option<String>,
     /// A key that the program showed.
     pub shown: Option<String>,
+    /// Which agent outside the cluster the call says it is of.
+    pub place: Option<String>,
     pub body: Value,
     pub status: u16,
 }
@@ -282,7 +284,7 @@ async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Eit
     let path = request.uri().to_string();
     let token = header("authorization").unwrap_or_default().trim_start_matches("Bearer ").to_owned();
     let key = header("idempotency-key");
-    let (item, shown) = (header("spillway-item"), header("x-api-key"));
+    let (item, shown, place) = (header("spillway-item"), header("x-api-key"), header("spillway-external"));
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     let began = Instant::now();
@@ -299,7 +301,7 @@ async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Eit
     };
     let mut shared = state.0.lock().expect("the state");
     let parts = if path.starts_with("/models/") { shared.parts.take() } else { None };
-    shared.calls.push(Call { path, token, key, item, shown, body, status });
+    shared.calls.push(Call { path, token, key, item, shown, place, body, status });
     state.1.notify_all();
     if let Some(parts) = parts {
         let answer = Response::builder().header("spillway-conversation", "00000000000000ab").body(Either::Left(Parts(parts)));
@@ -322,6 +324,10 @@ fn decide(shared: &mut Shared, path: &str, token: &str, body: &Value, began: Ins
             let mut settings = shared.settings.clone();
             settings["wanted"] = shared.wanted.clone();
             (200, settings)
+        }
+        "/agent/v1/external" => {
+            let models = json!([{"name": "claude", "dialect": "Anthropic"}]);
+            (200, json!({"agent": "laptops-1", "uid": "uid-1", "type": "worker", "models": models}))
         }
         "/agent/v1/report" => (200, shared.wanted.clone()),
         "/agent/v1/goodbye" | "/agent/v1/commands/end" => (200, json!({})),

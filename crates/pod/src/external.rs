@@ -1,0 +1,420 @@
+//! `spillway-agent run`: an agent outside the cluster. It asks the gateway for an Agent, is the sidecar of it, and has the supervisor
+//! run the program in a process below it.
+//!
+//! What always holds: nothing that the cluster says is run here but the program that was given, and no variable is set that is not
+//! listed here; the program ends when the agent has to, and everything that it started with it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use spillway_policy::backoff;
+use spillway_wire::agent::{Directive, Goodbye};
+use spillway_wire::external::{Enrol, Enrolled, ModelEntry, Place};
+use spillway_wire::meter::Dialect;
+use spillway_wire::{Code, Refusal};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::install::COMMAND;
+use crate::link::gateway::{Answer, Call, Gateway};
+use crate::link::state::BACKOFF;
+use crate::link::{self, Outside, calls::asked_to_wait};
+use crate::{DATA_DIR_VARIABLE, EXIT_CLOSED, SOCKET_VARIABLE, VERSION, link_says, random};
+
+/// For one try to get an Agent.
+const ENROL: Duration = Duration::from_secs(10);
+/// The port of a gateway whose URL names none.
+const PORT: u16 = 8443;
+/// The most characters of a name for people.
+const MAX_NAME: usize = 63;
+/// Between two looks at walls: there are none.
+const LOOK_EACH: Duration = Duration::from_secs(3600);
+/// Exit code of who was asked to end before anything was started: 128 and the number of SIGTERM.
+const TERMINATED: u8 = 143;
+/// What stands where a client insists on a key.
+const PLACEHOLDER: &str = "held-by-spillway";
+/// Never sent through a proxy.
+const LOOPBACK: &str = "localhost,127.0.0.1,::1";
+/// Base URLs of models: the variable, that of the key, what its clients expect below the entry, and the protocols that it is for.
+const MODELS: [(&str, &str, &str, &[Dialect]); 3] = [
+    ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "", &[Dialect::Anthropic]),
+    ("OPENAI_BASE_URL", "OPENAI_API_KEY", "/v1", &[Dialect::OpenAIChat, Dialect::OpenAIResponses]),
+    ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", "", &[Dialect::Gemini]),
+];
+/// Google's other name for a key: with both, its clients choose.
+const OTHER_KEY: (&str, &str) = ("GEMINI_API_KEY", "GOOGLE_API_KEY");
+
+/// An agent outside the cluster.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The gateway, as https://HOST:PORT
+    #[arg(long, value_name = "URL", env = "SPILLWAY_GATEWAY_URL", value_parser = address)]
+    gateway: String,
+    /// Certificates to trust: key ca.crt of the ConfigMap spillway-ca; read again when they change
+    #[arg(long, value_name = "FILE")]
+    ca: PathBuf,
+    /// A token for the audience spillway.dev/gateway, of a ServiceAccount or a person; read for each call, so it may be renewed
+    #[arg(long, value_name = "FILE")]
+    token: PathBuf,
+    /// The pool's namespace
+    #[arg(long, short, value_name = "NAME")]
+    namespace: String,
+    /// The pool: one with spec.external
+    #[arg(long, value_name = "NAME")]
+    pool: String,
+    /// A name for people [default: this machine's]
+    #[arg(long)]
+    name: Option<String>,
+    /// The loopback port for models [default: any that is free]
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    port: u16,
+    /// The program and its arguments: run for each item, or once, as the pool's agent.run says
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs until the program ended, or the agent did; gives the exit code.
+pub fn run(arguments: Arguments) -> io::Result<u8> {
+    let Arguments { gateway, ca, token, namespace, pool, name, port, command } = arguments;
+    let place = Place { namespace, pool, agent: None };
+    if Place::parse(&place.to_string()).as_ref() != Some(&place) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "namespace and pool are names of objects: letters, digits and dashes"));
+    }
+    let name = name.or_else(machine);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut asked = Asked::new()?;
+        // Before there is a child, so that nothing of it is missed.
+        let children = signal(SignalKind::child())?;
+        let key = random::key()?;
+        let caller = Gateway::new(gateway.clone(), ca.clone(), token.clone());
+        caller.speaks_for(&place).map_err(io::Error::other)?;
+        let enrolled = tokio::select! {
+            enrolled = enrol(&caller, &key, name) => enrolled,
+            () = asked.next() => return Ok(TERMINATED),
+        };
+        let enrolled = match enrolled {
+            Ok(enrolled) => enrolled,
+            Err(refusal) => {
+                link_says!("the agent is not registered: {refusal}");
+                return Ok(EXIT_CLOSED);
+            }
+        };
+        let place = Place { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
+        caller.speaks_for(&place).map_err(io::Error::other)?;
+        let folder = Folder::new()?;
+        let secret = random::key()?;
+        let models = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let at = models.local_addr()?.port();
+        let environment = environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
+        let (wanted, directives) = watch::channel(Directive::Run);
+        let mut program = Program { child: supervisor(&folder, environment, &command)?, asked: false, code: EXIT_CLOSED };
+        let options = link::Options {
+            gateway,
+            ca,
+            token,
+            journal: folder.path("journal"),
+            socket: folder.socket(),
+            first_port: 0,
+            look_each: LOOK_EACH,
+            commands_open: None,
+        };
+        let end = program.until_ended(asked, children, directives);
+        link::serve(&options, Arc::new(caller), Some(Outside { wanted, models, secret }), end).await?;
+        Ok(program.code)
+    })
+}
+
+/// `HOST:PORT` of the gateway's URL.
+fn address(url: &str) -> Result<String, String> {
+    let rest = match url.split_once("://") {
+        Some(("https", rest)) => rest,
+        Some((scheme, _)) => return Err(format!("{scheme}: gateways speak https alone")),
+        None => url,
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let sound = |byte: u8| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte);
+    if rest.is_empty() || !rest.bytes().all(sound) {
+        return Err("https://HOST:PORT, without a path, a user or a query".to_owned());
+    }
+    // An IPv6 address has colons of its own, and brackets when a port follows.
+    let ported = rest.rsplit_once(':').is_some_and(|(host, port)| {
+        port.parse::<u16>().is_ok() && !host.is_empty() && (!host.contains(':') || host.ends_with(']'))
+    });
+    Ok(if ported { rest.to_owned() } else { format!("{rest}:{PORT}") })
+}
+
+/// The name of this machine, as far as it can be shown.
+fn machine() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name: String = name.trim().chars().filter(|character| !character.is_control()).take(MAX_NAME).collect();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Asks for an Agent, until there is one or a refusal that stays.
+async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Result<Enrolled, Refusal> {
+    let internal = |error: serde_json::Error| Refusal::new(Code::Internal, format!("the gateway's answer is not understood: {error}"));
+    let body = serde_json::to_vec(&Enrol { version: VERSION.to_owned(), display_name }).map_err(internal)?;
+    let call = Call::post("/agent/v1/external", body, ENROL).key(key.to_owned());
+    let (mut failures, mut said) = (0_u32, String::new());
+    loop {
+        let result = gateway.call(&call).await;
+        let trouble = match &result {
+            Ok(Answer::Done(body)) => return serde_json::from_slice(body).map_err(internal),
+            Ok(Answer::Nothing) => "the gateway says nothing".to_owned(),
+            Ok(Answer::Refused(refusal)) if !refusal.code.passes() => return Err(refusal.clone()),
+            Ok(Answer::Refused(refusal)) => refusal.to_string(),
+            Err(silence) => silence.to_string(),
+        };
+        if trouble != said {
+            link_says!("{trouble}; trying again");
+            said = trouble;
+        }
+        failures = failures.saturating_add(1);
+        sleep(backoff::delay(failures, BACKOFF.0, BACKOFF.1, random::fraction()).max(asked_to_wait(&result))).await;
+    }
+}
+
+/// A folder of our own, which goes with us.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> io::Result<Self> {
+        let unique = random::key()?;
+        let folder = Self(std::env::temp_dir().join(format!("spillway-{}", unique.get(..16).unwrap_or_default())));
+        // It must be new: what is there already may be somebody else's.
+        DirBuilder::new().mode(0o700).create(&folder.0)?;
+        for name in ["journal", "data", "bin"] {
+            DirBuilder::new().mode(0o700).create(folder.path(name))?;
+        }
+        symlink(std::env::current_exe()?, folder.path("bin").join(COMMAND))?;
+        Ok(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path("link.sock")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // it lies where such things are cleared away
+    }
+}
+
+/// What the program has in its environment beside ours; no value: it is taken out. `own` looks a name up in ours.
+fn environment(
+    place: &Place,
+    enrolled: &Enrolled,
+    folder: &Folder,
+    models: &str,
+    own: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(String, Option<OsString>)> {
+    let Enrolled { agent, uid, type_, models: entries } = enrolled;
+    let mut set: Vec<(String, Option<OsString>)> = Vec::new();
+    let mut say = |name: &str, value: Option<OsString>| set.push((name.to_owned(), value));
+    for (name, value) in [
+        ("SPILLWAY_AGENT_ID", uid.as_str()),
+        ("SPILLWAY_AGENT_NAME", agent),
+        ("SPILLWAY_AGENT_TYPE", type_),
+        ("SPILLWAY_POOL", &place.pool),
+        ("SPILLWAY_CONTAINER_MODE", "false"),
+    ] {
+        say(name, Some(value.into()));
+    }
+    say(DATA_DIR_VARIABLE, Some(folder.path("data").into()));
+    say(SOCKET_VARIABLE, Some(folder.socket().into()));
+    say("PATH", Some(joined(folder.path("bin").as_os_str(), ":", own("PATH"))));
+    for name in ["NO_PROXY", "no_proxy"] {
+        say(name, Some(joined(LOOPBACK.as_ref(), ",", own(name))));
+    }
+    for (url, key, below, dialects) in MODELS {
+        let speaks = |entry: &&ModelEntry| dialects.contains(&entry.dialect);
+        if let Some(entry) = entries.iter().find(speaks) {
+            say(url, Some(format!("{models}/{}{below}", entry.name).into()));
+            say(key, Some(PLACEHOLDER.into()));
+            if key == OTHER_KEY.0 {
+                say(OTHER_KEY.1, None);
+            }
+        }
+    }
+    set
+}
+
+/// `first`, and `rest` after it if there is one.
+fn joined(first: &OsStr, between: &str, rest: Option<OsString>) -> OsString {
+    let mut all = first.to_owned();
+    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+        all.push(between);
+        all.push(rest);
+    }
+    all
+}
+
+/// Starts the supervisor, in a process group of its own: what a terminal sends comes to us, and ends it in order.
+fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, command: &[OsString]) -> io::Result<Child> {
+    let mut supervisor = Command::new(std::env::current_exe()?);
+    supervisor.args(["agent", "--parent", &std::process::id().to_string()]);
+    for (flag, path) in [("--data", folder.path("data")), ("--socket", folder.socket())] {
+        supervisor.arg(flag).arg(path);
+    }
+    supervisor.arg("--").args(command);
+    for (name, value) in environment {
+        match value {
+            Some(value) => supervisor.env(name, value),
+            None => supervisor.env_remove(name),
+        };
+    }
+    supervisor.stdin(Stdio::null()).process_group(0).spawn()
+}
+
+/// The supervisor, and the program below it.
+struct Program {
+    child: Child,
+    /// Somebody at this machine asked us to end.
+    asked: bool,
+    /// Its exit code, once it ended.
+    code: u8,
+}
+
+impl Program {
+    /// Until it ended: of itself, because somebody asks us to end, or because the agent has to leave. Gives the goodbye.
+    async fn until_ended(
+        &mut self,
+        mut asked: Asked,
+        mut children: Signals,
+        mut directives: watch::Receiver<Directive>,
+    ) -> Option<Goodbye> {
+        let mut told = false;
+        let mut listens = true;
+        loop {
+            match self.child.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    self.code = code(status);
+                    return Some(Goodbye { reason: farewell(self.code, self.asked) });
+                }
+                Err(error) => {
+                    link_says!("the supervisor cannot be waited for: {error}");
+                    return Some(Goodbye { reason: "its supervisor was lost".to_owned() });
+                }
+            }
+            tokio::select! {
+                _ = children.recv() => {}
+                () = asked.next() => {
+                    self.asked = true;
+                    self.end();
+                }
+                changed = directives.changed(), if listens => {
+                    listens = changed.is_ok();
+                    let leaves = matches!(*directives.borrow_and_update(), Directive::Drain | Directive::Stop);
+                    if leaves && !std::mem::replace(&mut told, true) {
+                        link_says!("the agent has to leave: the program is asked to end");
+                        self.end();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the supervisor to end the program, as a kubelet does.
+    fn end(&self) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM); // it may have ended
+        }
+    }
+}
+
+/// As a shell says it.
+fn code(status: ExitStatus) -> u8 {
+    let signal = || status.signal().map(|signal| 128 + signal);
+    status.code().or_else(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+/// The words of the goodbye.
+fn farewell(code: u8, asked: bool) -> String {
+    if asked { format!("it was ended where it runs; exit code {code}") } else { format!("its program ended with exit code {code}") }
+}
+
+/// That somebody at this machine asks us to end.
+struct Asked([Signals; 3]);
+
+impl Asked {
+    fn new() -> io::Result<Self> {
+        Ok(Self([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?]))
+    }
+
+    /// The next time.
+    async fn next(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_is_named_by_its_url() {
+        for (url, expected) in [
+            ("https://gateway.example.org:9443", "gateway.example.org:9443"),
+            ("https://gateway.example.org/", "gateway.example.org:8443"),
+            ("10.0.0.7:8443", "10.0.0.7:8443"),
+            ("https://[fd00::1]:8443", "[fd00::1]:8443"),
+            ("https://[fd00::1]", "[fd00::1]:8443"),
+        ] {
+            assert_eq!(address(url).as_deref(), Ok(expected), "{url}");
+        }
+        for url in ["http://gateway:8443", "https://", "https://user@gateway", "https://gateway/path", "https://gateway?x"] {
+            assert!(address(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_program_is_told_who_it_is_and_reaches_models_behind_a_secret() {
+        let folder = Folder(PathBuf::from("/nowhere"));
+        let place = Place { namespace: "team".into(), pool: "laptops".into(), agent: None };
+        let entry = |name: &str, dialect| ModelEntry { name: name.into(), dialect };
+        let models = vec![entry("gpt", Dialect::OpenAIResponses), entry("other", Dialect::OpenAIChat), entry("g", Dialect::Gemini)];
+        let enrolled = Enrolled { agent: "laptops-1".into(), uid: "u".into(), type_: "worker".into(), models };
+        let own = |name: &str| (name == "PATH").then(|| OsString::from("/usr/bin")).or_else(|| (name == "NO_PROXY").then(|| "x".into()));
+        let built = environment(&place, &enrolled, &folder, "http://127.0.0.1:1/secret", own);
+        let of = |name: &str| built.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone().map(|value| value.into_string().expect("text")));
+        let text = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!((of("SPILLWAY_AGENT_ID"), of("SPILLWAY_AGENT_TYPE")), (text("u"), text("worker")));
+        assert_eq!((of("PATH"), of("NO_PROXY")), (text("/nowhere/bin:/usr/bin"), text("localhost,127.0.0.1,::1,x")));
+        assert_eq!(of("OPENAI_BASE_URL"), text("http://127.0.0.1:1/secret/gpt/v1"), "the first of its protocol");
+        assert_eq!((of("OPENAI_API_KEY"), of("GEMINI_API_KEY"), of("GOOGLE_API_KEY")), (text(PLACEHOLDER), text(PLACEHOLDER), Some(None)));
+        assert_eq!((of("ANTHROPIC_BASE_URL"), of("ANTHROPIC_API_KEY")), (None, None), "what the pool has not stays as it is");
+        let names: Vec<&str> = built.iter().map(|(name, _)| name.as_str()).collect();
+        let listed = ["SPILLWAY_", "PATH", "NO_PROXY", "no_proxy", "OPENAI_", "GOOGLE_", "GEMINI_"];
+        assert!(names.iter().all(|name| listed.iter().any(|begin| name.starts_with(begin))), "and nothing else is set: {names:?}");
+    }
+
+    #[test]
+    fn a_goodbye_says_how_it_ended() {
+        assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(code(ExitStatus::from_raw(9)), 137);
+        assert!(farewell(3, false).contains("exit code 3") && farewell(143, true).contains("where it runs"));
+    }
+}

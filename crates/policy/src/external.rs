@@ -1,0 +1,116 @@
+//! What the process of an agent outside the cluster shows, told as a pod's. Nothing of it can be looked at: there is what it
+//! says, and what it may still do.
+//!
+//! What always holds: it counts as gone only when its calls are refused, or when it said itself that nothing is left of it after it
+//! was to leave, or had time to. It never has a pod made for it.
+
+use std::time::Duration;
+
+use crate::agent::{Observed, Pod, Stage};
+use crate::node_liveness::Reach;
+use crate::presence::Verdict;
+
+/// Beyond its grace, for its last words.
+pub const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its end is stored, by force or otherwise: whatever it still says is refused.
+    pub over: bool,
+    /// For how long it is to leave: it said goodbye, or its Agent is being deleted.
+    pub leaving: Option<Duration>,
+    /// How long it may take to leave.
+    pub grace: Duration,
+    /// It said that nothing of its program is left.
+    pub ended: bool,
+}
+
+/// As a pod's.
+pub fn shown(process: &Process) -> Pod {
+    let Process { over, leaving, grace, ended } = *process;
+    let left = leaving.is_some_and(|leaving| ended || leaving >= grace.saturating_add(LAST_WORDS));
+    if over || left {
+        return Pod::Absent(Verdict::Gone);
+    }
+    // Where it runs is nobody's business here: its silence is its own.
+    let stage = Stage::Running { ready: true };
+    Pod::Ours(Observed { stage, deleting: leaving.is_some(), node: Reach::Heard, overdue: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{Doing, End, Facts, GiveUp, Life, Sleep, Spawn, State, Step, plan};
+    use crate::preflight;
+    use proptest::prelude::*;
+
+    const GRACE: Duration = Duration::from_secs(15);
+
+    fn process(leaving: Option<u64>, ended: bool) -> Process {
+        Process { over: false, leaving: leaving.map(Duration::from_secs), grace: GRACE, ended }
+    }
+
+    fn facts(process: Process, give_up: Option<GiveUp>) -> Facts {
+        let life = Life {
+            registered: true,
+            started: true,
+            active: true,
+            paused: false,
+            walls_down: None,
+            preflight: preflight::Verdict::Passed,
+            start_overdue: false,
+            give_up: give_up.map(|why| (why, "m".to_owned())),
+        };
+        Facts {
+            deleting: false,
+            finalizer: true,
+            owned: true,
+            ended: false,
+            recorded: true,
+            pod: shown(&process),
+            spawn: Spawn::Possible,
+            goodbye: process.leaving.is_some(),
+            condemned: process.over,
+            sleep: Sleep::No,
+            life,
+        }
+    }
+
+    #[test]
+    fn it_works_leaves_and_is_gone_when_it_says_so_or_had_its_time() {
+        assert_eq!(plan(&facts(process(None, false), None)), (Step::None, State::Running(Doing::Active)));
+        assert_eq!(plan(&facts(process(Some(0), false), None)), (Step::None, State::Stopping));
+        assert_eq!(plan(&facts(process(Some(24), false), None)), (Step::None, State::Stopping));
+        let gone = (Step::None, State::Ended(End::Goodbye));
+        assert_eq!(plan(&facts(process(Some(25), false), None)), gone, "its grace and a little more");
+        assert_eq!(plan(&facts(process(Some(0), true), None)), gone, "it said so");
+        assert_eq!(plan(&facts(process(None, true), None)).1, State::Running(Doing::Active), "its goodbye is on its way");
+    }
+
+    #[test]
+    fn it_is_given_up_for_its_silence_alone_and_gone_when_that_is_stored() {
+        let silent = plan(&facts(process(None, false), Some(GiveUp::HeartbeatLost)));
+        assert_eq!(silent, (Step::None, State::Condemned(Some((GiveUp::HeartbeatLost, "m".into())))), "stored first");
+        let stored = Process { over: true, ..process(None, false) };
+        assert_eq!(plan(&facts(stored, None)), (Step::None, State::Ended(End::Forced)));
+    }
+
+    #[test]
+    fn a_deleted_agent_keeps_its_finalizer_until_its_process_had_its_time() {
+        let deleted = |process| plan(&Facts { deleting: true, goodbye: false, ..facts(process, None) }).0;
+        assert_eq!(deleted(process(Some(1), false)), Step::None);
+        assert_eq!(deleted(process(Some(1), true)), Step::RemoveFinalizer);
+        assert_eq!(deleted(process(Some(25), false)), Step::RemoveFinalizer);
+    }
+
+    proptest! {
+        /// Whatever is known of it: no pod is made, and none is touched that has its name.
+        #[test]
+        fn it_never_gets_a_pod(over: bool, leaving in proptest::option::of(0u64..100), ended: bool, deleting: bool, was: bool) {
+            let process = Process { over, ..process(leaving, ended) };
+            let (step, _) = plan(&Facts { deleting, ended: was, ..facts(process, None) });
+            prop_assert!(!matches!(step, Step::CreatePod | Step::DeleteForeignPod | Step::ForcePod), "{step:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Agents outside the cluster: the header by which each of their calls says which one it is, and the call that makes one.
+//!
+//! The header proves nothing. Gateway and governor judge it by the user of the call's token.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::body::{Checked, at_most};
+use crate::meter::Dialect;
+
+/// On each call of an agent outside the cluster: which one it is, as [`Place`] is written.
+pub const EXTERNAL: &str = "spillway-external";
+
+/// The most bytes of each part of a [`Place`].
+const MAX_PART: usize = 63;
+
+/// Which agent outside the cluster calls: `NAMESPACE/POOL/AGENT/UID`, or `NAMESPACE/POOL` before it has an Agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The namespace of its pool.
+    pub namespace: String,
+    /// The name of its pool.
+    pub pool: String,
+    /// Name and uid of its Agent; none: it is about to be made.
+    pub agent: Option<(String, String)>,
+}
+
+impl Place {
+    /// Reads it; none: it is not one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let sound = |part: &&str| {
+            !part.is_empty() && part.len() <= MAX_PART && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        let parts: Vec<&str> = text.split('/').collect();
+        if !parts.iter().all(sound) {
+            return None;
+        }
+        let (namespace, pool, agent) = match parts.as_slice() {
+            [namespace, pool] => (namespace, pool, None),
+            [namespace, pool, agent, uid] => (namespace, pool, Some(((*agent).to_owned(), (*uid).to_owned()))),
+            [..] => return None,
+        };
+        Some(Self { namespace: (*namespace).to_owned(), pool: (*pool).to_owned(), agent })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.namespace, self.pool)?;
+        match &self.agent {
+            Some((agent, uid)) => write!(out, "/{agent}/{uid}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A process outside the cluster asks for an Agent. Repeatable under its `Idempotency-Key` header.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Enrol {
+    /// Version of the program that asks.
+    pub version: String,
+    /// A name for people.
+    #[serde(default)]
+    pub display_name: Option<String>,
+}
+
+impl Checked for Enrol {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        at_most("version", &self.version, 64)?;
+        let Some(name) = &self.display_name else { return Ok(()) };
+        if name.is_empty() || name.chars().any(char::is_control) {
+            return Err(("displayName", "must not be empty, nor hold control characters".into()));
+        }
+        at_most("displayName", name, 63)
+    }
+}
+
+/// The Agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Enrolled {
+    /// Its name.
+    pub agent: String,
+    /// Its uid.
+    pub uid: String,
+    /// The type of its pool.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// The model APIs that it may call.
+    #[serde(default)]
+    pub models: Vec<ModelEntry>,
+}
+
+/// A model API of a pool, as its agents name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ModelEntry {
+    /// Its name, the first part of the path of a call.
+    pub name: String,
+    /// The protocol that it speaks.
+    pub dialect: Dialect,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_is_written_and_nothing_else_is_one() {
+        let agent = Some(("p-0123".to_owned(), "3f0e-1".to_owned()));
+        for place in [None, agent].map(|agent| Place { namespace: "team-a".into(), pool: "p".into(), agent }) {
+            assert_eq!(Place::parse(&place.to_string()), Some(place));
+        }
+        let long = format!("n/{}", "p".repeat(64));
+        for text in ["", "n", "n/", "/p", "n/p/a", "n/p/a/", "n/p/a/u/x", "n/p p", "n/p\u{e9}", "n/..", long.as_str()] {
+            assert_eq!(Place::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_for_people_is_short_and_can_be_shown() {
+        let enrol = |name: &str| Enrol { version: "1".into(), display_name: Some(name.into()) }.check().map_err(|(field, _)| field);
+        assert_eq!((enrol("alices laptop"), enrol(&"x".repeat(63))), (Ok(()), Ok(())));
+        for name in ["", "a\u{1b}[31m", "a\nb", &"x".repeat(64)] {
+            assert_eq!(enrol(name), Err("displayName"), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! An agent outside the cluster, as the life of agents sees it: it has no pod, and its process is what it says. Pure.
+
+use std::time::Duration;
+
+use crate::api::agent_pool::AgentPoolSpec;
+use crate::api::Agent;
+use crate::governor::live::View;
+use crate::policy::agent::Pod;
+use crate::policy::external::{Process, shown};
+use crate::wire::agent::Program;
+
+/// How long it may take to leave when its pool is not there to say so.
+const GRACE_SECONDS: u32 = 15;
+
+/// What its process shows, told as a pod's.
+pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>, now: jiff::Timestamp) -> Pod {
+    let status = agent.status.as_ref();
+    let said = status.and_then(|status| status.goodbye.as_ref()).map(|goodbye| goodbye.time.0);
+    let deleted = agent.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let leaves = said.into_iter().chain(deleted).min();
+    let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
+    let grace = spec.map_or(GRACE_SECONDS, AgentPoolSpec::goodbye_timeout_seconds);
+    shown(&Process {
+        over: super::ended(agent) || status.is_some_and(super::condemned),
+        leaving: leaves.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default()),
+        grace: Duration::from_secs(grace.into()),
+        ended: report.is_some_and(|report| report.program == Program::Ended),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::agent::{Observed, Stage};
+    use crate::policy::node_liveness::Reach;
+    use crate::policy::presence::Verdict;
+    use crate::wire::agent::Report;
+    use serde_json::{Value, json};
+
+    fn agent(metadata: Value, status: Value) -> Agent {
+        let mut object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a", "uid": "u"},
+            "spec": {"poolRef": {"name": "p"}, "external": {"user": "alice"}}, "status": status});
+        object["metadata"].as_object_mut().expect("an object").extend(metadata.as_object().expect("an object").clone());
+        serde_json::from_value(object).expect("an Agent")
+    }
+    fn at(agent: &Agent, view: Option<&View>, time: &str) -> Pod {
+        process(agent, view, None, time.parse().expect("a time"))
+    }
+    fn there(deleting: bool) -> Pod {
+        Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting, node: Reach::Heard, overdue: false })
+    }
+
+    #[test]
+    fn it_is_there_until_it_left_or_its_end_is_stored() {
+        let gone = Pod::Absent(Verdict::Gone);
+        let now = "2026-01-01T00:00:10Z";
+        assert_eq!(at(&agent(json!({}), json!({})), None, now), there(false), "nothing is known yet");
+        let goodbye = json!({"phase": "Goodbye", "goodbye": {"time": "2026-01-01T00:00:00Z", "reason": "done"}});
+        let leaves = agent(json!({}), goodbye);
+        assert_eq!(at(&leaves, None, now), there(true));
+        assert_eq!(at(&leaves, None, "2026-01-01T00:00:25Z"), gone, "15 s, and 10 s for its last words");
+        let ended = View { report: Some((Report::of(Program::Ended), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
+        assert_eq!(at(&leaves, Some(&ended), now), gone);
+        let deleted = agent(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!({"phase": "Idle"}));
+        assert_eq!((at(&deleted, None, now), at(&deleted, Some(&ended), now)), (there(true), gone.clone()));
+        assert_eq!(at(&agent(json!({}), json!({"phase": "Stopped"})), None, now), gone);
+        let given_up = json!([{"type": "GivenUp", "status": "True", "reason": "HeartbeatLost", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        assert_eq!(at(&agent(json!({}), json!({"phase": "Stale", "conditions": given_up})), None, now), gone, "all its calls are refused");
+    }
+}

@@ -1,0 +1,233 @@
+//! Agents outside the cluster: an Agent for a process that registers, and how its programs behave.
+//!
+//! Who calls may register agents of the pool: the gateway asked Kubernetes, for this call or a moment ago. What always holds: as
+//! many live as the pool says, whoever asks how often; and nothing is made for a pool that takes none.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::ListParams;
+
+use super::calls::{ended, idempotent, not_made};
+use super::caller::Caller;
+use super::work::calls::turn;
+use crate::api::agent_pool::Dialect as ApiDialect;
+use crate::api::names::managers;
+use crate::api::{Agent, AgentPool};
+use crate::cluster::clock::BootTime;
+use crate::cluster::{Class, Error, calls};
+use crate::controller::{AgentObject, Context, Key, agent_pool, places};
+use crate::policy::children;
+use crate::wire::agent::{Sandbox, Settings};
+use crate::wire::external::{Enrol, Enrolled, ModelEntry};
+use crate::wire::meter::Dialect;
+use crate::wire::{Code, Refusal};
+
+/// What isolates the program of an agent outside the cluster: nothing that is known.
+const TIER: &str = "External";
+const MISSING: [&str; 4] = ["Pod", "NetworkPolicy", "Landlock", "AgentStrict"];
+
+/// The sandbox of an agent outside the cluster.
+pub fn sandbox() -> Sandbox {
+    Sandbox { tier: TIER.to_owned(), missing: MISSING.map(str::to_owned).to_vec() }
+}
+
+/// As a pod's, without what a pool has run in pods: what runs on somebody's machine is chosen there. There is no wall to look at.
+pub fn settings(settings: Settings) -> Settings {
+    Settings {
+        chat: false,
+        canaries: Vec::new(),
+        drain_hook: Vec::new(),
+        warn_hook: Vec::new(),
+        checkpoint_hook: Vec::new(),
+        preflight_command: Vec::new(),
+        ..settings
+    }
+}
+
+/// Makes an Agent for a process outside the cluster; the same for the same user and key.
+pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: &Context) -> Result<Enrolled, Refusal> {
+    let no_user = || Refusal::new(Code::NotAllowed, "only processes outside the cluster may make this call");
+    let external = caller.external.as_ref().ok_or_else(no_user)?;
+    let key = idempotent(key)?;
+    let namespace = &caller.key.namespace;
+    let stored = context.stores.pool(namespace, &external.pool);
+    let pool = stored.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|pool| pool.metadata.deletion_timestamp.is_none());
+    let Some(pool) = pool else {
+        return Err(Refusal::new(Code::NotAllowed, format!("AgentPool/{} does not exist in namespace {namespace}", external.pool)));
+    };
+    let most = allowed(pool)?;
+    if let Some(words) = places::not_a_project(namespace, &context.stores) {
+        return Err(Refusal::new(Code::LimitReached, words));
+    }
+    let wanted = agent_pool::external(pool, &external.user, key, request.display_name.as_deref());
+    let name = wanted.name_any();
+    // One at a time for one pool: two at once could both find the last place free.
+    let one = context.live.spawning(&pool.uid().unwrap_or_default());
+    let Ok(mut made) = one.try_lock_owned() else {
+        return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered").retry_after(1));
+    };
+    let _turn = turn(namespace, context).await?;
+    let unavailable = |error: Error| not_made(&error, caller);
+    let api = context.api::<Agent>(namespace);
+    let listed = context.api::<AgentObject>(namespace).list(&of_pool(pool)).await;
+    let listed = listed.map_err(Error::of("listing a pool's Agents")).map_err(unavailable)?.items;
+    let there: Vec<&Agent> = listed.iter().filter_map(|agent| agent.0.as_ref().ok()).filter(|agent| agent.spec.external.is_some()).collect();
+    if let Some(known) = there.iter().find(|agent| agent.name_any() == name) {
+        return again(known, &wanted, pool);
+    }
+    let living = u32::try_from(there.iter().filter(|agent| !ended(agent)).count()).unwrap_or(u32::MAX);
+    room(living, most, pool)?;
+    made.retain(|time| time.elapsed() < children::WITHIN);
+    let now = jiff::Timestamp::now();
+    let ages = there.iter().filter_map(|agent| Duration::try_from(now.duration_since(agent.creation_timestamp()?.0)).ok());
+    if let Some(wait) = children::wait(ages, most).max(children::wait(made.iter().map(|time| time.elapsed()), most)) {
+        return Err(too_fast(wait, most, pool));
+    }
+    context.leadership.check().map_err(unavailable)?;
+    // Also if the answer is lost: the Agent may be there.
+    made.push(BootTime::now());
+    let stored = match calls::create(&api, &wanted, managers::GOVERNOR).await {
+        Ok(stored) => stored,
+        Err(error) if error.class() == Class::AlreadyExists => {
+            return Err(Refusal::new(Code::KeyReused, "another object has the name of this agent: use another Idempotency-Key")
+                .field("Idempotency-Key"));
+        }
+        Err(error) => return Err(unavailable(error)),
+    };
+    // A field that the API server does not know it drops without a word: then this would be an agent with a pod.
+    if stored.spec.external.is_none() {
+        let uid = stored.uid().unwrap_or_default();
+        let _ = calls::delete(&api, &name, &uid, None).await; // its pool's controller does the rest
+        let message = "the API server drops spec.external of Agents: its CustomResourceDefinitions are older than this operator";
+        return Err(Refusal::new(Code::LimitReached, message));
+    }
+    tracing::info!(%namespace, pool = %external.pool, agent = %name, user = %external.user, "an agent outside the cluster is registered");
+    context.wake.agent(&Key { namespace: namespace.clone(), name });
+    Ok(enrolled(&stored, pool))
+}
+
+/// How many agents outside the cluster a pool takes.
+fn allowed(pool: &AgentPool) -> Result<u32, Refusal> {
+    let most = pool.spec.external.as_ref().and_then(|external| u32::try_from(external.max_agents).ok());
+    most.ok_or_else(|| {
+        let message = format!("AgentPool/{} takes no agents from outside the cluster (spec.external)", pool.name_any());
+        Refusal::new(Code::NotAllowed, message)
+    })
+}
+
+/// All Agents of a pool, however they are labelled.
+fn of_pool(pool: &AgentPool) -> ListParams {
+    ListParams::default().fields(&format!("spec.poolRef.name={}", pool.name_any()))
+}
+
+/// The Agent that was made under this name: for who asked for it before.
+fn again(known: &Agent, wanted: &Agent, pool: &AgentPool) -> Result<Enrolled, Refusal> {
+    let same = known.spec.external == wanted.spec.external && known.spec.display_name == wanted.spec.display_name;
+    if !same {
+        return Err(Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another agent").field("Idempotency-Key"));
+    }
+    if ended(known) {
+        return Err(Refusal::new(Code::AgentEnded, "this agent ended: register another one, under another Idempotency-Key"));
+    }
+    Ok(enrolled(known, pool))
+}
+
+/// Whether one more may live.
+fn room(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
+    if living < most {
+        return Ok(());
+    }
+    let message = format!(
+        "{living} agents outside the cluster live, and AgentPool/{} allows {most} (spec.external.maxAgents): end one (`kubectl spillway \
+         rm`), or wait until those that are silent are given up",
+        pool.name_any()
+    );
+    Err(Refusal::new(Code::LimitReached, message).limit(most.into(), living.into()))
+}
+
+/// Too many were registered within a minute, however few of them live.
+fn too_fast(wait: Duration, most: u32, pool: &AgentPool) -> Refusal {
+    let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
+    let message = format!(
+        "{rate} agents outside the cluster were registered within a minute, which is all that AgentPool/{} allows: twice \
+         spec.external.maxAgents ({most}), and at least 10; try again in {seconds} s",
+        pool.name_any()
+    );
+    Refusal::new(Code::TooManyCalls, message).retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))
+}
+
+fn enrolled(agent: &Agent, pool: &AgentPool) -> Enrolled {
+    let dialect = |dialect| match dialect {
+        ApiDialect::Anthropic => Dialect::Anthropic,
+        ApiDialect::OpenAIChat => Dialect::OpenAIChat,
+        ApiDialect::OpenAIResponses => Dialect::OpenAIResponses,
+        ApiDialect::Gemini => Dialect::Gemini,
+    };
+    let models = pool.spec.models.iter().flatten().map(|entry| ModelEntry { name: entry.name.clone(), dialect: dialect(entry.dialect) });
+    Enrolled {
+        agent: agent.name_any(),
+        uid: agent.uid().unwrap_or_default(),
+        type_: pool.spec.type_.clone(),
+        models: models.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pool(extra: serde_json::Value) -> AgentPool {
+        let mut spec = json!({"type": "worker", "agent": {"image": "x", "command": ["y"]}});
+        spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p", "namespace": "n", "uid": "pool"}, "spec": spec});
+        serde_json::from_value(object).expect("a pool")
+    }
+
+    #[test]
+    fn a_pool_that_says_nothing_takes_none_and_no_pool_takes_more_than_it_says() {
+        let refusal = allowed(&pool(json!({}))).expect_err("none");
+        assert!(refusal.code == Code::NotAllowed && refusal.message.contains("spec.external"), "{refusal}");
+        let pool = pool(json!({"external": {"maxAgents": 3}}));
+        assert_eq!(allowed(&pool), Ok(3));
+        assert_eq!(room(2, 3, &pool), Ok(()));
+        let refusal = room(3, 3, &pool).expect_err("full");
+        assert_eq!((refusal.code, refusal.limit, refusal.current), (Code::LimitReached, Some(3), Some(3)));
+        assert!(refusal.message.contains("spec.external.maxAgents"), "{refusal}");
+        let refusal = too_fast(Duration::from_secs(30), 3, &pool);
+        assert_eq!((refusal.code, refusal.retry_after_seconds), (Code::TooManyCalls, Some(31)));
+    }
+
+    #[test]
+    fn a_repetition_finds_its_own_agent_and_nobody_elses() {
+        let pool = pool(json!({"external": {"maxAgents": 3}, "models": [
+            {"name": "claude", "dialect": "Anthropic", "origin": "https://models.example.org"}]}));
+        let mut made = agent_pool::external(&pool, "alice", "k", Some("laptop"));
+        made.metadata.uid = Some("u".into());
+        let same = agent_pool::external(&pool, "alice", "k", Some("laptop"));
+        let found = again(&made, &same, &pool).expect("the same");
+        assert_eq!((found.agent, found.uid.as_str(), found.type_.as_str()), (made.name_any(), "u", "worker"));
+        assert_eq!(found.models, [ModelEntry { name: "claude".into(), dialect: Dialect::Anthropic }]);
+        let other = agent_pool::external(&pool, "alice", "k", Some("desktop"));
+        assert_eq!(again(&made, &other, &pool).expect_err("another").code, Code::KeyReused);
+        made.status = Some(serde_json::from_value(json!({"phase": "Stopped"})).expect("a status"));
+        assert_eq!(again(&made, &same, &pool).expect_err("over").code, Code::AgentEnded);
+    }
+
+    #[test]
+    fn nothing_that_a_pool_has_run_in_pods_is_run_elsewhere() {
+        let pods: Settings = serde_json::from_value(json!({
+            "agent": "a", "displayName": "A", "heartbeatPeriodSeconds": 20, "heartbeatTimeoutSeconds": 1800, "goodbyeTimeoutSeconds": 15,
+            "chat": true, "canaries": ["10.0.0.1:443"], "drainHook": ["x"], "warnHook": ["x"], "checkpointHook": ["x"],
+            "preflightCommand": ["x"], "wanted": {"revision": "1", "directive": "run"},
+        }))
+        .expect("settings");
+        let outside = settings(pods.clone());
+        assert_eq!(outside.wanted, pods.wanted);
+        for command in [&outside.drain_hook, &outside.warn_hook, &outside.checkpoint_hook, &outside.preflight_command, &outside.canaries] {
+            assert!(command.is_empty(), "{outside:?}");
+        }
+        assert!(!outside.chat);
+    }
+}

@@ -1,0 +1,114 @@
+//! Calls from outside the cluster: by the token of a user, for a pool that Kubernetes lets that user register agents of.
+
+use axum::body::Body;
+use http::Request;
+use serde_json::{Value, json};
+use spillway::serve::Bounds;
+use spillway::wire::external::EXTERNAL;
+use spillway::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER};
+use spillway::wire::{Code, Refusal};
+
+use crate::{Served, served};
+
+/// A gateway in a cluster where alice may register agents of the pool `laptops` in the namespace `team`.
+async fn opened() -> Served {
+    let served = served(Bounds::AGENTS).await;
+    served.world.rights.lock().expect("whole").allowed.insert("alice team/laptops".into());
+    // Until it knows who leads: a pod's call comes through.
+    let side = &served.side;
+    for _ in 0..1_000 {
+        if side.ask(call("/agent/v1/report", "pod-a", None)).await.status == 200 {
+            served.world.leader.table().agent_calls.clear();
+            return served;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the gateway finds no leader");
+}
+
+fn call(path: &str, token: &str, place: Option<&str>) -> Request<Body> {
+    let body = match path {
+        "/agent/v1/report" => json!({"program": "running", "silentMs": 0}),
+        _ => json!({"version": "1", "displayName": "laptop"}),
+    };
+    let request = Request::post(path).header("authorization", format!("Bearer {token}")).header("idempotency-key", "k-1");
+    let request = place.into_iter().fold(request, |request, place| request.header(EXTERNAL, place));
+    request.body(Body::from(body.to_string())).expect("a request")
+}
+
+impl Served {
+    async fn asks(&self, path: &str, token: &str, place: Option<&str>) -> Result<Value, Refusal> {
+        let got = self.side.ask(call(path, token, place)).await;
+        let body = got.body.expect("whole");
+        if got.status == 200 { Ok(serde_json::from_str(&body).expect("JSON")) } else { Err(serde_json::from_str(&body).expect("a refusal")) }
+    }
+
+    /// It is refused with this code and these words, and the governor hears nothing of it.
+    async fn refuses(&self, path: &str, token: &str, place: Option<&str>, code: Code, words: &[&str]) {
+        let before = self.world.leader.table().agent_calls.len();
+        let refusal = self.asks(path, token, place).await.expect_err("a refusal");
+        assert_eq!(refusal.code, code, "{token} {place:?}: {refusal}");
+        assert!(words.iter().all(|word| refusal.message.contains(word)), "{token} {place:?}: {refusal}: where is {words:?}?");
+        assert_eq!(self.world.leader.table().agent_calls.len(), before, "{token} {place:?}");
+    }
+}
+
+const ENROL: &str = "/agent/v1/external";
+const REPORT: &str = "/agent/v1/report";
+const WHO: &str = "team/laptops/laptops-1/uid-1";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
+    let served = opened().await;
+    let enrolled = served.asks(ENROL, "user-alice", Some("team/laptops")).await.expect("an agent");
+    assert_eq!((&enrolled["agent"], &enrolled["uid"]), (&json!("laptops-1"), &json!("uid-1")));
+    served.asks(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
+    let asked = served.world.leader.table().agent_calls.clone();
+    let said = |at: usize, name: &str| asked[at].1.get(name).map(|value| value.to_str().expect("text").to_owned());
+    let caller = |at: usize| [CALLER_USER, CALLER_POOL, CALLER_NAMESPACE].map(|name| said(at, name).unwrap_or_default());
+    assert_eq!((caller(0), caller(1)), (["alice", "laptops", "team"].map(str::to_owned), ["alice", "laptops", "team"].map(str::to_owned)));
+    assert_eq!((said(0, "idempotency-key").as_deref(), said(0, EXTERNAL)), (Some("k-1"), None));
+    assert_eq!((said(1, CALLER_POD).as_deref(), said(1, CALLER_UID).as_deref()), (Some("laptops-1"), Some("uid-1")));
+    assert_eq!(served.world.rights.lock().expect("whole").asked, 1, "a yes is remembered for a moment");
+    // A call of a pod names no user.
+    served.asks(REPORT, "pod-a", None).await.expect("it is taken");
+    let asked = served.world.leader.table().agent_calls.clone();
+    assert!(asked.last().is_some_and(|(_, headers)| headers.get(CALLER_USER).is_none() && headers[CALLER_UID] == "uid-pod-a"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_is_told_why_and_gets_no_further() {
+    let served = opened().await;
+    let right = ["may not create agentpools/external", "RoleBinding"];
+    served.refuses(ENROL, "user-mallory", Some("team/laptops"), Code::NotAllowed, &right).await;
+    served.refuses(ENROL, "user-alice", Some("team/others"), Code::NotAllowed, &["pool others"]).await;
+    served.refuses(ENROL, "user-alice", Some("elsewhere/laptops"), Code::NotAllowed, &["namespace elsewhere"]).await;
+    served.refuses(REPORT, "user-mallory", Some(WHO), Code::NotAllowed, &right).await;
+    served.refuses(ENROL, "stranger", Some("team/laptops"), Code::InvalidToken, &["does not vouch"]).await;
+    served.refuses(ENROL, "user-alice", None, Code::NotAPod, &["not bound to a pod", "spillway-external"]).await;
+    served.refuses(ENROL, "user-alice", Some("team/laptops/x"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
+    served.refuses(REPORT, "user-alice", Some("team/../laptops/u"), Code::InvalidBody, &["NAMESPACE/POOL"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pods_token_is_its_pods_alone_wherever_it_is_shown() {
+    let served = opened().await;
+    served.refuses(ENROL, "pod-a", Some("team/laptops"), Code::NotAllowed, &["bound to pod pod-a", "no agent outside the cluster"]).await;
+    served.refuses(REPORT, "pod-a", Some(WHO), Code::NotAllowed, &["bound to pod pod-a"]).await;
+    served.refuses(ENROL, "pod-a", None, Code::NotAllowed, &["agents may not make this call"]).await;
+    // And who has no agent yet is none.
+    served.refuses(REPORT, "user-alice", Some("team/laptops"), Code::NotAllowed, &["agents may not make this call"]).await;
+    served.refuses(ENROL, "user-alice", Some(WHO), Code::NotAllowed, &["agents may not make this call"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_names_pool_after_pool_floods_no_api_server() {
+    let served = opened().await;
+    let mut refused = 0;
+    for pool in 0..100 {
+        let refusal = served.asks(ENROL, "user-alice", Some(&format!("team/p-{pool}"))).await.expect_err("a refusal");
+        refused += usize::from(refusal.code == Code::TooManyCalls);
+    }
+    let asked = served.world.rights.lock().expect("whole").asked;
+    assert!(asked < 50 && refused > 50, "asked {asked} times, refused {refused}");
+}
