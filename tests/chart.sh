@@ -180,6 +180,8 @@ check "one namespace: so are the policies" one_namespace_each
 check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
 check "nobody outside the cluster reaches the gateway" lacks "Agents outside the cluster" without_crds --show-only templates/networkpolicy.yaml
 check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
+check "tokens of persons are taken for the gateway's audience alone" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
+check "but for those that are said" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
 check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
 crds_are() { local want=$1; shift; [ "$(render "$@" | grep -c '^kind: CustomResourceDefinition$')" = "$want" ]; }
 check "every CRD is installed" crds_are "$(find crds -name '*.spillway.dev.yaml' | wc -l)"

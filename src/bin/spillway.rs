@@ -131,6 +131,10 @@ struct GatewayArguments {
     /// JSON list of {origin, allowPrivate, caBundle}: where model calls may go [default: the public origins of the providers]
     #[arg(long, value_name = "FILE")]
     model_origins_file: Option<PathBuf>,
+    /// A further audience of tokens by which users, not pods, register agents outside the cluster: that of an API server whose users come
+    /// from an identity provider. May be given several times.
+    #[arg(long, value_name = "AUDIENCE")]
+    user_audience: Vec<String>,
     /// A header of model calls that goes to providers besides the usual ones. May be given several times.
     #[arg(long, value_name = "NAME")]
     allowed_header: Vec<String>,
@@ -279,6 +283,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         pod_uid,
         service_account,
         model_origins_file,
+        user_audience,
         allowed_header,
         allowed_field,
         log_format,
@@ -294,6 +299,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         pod_uid,
         account: service_account,
         model_origins: model_origins_file,
+        user_audiences: user_audience,
         allowed_headers: allowed_header,
         allowed_fields: allowed_field,
     };

@@ -3,7 +3,6 @@
 //! A remembered answer may be older than the end of a token's pod; what revokes an agent at once is the governor's own
 //! table, not this.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,16 +62,6 @@ pub struct PodIdentity {
     pub external: Option<ExternalUser>,
 }
 
-impl PodIdentity {
-    /// Under which name its calls are counted. A uid that a caller only says of itself uses up nobody's but its own user's.
-    pub fn counted_as(&self) -> Cow<'_, str> {
-        match &self.external {
-            None => Cow::Borrowed(&self.uid),
-            Some(external) => Cow::Owned(format!("{}/{}", external.user, self.uid)),
-        }
-    }
-}
-
 /// Who calls from outside the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalUser {
@@ -94,6 +83,8 @@ type Hash = [u8; 32];
 pub struct Reviewer {
     api: Api<TokenReview>,
     audience: &'static str,
+    /// Audiences of which tokens are taken too, of users that are no pods.
+    of_users: Vec<String>,
     known: Remembered<Hash, Answer>,
 }
 
@@ -106,7 +97,13 @@ impl Reviewer {
             Err(refusal) if refusal.code.passes() => Duration::ZERO,
             Err(_) => NO,
         };
-        Self { api: Api::all(client), audience, known: Remembered::new(keep, REMEMBERED) }
+        Self { api: Api::all(client), audience, of_users: Vec::new(), known: Remembered::new(keep, REMEMBERED) }
+    }
+
+    /// Takes tokens for these audiences too, of users that are no pods: an API server vouches for the tokens of an identity provider only
+    /// for its own audiences.
+    pub fn with_users_of(self, audiences: Vec<String>) -> Self {
+        Self { of_users: audiences, ..self }
     }
 
     /// Who shows the bearer token in these headers. `may_ask` is asked before the API server is: who shows token after token
@@ -121,18 +118,19 @@ impl Reviewer {
             if !matches!(before, Some(Ok(_))) {
                 may_ask()?;
             }
-            let (api, audience, token) = (self.api.clone(), self.audience, token.to_owned());
-            Ok::<_, Refusal>(async move { ask(&api, audience, &token).await })
+            let (api, audience, of_users, token) = (self.api.clone(), self.audience, self.of_users.clone(), token.to_owned());
+            Ok::<_, Refusal>(async move { ask(&api, audience, &of_users, &token).await })
         };
         self.known.get(Sha256::digest(token.as_bytes()).into(), ask).await?
     }
 }
 
-async fn ask(api: &Api<TokenReview>, audience: &str, token: &str) -> Answer {
-    let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience.to_owned()]) };
+async fn ask(api: &Api<TokenReview>, audience: &str, of_users: &[String], token: &str) -> Answer {
+    let audiences = std::iter::once(audience).chain(of_users.iter().map(String::as_str)).map(str::to_owned).collect();
+    let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(audiences) };
     let review = TokenReview { spec, ..TokenReview::default() };
     let why = match tokio::time::timeout(ASKED_WITHIN, api.create(&PostParams::default(), &review)).await {
-        Ok(Ok(review)) => return judge(review, audience),
+        Ok(Ok(review)) => return judge(review, audience, of_users),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
@@ -140,7 +138,7 @@ async fn ask(api: &Api<TokenReview>, audience: &str, token: &str) -> Answer {
     Err(Refusal::away("the API server did not answer; try again"))
 }
 
-fn judge(review: TokenReview, audience: &str) -> Answer {
+fn judge(review: TokenReview, audience: &str, of_users: &[String]) -> Answer {
     let status = review.status.unwrap_or_default();
     if status.authenticated != Some(true) {
         let why = status.error.unwrap_or_default();
@@ -148,11 +146,13 @@ fn judge(review: TokenReview, audience: &str) -> Answer {
         let code = if why.contains("audience") { Code::WrongAudience } else { Code::InvalidToken };
         return Err(Refusal::new(code, format!("the API server does not vouch for this token for the audience {audience}: {why}")));
     }
-    if !status.audiences.iter().flatten().any(|one| one == audience) {
-        return Err(Refusal::new(Code::WrongAudience, format!("the token is not for the audience {audience}")));
-    }
     let user = status.user.unwrap_or_default();
     let pod = pod(&user);
+    let is_for = |wanted: &str| status.audiences.iter().flatten().any(|one| one == wanted);
+    // What a pod has for somebody else, the API server above all, is not for us.
+    if !is_for(audience) && (pod.is_some() || !of_users.iter().any(|one| is_for(one))) {
+        return Err(Refusal::new(Code::WrongAudience, format!("the token is not for the audience {audience}")));
+    }
     let claims = if pod.is_some() { None } else { Some(Arc::new(claims(&user)?)) };
     Ok(Holder { pod, user: user.username.unwrap_or_default(), claims })
 }
@@ -178,10 +178,50 @@ fn pod(user: &UserInfo) -> Option<PodIdentity> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::BodyExt as _;
     use serde_json::json;
 
     fn judged(status: serde_json::Value) -> Answer {
-        judge(serde_json::from_value(json!({"spec": {"token": "t"}, "status": status})).expect("a review"), "spillway.dev/gateway")
+        judged_of(status, &[])
+    }
+
+    fn judged_of(status: serde_json::Value, of_users: &[String]) -> Answer {
+        judge(serde_json::from_value(json!({"spec": {"token": "t"}, "status": status})).expect("a review"), "spillway.dev/gateway", of_users)
+    }
+
+    #[test]
+    fn a_persons_token_for_another_audience_is_taken_where_that_is_said_and_a_pods_never() {
+        let api = ["https://kubernetes.default.svc".to_owned()];
+        let person = json!({"username": "spillway:alice", "groups": ["dev"]});
+        let pods = json!({"username": "system:serviceaccount:demo:default", "extra": {"authentication.kubernetes.io/pod-name": ["a"], "authentication.kubernetes.io/pod-uid": ["u"]}});
+        let status = |user: &serde_json::Value| json!({"authenticated": true, "audiences": api, "user": user});
+        assert_eq!(judged_of(status(&person), &api).map(|holder| holder.user), Ok("spillway:alice".to_owned()));
+        for refused in [judged(status(&person)), judged_of(status(&pods), &api), judged_of(status(&person), &["another".to_owned()])] {
+            assert_eq!(refused.expect_err("refused").code, Code::WrongAudience);
+        }
+        let ours = json!({"authenticated": true, "audiences": ["spillway.dev/gateway"], "user": pods});
+        assert!(judged_of(ours, &api).is_ok_and(|holder| holder.pod.is_some()));
+    }
+
+    #[tokio::test]
+    async fn the_api_server_is_asked_for_every_audience_that_is_taken() {
+        let asked = Arc::new(std::sync::Mutex::new(serde_json::Value::Null));
+        let known = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let known = known.clone();
+            async move {
+                let body = request.into_body().collect().await.expect("a body").to_bytes();
+                let mut review: serde_json::Value = serde_json::from_slice(&body).expect("a review");
+                *known.lock().expect("whole") = review["spec"]["audiences"].clone();
+                review["status"] = json!({"authenticated": true, "audiences": ["b"], "user": {"username": "alice"}});
+                let body = kube::client::Body::from(review.to_string().into_bytes());
+                Ok::<_, std::convert::Infallible>(http::Response::builder().status(201).body(body).expect("an answer"))
+            }
+        });
+        let reviewer = Reviewer::new(Client::new(service, "n"), "spillway.dev/gateway").with_users_of(vec!["b".into()]);
+        let headers = [(http::header::AUTHORIZATION, "Bearer t".parse().expect("a header"))].into_iter().collect();
+        assert_eq!(reviewer.review(&headers, || Ok(())).await.map(|holder| holder.user), Ok("alice".to_owned()));
+        assert_eq!(*asked.lock().expect("whole"), json!(["spillway.dev/gateway", "b"]));
     }
 
     #[test]
@@ -190,17 +230,6 @@ mod tests {
         let got = judged(json!({"authenticated": true, "audiences": ["spillway.dev/gateway"], "user": user}));
         let pod = PodIdentity { namespace: "demo".into(), name: "a".into(), uid: "u".into(), external: None };
         assert_eq!(got, Ok(Holder { user: "system:serviceaccount:demo:default".into(), pod: Some(pod), claims: None }));
-    }
-
-    #[test]
-    fn who_says_the_uid_of_another_uses_up_nothing_of_it() {
-        let pod = PodIdentity { namespace: "demo".into(), name: "a".into(), uid: "u".into(), external: None };
-        let of = |user: &str| {
-            let external = ExternalUser { user: user.into(), pool: "p".into(), enrols: false };
-            PodIdentity { external: Some(external), ..pod.clone() }.counted_as().into_owned()
-        };
-        assert_eq!(pod.counted_as(), "u");
-        assert!(of("alice") != "u" && of("alice") != of("bob") && of("alice") == of("alice"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! A leader of a test: its context, over stores that hold the objects of the test, and an API server in memory that takes writes of
-//! their statuses and events.
+//! their statuses, new Agents, and events.
 //!
 //! Nothing watches: what is written is in the server and not in the stores. Nothing is proved about leadership either, so whatever
 //! asks for a new renewal ([`Leadership::confirm`]) is refused.
@@ -47,7 +47,11 @@ pub struct Leader {
 }
 
 fn slot(kind: &str, name: &str) -> String {
-    format!("{}s/{name}", kind.to_lowercase())
+    slot_of(&format!("{}s", kind.to_lowercase()), name)
+}
+
+fn slot_of(plural: &str, name: &str) -> String {
+    format!("{plural}/{name}")
 }
 
 /// An object of the namespace.
@@ -127,6 +131,11 @@ impl Leader {
         self.lock().objects.get(&slot(kind, name)).map(|object| object["status"].clone()).unwrap_or_default()
     }
 
+    /// Writes a status as somebody else does.
+    pub fn write(&self, kind: &str, name: &str, status: Value) {
+        self.lock().objects.get_mut(&slot(kind, name)).expect("it is there")["status"] = status;
+    }
+
     /// The events so far: reason and action of each.
     pub fn events(&self) -> Vec<(String, String)> {
         let word = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
@@ -176,6 +185,25 @@ impl Server {
             }
             // One that is told again.
             Method::PATCH if before == "events" => (StatusCode::OK, body),
+            Method::POST if last == "agents" => {
+                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                let slot = slot_of(last, &name);
+                if self.objects.contains_key(&slot) {
+                    return failure(409, "AlreadyExists");
+                }
+                self.version += 1;
+                let mut made = body;
+                made["metadata"]["uid"] = json!(format!("Agent-{name}"));
+                made["metadata"]["resourceVersion"] = json!(self.version.to_string());
+                made["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+                self.objects.insert(slot, made.clone());
+                (StatusCode::CREATED, made)
+            }
+            // All of them, whatever is selected by: a test has one pool.
+            Method::GET if last == "agents" => {
+                let items: Vec<&Value> = self.objects.range(slot_of(last, "")..slot_of(last, "~")).map(|(_, object)| object).collect();
+                (StatusCode::OK, json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentList", "metadata": {}, "items": items}))
+            }
             Method::GET => self.objects.get(&slot).map_or_else(|| failure(404, "NotFound"), |object| (StatusCode::OK, object.clone())),
             Method::PATCH => {
                 let Some(object) = self.objects.get_mut(&slot) else { return failure(404, "NotFound") };

@@ -1,4 +1,5 @@
-//! Long polls that wait here, and who was revoked: what the governor's stream of changes told.
+//! Long polls that wait here, and who was revoked: what the governor's stream of changes told. And which agents outside the cluster
+//! are their callers' own, as its answers showed.
 //!
 //! When the stream breaks nothing that was known counts any more: everybody who waits is woken, and asks.
 
@@ -7,12 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::cluster::token::PodIdentity;
 use crate::policy::sweep::Sweep;
 use crate::wire::governor::Change;
 
 /// Revocations kept at least; twice as many at most. A token of an older one is refused by the API server, because its pod
 /// is gone.
 const REVOKED: usize = 25_000;
+/// Agents outside the cluster that are remembered at least; twice as many at most. One that is forgotten is known again by its next call.
+const OUTSIDE: usize = 10_000;
 /// Agents that are remembered in each map before those are looked for that wait no more.
 const WAITING: usize = 4096;
 
@@ -57,27 +61,44 @@ impl<T: Clone + Default> Waiting<T> {
     }
 }
 
-#[derive(Default)]
+/// The last ones that came, `most` of them at least and twice as many at most.
+struct Recent {
+    these: HashSet<String>,
+    before: HashSet<String>,
+    most: usize,
+}
+
+impl Recent {
+    fn new(most: usize) -> Self {
+        Self { these: HashSet::new(), before: HashSet::new(), most }
+    }
+
+    fn insert(&mut self, one: String) {
+        if self.these.len() >= self.most {
+            self.before = std::mem::take(&mut self.these);
+        }
+        self.these.insert(one);
+    }
+
+    fn contains(&self, one: &str) -> bool {
+        self.these.contains(one) || self.before.contains(one)
+    }
+}
+
 struct Known {
     waiting: Waiting<Option<String>>,
     hungry: Waiting<()>,
     /// Who has a stream open; woken when nothing is known any more.
     streaming: Waiting<()>,
-    revoked: HashSet<String>,
-    /// Those before them.
-    revoked_before: HashSet<String>,
+    revoked: Recent,
+    /// Agents outside the cluster that the governor answered as their user's, by both.
+    outside: Recent,
 }
 
-impl Known {
-    fn revoke(&mut self, uid: String) {
-        if self.revoked.len() >= REVOKED {
-            self.revoked_before = std::mem::take(&mut self.revoked);
-        }
-        self.revoked.insert(uid);
-    }
-
-    fn is_revoked(&self, uid: &str) -> bool {
-        self.revoked.contains(uid) || self.revoked_before.contains(uid)
+impl Default for Known {
+    fn default() -> Self {
+        let (waiting, hungry, streaming) = (Waiting::default(), Waiting::default(), Waiting::default());
+        Self { waiting, hungry, streaming, revoked: Recent::new(REVOKED), outside: Recent::new(OUTSIDE) }
     }
 }
 
@@ -101,7 +122,7 @@ impl Park {
                 known.hungry.end(&uid);
                 known.waiting.end(&uid);
                 known.streaming.senders.remove(&uid);
-                known.revoke(uid);
+                known.revoked.insert(uid);
             }
         }
     }
@@ -117,7 +138,7 @@ impl Park {
     /// For as long as `uid` has a stream open: it ends when `uid` is revoked, and changes when that may have been missed.
     pub fn stream(&self, uid: &str) -> watch::Receiver<()> {
         let mut known = self.lock();
-        if known.is_revoked(uid) {
+        if known.revoked.contains(uid) {
             return watch::channel(()).1;
         }
         known.streaming.subscribe(uid)
@@ -125,7 +146,24 @@ impl Park {
 
     /// Whether the agent ended.
     pub fn is_revoked(&self, uid: &str) -> bool {
-        self.lock().is_revoked(uid)
+        self.lock().revoked.contains(uid)
+    }
+
+    /// The governor answered a call of this agent: it is whose it says it is.
+    pub fn answered(&self, caller: &PodIdentity) {
+        let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return };
+        let (name, mut known) = (format!("{}/{}", external.user, caller.uid), self.lock());
+        if !known.outside.contains(&name) {
+            known.outside.insert(name);
+        }
+    }
+
+    /// Under which name the calls of an agent are counted. One outside the cluster only says which one it is: its user shares one name
+    /// for all that the governor has not answered, so that nobody uses up what another may, or has more by names that are nobody's.
+    pub fn counted_as(&self, caller: &PodIdentity) -> String {
+        let Some(external) = &caller.external else { return caller.uid.clone() };
+        let name = format!("{}/{}", external.user, caller.uid);
+        if self.lock().outside.contains(&name) { name } else { format!("{}/", external.user) }
     }
 
     /// Waits until something is, or may be, wanted of `uid` that is not `after`.
@@ -142,6 +180,7 @@ impl Park {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::token::ExternalUser;
 
     #[tokio::test]
     async fn who_waits_for_work_is_woken_by_it_and_by_a_broken_stream() {
@@ -218,6 +257,39 @@ mod tests {
             }
         }
         let known = park.lock();
-        assert!(known.revoked.len() + known.revoked_before.len() <= 2 * REVOKED);
+        assert!(known.revoked.these.len() + known.revoked.before.len() <= 2 * REVOKED);
+    }
+
+    fn outside(user: &str, uid: &str) -> PodIdentity {
+        let external = ExternalUser { user: user.into(), pool: "p".into(), enrols: false };
+        PodIdentity { namespace: "n".into(), name: "a".into(), uid: uid.into(), external: Some(external) }
+    }
+
+    #[test]
+    fn who_invents_agents_has_no_more_than_one_of_them_may_and_uses_up_nobody_elses() {
+        let park = Park::default();
+        let of = |user: &str, uid: &str| park.counted_as(&outside(user, uid));
+        assert_eq!(of("alice", "u"), of("alice", "v"), "nobody has answered either");
+        park.answered(&outside("alice", "u"));
+        assert_ne!(of("alice", "u"), of("alice", "v"));
+        assert!(of("bob", "u") != of("alice", "u") && of("bob", "u") == of("bob", "v"), "whose agent it is not");
+        let pod = PodIdentity { external: None, ..outside("", "u") };
+        assert_eq!(park.counted_as(&pod), "u");
+        let mut enrols = outside("carol", "u");
+        enrols.external.as_mut().expect("from outside").enrols = true;
+        park.answered(&enrols);
+        assert_eq!(of("carol", "u"), of("carol", "v"), "an Agent that is made is no call of it");
+    }
+
+    #[test]
+    fn of_agents_outside_the_cluster_the_last_ones_are_known() {
+        let park = Park::default();
+        for at in 0..=4 * OUTSIDE {
+            park.answered(&outside("alice", &at.to_string()));
+        }
+        let last = outside("alice", &(4 * OUTSIDE).to_string());
+        assert_ne!(park.counted_as(&last), park.counted_as(&outside("alice", "nobody")));
+        let known = park.lock();
+        assert!(known.outside.these.len() + known.outside.before.len() <= 2 * OUTSIDE);
     }
 }

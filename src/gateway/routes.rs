@@ -226,7 +226,11 @@ async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response
         return Err(Refusal::new(Code::NotBuilt, format!("this version of Spillway does not serve {} {}", row.method, row.path)));
     }
     let _place = Place::take(gateway, &pod)?;
-    served(gateway, row, &pod, request).await
+    let answer = served(gateway, row, &pod, request).await;
+    if answer.is_ok() {
+        gateway.park.answered(&pod);
+    }
+    answer
 }
 
 async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Request) -> Result<Response, Refusal> {
@@ -357,14 +361,17 @@ pub(super) fn now() -> Duration {
 /// One agent's place among its calls in flight, until it is dropped.
 struct Place<'a> {
     limits: &'a Mutex<Limits>,
-    pod: &'a PodIdentity,
+    namespace: &'a str,
+    /// Under which name it is counted.
+    name: String,
 }
 
 impl<'a> Place<'a> {
     fn take(gateway: &'a Gateway, pod: &'a PodIdentity) -> Result<Self, Refusal> {
-        let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.counted_as(), now());
+        let name = gateway.park.counted_as(pod);
+        let begun = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
         let (whose, full) = match begun {
-            Ok(()) => return Ok(Self { limits: &gateway.limits, pod }),
+            Ok(()) => return Ok(Self { limits: &gateway.limits, namespace: &pod.namespace, name }),
             Err(refused) => refused,
         };
         Err(too_many(whose, full))
@@ -386,6 +393,6 @@ pub(super) fn too_many(whose: Whose, full: Full) -> Refusal {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.counted_as());
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).end(self.namespace, &self.name);
     }
 }

@@ -195,6 +195,7 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
     if request.held.is_some() {
         work::calls::ready(context)?;
     }
+    let request = if agent.spec.external.is_some() { external::believed(request) } else { request };
     commands::counted(caller, agent, request.commands, context);
     commands::tell(caller, agent, context);
     let held = request.held.clone();

@@ -15,9 +15,9 @@ use crate::api::Agent;
 use crate::controller::{Context, Key};
 use crate::policy::breaker::Outcome;
 use crate::policy::hub::TimedOut;
-use crate::wire::Refusal;
 use crate::wire::agent::Done;
-use crate::wire::command::{CommandCounts, CommandPermit, CommandRejected, EndTry, Tried, TryCommand, TryOutcome};
+use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, CommandRejected, EndTry, Tried, TryCommand, TryOutcome};
+use crate::wire::{Code, Refusal};
 
 /// Changes that come together are told together.
 const TOGETHER: Duration = Duration::from_millis(200);
@@ -47,7 +47,7 @@ fn spread(context: &Context) {
         let pool = pool_of(&key.namespace, agent);
         let told = of_pools.entry(pool).or_insert_with_key(|pool| context.circuits.commands(pool));
         if let Some(told) = told {
-            context.live.commands(&uid, told.clone());
+            context.live.commands(&uid, as_concerns(agent, told.clone()));
         }
     }
 }
@@ -59,8 +59,13 @@ fn pool_of(namespace: &str, agent: &Agent) -> Key {
 /// Tells one agent, who is about to be answered.
 pub fn tell(caller: &Caller, agent: &Agent, context: &Context) {
     if let Some(told) = context.circuits.commands(&pool_of(&caller.key.namespace, agent)) {
-        context.live.commands(&caller.uid, told);
+        context.live.commands(&caller.uid, as_concerns(agent, told));
     }
+}
+
+/// What of it concerns this agent. That commands of pods hang says nothing of those outside the cluster.
+fn as_concerns(agent: &Agent, told: CommandBreakers) -> CommandBreakers {
+    if agent.spec.external.is_some() { CommandBreakers { open_globally: None, ..told } } else { told }
 }
 
 /// What an agent's pod counted since it was heard last counts for its namespace.
@@ -76,6 +81,10 @@ pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &
 
 /// The right to try a command although the breaker of the namespace is open; who asks for the same again is given the same.
 pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, context: &Context) -> Result<Tried, Refusal> {
+    if agent.spec.external.is_some() {
+        let message = "the breaker of the namespace is about commands in pods: outside the cluster none is tried for it";
+        return Err(Refusal::new(Code::NotAllowed, message));
+    }
     let TryCommand { command, timeout_milliseconds } = request;
     let said = |permit: &crate::policy::breaker::Permit| CommandPermit { owner: permit.owner, epoch: permit.epoch, id: permit.id };
     if let Some(permit) = context.live.tries(&caller.uid, command) {

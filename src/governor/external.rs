@@ -1,7 +1,8 @@
 //! Agents outside the cluster: an Agent for a process that registers, and how its programs behave.
 //!
 //! Who calls may register agents of the pool: the gateway asked Kubernetes, for this call or a moment ago. What always holds: as
-//! many live as the pool says, whoever asks how often; and nothing is made for a pool that takes none.
+//! many live as the pool says, whoever asks how often; nothing is made for a pool that takes none; and what a process says of itself,
+//! which no sidecar of ours vouches for, changes nothing for others.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
 use crate::controller::{AgentObject, Context, Key, agent_pool, places};
 use crate::policy::children;
-use crate::wire::agent::{Sandbox, Settings};
+use crate::wire::agent::{Report, Sandbox, Settings};
+use crate::wire::command::CommandCounts;
 use crate::wire::external::{Enrol, Enrolled, ModelEntry};
 use crate::wire::meter::Dialect;
 use crate::wire::{Code, Refusal};
@@ -26,6 +28,9 @@ use crate::wire::{Code, Refusal};
 /// What isolates the program of an agent outside the cluster: nothing that is known.
 const TIER: &str = "External";
 const MISSING: [&str; 4] = ["Pod", "NetworkPolicy", "Landlock", "AgentStrict"];
+/// The longest time between two reports that is believed (seconds): three of them, at least, pass before silence counts, and no more
+/// may pass by what a process says.
+const MAX_PERIOD: u32 = 60;
 
 /// The sandbox of an agent outside the cluster.
 pub fn sandbox() -> Sandbox {
@@ -43,6 +48,13 @@ pub fn settings(settings: Settings) -> Settings {
         preflight_command: Vec::new(),
         ..settings
     }
+}
+
+/// What is believed of a report. How long its silence is normal: within bounds. That walls do not stand: there are none. And its
+/// commands load no node of ours, so that they hung stops nobody else's.
+pub fn believed(report: Report) -> Report {
+    let period_seconds = report.period_seconds.min(MAX_PERIOD);
+    Report { period_seconds, reachable: Vec::new(), commands: CommandCounts::default(), ..report }
 }
 
 /// Makes an Agent for a process outside the cluster; the same for the same user and key.
@@ -176,6 +188,10 @@ fn enrolled(agent: &Agent, pool: &AgentPool) -> Enrolled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::token::ExternalUser;
+    use crate::controller::fake::{self, Leader, TEAM};
+    use crate::governor::calls;
+    use crate::wire::access::Call;
     use serde_json::json;
 
     fn pool(extra: serde_json::Value) -> AgentPool {
@@ -213,6 +229,56 @@ mod tests {
         assert_eq!(again(&made, &other, &pool).expect_err("another").code, Code::KeyReused);
         made.status = Some(serde_json::from_value(json!({"phase": "Stopped"})).expect("a status"));
         assert_eq!(again(&made, &same, &pool).expect_err("over").code, Code::AgentEnded);
+    }
+
+    fn caller(user: &str, uid: &str, agent: &str) -> Caller {
+        let external = Some(ExternalUser { user: user.into(), pool: "p".into(), enrols: false });
+        Caller { key: Key { namespace: TEAM.into(), name: agent.into() }, uid: uid.into(), gateway: "g".into(), external }
+    }
+
+    fn stored_pool(external: serde_json::Value) -> serde_json::Value {
+        fake::object("AgentPool", "p", json!({"type": "worker", "agent": {"image": "x", "command": ["y"]}, "external": external}))
+    }
+
+    #[tokio::test]
+    async fn as_many_live_as_the_pool_says_whoever_asks_and_how_often() {
+        let leader = Leader::of(&[stored_pool(json!({"maxAgents": 2}))]);
+        let asks = async |user: &str, key: &str| {
+            let request = Enrol { version: "1".into(), display_name: None };
+            enrol(&caller(user, "x", "p"), Some(key), request, &leader.context).await.map_err(|refusal| refusal.code)
+        };
+        let first = asks("alice", "1").await.expect("an agent");
+        assert_eq!(asks("alice", "1").await.map(|again| again.uid), Ok(first.uid), "an answer may be lost");
+        let second = asks("bob", "1").await.expect("an agent");
+        assert_ne!(second.agent, first.agent, "the same key of another user is another agent");
+        assert_eq!(asks("alice", "2").await.map(drop), Err(Code::LimitReached));
+        leader.write("Agent", &second.agent, json!({"phase": "Stopped"}));
+        assert!(asks("alice", "2").await.is_ok(), "one ended");
+        assert_eq!(asks("bob", "1").await.map(drop), Err(Code::AgentEnded));
+        let closed = Leader::of(&[stored_pool(json!(null))]);
+        let request = Enrol { version: "1".into(), display_name: None };
+        let refused = enrol(&caller("alice", "x", "p"), Some("1"), request, &closed.context).await.expect_err("the pool takes none");
+        assert!(refused.message.contains("spec.external"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn what_a_process_says_of_itself_changes_nothing_for_others() {
+        let mut agent = fake::object("Agent", "a", json!({"poolRef": {"name": "p"}, "external": {"user": "alice"}}));
+        agent["status"] = json!({"phase": "Idle"});
+        let leader = Leader::of(&[stored_pool(json!({"maxAgents": 1})), agent]);
+        let (alice, uri) = (caller("alice", "Agent-a", "a"), "/agent/v1/report".parse().expect("a path"));
+        let body = json!({"program": "running", "silentMs": 0, "periodSeconds": u32::MAX, "reachable": ["10.0.0.1:443"],
+            "commands": {"failed": 64, "opened": 64}})
+        .to_string();
+        let says = async |caller: &Caller| calls::answer(Call::Report, &uri, caller, None, body.as_bytes(), &leader.context).await;
+        says(&alice).await.expect("it is heard");
+        let (report, _) = leader.context.live.view("Agent-a").and_then(|view| view.report).expect("a report");
+        assert_eq!((report.period_seconds, report.commands), (MAX_PERIOD, CommandCounts::default()));
+        assert!(report.reachable.is_empty());
+        let tried = json!({"command": {"owner": 1, "epoch": 1, "id": 1}, "timeoutMilliseconds": 1}).to_string();
+        let tries = calls::answer(Call::TryCommand, &uri, &alice, None, tried.as_bytes(), &leader.context).await;
+        assert_eq!(tries.expect_err("it is about pods").code, Code::NotAllowed);
+        assert_eq!(says(&caller("bob", "Agent-a", "a")).await.expect_err("not his").code, Code::NotAnAgent);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct Expected {
     pub startup: Duration,
     /// Silence after which it is given up.
     pub timeout: Duration,
-    /// Its node.
+    /// Its node; none: it runs outside the cluster.
     pub node: Option<String>,
     /// It holds an item, or a person is at it.
     pub active: bool,
@@ -590,7 +590,8 @@ impl Live {
                 times: attendance.times(uid),
                 timeout: expected.timeout.max(period.saturating_mul(PERIODS)),
                 // It stays so until it is heard: when what was down comes back, the last ones to be heard are few.
-                with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), attendance.via(uid)),
+                with_many: one.finding == Finding::SilentWithMany
+                    || expected.node.as_deref().is_some_and(|node| silent.many(node, attendance.via(uid))),
                 active: expected.active,
                 paused: expected.paused,
                 work: one.hand.as_ref().map(|hand| hand.facts(period)),
@@ -640,7 +641,8 @@ impl Hand {
     }
 }
 
-/// How many of each node's and each gateway's agents are about to be given up for their silence.
+/// How many of each node's and each gateway's agents are about to be given up for their silence. Not of those outside the cluster: they
+/// come by networks of their own, and may fall silent together as they please.
 #[derive(Default)]
 struct Silent {
     nodes: HashMap<String, (usize, usize)>,
@@ -657,21 +659,21 @@ impl Silent {
             }
         };
         for (uid, one) in agents {
-            let Some(expected) = &one.expected else { continue };
+            let Some((expected, node)) = one.expected.as_ref().and_then(|expected| Some((expected, expected.node.as_ref()?))) else { continue };
             let times: Times = attendance.times(uid);
             let period = one.period();
             let lease = one.hand.as_ref().map(|hand| hand.facts(period).lease);
             let timeout = expected.timeout.max(period.saturating_mul(PERIODS)).min(lease.unwrap_or(Duration::MAX));
             let soon = health::soon(times, timeout, period);
-            add(expected.node.as_deref().map(|node| all.nodes.entry(node.to_owned()).or_default()), soon);
+            add(Some(all.nodes.entry(node.clone()).or_default()), soon);
             add(attendance.via(uid).map(|gateway| all.gateways.entry(gateway.to_owned()).or_default()), soon);
         }
         all
     }
 
-    fn many(&self, node: Option<&str>, gateway: Option<&str>) -> bool {
+    fn many(&self, node: &str, gateway: Option<&str>) -> bool {
         let blame = |group: Option<&(usize, usize)>| group.is_some_and(|(soon, of)| health::many(*soon, *of));
-        blame(node.and_then(|node| self.nodes.get(node))) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
+        blame(self.nodes.get(node)) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
     }
 }
 

@@ -200,6 +200,22 @@ fn those_whose_last_words_are_two_periods_apart_are_silent_together() {
 }
 
 #[test]
+fn those_outside_the_cluster_fall_silent_by_themselves_and_excuse_nobody() {
+    let live = Live::new(1);
+    let _session = live.session("g".into());
+    let names: Vec<String> = (0..9).map(|at| format!("o{at}")).collect();
+    names.iter().for_each(|name| live.expect(name, Expected { node: None, ..expected(name, "n") }));
+    live.expect("pod", expected("pod", "n"));
+    for name in names.iter().map(String::as_str).chain(["pod"]) {
+        live.reported(name, "g", report(), NOW);
+    }
+    (0..6).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+    for name in ["o0", "o8", "pod"] {
+        assert!(matches!(live.view(name).expect("a view").finding, Finding::HeartbeatLost(_)), "{name}");
+    }
+}
+
+#[test]
 fn the_last_of_many_to_come_back_are_not_given_up_for_being_few() {
     let live = Live::new(1);
     let _session = live.session("g".into());

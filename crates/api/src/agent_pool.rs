@@ -119,17 +119,19 @@ pub struct AgentPoolSpec {
     pub preflight: Option<Preflight>,
     /// Where its pods go.
     pub scheduling: Option<Scheduling>,
-    /// Agents outside the cluster (`spillway-agent run`), beside those that the pool makes. Unset: there are none. What they run
-    /// is chosen where they run: `agent.command`, its hooks and its preflight command are not.
+    /// Agents outside the cluster (`spillway-agent run`), beside those that the pool makes. Unset: there are none, and those that there
+    /// were have to leave. What they run is chosen where they run: the image, the command, the hooks, the preflight, the workspace and
+    /// the sandbox of the pool are not for them. Queues, models, tokens, time-outs and `may` are.
     pub external: Option<ExternalAgents>,
 }
 
-/// Agents outside the cluster. Nothing isolates their programs. Who may register one, RBAC says: `create` on
-/// `agentpools/external`.
+/// Agents outside the cluster. Nothing isolates their programs, and the payloads of the queues' items leave the cluster. Who may
+/// register one, RBAC says: `create` on `agentpools/external`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalAgents {
-    /// How many may live at a time. They are outside `scaling` and `replicas`.
+    /// How many may live at a time. They are outside `scaling`, `replicas` and the limits of Budgets on agents. A lower number ends none
+    /// of those that live.
     #[schemars(range(min = 1, max = 100))]
     pub max_agents: i32,
 }

@@ -15,7 +15,7 @@ pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
 
 /// What the agents of a pool take.
 pub fn taking(pool: &AgentPool) -> Taking {
-    Taking { queues: queues_of(pool), offer: offer(&pool.spec) }
+    Taking { queues: queues_of(pool), offer: offer(&pool.spec), outside: false }
 }
 
 /// What a pool has.
@@ -61,7 +61,7 @@ mod tests {
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
         };
-        assert_eq!(taking(&pool), Taking { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected });
+        assert_eq!(taking(&pool), Taking { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside: false });
         assert_eq!(offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), Offer::default());
     }
 }

@@ -26,10 +26,12 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::clock::BootTime;
 use crate::install::COMMAND;
 use crate::link::gateway::{Answer, Call, Gateway};
 use crate::link::state::BACKOFF;
 use crate::link::{self, Outside, calls::asked_to_wait};
+use crate::process::tree::{Reaped, Tree};
 use crate::{DATA_DIR_VARIABLE, EXIT_CLOSED, SOCKET_VARIABLE, VERSION, link_says, random};
 
 /// For one try to get an Agent.
@@ -40,6 +42,10 @@ const PORT: u16 = 8443;
 const MAX_NAME: usize = 63;
 /// Between two looks at walls: there are none.
 const LOOK_EACH: Duration = Duration::from_secs(3600);
+/// For what a supervisor left that was killed itself, to be gone.
+const ORPHANS_WITHIN: Duration = Duration::from_secs(5);
+/// Between two looks at that.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Exit code of who was asked to end before anything was started: 128 and the number of SIGTERM.
 const TERMINATED: u8 = 143;
 /// What stands where a client insists on a key.
@@ -97,7 +103,10 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let mut asked = Asked::new()?;
         // Before there is a child, so that nothing of it is missed.
         let children = signal(SignalKind::child())?;
-        let key = random::key()?;
+        // All that can fail here, before there is an Agent that would wait for us.
+        let (key, secret, folder) = (random::key()?, random::key()?, Folder::new()?);
+        let models = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let at = models.local_addr()?.port();
         let caller = Gateway::new(gateway.clone(), ca.clone(), token.clone());
         caller.speaks_for(&place).map_err(io::Error::other)?;
         let enrolled = tokio::select! {
@@ -113,13 +122,11 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         };
         let place = Place { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
-        let folder = Folder::new()?;
-        let secret = random::key()?;
-        let models = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-        let at = models.local_addr()?.port();
         let environment = environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
         let (wanted, directives) = watch::channel(Directive::Run);
-        let mut program = Program { child: supervisor(&folder, environment, &command)?, asked: false, code: EXIT_CLOSED };
+        // Whatever becomes of the supervisor, what it started is ours to end.
+        let tree = Tree::new()?;
+        let mut program = Program { child: supervisor(&folder, environment, &command)?, tree, asked: false, code: EXIT_CLOSED };
         let options = link::Options {
             gateway,
             ca,
@@ -283,9 +290,29 @@ fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, com
     supervisor.stdin(Stdio::null()).process_group(0).spawn()
 }
 
+/// Ends what is left below us: nothing, unless the supervisor was killed.
+async fn end_orphans(tree: Tree) {
+    let began = BootTime::now();
+    loop {
+        match tree.reap() {
+            Reaped::Empty => return,
+            Reaped::Ended(..) => continue,
+            Reaped::Nothing => {}
+        }
+        if BootTime::now().since(began) >= ORPHANS_WITHIN {
+            link_says!("processes of the program cannot be killed");
+            return;
+        }
+        tree.kill();
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
 /// The supervisor, and the program below it.
 struct Program {
     child: Child,
+    /// All that is below us.
+    tree: Tree,
     /// Somebody at this machine asked us to end.
     asked: bool,
     /// Its exit code, once it ended.
@@ -307,6 +334,7 @@ impl Program {
                 Ok(None) => {}
                 Ok(Some(status)) => {
                     self.code = code(status);
+                    end_orphans(self.tree).await;
                     return Some(Goodbye { reason: farewell(self.code, self.asked) });
                 }
                 Err(error) => {

@@ -167,6 +167,37 @@ fn when_it_is_killed_its_program_ends() {
 }
 
 #[test]
+fn a_supervisor_that_is_killed_leaves_nothing_behind() {
+    let script = "setsid sh -c 'trap \"\" TERM; while :; do sleep 0.1; done' & echo $! $PPID > $dir/pids; exec sleep 1000";
+    let mut laptop = laptop(gateway(), script);
+    let pids: Vec<i32> = laptop.file("pids").split_whitespace().map(|pid| pid.parse().expect("a pid")).collect();
+    let supervisor = rustix::process::Pid::from_raw(pids[1]).expect("a pid");
+    rustix::process::kill_process(supervisor, Signal::KILL).expect("it is ours");
+    assert_eq!(laptop.run.ended().code(), Some(137));
+    assert!(!std::path::Path::new(&format!("/proc/{}", pids[0])).exists(), "{}", laptop.run.log());
+    assert!(laptop.goodbye().contains("exit code 137"), "{}", laptop.goodbye());
+}
+
+#[test]
+fn what_cannot_run_here_registers_nothing() {
+    let (gateway, folder) = gateway();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let mut command = Command::new(BINARY);
+    command.args(["run", "--namespace", "team", "--pool", "laptops", "--port", &port]);
+    command.args(["--gateway", &format!("https://{}", gateway.address())]);
+    command.arg("--ca").arg(folder.path("ca.crt")).arg("--token").arg(folder.path("token")).args(["--", "true"]);
+    let done = command.env("TMPDIR", folder.path("tmp")).output().expect("it runs");
+    assert!(!done.status.success() && gateway.calls("/external").is_empty(), "{}", text(&done.stderr));
+}
+
+#[test]
+fn its_shells_are_the_machines_own() {
+    let laptop = laptop(gateway(), "command -v sh > $dir/shell; exec sleep 1000");
+    assert!(!laptop.file("shell").contains("shells"), "{}", laptop.run.log());
+}
+
+#[test]
 fn who_may_not_register_is_told_why_and_nothing_is_run() {
     let (gateway, folder) = gateway();
     gateway.refuse("/external", Some((403, "not_allowed")));

@@ -81,12 +81,13 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     next.conditions.extend(heartbeating(told, &conditions, phase));
     next.conditions.extend(next.goodbye.as_ref().map(|goodbye| {
         let said = goodbye.reason.clone().unwrap_or_default();
-        let was_spent = find(&stored.conditions, types::GOODBYE_REQUESTED).is_some_and(|said| said.reason == reasons::LIFETIME_SPENT);
+        let was = |reason: &str| find(&stored.conditions, types::GOODBYE_REQUESTED).is_some_and(|said| said.reason == reason);
+        let first = stored.goodbye.is_none();
         let reason = if told.parent_ended {
             reasons::PARENT_ENDED
-        } else if told.expelled {
+        } else if was(reasons::EXTERNAL_NOT_ALLOWED) || (told.expelled && first) {
             reasons::EXTERNAL_NOT_ALLOWED
-        } else if was_spent || (told.spent && stored.goodbye.is_none()) {
+        } else if was(reasons::LIFETIME_SPENT) || (told.spent && first) {
             reasons::LIFETIME_SPENT
         } else {
             reasons::SAID_GOODBYE

@@ -151,20 +151,23 @@ impl Models {
 /// One agent's place among its calls of models in flight, until it is dropped.
 struct Seat {
     gateway: Arc<Gateway>,
-    pod: PodIdentity,
+    namespace: String,
+    /// Under which name its calls are counted.
+    name: String,
 }
 
 impl Seat {
     fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
-        let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &pod.counted_as(), now());
+        let name = gateway.park.counted_as(pod);
+        let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
         begun.map_err(|(whose, full)| too_many(whose, full))?;
-        Ok(Self { gateway: gateway.clone(), pod: pod.clone() })
+        Ok(Self { gateway: gateway.clone(), namespace: pod.namespace.clone(), name })
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.pod.namespace, &self.pod.counted_as());
+        self.gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.namespace, &self.name);
     }
 }
 

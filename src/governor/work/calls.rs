@@ -82,7 +82,7 @@ pub(in crate::governor) async fn turn(namespace: &str, context: &Context) -> Res
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
-    let taking = taking(pool);
+    let taking = if agent.spec.external.is_some() { taking(pool).outside() } else { taking(pool) };
     if taking.queues.is_empty() {
         let message = format!("AgentPool/{} works from no queue (spec.queues)", pool.name_any());
         return Err(Refusal::new(Code::NoQueues, message));

@@ -341,7 +341,7 @@ impl Desk {
     }
 
     /// How much work there is for a pool: items that could be given out now, and items that its agents hold.
-    pub fn work_for(&self, namespace: &str, Taking { queues, offer }: &Taking, pods: &HashSet<&str>) -> Option<(u64, u64)> {
+    pub fn work_for(&self, namespace: &str, Taking { queues, offer, outside: _ }: &Taking, pods: &HashSet<&str>) -> Option<(u64, u64)> {
         if !self.is_ready() {
             return None;
         }

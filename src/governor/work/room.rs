@@ -251,10 +251,14 @@ impl Room {
 
     /// Those that wait for work wait for what their pools take now: `taking_of` says that of a pool, if it is known.
     pub fn take_from(&mut self, taking_of: impl Fn(&str) -> Option<Taking>) {
-        let mut known: HashMap<String, Option<Taking>> = HashMap::new();
+        let mut known: HashMap<(String, bool), Option<Taking>> = HashMap::new();
         for waiting in self.waiting.values_mut() {
             let Some(pool) = waiting.labels.get(names::POOL_LABEL) else { continue };
-            let taking = known.entry(pool.clone()).or_insert_with(|| taking_of(pool));
+            let outside = waiting.taking.outside;
+            let taking = known.entry((pool.clone(), outside)).or_insert_with(|| {
+                let taking = taking_of(pool)?;
+                Some(if outside { taking.outside() } else { taking })
+            });
             if let Some(taking) = taking.as_ref().filter(|taking| **taking != waiting.taking) {
                 waiting.taking.clone_from(taking);
             }
@@ -324,7 +328,7 @@ impl Room {
         let mut left: HashMap<(&str, &Class), u64> = HashMap::new();
         let mut called = Vec::new();
         // Those that are alike can take the same: one look does for all of them.
-        for ((Taking { queues, offer }, labels), pods) in alike {
+        for ((Taking { queues, offer, outside: _ }, labels), pods) in alike {
             // They wait on: whoever lets their pool go has all looked at again.
             if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
                 continue;

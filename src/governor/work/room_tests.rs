@@ -84,12 +84,16 @@ fn what_ended_is_remembered_until_the_watch_has_told_of_it() {
 
 /// A ready item that needs a model.
 fn needing(room: &mut Room, name: &str, version: u64, model: &str, submitter: Option<&str>) {
+    requiring(room, name, version, json!({"models": [model]}), submitter);
+}
+
+fn requiring(room: &mut Room, name: &str, version: u64, requires: serde_json::Value, submitter: Option<&str>) {
     let labels = submitter.map(|pool| json!({"spillway.dev/submitted-by": pool}));
     let item = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem",
         "metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"), "resourceVersion": version.to_string(),
             "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels},
-        "spec": {"queueRef": {"name": "bugs"}, "requires": {"models": [model]}},
+        "spec": {"queueRef": {"name": "bugs"}, "requires": requires},
         "status": {"phase": "Ready", "queue": "bugs"},
     });
     let item: WorkItem = serde_json::from_value(item).expect("a WorkItem");
@@ -98,7 +102,7 @@ fn needing(room: &mut Room, name: &str, version: u64, model: &str, submitter: Op
 
 fn takes(models: &[&str]) -> Taking {
     let models = models.iter().map(|model| (*model).to_owned()).collect();
-    Taking { queues: vec![("bugs".into(), Vec::new())], offer: Offer { models, ..Default::default() } }
+    Taking { queues: vec![("bugs".into(), Vec::new())], offer: Offer { models, ..Default::default() }, outside: false }
 }
 
 #[test]
@@ -144,4 +148,19 @@ fn who_waits_is_called_for_what_its_pool_has() {
     assert_eq!(room.called(), [""; 0]);
     room.waits("with", BTreeMap::new(), takes(&["b*"]));
     assert_eq!(room.called(), ["with"]);
+}
+
+#[test]
+fn an_agent_outside_the_cluster_is_not_called_for_what_only_pods_of_its_pool_have() {
+    let mut room = Room::default();
+    room.observe_queue("bugs", Some(&queue("bugs", 1)));
+    requiring(&mut room, "a", 10, json!({"volumes": ["repo"]}), None);
+    let labels = BTreeMap::from([(names::POOL_LABEL.to_owned(), "p".to_owned())]);
+    let offer = Offer { volumes: ["repo".to_owned()].into(), ..Default::default() };
+    let pool = Taking { offer, ..takes(&[]) };
+    room.waits("laptop", labels.clone(), pool.clone().outside());
+    room.take_from(|_| Some(pool.clone()));
+    assert_eq!(room.called(), [""; 0], "also when its pool is looked at again");
+    room.waits("pod", labels, pool);
+    assert_eq!(room.called(), ["pod"]);
 }

@@ -101,18 +101,18 @@ pub fn run(options: Options) -> io::Result<u8> {
     let bin = own.parent().unwrap_or(Path::new(crate::BIN_DIR)).to_owned();
     // The program has our uid: it must not read our memory, nor trace us.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let environment = match options.parent {
-        // Whoever ran us built it: it is the person's own, with what is ours in it.
-        Some(_) => std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect(),
+    let (environment, timed_path) = match options.parent {
+        // A person's own, with what is ours in it; its shells stay what they are.
+        Some(_) => (std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect(), None),
         None => {
             let mut built = environment::build(|name| std::env::var_os(name), &options.pass, &bin, &options.data, options.tty);
             if options.socket != Path::new(SOCKET) {
                 built.insert(SOCKET_VARIABLE.to_owned(), options.socket.clone().into());
             }
-            built
+            let timed_path = environment::with_timed_shells(built.get("PATH"), &bin, shell::is_program);
+            (built, timed_path)
         }
     };
-    let timed_path = environment::with_timed_shells(environment.get("PATH"), &bin, shell::is_program);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async move { Supervisor::new(init, options, environment, timed_path).run().await })?;
     Ok(code)

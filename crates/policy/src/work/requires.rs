@@ -41,6 +41,16 @@ pub struct Taking {
     pub queues: Vec<(String, Vec<String>)>,
     /// What the pool has that items may need.
     pub offer: Offer,
+    /// It is about agents outside the cluster.
+    pub outside: bool,
+}
+
+impl Taking {
+    /// What of it agents outside the cluster take: no volume is mounted there, and nobody looked for programs.
+    pub fn outside(self) -> Self {
+        let offer = Offer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
+        Self { offer, outside: true, ..self }
+    }
 }
 
 /// One thing that is needed and not there.
@@ -132,6 +142,22 @@ mod tests {
 
     fn names(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn outside_the_cluster_there_is_no_volume_and_nobody_looked_for_programs() {
+        let pool = Taking { queues: vec![("bugs".into(), Vec::new())], offer: offer(), outside: false };
+        let outside = pool.clone().outside();
+        assert_eq!((&outside.queues, outside.outside), (&pool.queues, true));
+        for (requires, meets) in [
+            (Requires { models: names(&["claude-9"]), accounts: names(&["team"]), ..Requires::default() }, true),
+            (Requires { urls: names(&["https://api.example.org/x"]), ..Requires::default() }, true),
+            (Requires { volumes: names(&["repo"]), ..Requires::default() }, false),
+            (Requires { tools: names(&["git"]), ..Requires::default() }, false),
+        ] {
+            assert!(pool.offer.meets(&requires), "{requires:?}");
+            assert_eq!(outside.offer.meets(&requires), meets, "{requires:?}");
+        }
     }
 
     fn offer() -> Offer {

@@ -13,7 +13,7 @@ fn needs(names: &[&str]) -> Spec {
 
 fn pool(names: &[&str], types: &[&str]) -> Taking {
     let types = types.iter().map(|one| (*one).to_owned()).collect();
-    Taking { queues: vec![("a".to_owned(), types)], offer: Offer { models: models(names), ..Offer::default() } }
+    Taking { queues: vec![("a".to_owned(), types)], offer: Offer { models: models(names), ..Offer::default() }, outside: false }
 }
 
 #[test]
