@@ -293,19 +293,17 @@ fn supervisor(folder: &Folder, environment: Vec<(String, Option<OsString>)>, com
 /// Ends what is left below us: nothing, unless the supervisor was killed.
 async fn end_orphans(tree: Tree) {
     let began = BootTime::now();
-    loop {
+    while BootTime::now().since(began) < ORPHANS_WITHIN {
         match tree.reap() {
             Reaped::Empty => return,
-            Reaped::Ended(..) => continue,
-            Reaped::Nothing => {}
+            Reaped::Ended(..) => {}
+            Reaped::Nothing => {
+                tree.kill();
+                sleep(LOOK_AGAIN).await;
+            }
         }
-        if BootTime::now().since(began) >= ORPHANS_WITHIN {
-            link_says!("processes of the program cannot be killed");
-            return;
-        }
-        tree.kill();
-        sleep(LOOK_AGAIN).await;
     }
+    link_says!("processes of the program cannot be killed");
 }
 
 /// The supervisor, and the program below it.
