@@ -131,7 +131,10 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     let agent = agent_is(&room, "laptop", AgentPhase::Idle).await;
     let user = format!("system:serviceaccount:{}:laptop", room.namespace);
     assert_eq!(agent.spec.external.as_ref().map(|external| external.user.as_str()), Some(user.as_str()));
-    assert!(says(&agent, "SandboxEnforced", "False", "WallsNotEnforced") && says(&agent, "Heartbeating", "True", "Heartbeating"), "{agent:?}");
+    assert!(
+        says(&agent, "SandboxEnforced", "False", "WallsNotEnforced") && says(&agent, "Heartbeating", "True", "Heartbeating"),
+        "{agent:?}"
+    );
     for number in 0..3 {
         room.submit("jobs", &format!("job-{number}"), json!({"payload": format!("task {number}")})).await;
     }
@@ -144,7 +147,13 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     assert_eq!(provider.calls(), 3);
     agrees(&room, &provider).await;
     eventually("the agent's status says what it used", async || {
-        let used = room.api::<Agent>().get(&agent.name_any()).await.map_err(|error| error.to_string())?.status.and_then(|status| status.tokens?.used);
+        let used = room
+            .api::<Agent>()
+            .get(&agent.name_any())
+            .await
+            .map_err(|error| error.to_string())?
+            .status
+            .and_then(|status| status.tokens?.used);
         seen(used == Some(provider.told()), || format!("{used:?}"))
     })
     .await;
@@ -205,7 +214,8 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     let mut laptop = Outside::start(&room, "laptop", "exec sleep 1000");
     let agent = agent_is(&room, "laptop", AgentPhase::Idle).await;
     let gateway = Caller::at_the_gateway(&room).await;
-    let as_account = async |account: &str, place: &str| gateway.with(&token(&room, account, GATEWAY_AUDIENCE, None).await).saying(EXTERNAL, place);
+    let as_account =
+        async |account: &str, place: &str| gateway.with(&token(&room, account, GATEWAY_AUDIENCE, None).await).saying(EXTERNAL, place);
     let of = |name: &str, agent: &Agent| format!("{}/{name}/{}/{}", room.namespace, agent.name_any(), agent.uid().expect("a uid"));
     let pool = format!("{}/laptops", room.namespace);
     let before = room.list::<Agent>().await.len();

@@ -186,7 +186,11 @@ mod tests {
     }
 
     fn judged_of(status: serde_json::Value, of_users: &[String]) -> Answer {
-        judge(serde_json::from_value(json!({"spec": {"token": "t"}, "status": status})).expect("a review"), "spillway.dev/gateway", of_users)
+        judge(
+            serde_json::from_value(json!({"spec": {"token": "t"}, "status": status})).expect("a review"),
+            "spillway.dev/gateway",
+            of_users,
+        )
     }
 
     #[test]
@@ -238,7 +242,8 @@ mod tests {
             let user = json!({"username": "alice", "uid": "7", "groups": groups, "extra": {"scopes": ["a", "b"]}});
             judged(json!({"authenticated": true, "audiences": ["spillway.dev/gateway"], "user": user}))
         };
-        let claims = Claims { uid: Some("7".into()), groups: vec!["dev".into()], extra: [("scopes".into(), vec!["a".into(), "b".into()])].into() };
+        let claims =
+            Claims { uid: Some("7".into()), groups: vec!["dev".into()], extra: [("scopes".into(), vec!["a".into(), "b".into()])].into() };
         assert_eq!(person(json!(["dev"])), Ok(Holder { user: "alice".into(), pod: None, claims: Some(Arc::new(claims)) }));
         let refusal = person(json!(["g".repeat(MAX_CLAIMS)])).expect_err("too much");
         assert!(refusal.code == Code::NotAllowed && refusal.message.contains("groups"), "{refusal}");

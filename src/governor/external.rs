@@ -9,8 +9,8 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::ListParams;
 
-use super::calls::{ended, idempotent, not_made};
 use super::caller::Caller;
+use super::calls::{ended, idempotent, not_made};
 use super::work::calls::turn;
 use crate::api::agent_pool::Dialect as ApiDialect;
 use crate::api::names::managers;
@@ -84,7 +84,8 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     let api = context.api::<Agent>(namespace);
     let listed = context.api::<AgentObject>(namespace).list(&of_pool(pool)).await;
     let listed = listed.map_err(Error::of("listing a pool's Agents")).map_err(unavailable)?.items;
-    let there: Vec<&Agent> = listed.iter().filter_map(|agent| agent.0.as_ref().ok()).filter(|agent| agent.spec.external.is_some()).collect();
+    let there: Vec<&Agent> =
+        listed.iter().filter_map(|agent| agent.0.as_ref().ok()).filter(|agent| agent.spec.external.is_some()).collect();
     if let Some(known) = there.iter().find(|agent| agent.name_any() == name) {
         return again(known, &wanted, pool);
     }
@@ -177,12 +178,7 @@ fn enrolled(agent: &Agent, pool: &AgentPool) -> Enrolled {
         ApiDialect::Gemini => Dialect::Gemini,
     };
     let models = pool.spec.models.iter().flatten().map(|entry| ModelEntry { name: entry.name.clone(), dialect: dialect(entry.dialect) });
-    Enrolled {
-        agent: agent.name_any(),
-        uid: agent.uid().unwrap_or_default(),
-        type_: pool.spec.type_.clone(),
-        models: models.collect(),
-    }
+    Enrolled { agent: agent.name_any(), uid: agent.uid().unwrap_or_default(), type_: pool.spec.type_.clone(), models: models.collect() }
 }
 
 #[cfg(test)]

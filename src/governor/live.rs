@@ -659,7 +659,9 @@ impl Silent {
             }
         };
         for (uid, one) in agents {
-            let Some((expected, node)) = one.expected.as_ref().and_then(|expected| Some((expected, expected.node.as_ref()?))) else { continue };
+            let Some((expected, node)) = one.expected.as_ref().and_then(|expected| Some((expected, expected.node.as_ref()?))) else {
+                continue;
+            };
             let times: Times = attendance.times(uid);
             let period = one.period();
             let lease = one.hand.as_ref().map(|hand| hand.facts(period).lease);

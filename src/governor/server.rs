@@ -156,7 +156,8 @@ fn number<T: std::str::FromStr + Default>(headers: &HeaderMap, name: &'static st
 /// Who calls from outside the cluster, if somebody does. A name may have any letters.
 fn external(headers: &HeaderMap, call: Call) -> Result<Option<ExternalUser>, Refusal> {
     let Some(user) = headers.get(CALLER_USER) else { return Ok(None) };
-    let user = std::str::from_utf8(user.as_bytes()).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field(CALLER_USER))?;
+    let user =
+        std::str::from_utf8(user.as_bytes()).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field(CALLER_USER))?;
     Ok(Some(ExternalUser { user: user.to_owned(), pool: value(headers, CALLER_POOL)?, enrols: call == Call::Enrol }))
 }
 

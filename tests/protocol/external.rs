@@ -40,7 +40,11 @@ impl Served {
     async fn asks(&self, path: &str, token: &str, place: Option<&str>) -> Result<Value, Refusal> {
         let got = self.side.ask(call(path, token, place)).await;
         let body = got.body.expect("whole");
-        if got.status == 200 { Ok(serde_json::from_str(&body).expect("JSON")) } else { Err(serde_json::from_str(&body).expect("a refusal")) }
+        if got.status == 200 {
+            Ok(serde_json::from_str(&body).expect("JSON"))
+        } else {
+            Err(serde_json::from_str(&body).expect("a refusal"))
+        }
     }
 
     /// It is refused with this code and these words, and the governor hears nothing of it.

@@ -122,7 +122,8 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         };
         let place = Place { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
-        let environment = environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
+        let environment =
+            environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
         let (wanted, directives) = watch::channel(Directive::Run);
         // Whatever becomes of the supervisor, what it started is ours to end.
         let tree = Tree::new()?;
@@ -156,9 +157,9 @@ fn address(url: &str) -> Result<String, String> {
         return Err("https://HOST:PORT, without a path, a user or a query".to_owned());
     }
     // An IPv6 address has colons of its own, and brackets when a port follows.
-    let ported = rest.rsplit_once(':').is_some_and(|(host, port)| {
-        port.parse::<u16>().is_ok() && !host.is_empty() && (!host.contains(':') || host.ends_with(']'))
-    });
+    let ported = rest
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| port.parse::<u16>().is_ok() && !host.is_empty() && (!host.contains(':') || host.ends_with(']')));
     Ok(if ported { rest.to_owned() } else { format!("{rest}:{PORT}") })
 }
 
@@ -425,7 +426,9 @@ mod tests {
         let enrolled = Enrolled { agent: "laptops-1".into(), uid: "u".into(), type_: "worker".into(), models };
         let own = |name: &str| (name == "PATH").then(|| OsString::from("/usr/bin")).or_else(|| (name == "NO_PROXY").then(|| "x".into()));
         let built = environment(&place, &enrolled, &folder, "http://127.0.0.1:1/secret", own);
-        let of = |name: &str| built.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone().map(|value| value.into_string().expect("text")));
+        let of = |name: &str| {
+            built.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone().map(|value| value.into_string().expect("text")))
+        };
         let text = |text: &str| Some(Some(text.to_owned()));
         assert_eq!((of("SPILLWAY_AGENT_ID"), of("SPILLWAY_AGENT_TYPE")), (text("u"), text("worker")));
         assert_eq!((of("PATH"), of("NO_PROXY")), (text("/nowhere/bin:/usr/bin"), text("localhost,127.0.0.1,::1,x")));

@@ -113,7 +113,10 @@ fn post(url: &str) -> String {
     let (host, path) = rest.split_once('/').expect("a path");
     let mut stream = TcpStream::connect(host).expect("somebody listens");
     let body = json!({"model": "m"}).to_string();
-    let head = format!("POST /{path} HTTP/1.1\r\nhost: x\r\nspillway-external: team/other/a/b\r\nx-api-key: k\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /{path} HTTP/1.1\r\nhost: x\r\nspillway-external: team/other/a/b\r\nx-api-key: k\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).expect("sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");

@@ -397,12 +397,8 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
         Stage::Running { .. } if heard && life.start_overdue => {
             let why = life.walls_down.as_ref().map_or_else(
                 || {
-                    if life.registered {
-                        "it registered and its program was not started"
-                    } else {
-                        "it did not register with the gateway"
-                    }
-                    .to_owned()
+                    if life.registered { "it registered and its program was not started" } else { "it did not register with the gateway" }
+                        .to_owned()
                 },
                 |reachable| format!("{reachable} can be reached from its pod: its NetworkPolicy is not enforced"),
             );

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::api::agent_pool::AgentPoolSpec;
 use crate::api::Agent;
+use crate::api::agent_pool::AgentPoolSpec;
 use crate::governor::live::View;
 use crate::policy::agent::Pod;
 use crate::policy::external::{Process, shown};

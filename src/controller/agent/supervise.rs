@@ -157,10 +157,9 @@ pub fn life(
 /// What ends an agent whatever its pool's supervision does: an item that it holds could never be given to anybody else.
 fn of_lease(view: Option<&View>) -> Option<(GiveUp, String)> {
     match view?.finding {
-        Finding::LeaseExpired(silent) => Some((
-            GiveUp::LeaseExpired,
-            format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs()),
-        )),
+        Finding::LeaseExpired(silent) => {
+            Some((GiveUp::LeaseExpired, format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs())))
+        }
         Finding::CancelIgnored(told) => {
             Some((GiveUp::CancelIgnored, format!("it was told to give its item back {} s of served time ago", told.as_secs())))
         }

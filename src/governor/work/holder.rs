@@ -76,6 +76,9 @@ mod tests {
         assert!(matches!(end_of(&agent(json!({"phase": "ForceStopped"})), "u"), HolderIs::Gone(Verb::LeaseExpired, ..)));
         let said = json!({"phase": "Stopped", "goodbye": {"time": "2026-01-01T00:00:00Z"}});
         assert!(matches!(end_of(&agent(said), "u"), HolderIs::Gone(Verb::Release, ..)));
-        assert!(matches!(end_of(&agent(json!({"phase": "Idle"})), "before"), HolderIs::Gone(Verb::LeaseExpired, ..)), "another of its name");
+        assert!(
+            matches!(end_of(&agent(json!({"phase": "Idle"})), "before"), HolderIs::Gone(Verb::LeaseExpired, ..)),
+            "another of its name"
+        );
     }
 }

@@ -418,9 +418,10 @@ fn pool_facts(pool: &AgentPool, agents: &[Agent]) -> Vec<Fact> {
     let parts: Vec<String> = parts.iter().filter_map(|(name, count)| count.map(|count| format!("{count} {name}"))).collect();
     list.text("Agents", status.agents.map(|agents| format!("{agents} ({})", parts.join(", "))));
     let outside = |agent: &&Agent| agent.spec.external.is_some() && !find::ended(agent);
-    let external = spec.external.as_ref().map(|external| {
-        format!("{} of at most {} outside the cluster", agents.iter().filter(outside).count(), external.max_agents)
-    });
+    let external = spec
+        .external
+        .as_ref()
+        .map(|external| format!("{} of at most {} outside the cluster", agents.iter().filter(outside).count(), external.max_agents));
     list.text("External", external);
     list.text("Hibernated", status.hibernated.filter(|hibernated| *hibernated > 0));
     list.text("Phases", Some(phases(agents)));
