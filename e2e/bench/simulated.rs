@@ -279,7 +279,7 @@ async fn live(shared: Arc<Shared>, name: String, uid: String, says: Says) -> any
         _ = left.wait_for(|left| *left) => return Ok(()),
         _ = go.wait_for(|go| *go) => {}
     }
-    let gateway = Arc::new(Gateway::new(address(shared.room.gateway.port()), ca, token));
+    let gateway = Arc::new(Gateway::new(address(shared.room.gateway.port()).to_string(), ca, token));
     let (inputs, mut received) = mpsc::channel(64);
     let revision = watch::Sender::new(None);
     let mut lanes = JoinSet::new();
@@ -364,7 +364,7 @@ impl Sidecar {
         let mut wake = wake.since(now);
         for action in actions {
             match action {
-                Action::Register => self.call("register", calls::register(), Input::Registered),
+                Action::Register => self.call("register", calls::register(false), Input::Registered),
                 Action::Report(report) => self.call("report", calls::report(&report), Input::Reported),
                 Action::Probe(_) => {
                     self.state.probed(now, Vec::new());
