@@ -81,7 +81,7 @@ fn it_does_item_after_item_and_ends_in_order_when_it_is_asked_to() {
     gateway.offer(1, "one\n");
     gateway.offer(2, "two\n");
     let mut laptop = laptop((gateway, folder), "read -r task; echo \"did $task\"");
-    for (number, result) in [(1, "did one\n"), (2, "did two\n")] {
+    for (number, result) in [(1, "did one"), (2, "did two")] {
         let (verb, body) = laptop.gateway.ended(number);
         assert_eq!((verb.as_str(), body["result"].as_str()), ("complete", Some(result)), "{}", laptop.run.log());
     }
@@ -149,6 +149,7 @@ fn when_it_has_to_leave_all_that_it_started_goes_and_no_command_of_its_pool_is_r
         gateway.set(name, json!(["touch", hook]));
     }
     gateway.set("canaries", json!([gateway.address().to_string()]));
+    gateway.set("goodbyeTimeoutSeconds", json!(3));
     let script = "setsid sh -c 'trap \"\" TERM; echo $$ > $dir/left; while :; do sleep 0.1; done' & exec sleep 1000";
     let mut laptop = laptop((gateway, folder), script);
     let left: i32 = laptop.file("left").trim().parse().expect("a pid");
