@@ -529,7 +529,8 @@ impl World {
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
         let readers = models.readers.clone();
         let lease_history = Default::default();
-        let gateway = Gateway { reviewer, authorizer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
+        let gateway =
+            Gateway { reviewer, authorizer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
         Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, readers, _tasks: tasks }
     }
 }
