@@ -36,7 +36,7 @@ fn stored(&(name, version, phase, holder): &(&str, u64, &str, &str)) -> WorkItem
 
 /// What an agent takes whose pool has nothing that items need.
 fn taking(queues: &[(String, Vec<String>)]) -> Taking {
-    Taking { queues: queues.to_vec(), offer: Offer::default() }
+    Taking { queues: queues.to_vec(), ..Taking::default() }
 }
 
 fn held(name: &str, epoch: i64) -> Held {
