@@ -405,7 +405,10 @@ fn cluster(governor: SocketAddr, secrets: Secrets, rights: Arc<Mutex<Rights>>) -
                 let mut rights = rights.lock().expect("whole");
                 rights.asked += 1;
                 let status = json!({"allowed": rights.allowed.contains(&right)});
-                (201, json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec, "status": status}))
+                (
+                    201,
+                    json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec, "status": status}),
+                )
             } else {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 let failed = |code: u16, reason: &str| {
