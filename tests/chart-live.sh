@@ -26,7 +26,7 @@ rights_and_policies() {
 
     set_up() {
         kubectl create namespace "$live" &&
-            helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set 'admissionPolicies.exemptUsers={test-exempt}' \
+            helm template chart-test "$CHART" --namespace "$live" --set namespaceScope="$live" --set crds.install=false --set gateway.external.enabled=true --set 'admissionPolicies.exemptUsers={test-exempt}' \
                 --show-only=templates/{admissionpolicies,controllerpolicies,aggregated,rbac,serviceaccount,service}.yaml > "$work/live.yaml" &&
             kubectl apply --server-side -f "$work/live.yaml" &&
             # The rights of a release for all namespaces, whose accounts nobody uses.

@@ -180,6 +180,10 @@ check "one namespace: so are the policies" one_namespace_each
 check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
 check "nobody outside the cluster reaches the gateway" lacks "Agents outside the cluster" without_crds --show-only templates/networkpolicy.yaml
 check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
+check "agents outside the cluster are not taken" lacks "--external-agents" without_crds --show-only templates/gateway.yaml
+check "and no gateway asks for the rights of users" lacks "subjectaccessreviews" without_crds --show-only templates/rbac.yaml
+check "but where that is said" says "- --external-agents" without_crds --set gateway.external.enabled=true --show-only templates/gateway.yaml
+check "gateways ask for the rights of users then" says "subjectaccessreviews" without_crds --set gateway.external.enabled=true --show-only templates/rbac.yaml
 check "tokens of persons are taken for the gateway's audience alone" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
 check "but for those that are said" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
 check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
@@ -240,7 +244,6 @@ ClusterRole $2 [authentication.k8s.io] [tokenreviews] [create]
 ClusterRole $2 [spillway.dev] [clusterbudgets/status] [patch]
 ClusterRole $2 [spillway.dev] [clusterbudgets] [get, list, watch]
 ClusterRole $2-gateway [authentication.k8s.io] [tokenreviews] [create]
-ClusterRole $2-gateway [authorization.k8s.io] [subjectaccessreviews] [create]
 Role kube-node-lease/$2-node-leases [coordination.k8s.io] [leases] [get, list, watch]
 Role spillway-system/spillway-certificates [""] [secrets] [create]
 Role spillway-system/spillway-certificates [""] [secrets] [spillway-ca, spillway-gateway-tls] [get, update]

@@ -131,6 +131,10 @@ struct GatewayArguments {
     /// JSON list of {origin, allowPrivate, caBundle}: where model calls may go [default: the public origins of the providers]
     #[arg(long, value_name = "FILE")]
     model_origins_file: Option<PathBuf>,
+    /// Take agents from outside the cluster, of users who may create agentpools/external: it needs the right to create
+    /// subjectaccessreviews
+    #[arg(long)]
+    external_agents: bool,
     /// A further audience of tokens by which users, not pods, register agents outside the cluster: that of an API server whose users come
     /// from an identity provider. May be given several times.
     #[arg(long, value_name = "AUDIENCE")]
@@ -283,6 +287,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         pod_uid,
         service_account,
         model_origins_file,
+        external_agents,
         user_audience,
         allowed_header,
         allowed_field,
@@ -299,6 +304,7 @@ fn run_gateway(arguments: GatewayArguments) -> anyhow::Result<()> {
         pod_uid,
         account: service_account,
         model_origins: model_origins_file,
+        external_agents,
         user_audiences: user_audience,
         allowed_headers: allowed_header,
         allowed_fields: allowed_field,

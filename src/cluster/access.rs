@@ -114,7 +114,15 @@ fn digest(holder: &Holder, namespace: &str, pool: &str) -> [u8; 32] {
 
 async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user: &str) -> Answer {
     let why = match tokio::time::timeout(ASKED_WITHIN, api.create(&PostParams::default(), review)).await {
-        Ok(Ok(answer)) => return judge(answer, user),
+        Ok(Ok(answer)) => match answer.status.as_ref().and_then(|status| status.evaluation_error.clone()) {
+            // Who could not find out says no: that takes nobody's right away.
+            Some(why) if answer.status.as_ref().is_some_and(|status| !status.allowed && status.denied != Some(true)) => why,
+            Some(_) | None => return judge(answer, user),
+        },
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+            tracing::error!(why = %status.message, "gateways may not ask for the rights of users: the chart gives them that right with gateway.external.enabled");
+            return Err(Refusal::away("the gateway may not ask for the rights of users: see its log"));
+        }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
     };
@@ -206,6 +214,26 @@ mod tests {
         authorizer.known.pass(NO);
         let refused = authorizer.may_register(&alice, "team", "laptops", busy).await.expect_err("not asked");
         assert_eq!(refused.code, Code::TooManyCalls, "whose answer was no is a stranger");
+    }
+
+    #[tokio::test]
+    async fn who_could_not_find_out_takes_nobodys_right_away() {
+        for (status, body) in [
+            (
+                201,
+                json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": {},
+                "status": {"allowed": false, "evaluationError": "the webhook does not answer"}}),
+            ),
+            (403, json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403})),
+        ] {
+            let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+                let body = kube::client::Body::from(body.to_string().into_bytes());
+                async move { Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).expect("an answer")) }
+            });
+            let authorizer = Authorizer::new(Client::new(service, "n"));
+            let refusal = authorizer.may_register(&holder("alice", &[]), "team", "laptops", || Ok(())).await.expect_err("not known");
+            assert!(refusal.code.passes(), "{status}: {refusal}");
+        }
     }
 
     #[test]

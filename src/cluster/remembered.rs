@@ -13,9 +13,12 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 
 use super::clock::BootTime;
+use crate::policy::sweep::Sweep;
 
 /// What is needed so long before its end is renewed. What is remembered for less than twice as long is not.
 const AHEAD: Duration = Duration::from_secs(5);
+/// Below so many answers none is looked for that is of no use any more.
+const SEARCHED: usize = 256;
 /// A renewal that brought nothing is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -31,6 +34,8 @@ struct State<K, V> {
     /// What is being asked, each time under another number.
     asking: HashMap<K, (u64, WeakShared<BoxFuture<'static, V>>)>,
     number: u64,
+    /// When `known` is searched for what is of no use any more.
+    sweep: Sweep,
 }
 
 struct All<K, V> {
@@ -51,7 +56,7 @@ where
 {
     /// None yet. `keep` says how long which is believed, `most` how many are remembered.
     pub fn new(keep: fn(&V) -> Duration, most: usize) -> Self {
-        let state = State { known: HashMap::new(), asking: HashMap::new(), number: 0 };
+        let state = State { known: HashMap::new(), asking: HashMap::new(), number: 0, sweep: Sweep::new(SEARCHED.min(most)) };
         Self(Arc::new(All { keep, most, state: Mutex::new(state) }))
     }
 
@@ -125,9 +130,11 @@ where
         if keep(answer).is_zero() {
             return;
         }
-        if state.known.len() >= most && !state.known.contains_key(&key) {
+        if (state.sweep.is_due(state.known.len()) || state.known.len() >= most) && !state.known.contains_key(&key) {
             // What is old is of use still: who asks is told of it.
             state.known.retain(|_, known| known.since.elapsed() < 4 * keep(&known.answer));
+            let left = state.known.len();
+            state.sweep.done(left);
         }
         if state.known.len() < most || state.known.contains_key(&key) {
             state.known.insert(key, Known { answer: answer.clone(), since: BootTime::now(), tried: None });
@@ -271,6 +278,18 @@ mod tests {
         assert!(futures::poll!(&mut late).is_pending());
         slow.answer(2);
         assert_eq!((early.await, late.await, ask().await), (Ok(1), Ok(2), Ok(2)));
+    }
+
+    #[tokio::test]
+    async fn what_is_of_no_use_any_more_is_not_kept_until_there_is_no_place_left() {
+        let all = Remembered::new(|_: &usize| KEEP, 100 * SEARCHED);
+        let ask = async |key: usize| all.get(key, |_| Ok::<_, Infallible>(async move { key })).await;
+        for key in 0..SEARCHED {
+            assert_eq!(ask(key).await, Ok(key));
+        }
+        all.pass(4 * KEEP);
+        assert_eq!(ask(SEARCHED).await, Ok(SEARCHED));
+        assert_eq!(all.lock().known.len(), 1, "the others are of no use");
     }
 
     #[tokio::test]

@@ -149,8 +149,10 @@ fn judge(review: TokenReview, audience: &str, of_users: &[String]) -> Answer {
     let user = status.user.unwrap_or_default();
     let pod = pod(&user);
     let is_for = |wanted: &str| status.audiences.iter().flatten().any(|one| one == wanted);
-    // What a pod has for somebody else, the API server above all, is not for us.
-    if !is_for(audience) && (pod.is_some() || !of_users.iter().any(|one| is_for(one))) {
+    // What a pod has for somebody else, the API server above all, is not for us. Nor is a ServiceAccount's, which can have one for us,
+    // if whoever makes it may.
+    let of_account = user.username.as_deref().is_some_and(|name| name.starts_with("system:serviceaccount:"));
+    if !is_for(audience) && (pod.is_some() || of_account || !of_users.iter().any(|one| is_for(one))) {
         return Err(Refusal::new(Code::WrongAudience, format!("the token is not for the audience {audience}")));
     }
     let claims = if pod.is_some() { None } else { Some(Arc::new(claims(&user)?)) };
@@ -200,7 +202,14 @@ mod tests {
         let pods = json!({"username": "system:serviceaccount:demo:default", "extra": {"authentication.kubernetes.io/pod-name": ["a"], "authentication.kubernetes.io/pod-uid": ["u"]}});
         let status = |user: &serde_json::Value| json!({"authenticated": true, "audiences": api, "user": user});
         assert_eq!(judged_of(status(&person), &api).map(|holder| holder.user), Ok("spillway:alice".to_owned()));
-        for refused in [judged(status(&person)), judged_of(status(&pods), &api), judged_of(status(&person), &["another".to_owned()])] {
+        let account = json!({"username": "system:serviceaccount:demo:alice-laptop"});
+        let others = ["another".to_owned()];
+        for refused in [
+            judged(status(&person)),
+            judged_of(status(&pods), &api),
+            judged_of(status(&account), &api),
+            judged_of(status(&person), &others),
+        ] {
             assert_eq!(refused.expect_err("refused").code, Code::WrongAudience);
         }
         let ours = json!({"authenticated": true, "audiences": ["spillway.dev/gateway"], "user": pods});

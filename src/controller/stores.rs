@@ -317,13 +317,16 @@ fn watch_pools(
                 fleet.pool(pool);
                 let key = Key::of(pool);
                 wake.pool(&key.namespace, &key.name);
-                if generations.changed(pool) {
+                let changed = generations.changed(pool);
+                if changed {
                     told.notify_one();
                 }
                 // What keeps an Agent from getting its pod, or its owner, may be mended by this change; one outside the cluster may
-                // have to leave.
-                let waits =
-                    |agent: &Agent| without_pod(agent) || agent.spec.external.is_some() || agent.metadata.owner_references.is_none();
+                // have to leave when the spec is another one.
+                let waits = |agent: &Agent| {
+                    let outside = agent.spec.external.is_some();
+                    (outside && changed) || (!outside && without_pod(agent)) || agent.metadata.owner_references.is_none()
+                };
                 wake.agents_where(&agents, |agent| {
                     agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && waits(agent)
                 });

@@ -31,8 +31,8 @@ use crate::pki::tls;
 use crate::policy::lease::{REPLAY_PERIOD, SeenLeader};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{
-    ADDRESS_ANNOTATION, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH,
-    ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
+    ADDRESS_ANNOTATION, CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY,
+    LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
 };
 use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
 
@@ -230,10 +230,13 @@ impl Governor {
             .header(http::header::AUTHORIZATION, self.bearer()?)
             .header(GATEWAY, identity);
         if let Some(PodIdentity { namespace, name, uid, external }) = caller {
-            request = request.header(CALLER_NAMESPACE, namespace).header(CALLER_POD, name).header(CALLER_UID, uid);
-            if let Some(ExternalUser { user, pool, enrols: _ }) = external {
-                request = request.header(CALLER_USER, user.as_bytes()).header(CALLER_POOL, pool);
-            }
+            request = request.header(CALLER_NAMESPACE, namespace).header(CALLER_POD, name);
+            request = match external {
+                None => request.header(CALLER_UID, uid),
+                Some(ExternalUser { user, pool, enrols: _ }) => {
+                    request.header(CALLER_AGENT_UID, uid).header(CALLER_USER, user.as_bytes()).header(CALLER_POOL, pool)
+                }
+            };
         }
         Ok(request)
     }

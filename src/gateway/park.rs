@@ -149,8 +149,14 @@ impl Park {
         self.lock().revoked.contains(uid)
     }
 
+    /// Whether it is an agent outside the cluster, of which the governor has not said that it is whose it says it is.
+    pub fn is_unconfirmed(&self, caller: &PodIdentity) -> bool {
+        let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return false };
+        !self.lock().outside.contains(&format!("{}/{}", external.user, caller.uid))
+    }
+
     /// The governor answered a call of this agent: it is whose it says it is.
-    pub fn answered(&self, caller: &PodIdentity) {
+    pub fn confirmed(&self, caller: &PodIdentity) {
         let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return };
         let (name, mut known) = (format!("{}/{}", external.user, caller.uid), self.lock());
         if !known.outside.contains(&name) {
@@ -270,14 +276,14 @@ mod tests {
         let park = Park::default();
         let of = |user: &str, uid: &str| park.counted_as(&outside(user, uid));
         assert_eq!(of("alice", "u"), of("alice", "v"), "nobody has answered either");
-        park.answered(&outside("alice", "u"));
+        park.confirmed(&outside("alice", "u"));
         assert_ne!(of("alice", "u"), of("alice", "v"));
         assert!(of("bob", "u") != of("alice", "u") && of("bob", "u") == of("bob", "v"), "whose agent it is not");
         let pod = PodIdentity { external: None, ..outside("", "u") };
         assert_eq!(park.counted_as(&pod), "u");
         let mut enrols = outside("carol", "u");
         enrols.external.as_mut().expect("from outside").enrols = true;
-        park.answered(&enrols);
+        park.confirmed(&enrols);
         assert_eq!(of("carol", "u"), of("carol", "v"), "an Agent that is made is no call of it");
     }
 
@@ -285,7 +291,7 @@ mod tests {
     fn of_agents_outside_the_cluster_the_last_ones_are_known() {
         let park = Park::default();
         for at in 0..=4 * OUTSIDE {
-            park.answered(&outside("alice", &at.to_string()));
+            park.confirmed(&outside("alice", &at.to_string()));
         }
         let last = outside("alice", &(4 * OUTSIDE).to_string());
         assert_ne!(park.counted_as(&last), park.counted_as(&outside("alice", "nobody")));

@@ -56,8 +56,8 @@ pub const BODIES: Sizes = Sizes {
 pub struct Gateway {
     /// Whose token it is.
     pub reviewer: Reviewer,
-    /// Who may register agents outside the cluster.
-    pub authorizer: Authorizer,
+    /// Who may register agents outside the cluster. None: nobody.
+    pub authorizer: Option<Authorizer>,
     /// The way to the governor.
     pub governor: Governor,
     /// Long polls, and who was revoked.
@@ -203,11 +203,34 @@ async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: 
         return Err(Refusal::new(Code::NotAllowed, message));
     }
     let ExternalPlace { namespace, pool, agent } = place;
-    gateway.authorizer.may_register(holder, &namespace, &pool, || may_ask(gateway, peer)).await?;
+    let Some(authorizer) = &gateway.authorizer else {
+        let message = "this installation takes no agents from outside the cluster: the chart's value gateway.external.enabled lets them in";
+        return Err(Refusal::new(Code::NotAllowed, message));
+    };
+    authorizer.may_register(holder, &namespace, &pool, || may_ask(gateway, peer)).await?;
     let enrols = agent.is_none();
     // Of who has no Agent yet the calls are counted by user.
     let (name, uid) = agent.unwrap_or_else(|| (pool.clone(), names::short_hash(&["external", user], 32)));
-    Ok(PodIdentity { namespace, name, uid, external: Some(ExternalUser { user: user.clone(), pool, enrols }) })
+    let caller = PodIdentity { namespace, name, uid, external: Some(ExternalUser { user: user.clone(), pool, enrols }) };
+    if gateway.park.is_unconfirmed(&caller) {
+        confirm(gateway, &caller).await?;
+    }
+    Ok(caller)
+}
+
+/// Asks the governor whether an agent is whose it says it is: once, so that its calls are counted as its own from the first one on.
+/// Where the governor cannot say, they are counted as its user's.
+async fn confirm(gateway: &Gateway, caller: &PodIdentity) -> Result<(), Refusal> {
+    let _place = Place::take(gateway, caller)?;
+    match gateway.governor.call("GET", "/agent/v1/wanted", caller, None, Bytes::new()).await {
+        Ok((200, _)) => gateway.park.confirmed(caller),
+        Ok((_, answer)) => match serde_json::from_slice::<Refusal>(&answer) {
+            Ok(refusal) if !refusal.code.passes() => return Err(refusal),
+            Ok(_) | Err(_) => {}
+        },
+        Err(_) => {}
+    }
+    Ok(())
 }
 
 async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response, Refusal> {
@@ -226,11 +249,7 @@ async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response
         return Err(Refusal::new(Code::NotBuilt, format!("this version of Spillway does not serve {} {}", row.method, row.path)));
     }
     let _place = Place::take(gateway, &pod)?;
-    let answer = served(gateway, row, &pod, request).await;
-    if answer.is_ok() {
-        gateway.park.answered(&pod);
-    }
-    answer
+    served(gateway, row, &pod, request).await
 }
 
 async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Request) -> Result<Response, Refusal> {

@@ -64,6 +64,8 @@ pub struct Settings {
     pub account: String,
     /// File with the origins that model calls may go to; unset: the public ones.
     pub model_origins: Option<PathBuf>,
+    /// Whether agents outside the cluster are taken.
+    pub external_agents: bool,
     /// Audiences of tokens that are taken from users outside the cluster besides ours.
     pub user_audiences: Vec<String>,
     /// Names of headers that go to providers besides the usual ones.
@@ -111,7 +113,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         anyhow::bail!("the session with the ledger ended")
     });
     let reviewer = Reviewer::new(client.clone(), GATEWAY_AUDIENCE).with_users_of(settings.user_audiences.clone());
-    let authorizer = Authorizer::new(client);
+    let authorizer = settings.external_agents.then(|| Authorizer::new(client));
     let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
     let lease_history = LeaseHistory::default();
     let (replaying, to_governor) = (lease_history.clone(), governor.clone());

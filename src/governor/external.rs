@@ -76,9 +76,15 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     let name = wanted.name_any();
     // One at a time for one pool: two at once could both find the last place free.
     let one = context.live.spawning(&pool.uid().unwrap_or_default());
-    let Ok(mut made) = one.try_lock_owned() else {
+    let Ok(mut asked) = one.try_lock_owned() else {
         return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered").retry_after(1));
     };
+    // Each try counts, whatever comes of it: of a full pool the Agents are listed no more often than others may be made.
+    asked.retain(|time| time.elapsed() < children::WITHIN);
+    if let Some(wait) = children::wait(asked.iter().map(|time| time.elapsed()), most) {
+        return Err(too_fast(wait, most, pool));
+    }
+    asked.push(BootTime::now());
     let _turn = turn(namespace, context).await?;
     let unavailable = |error: Error| not_made(&error, caller);
     let api = context.api::<Agent>(namespace);
@@ -91,20 +97,20 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
     }
     let living = u32::try_from(there.iter().filter(|agent| !ended(agent)).count()).unwrap_or(u32::MAX);
     room(living, most, pool)?;
-    made.retain(|time| time.elapsed() < children::WITHIN);
     let now = jiff::Timestamp::now();
     let ages = there.iter().filter_map(|agent| Duration::try_from(now.duration_since(agent.creation_timestamp()?.0)).ok());
-    if let Some(wait) = children::wait(ages, most).max(children::wait(made.iter().map(|time| time.elapsed()), most)) {
+    // Also those of the leader before.
+    if let Some(wait) = children::wait(ages, most) {
         return Err(too_fast(wait, most, pool));
     }
-    context.leadership.check().map_err(unavailable)?;
-    // Also if the answer is lost: the Agent may be there.
-    made.push(BootTime::now());
+    // Asked of the API server: of two who believe that they lead, one makes agents.
+    context.leadership.confirm().await.map_err(unavailable)?;
     let stored = match calls::create(&api, &wanted, managers::GOVERNOR).await {
         Ok(stored) => stored,
+        // A create that was given up, here or by the leader before, may arrive late.
         Err(error) if error.class() == Class::AlreadyExists => {
-            return Err(Refusal::new(Code::KeyReused, "another object has the name of this agent: use another Idempotency-Key")
-                .field("Idempotency-Key"));
+            let stored = api.get(&name).await.map_err(Error::of("reading an Agent that is there already")).map_err(unavailable)?;
+            return again(&stored, &wanted, pool);
         }
         Err(error) => return Err(unavailable(error)),
     };
@@ -159,11 +165,11 @@ fn room(living: u32, most: u32, pool: &AgentPool) -> Result<(), Refusal> {
     Err(Refusal::new(Code::LimitReached, message).limit(most.into(), living.into()))
 }
 
-/// Too many were registered within a minute, however few of them live.
+/// Too many were asked for within a minute, however few of them live.
 fn too_fast(wait: Duration, most: u32, pool: &AgentPool) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
     let message = format!(
-        "{rate} agents outside the cluster were registered within a minute, which is all that AgentPool/{} allows: twice \
+        "{rate} agents outside the cluster were asked for within a minute, which is all that AgentPool/{} allows: twice \
          spec.external.maxAgents ({most}), and at least 10; try again in {seconds} s",
         pool.name_any()
     );
@@ -255,6 +261,33 @@ mod tests {
         let request = Enrol { version: "1".into(), display_name: None };
         let refused = enrol(&caller("alice", "x", "p"), Some("1"), request, &closed.context).await.expect_err("the pool takes none");
         assert!(refused.message.contains("spec.external"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn two_who_ask_at_once_for_the_last_place_do_not_both_get_it() {
+        let leader = Leader::of(&[stored_pool(json!({"maxAgents": 1}))]);
+        let asks = async |user: &str| {
+            let request = Enrol { version: "1".into(), display_name: None };
+            enrol(&caller(user, "x", "p"), Some("1"), request, &leader.context).await.map_err(|refusal| refusal.code)
+        };
+        let (alice, bob) = futures::join!(asks("alice"), asks("bob"));
+        assert_eq!(usize::from(alice.is_ok()) + usize::from(bob.is_ok()), 1, "{alice:?} {bob:?}");
+    }
+
+    #[tokio::test]
+    async fn who_asks_again_and_again_is_told_to_wait_before_anything_is_listed() {
+        let leader = Leader::of(&[stored_pool(json!({"maxAgents": 1}))]);
+        let asks = async |key: &str| {
+            let request = Enrol { version: "1".into(), display_name: None };
+            enrol(&caller("alice", "x", "p"), Some(key), request, &leader.context).await.map(drop).map_err(|refusal| refusal.code)
+        };
+        let mut codes = Vec::new();
+        for at in 0..12 {
+            codes.push(asks(&at.to_string()).await);
+        }
+        let full = codes.iter().filter(|code| **code == Err(Code::LimitReached)).count();
+        let busy = codes.iter().filter(|code| **code == Err(Code::TooManyCalls)).count();
+        assert_eq!((codes[0], full, busy), (Ok(()), 9, 2), "{codes:?}");
     }
 
     #[tokio::test]

@@ -590,8 +590,7 @@ impl Live {
                 times: attendance.times(uid),
                 timeout: expected.timeout.max(period.saturating_mul(PERIODS)),
                 // It stays so until it is heard: when what was down comes back, the last ones to be heard are few.
-                with_many: one.finding == Finding::SilentWithMany
-                    || expected.node.as_deref().is_some_and(|node| silent.many(node, attendance.via(uid))),
+                with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), attendance.via(uid)),
                 active: expected.active,
                 paused: expected.paused,
                 work: one.hand.as_ref().map(|hand| hand.facts(period)),
@@ -673,9 +672,9 @@ impl Silent {
         all
     }
 
-    fn many(&self, node: &str, gateway: Option<&str>) -> bool {
+    fn many(&self, node: Option<&str>, gateway: Option<&str>) -> bool {
         let blame = |group: Option<&(usize, usize)>| group.is_some_and(|(soon, of)| health::many(*soon, *of));
-        blame(self.nodes.get(node)) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
+        blame(node.and_then(|node| self.nodes.get(node))) || blame(gateway.and_then(|gateway| self.gateways.get(gateway)))
     }
 }
 

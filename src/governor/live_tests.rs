@@ -216,6 +216,20 @@ fn those_outside_the_cluster_fall_silent_by_themselves_and_excuse_nobody() {
 }
 
 #[test]
+fn one_outside_the_cluster_is_excused_by_the_pods_of_its_gateway() {
+    let live = Live::new(1);
+    let _session = live.session("g".into());
+    let pods: Vec<String> = (0..9).map(|at| format!("p{at}")).collect();
+    pods.iter().for_each(|name| live.expect(name, expected(name, name)));
+    live.expect("outside", Expected { node: None, ..expected("outside", "n") });
+    for name in pods.iter().map(String::as_str).chain(["outside"]) {
+        live.reported(name, "g", report(), NOW);
+    }
+    (0..6).for_each(|_| drop(live.tick(Duration::from_secs(1))));
+    assert_eq!(live.view("outside").expect("a view").finding, Finding::SilentWithMany);
+}
+
+#[test]
 fn the_last_of_many_to_come_back_are_not_given_up_for_being_few() {
     let live = Live::new(1);
     let _session = live.session("g".into());

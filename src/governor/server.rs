@@ -21,8 +21,8 @@ use crate::serve::bodies::{Bodies, Sizes};
 use crate::wire::access::{Call, Found, find};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{
-    CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH, ROLLED_BACK,
-    SEEN_EPOCH, SEEN_VERSION,
+    CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH,
+    ROLLED_BACK, SEEN_EPOCH, SEEN_VERSION,
 };
 use crate::wire::meter::MAX_BEGIN_BYTES;
 use crate::wire::{Code, Refusal};
@@ -105,11 +105,12 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         let bytes = whole(request.into_body(), most).await?;
         return Ok(answered(&budget::calls::of_session(row.call, &bytes, context).await?));
     }
+    let external = external(request.headers(), row.call)?;
     let caller = Caller {
         key: Key { namespace: value(request.headers(), CALLER_NAMESPACE)?, name: value(request.headers(), CALLER_POD)? },
-        uid: value(request.headers(), CALLER_UID)?,
+        uid: value(request.headers(), if external.is_some() { CALLER_AGENT_UID } else { CALLER_UID })?,
         gateway,
-        external: external(request.headers(), row.call)?,
+        external,
     };
     let (head, body) = request.into_parts();
     let (bytes, room) = governor.bodies.read(&caller.key.namespace, body).await?;

@@ -34,7 +34,7 @@ use spillway::serve::bodies::Bodies;
 use spillway::serve::turns::Turns;
 use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
-use spillway::wire::governor::{Change, OWNER_EPOCH};
+use spillway::wire::governor::{CALLER_AGENT_UID, Change, OWNER_EPOCH};
 use spillway::wire::meter::{Acked, Begin, Dialect, End, Extend, Extended, Given, Hold, Open, Room, Settle, Settles, Target, Way};
 use spillway::wire::{Code, GATEWAY_AUDIENCE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME, Refusal};
 use tokio::sync::{Notify, broadcast};
@@ -305,7 +305,7 @@ impl Leader {
                 json!(Acked { acked: table.acked.get(&settles.session).copied().unwrap_or_default() })
             }
             "/agent/v1/external" => json!({"agent": "laptops-1", "uid": "uid-1", "type": "worker"}),
-            "/agent/v1/report" => json!({"revision": "1", "directive": "run"}),
+            "/agent/v1/report" | "/agent/v1/wanted" => json!({"revision": "1", "directive": "run"}),
             "/agent/v1/budget" => json!({"limits": []}),
             "/agent/v1/budget/request" => json!({"asked": serde_json::from_slice::<Value>(body).expect("JSON")}),
             other => panic!("no such call: {other}"),
@@ -319,6 +319,7 @@ impl Leader {
         } else {
             let (head, body) = request.into_parts();
             let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let nobodys = head.headers.get(CALLER_AGENT_UID).is_some_and(|uid| uid == "nobody");
             if path.starts_with("/agent/") {
                 leader.table().agent_calls.push((path.clone(), head.headers));
             }
@@ -328,7 +329,7 @@ impl Leader {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
-            let answered = leader.meter(&path, &body);
+            let answered = if nobodys { Err(Refusal::new(Code::NotAnAgent, "no such agent")) } else { leader.meter(&path, &body) };
             let mut table = leader.table();
             if path.ends_with("/hold") && table.lose > 0 && answered.is_ok() {
                 table.lose -= 1;
@@ -528,7 +529,7 @@ impl World {
         models.allowed_fields.clone_from(&self.allowed_fields);
         let models = Arc::new(models);
         let metrics = Metrics::default();
-        let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Authorizer::new(client));
+        let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Some(Authorizer::new(client)));
         let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
         let readers = models.readers.clone();
         let lease_history = Default::default();

@@ -5,7 +5,7 @@ use http::Request;
 use serde_json::{Value, json};
 use spillway::serve::Bounds;
 use spillway::wire::external::EXTERNAL;
-use spillway::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER};
+use spillway::wire::governor::{CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER};
 use spillway::wire::{Code, Refusal};
 
 use crate::{Served, served};
@@ -69,11 +69,23 @@ async fn who_may_is_named_to_the_governor_as_the_api_server_vouched_for_it() {
     served.asks(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
     let asked = served.world.leader.table().agent_calls.clone();
     let said = |at: usize, name: &str| asked[at].1.get(name).map(|value| value.to_str().expect("text").to_owned());
-    let caller = |at: usize| [CALLER_USER, CALLER_POOL, CALLER_NAMESPACE].map(|name| said(at, name).unwrap_or_default());
-    assert_eq!((caller(0), caller(1)), (["alice", "laptops", "team"].map(str::to_owned), ["alice", "laptops", "team"].map(str::to_owned)));
+    let paths: Vec<&str> = asked.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(paths, [ENROL, "/agent/v1/wanted", REPORT], "whose agent it is is asked first");
+    for at in 0..3 {
+        assert_eq!(
+            [CALLER_USER, CALLER_POOL, CALLER_NAMESPACE].map(|name| said(at, name)),
+            ["alice", "laptops", "team"].map(|word| Some(word.to_owned()))
+        );
+    }
     assert_eq!((said(0, "idempotency-key").as_deref(), said(0, EXTERNAL)), (Some("k-1"), None));
-    assert_eq!((said(1, CALLER_POD).as_deref(), said(1, CALLER_UID).as_deref()), (Some("laptops-1"), Some("uid-1")));
+    for at in 1..3 {
+        assert_eq!((said(at, CALLER_POD).as_deref(), said(at, CALLER_AGENT_UID).as_deref()), (Some("laptops-1"), Some("uid-1")));
+    }
+    let proved = asked.iter().filter(|(_, headers)| headers.contains_key(CALLER_UID)).count();
+    assert_eq!(proved, 0, "what it says of itself stands nowhere where a pod's proved uid stands: an older leader refuses it");
     assert_eq!(served.world.rights.lock().expect("whole").asked, 1, "a yes is remembered for a moment");
+    served.asks(REPORT, "user-alice", Some(WHO)).await.expect("it is taken");
+    assert_eq!(served.world.leader.table().agent_calls.len(), 4, "and asked once");
     // A call of a pod names no user.
     served.asks(REPORT, "pod-a", None).await.expect("it is taken");
     let asked = served.world.leader.table().agent_calls.clone();
@@ -103,6 +115,15 @@ async fn a_pods_token_is_its_pods_alone_wherever_it_is_shown() {
     // And who has no agent yet is none.
     served.refuses(REPORT, "user-alice", Some("team/laptops"), Code::NotAllowed, &["agents may not make this call"]).await;
     served.refuses(ENROL, "user-alice", Some(WHO), Code::NotAllowed, &["agents may not make this call"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_an_agent_that_is_nobodys_goes_no_further_than_the_question_whose_it_is() {
+    let served = opened().await;
+    let refusal = served.asks(REPORT, "user-alice", Some("team/laptops/laptops-1/nobody")).await.expect_err("a refusal");
+    assert_eq!(refusal.code, Code::NotAnAgent);
+    let asked = served.world.leader.table().agent_calls.clone();
+    assert_eq!(asked.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["/agent/v1/wanted"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use spillway_wire::{Code, Refusal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::clock::BootTime;
 use crate::install::COMMAND;
@@ -36,6 +37,8 @@ use crate::{DATA_DIR_VARIABLE, EXIT_CLOSED, SOCKET_VARIABLE, VERSION, link_says,
 
 /// For one try to get an Agent.
 const ENROL: Duration = Duration::from_secs(10);
+/// For the answer to a registration that is under way when somebody asks us to end. Whoever asks twice does not wait.
+const ANSWER_GRACE: Duration = Duration::from_secs(3);
 /// The port of a gateway whose URL names none.
 const PORT: u16 = 8443;
 /// The most characters of a name for people.
@@ -109,25 +112,35 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let at = models.local_addr()?.port();
         let caller = Gateway::new(gateway.clone(), ca.clone(), token.clone());
         caller.speaks_for(&place).map_err(io::Error::other)?;
-        let enrolled = tokio::select! {
-            enrolled = enrol(&caller, &key, name) => enrolled,
-            () = asked.next() => return Ok(TERMINATED),
-        };
+        let (enrolled, terminated) = enrol_until(&caller, &key, name, &mut asked).await;
         let enrolled = match enrolled {
-            Ok(enrolled) => enrolled,
-            Err(refusal) => {
+            Some(Ok(enrolled)) => enrolled,
+            None => return Ok(TERMINATED),
+            Some(Err(_)) if terminated => return Ok(TERMINATED),
+            Some(Err(refusal)) => {
                 link_says!("the agent is not registered: {refusal}");
                 return Ok(EXIT_CLOSED);
             }
         };
         let place = Place { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
+        if terminated {
+            leave(&caller, "asked to end before the program was started").await;
+            return Ok(TERMINATED);
+        }
         let environment =
             environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
         let (wanted, directives) = watch::channel(Directive::Run);
         // Whatever becomes of the supervisor, what it started is ours to end.
         let tree = Tree::new()?;
-        let mut program = Program { child: supervisor(&folder, environment, &command)?, tree, asked: false, code: EXIT_CLOSED };
+        let child = match supervisor(&folder, environment, &command) {
+            Ok(child) => child,
+            Err(error) => {
+                leave(&caller, "the program could not be started").await;
+                return Err(error);
+            }
+        };
+        let mut program = Program { child, tree, asked: false, code: EXIT_CLOSED };
         let options = link::Options {
             gateway,
             ca,
@@ -191,6 +204,29 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
         }
         failures = failures.saturating_add(1);
         sleep(backoff::delay(failures, BACKOFF.0, BACKOFF.1, random::fraction()).max(asked_to_wait(&result))).await;
+    }
+}
+
+/// As [`enrol`], and whether somebody asked us to end meanwhile: then what was asked for is waited for a little, for the Agent may be
+/// made already, and nobody else knows that it is to go.
+async fn enrol_until(gateway: &Gateway, key: &str, name: Option<String>, asked: &mut Asked) -> (Option<Result<Enrolled, Refusal>>, bool) {
+    let mut enrolling = pin!(enrol(gateway, key, name));
+    tokio::select! {
+        enrolled = &mut enrolling => (Some(enrolled), false),
+        () = asked.next() => tokio::select! {
+            enrolled = timeout(ANSWER_GRACE, &mut enrolling) => (enrolled.ok(), true),
+            () = asked.next() => (None, true),
+        },
+    }
+}
+
+/// Says goodbye of an agent that never ran, so that it takes no place of the pool until it is given up. Without an answer it is.
+async fn leave(gateway: &Gateway, reason: &str) {
+    let Ok(body) = serde_json::to_vec(&Goodbye { reason: reason.to_owned() }) else { return };
+    match gateway.call(&Call::post("/agent/v1/goodbye", body, ENROL)).await {
+        Ok(Answer::Done(_) | Answer::Nothing) => {}
+        Ok(Answer::Refused(refusal)) => link_says!("the agent's goodbye is refused: {refusal}"),
+        Err(silence) => link_says!("the agent's goodbye is not heard: {silence}"),
     }
 }
 

@@ -212,6 +212,19 @@ fn who_may_not_register_is_told_why_and_nothing_is_run() {
 }
 
 #[test]
+fn who_is_asked_to_end_while_it_registers_leaves_no_agent_that_nobody_runs() {
+    let (gateway, folder) = gateway();
+    gateway.refuse("/external", Some((503, "governor_away")));
+    let mut laptop = laptop((gateway, folder), "touch $dir/ran");
+    laptop.gateway.wait("/external", 0, |call| call.status == 503);
+    laptop.run.signal(Signal::TERM);
+    laptop.gateway.refuse("/external", None);
+    assert_eq!(laptop.run.ended().code(), Some(143), "{}", laptop.run.log());
+    assert_eq!(laptop.goodbye(), "asked to end before the program was started");
+    assert!(!laptop.folder.path("ran").exists());
+}
+
+#[test]
 fn an_agent_that_ended_before_it_ran_ends_here_too() {
     let (gateway, folder) = gateway();
     gateway.refuse("/register", Some((403, "agent_ended")));

@@ -243,7 +243,8 @@ fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
 }
 
 /// Ended Agents that were kept long enough, and when the next one will have been. The newest that crashed are kept while
-/// they are remembered, whatever the time to keep says; more than a few beyond the size of the pool are kept for nobody.
+/// they are remembered, whatever the time to keep says; more than a few beyond the size of the pool are kept for nobody. Those that
+/// the pool did not make itself (children, processes outside the cluster) take no place of those that it did.
 fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (Vec<(String, Leaving)>, Option<Duration>) {
     let mut ended: Vec<_> = agents
         .filter_map(|agent| match agent.standing {
@@ -265,7 +266,11 @@ fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (
     ended.sort_by_key(|(agent, _, ago)| (*ago, std::cmp::Reverse(agent.sequence)));
     let most = usize::try_from(facts.desired).unwrap_or(usize::MAX).saturating_mul(2).saturating_add(10);
     let (mut collected, mut next) = (Vec::new(), None::<Duration>);
-    for (place, (agent, keep, ago)) in ended.into_iter().enumerate() {
+    let (mut own, mut others) = (0, 0);
+    for (agent, keep, ago) in ended {
+        let before = if agent.sequence.is_some() { &mut own } else { &mut others };
+        let place = *before;
+        *before += 1;
         if ago >= keep || place >= most {
             collected.push((agent.name.clone(), Leaving::Collected));
         } else {

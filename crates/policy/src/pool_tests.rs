@@ -136,6 +136,15 @@ fn agents_that_end_are_not_heaped_up_and_crashes_are_remembered_whatever_the_ttl
 }
 
 #[test]
+fn what_others_made_and_ended_makes_no_crash_of_the_pools_own_forgotten() {
+    let crashed = (0..3).map(|number| agent(number, ended(60, true)));
+    let others = (10..40).map(|number| AgentFacts { sequence: None, ..agent(number, ended(1, false)) });
+    let plan = plan(&facts(1, 3, crashed.chain(others).collect()));
+    assert_eq!(plan.delete.len(), 18, "all but the newest 12 of the others");
+    assert!(plan.delete.iter().all(|(name, _)| !["a0", "a1", "a2"].contains(&name.as_str())), "{:?}", plan.delete);
+}
+
+#[test]
 fn agents_made_by_hand_are_outside_min_and_max() {
     let by_hand = AgentFacts { sequence: None, ..agent(9, Standing::Idle) };
     let plan = plan(&facts(0, 0, vec![by_hand]));

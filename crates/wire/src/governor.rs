@@ -9,9 +9,12 @@ pub const CALLER_UID: &str = "spillway-caller-uid";
 pub const CALLER_POD: &str = "spillway-caller-pod";
 /// Namespace of that pod.
 pub const CALLER_NAMESPACE: &str = "spillway-caller-namespace";
-/// Of a call from outside the cluster: the user of its token, as the API server vouched for it. The other three headers then say
-/// what the caller says of itself.
+/// Of a call from outside the cluster: the user of its token, as the API server vouched for it. Namespace and pod are then what the
+/// caller says of itself, and instead of [`CALLER_UID`] comes [`CALLER_AGENT_UID`].
 pub const CALLER_USER: &str = "spillway-caller-user";
+/// The uid of the Agent that a caller outside the cluster says it is. Never under the name of a pod's, which is proved: a leader that
+/// does not know of such callers finds no uid, and refuses.
+pub const CALLER_AGENT_UID: &str = "spillway-caller-agent-uid";
 /// The pool for which that user may register agents.
 pub const CALLER_POOL: &str = "spillway-caller-pool";
 /// Which gateway forwards.

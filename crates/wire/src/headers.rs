@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn what_we_say_to_each_other_is_never_taken_from_a_client() {
-        use crate::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, GATEWAY, OWNER_EPOCH};
-        let callers = [CALLER_NAMESPACE, CALLER_POD, CALLER_UID, CALLER_USER, CALLER_POOL];
+        use crate::governor::{CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, GATEWAY, OWNER_EPOCH};
+        let callers = [CALLER_NAMESPACE, CALLER_POD, CALLER_UID, CALLER_AGENT_UID, CALLER_USER, CALLER_POOL];
         let others = [GATEWAY, OWNER_EPOCH, crate::meter::ITEM, crate::meter::CONVERSATION, crate::external::EXTERNAL];
         for name in callers.into_iter().chain(others) {
             assert!(stays(name), "{name}");

@@ -63,6 +63,7 @@ impl Operator {
         arguments.extend(["--governor-token-file".into(), room.token_file().to_string_lossy().into_owned()]);
         std::fs::create_dir_all(journal).expect("a folder for the journal");
         arguments.extend(["--journal".into(), journal.to_string_lossy().into_owned()]);
+        arguments.push("--external-agents".into());
         // Of the scripted provider, which is told by them what to answer and whose call it is.
         arguments.extend(["--allowed-header", "x-script", "--allowed-header", "x-caller"].map(str::to_owned));
         if room.origins_file().exists() {

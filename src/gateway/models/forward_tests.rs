@@ -128,7 +128,7 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
     let times = Times { idle: Duration::from_secs(3), drain: Duration::from_secs(8), ..Times::default() };
     let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
-    let authorizer = crate::cluster::access::Authorizer::new(client.clone());
+    let authorizer = Some(crate::cluster::access::Authorizer::new(client.clone()));
     let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
     let bodies = Bodies::new(crate::gateway::routes::BODIES);
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
