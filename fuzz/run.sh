@@ -26,7 +26,7 @@ targets() {
 
 build() {
     # --target keeps the flags away from build scripts and macros.
-    RUSTFLAGS="${RUSTFLAGS:-} --cfg fuzzing -Cdebug-assertions=yes -Ccodegen-units=1 -Cpasses=sancov-module \
+    RUSTFLAGS="${RUSTFLAGS:-} --cfg fuzzing -Cdebug-assertions=yes -Cpasses=sancov-module \
         -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
         -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares" \
         "${CARGO:-cargo}" build --quiet --release --locked --all-features --target "$host" --bins

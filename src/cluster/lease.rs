@@ -115,7 +115,12 @@ impl Leadership {
     #[cfg(test)]
     pub fn held() -> Self {
         let (_, last_renewal) = watch::channel(Renewal { began: BootTime::now(), version: 1 });
-        let (confirm, _) = mpsc::unbounded_channel();
+        let (confirm, mut asked) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
+        std::thread::spawn(move || {
+            while let Some(done) = asked.blocking_recv() {
+                let _ = done.send(()); // who asked may be gone
+            }
+        });
         let stopped = CancellationToken::new();
         Self { last_renewal, confirm, lost: stopped.clone(), stopped, reports: Arc::default(), timing: Timing::DEFAULT }
     }
