@@ -225,7 +225,7 @@ pub enum CircuitState {
     validation = Rule::new("self.epoch >= oldSelf.epoch").message("epoch of a circuit must not fall").field_path(".epoch"),
 )]
 pub struct Circuit {
-    /// Its guard and what it is for, such as `work/coders`, `work` (all pools of the project) or `models/anthropic/large`.
+    /// What it guards: `work/POOL`, `work` (all pools of the project), `commands`, or `models/HOST/CLASS` with the class of models.
     #[schemars(length(min = 1, max = 128))]
     pub key: String,
     /// Its state.

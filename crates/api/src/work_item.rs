@@ -119,7 +119,7 @@ pub struct WorkItemSpec {
     #[serde(default)]
     #[schemars(default)]
     pub on_dependency_failure: OnDependencyFailure,
-    /// What must be there before it is given out. Not supported by this version.
+    /// What an agent must have before the item is given to it. Of its fields `repositories` is not supported by this version.
     pub requires: Option<Requires>,
     /// Level 3: walls around this task, only narrower than the agent's.
     pub bulkhead: Option<ItemBulkhead>,
