@@ -11,6 +11,7 @@ pub mod events;
 pub mod gate;
 pub mod lease;
 mod lease_rollback;
+mod object_key;
 pub mod pace;
 pub mod quiet;
 pub mod remembered;
@@ -22,3 +23,4 @@ pub mod trim;
 pub mod watch;
 
 pub use error::{Class, Error};
+pub use object_key::ObjectKey;

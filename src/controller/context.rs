@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::runtime::controller::Action;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use tokio::sync::watch;
 
 use super::agent::Disappearances;
@@ -21,10 +21,10 @@ use crate::cluster::events::Events;
 use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
 use crate::cluster::quiet::Quiet;
-use crate::cluster::{Class, Error};
+use crate::cluster::{Class, Error, ObjectKey};
 use crate::governor::Live;
 use crate::governor::breaker::Circuits;
-use crate::governor::breaker::work::Attempts;
+use crate::governor::breaker::attempts::Attempts;
 use crate::governor::budget::Meter;
 use crate::governor::work::Desk;
 use crate::pki::keep::Trust;
@@ -46,22 +46,6 @@ pub enum Look {
     Later,
     /// When something changes.
     OnChange,
-}
-
-/// An object of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Key {
-    /// The key of `object`.
-    pub fn of(object: &impl ResourceExt) -> Self {
-        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
-    }
 }
 
 /// What a context is made of.
@@ -115,17 +99,17 @@ pub struct Context {
     /// What is known of pods that disappeared.
     pub disappearances: Disappearances,
     /// Our last writes of pools.
-    pub pool_gate: Gate<Key>,
+    pub pool_gate: Gate<ObjectKey>,
     /// Our last writes of agents.
-    pub agent_gate: Gate<Key>,
+    pub agent_gate: Gate<ObjectKey>,
     /// Our last writes of pods.
-    pub pod_gate: Gate<Key>,
+    pub pod_gate: Gate<ObjectKey>,
     /// Our last writes of NetworkPolicies and ConfigMaps.
-    pub wall_gate: Gate<Key>,
+    pub wall_gate: Gate<ObjectKey>,
     /// Our last writes of Budgets.
-    pub budget_gate: Gate<Key>,
+    pub budget_gate: Gate<ObjectKey>,
     /// Our last writes of ResourceQuotas and LimitRanges, by kind.
-    pub compute_gate: Gate<(String, Key)>,
+    pub compute_gate: Gate<(String, ObjectKey)>,
     /// Places of pods that are being made.
     pub places: Places,
     /// Since when namespaces are without any Budget.
@@ -151,9 +135,9 @@ pub struct Context {
     /// How long pools have been larger than they need to be.
     pub descent: Descent,
     trust: watch::Receiver<Option<Trust>>,
-    backoff: Backoff<(&'static str, Key)>,
-    published: Mutex<HashMap<(&'static str, Key), Published>>,
-    invalid_told: Mutex<HashMap<(&'static str, Key), String>>,
+    backoff: Backoff<(&'static str, ObjectKey)>,
+    published: Mutex<HashMap<(&'static str, ObjectKey), Published>>,
+    invalid_told: Mutex<HashMap<(&'static str, ObjectKey), String>>,
 }
 
 /// When a status was written for the last time, and since when it differs from what holds.
@@ -232,7 +216,7 @@ impl Context {
     pub async fn reconcile(
         &self,
         controller: &'static str,
-        key: Key,
+        key: ObjectKey,
         work: impl Future<Output = Result<Look, Error>>,
     ) -> Result<Action, Error> {
         let started = Instant::now();
@@ -257,22 +241,22 @@ impl Context {
     }
 
     /// A try of this object succeeded: earlier failures are forgotten.
-    pub fn succeeded(&self, controller: &'static str, key: &Key) {
+    pub fn succeeded(&self, controller: &'static str, key: &ObjectKey) {
         self.backoff.succeeded(&(controller, key.clone()));
     }
 
     /// How long to wait before a failed try of this object is made again.
-    fn retry_after(&self, controller: &'static str, key: Key) -> Duration {
+    fn retry_after(&self, controller: &'static str, key: ObjectKey) -> Duration {
         self.backoff.failed((controller, key))
     }
 
     /// What follows from a failed reconcile.
-    pub fn after_error(&self, controller: &'static str, key: Key, error: &Error) -> Action {
+    pub fn after_error(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Action {
         self.put_off(controller, key, error).map_or_else(Action::await_change, Action::requeue)
     }
 
     /// A try of this object failed: tells of it, and gives how long to wait before the next. None: we do not lead any more.
-    pub fn put_off(&self, controller: &'static str, key: Key, error: &Error) -> Option<Duration> {
+    pub fn put_off(&self, controller: &'static str, key: ObjectKey, error: &Error) -> Option<Duration> {
         match error.class() {
             Class::LostLeadership => {
                 self.leadership.abdicate();
@@ -292,7 +276,7 @@ impl Context {
     }
 
     /// Decides whether a changed status is written now, and remembers it.
-    pub fn publish_now(&self, controller: &'static str, key: &Key, change: publish::Change) -> publish::When {
+    pub fn publish_now(&self, controller: &'static str, key: &ObjectKey, change: publish::Change) -> publish::When {
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (controller, key.clone());
         if change == publish::Change::None {
@@ -309,23 +293,15 @@ impl Context {
     }
 
     /// Whether this trouble with an object that does not fit its type is news.
-    pub fn invalid_is_news(&self, controller: &'static str, key: Key, trouble: &str) -> bool {
+    pub fn invalid_is_news(&self, controller: &'static str, key: ObjectKey, trouble: &str) -> bool {
         let mut told = self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner);
         told.insert((controller, key), trouble.to_owned()).as_deref() != Some(trouble)
     }
 
-    /// An object is gone: nothing is remembered of it.
-    pub fn forget(&self, controller: &'static str, key: &Key) {
+    /// An object is gone: nothing is remembered of its failures, and of what was said of it.
+    pub fn forget(&self, controller: &'static str, key: &ObjectKey) {
         let slot = (controller, key.clone());
         self.backoff.succeeded(&slot);
-        if controller == super::agent_pool::CONTROLLER {
-            self.pool_gate.forget(key);
-            self.descent.forget(key);
-        } else if controller == super::budget::CONTROLLER {
-            self.budget_gate.forget(key);
-        } else {
-            self.live.forget(key);
-        }
         self.published.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         self.invalid_told.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
     }

@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::agent::{self, Disappearances};
-use super::context::{Context, Key, Parts};
+use super::context::{Context, Parts};
 use super::fleet::Fleet;
 use super::stores::{Stores, Wake};
 use super::supervised::Supervised;
+use crate::cluster::ObjectKey;
 use crate::cluster::events::Events;
 use crate::cluster::lease::Leadership;
 use crate::cluster::quiet::Quiet;
@@ -121,7 +122,7 @@ impl Leader {
 
     /// Looks at an Agent, as it stands in the stores.
     pub async fn looks_at(&self, agent: &str) {
-        let key = Key { namespace: TEAM.into(), name: agent.into() };
+        let key = ObjectKey { namespace: TEAM.into(), name: agent.into() };
         let object = self.context.stores.agent(&key).expect("the Agent is there");
         agent::reconcile(object, self.context.clone()).await.expect("it is done");
     }

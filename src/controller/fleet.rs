@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Key;
 use super::conditions::find;
 use super::stores::{AgentObject, PoolObject};
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool};
+use crate::cluster::ObjectKey;
 use crate::telemetry::{Metrics, PoolStanding, Standing};
 
 /// What is said of the phase of an agent that was not looked at yet.
@@ -76,8 +76,8 @@ impl Pool {
 #[derive(Default)]
 struct State {
     listed: bool,
-    agents: HashMap<Key, Known>,
-    pools: HashMap<Key, Pool>,
+    agents: HashMap<ObjectKey, Known>,
+    pools: HashMap<ObjectKey, Pool>,
 }
 
 /// The counts. Cheap to clone.
@@ -112,14 +112,14 @@ impl Fleet {
             state.observe(agent, &self.metrics);
             reason = Some(why(agent)).filter(|why| *why != OTHER).unwrap_or(DELETED);
         }
-        state.forget(&Key::of(agent), reason, &self.metrics);
+        state.forget(&ObjectKey::of(agent), reason, &self.metrics);
     }
 
     /// These are all Agents.
     pub fn agents(&self, all: &[Arc<AgentObject>]) {
         let mut state = self.lock();
-        let there: HashSet<Key> = all.iter().map(|agent| Key::of(agent.as_ref())).collect();
-        let gone: Vec<Key> = state.agents.keys().filter(|key| !there.contains(key)).cloned().collect();
+        let there: HashSet<ObjectKey> = all.iter().map(|agent| ObjectKey::of(agent.as_ref())).collect();
+        let gone: Vec<ObjectKey> = state.agents.keys().filter(|key| !there.contains(key)).cloned().collect();
         gone.iter().for_each(|key| state.forget(key, DELETED, &self.metrics));
         all.iter().filter_map(|agent| agent.0.as_ref().ok()).for_each(|agent| state.observe(agent, &self.metrics));
         state.listed = true;
@@ -134,33 +134,33 @@ impl Fleet {
 
     /// A pool was deleted.
     pub fn pool_gone(&self, pool: &PoolObject) {
-        self.lock().pool_gone(&Key::of(pool), &self.metrics);
+        self.lock().pool_gone(&ObjectKey::of(pool), &self.metrics);
     }
 
     /// These are all pools.
     pub fn pools(&self, all: &[Arc<PoolObject>]) {
         let mut state = self.lock();
-        let there: HashSet<Key> = all.iter().map(|pool| Key::of(pool.as_ref())).collect();
-        let gone: Vec<Key> =
+        let there: HashSet<ObjectKey> = all.iter().map(|pool| ObjectKey::of(pool.as_ref())).collect();
+        let gone: Vec<ObjectKey> =
             state.pools.iter().filter(|(key, pool)| pool.exists && !there.contains(key)).map(|(key, _)| key.clone()).collect();
         gone.iter().for_each(|key| state.pool_gone(key, &self.metrics));
         all.iter().filter_map(|pool| pool.0.as_ref().ok()).for_each(|pool| state.pool(pool, &self.metrics));
     }
 
     /// Every pool, with its living agents and how many it may have.
-    pub fn fullness(&self) -> Vec<(Key, u64, u64)> {
+    pub fn fullness(&self) -> Vec<(ObjectKey, u64, u64)> {
         let state = self.lock();
         state.pools.iter().filter(|(_, pool)| pool.exists).map(|(key, pool)| (key.clone(), pool.live(), pool.most)).collect()
     }
 
     /// Shows how many agents there are. No agent is looked at but those whose own breaker of commands is not closed, each with its
     /// state.
-    pub fn measure(&self, tripped: impl IntoIterator<Item = (Key, &'static str)>) {
+    pub fn measure(&self, tripped: impl IntoIterator<Item = (ObjectKey, &'static str)>) {
         let state = self.lock();
-        let mut of_pools: HashMap<Key, BTreeMap<&'static str, u64>> = HashMap::new();
+        let mut of_pools: HashMap<ObjectKey, BTreeMap<&'static str, u64>> = HashMap::new();
         for (key, breaker) in tripped {
             let Some(known) = state.agents.get(&key) else { continue };
-            let pool = Key { namespace: key.namespace, name: known.pool.clone() };
+            let pool = ObjectKey { namespace: key.namespace, name: known.pool.clone() };
             *of_pools.entry(pool).or_default().entry(breaker).or_default() += 1;
         }
         let mut standing = Standing::default();
@@ -175,7 +175,7 @@ impl Fleet {
 }
 
 impl Pool {
-    fn labels(&self, key: &Key, metrics: &Metrics) -> (crate::telemetry::Series, String) {
+    fn labels(&self, key: &ObjectKey, metrics: &Metrics) -> (crate::telemetry::Series, String) {
         let series = metrics.pool(&key.namespace, self.ever.then_some(key.name.as_str()));
         (series, metrics.agent_type(self.type_.as_deref()))
     }
@@ -183,7 +183,7 @@ impl Pool {
 
 impl State {
     fn pool(&mut self, pool: &AgentPool, metrics: &Metrics) {
-        let key = Key::of(pool);
+        let key = ObjectKey::of(pool);
         let known = self.pools.entry(key).or_default();
         let type_ = Some(pool.spec.type_.clone());
         let before = if known.type_ == type_ { None } else { std::mem::replace(&mut known.type_, type_) };
@@ -193,7 +193,7 @@ impl State {
         self.type_gone(before, metrics);
     }
 
-    fn pool_gone(&mut self, key: &Key, metrics: &Metrics) {
+    fn pool_gone(&mut self, key: &ObjectKey, metrics: &Metrics) {
         if let Some(pool) = self.pools.get_mut(key) {
             (pool.exists, pool.desired) = (false, 0);
         }
@@ -201,7 +201,7 @@ impl State {
     }
 
     /// A pool of which nothing is left has no series.
-    fn tidy(&mut self, key: &Key, metrics: &Metrics) {
+    fn tidy(&mut self, key: &ObjectKey, metrics: &Metrics) {
         if self.pools.get(key).is_none_or(|pool| pool.exists || !pool.phases.is_empty()) {
             return;
         }
@@ -222,7 +222,7 @@ impl State {
     }
 
     fn observe(&mut self, agent: &Agent, metrics: &Metrics) {
-        let key = Key::of(agent);
+        let key = ObjectKey::of(agent);
         let uid = agent.metadata.uid.clone().unwrap_or_default();
         // Another one of the same name, whose predecessor's end was not seen.
         if self.agents.get(&key).is_some_and(|known| known.uid != uid) {
@@ -234,7 +234,7 @@ impl State {
         let over = phase.is_some_and(AgentPhase::ended);
         let now = Known { uid, pool: agent.spec.pool_ref.name.clone(), phase, life: caller.clone().filter(|_| !over) };
         let before = self.agents.insert(key.clone(), now.clone());
-        let of_pool = Key { namespace: key.namespace, name: now.pool };
+        let of_pool = ObjectKey { namespace: key.namespace, name: now.pool };
         let pool = self.pools.entry(of_pool.clone()).or_default();
         if let Some(before) = &before {
             pool.less(before.phase);
@@ -259,9 +259,9 @@ impl State {
         }
     }
 
-    fn forget(&mut self, key: &Key, reason: &'static str, metrics: &Metrics) {
+    fn forget(&mut self, key: &ObjectKey, reason: &'static str, metrics: &Metrics) {
         let Some(known) = self.agents.remove(key) else { return };
-        let of_pool = Key { namespace: key.namespace.clone(), name: known.pool };
+        let of_pool = ObjectKey { namespace: key.namespace.clone(), name: known.pool };
         if let Some(pool) = self.pools.get_mut(&of_pool) {
             pool.less(known.phase);
             if known.life.is_some() {
@@ -427,7 +427,7 @@ mod tests {
         fleet.agent(&agent("a", Some("Active"), Some("u1"), &[]));
         fleet.agent(&agent("b", None, None, &[]));
         fleet.agent(&agent("c", Some("Stopped"), Some("u3"), &[]));
-        let key = |name: &str| Key { namespace: NAMESPACE.into(), name: name.into() };
+        let key = |name: &str| ObjectKey { namespace: NAMESPACE.into(), name: name.into() };
         fleet.measure([(key("a"), "open"), (key("gone"), "open")]);
         assert_eq!(lines(&metrics, "spillway_pool_agents_desired"), ["spillway_pool_agents_desired{} 2"]);
         assert_eq!(lines(&metrics, "spillway_pool_agents_live"), ["spillway_pool_agents_live{} 2"], "one has ended");

@@ -22,6 +22,6 @@ pub mod supervised;
 pub mod toolset;
 mod walls;
 
-pub use context::{Context, Key};
+pub use context::Context;
 pub use run::{Settings, run};
 pub use stores::{AgentObject, BudgetObject, ClusterBudgetObject, PoolObject, Stores};

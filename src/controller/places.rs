@@ -22,12 +22,12 @@ use kube::core::{Selector, SelectorExt};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
-use super::context::Key;
 use super::stores::{BudgetObject, Stores};
 use crate::api::budget::{self, AgentLimits};
 use crate::api::quantity::units;
 use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, Budget, ClusterBudget, names};
+use crate::cluster::ObjectKey;
 use crate::policy::agent::{Hindrance, HindranceKind};
 use crate::policy::budget::{CHAIN, Key as Place};
 use crate::policy::places::{Amounts, Holder, Limit, Over, Path, Project, Reservation, What, beyond, full};
@@ -38,11 +38,11 @@ const PROJECTS: &str = "spec.projects.max";
 
 /// Places that were given and are not seen in the caches yet.
 #[derive(Debug, Default)]
-pub struct Places(Mutex<HashMap<Key, Holder>>);
+pub struct Places(Mutex<HashMap<ObjectKey, Holder>>);
 
 impl Places {
     /// Takes a place for the pod of an Agent of `pool`, or says what is in the way.
-    pub fn take(&self, key: &Key, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
+    pub fn take(&self, key: &ObjectKey, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         given.retain(|key, _| awaited(key, stores));
         let namespace = key.namespace.clone();
@@ -117,13 +117,13 @@ impl Places {
     }
 
     /// The pod was not made, and will not be.
-    pub fn give_back(&self, key: &Key) {
+    pub fn give_back(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 
 /// Whether a place that was given is to be kept: the Agent is there, and its pod is not seen to be recorded.
-fn awaited(key: &Key, stores: &Stores) -> bool {
+fn awaited(key: &ObjectKey, stores: &Stores) -> bool {
     stores.agent(key).is_some_and(|agent| agent.0.as_ref().is_ok_and(|agent| recorded(agent).is_none() && !gone(agent)))
 }
 
@@ -141,8 +141,8 @@ fn gone(agent: &Agent) -> bool {
 }
 
 /// What all hold.
-fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder> {
-    let mut all: HashMap<Key, Holder> = given.clone();
+fn holders(given: &HashMap<ObjectKey, Holder>, stores: &Stores) -> HashMap<ObjectKey, Holder> {
+    let mut all: HashMap<ObjectKey, Holder> = given.clone();
     let mut known: HashMap<(String, String), Holder> = HashMap::new();
     // One of the pool, before what it holds is known.
     let mut of_pool = |namespace: &str, pool: &str| {
@@ -150,7 +150,7 @@ fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder
     };
     for object in stores.agents.state() {
         let Ok(agent) = &object.0 else { continue }; // its pod, if it has one, is counted below
-        let key = Key::of(agent);
+        let key = ObjectKey::of(agent);
         let with_pod = recorded(agent).is_some() && !gone(agent);
         let storage = agent
             .status
@@ -165,7 +165,7 @@ fn holders(given: &HashMap<Key, Holder>, stores: &Stores) -> HashMap<Key, Holder
         }
     }
     for pod in stores.pods.state().iter().filter(|pod| !over(pod)) {
-        let key = Key::of(pod.as_ref());
+        let key = ObjectKey::of(pod.as_ref());
         let pool = stores.agent(&key).and_then(|agent| agent.0.as_ref().ok().map(|agent| agent.spec.pool_ref.name.clone()));
         let pool = pool.or_else(|| pod.labels().get(names::POOL_LABEL).cloned()).unwrap_or_default();
         let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &pool));

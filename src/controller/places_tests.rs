@@ -34,8 +34,8 @@ fn waiting(name: &str, pool: &str) -> Value {
 fn pod(name: &str, phase: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"}, "status": {"phase": phase}})
 }
-fn key(name: &str) -> Key {
-    Key { namespace: "n".into(), name: name.into() }
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "n".into(), name: name.into() }
 }
 const ONE: Amounts = Amounts { agents: 1, memory: 1 << 30, storage: 0 };
 

@@ -20,10 +20,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::{self, Disappearances};
-use super::context::{Context, Key, Parts};
+use super::context::{Context, Parts};
 use super::fleet::Fleet;
 use super::stores::{AgentObject, BudgetObject, PoolObject, Stores, Triggers, watch_all};
 use super::{agent_pool, budget, cluster_default, gauges, publish::Owned, supervised, toolset};
+use crate::cluster::ObjectKey;
 use crate::cluster::events::Events;
 use crate::cluster::lease::{Identity, Won, win};
 use crate::cluster::quiet::Quiet;
@@ -254,31 +255,35 @@ async fn drive(context: Arc<Context>, looks: Looks, concurrency: u16, stop: &Can
         .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(agent_pool::reconcile, agent_pool::after_error, context.clone())
-        .for_each(|ended| forget_if_gone(ended, agent_pool::CONTROLLER, &context));
+        .for_each(|ended| forget_if_gone(ended, agent_pool::forget, &context));
     let agents = Controller::for_stream(futures::stream::pending(), context.stores.agents.clone())
         .reconcile_on(agents)
         .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(agent::reconcile, agent::after_error, context.clone())
-        .for_each(|ended| forget_if_gone(ended, agent::CONTROLLER, &context));
+        .for_each(|ended| forget_if_gone(ended, agent::forget_name, &context));
     let budgets = Controller::for_stream(futures::stream::pending(), context.stores.budgets.clone())
         .reconcile_on(budgets)
         .with_config(Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(budget::reconcile, budget::after_error, context.clone())
-        .for_each(|ended| forget_if_gone(ended, budget::CONTROLLER, &context));
+        .for_each(|ended| forget_if_gone(ended, budget::forget, &context));
     futures::join!(pools, agents, budgets);
 }
 
 /// A trigger for an object that is not in the store comes after its deletion: nothing is remembered of it.
-fn forget_if_gone<T, K, Q>(ended: Result<T, controller::Error<K, Q>>, controller: &'static str, context: &Context) -> std::future::Ready<()>
+fn forget_if_gone<T, K, Q>(
+    ended: Result<T, controller::Error<K, Q>>,
+    forget: fn(&ObjectKey, &Context),
+    context: &Context,
+) -> std::future::Ready<()>
 where
     K: std::error::Error + 'static,
     Q: std::error::Error + 'static,
 {
     if let Err(controller::Error::ObjectNotFound(object)) = ended {
-        let key = Key { namespace: object.namespace.unwrap_or_default(), name: object.name };
-        context.forget(controller, &key);
+        let key = ObjectKey { namespace: object.namespace.unwrap_or_default(), name: object.name };
+        forget(&key, context);
     }
     std::future::ready(())
 }

@@ -18,7 +18,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use self::nodes::watch_nodes;
-use super::Key;
 use super::agent::Disappearances;
 use super::conditions::find;
 use super::due::{self, Due};
@@ -27,6 +26,7 @@ use super::places;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue, names};
+use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Change, Named, Tolerant, config, start};
 use crate::telemetry::Metrics;
 
@@ -118,12 +118,12 @@ impl Stores {
     }
 
     /// The pod of the Agent `key`: it has the same name.
-    pub fn pod(&self, key: &Key) -> Option<Arc<Pod>> {
+    pub fn pod(&self, key: &ObjectKey) -> Option<Arc<Pod>> {
         self.pods.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
     /// The Agent `key`.
-    pub fn agent(&self, key: &Key) -> Option<Arc<AgentObject>> {
+    pub fn agent(&self, key: &ObjectKey) -> Option<Arc<AgentObject>> {
         self.agents.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
@@ -143,12 +143,12 @@ impl Stores {
     }
 
     /// The NetworkPolicy `key`, if it is of ours.
-    pub fn policy(&self, key: &Key) -> Option<Arc<NetworkPolicy>> {
+    pub fn policy(&self, key: &ObjectKey) -> Option<Arc<NetworkPolicy>> {
         self.policies.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
     /// The ConfigMap `key`, if it holds certificates of ours.
-    pub fn bundle(&self, key: &Key) -> Option<Arc<ConfigMap>> {
+    pub fn bundle(&self, key: &ObjectKey) -> Option<Arc<ConfigMap>> {
         self.bundles.get(&ObjectRef::new(&key.name).within(&key.namespace))
     }
 
@@ -264,7 +264,7 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake, flee
     let known = Arc::new(std::sync::OnceLock::<Store<AgentObject>>::new());
     let look = known.clone();
     let changed = move |agent: &AgentObject, gone: bool| {
-        wake.agent(&Key::of(agent));
+        wake.agent(&ObjectKey::of(agent));
         if let Ok(agent) = &agent.0 {
             wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
             if let Some(agents) = look.get() {
@@ -315,7 +315,7 @@ fn watch_pools(
         move |change| match change {
             Change::Present(pool) => {
                 fleet.pool(pool);
-                let key = Key::of(pool);
+                let key = ObjectKey::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 let changed = generations.changed(pool);
                 if changed {
@@ -333,7 +333,7 @@ fn watch_pools(
             }
             Change::Deleted(pool) => {
                 fleet.pool_gone(pool);
-                let key = Key::of(pool);
+                let key = ObjectKey::of(pool);
                 wake.pool(&key.namespace, &key.name);
                 wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
                 generations.forget(pool);
@@ -345,7 +345,7 @@ fn watch_pools(
             Change::Listed(pools) => {
                 let pools = pools.state();
                 fleet.pools(&pools);
-                pools.iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
+                pools.iter().map(|pool| ObjectKey::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
             }
         },
     )
@@ -361,14 +361,14 @@ fn watch_pods(
     let ours = config().labels(names::AGENT_LABEL);
     start(tasks, watcher(api, ours), prune_pod, move |change| match change {
         Change::Present(pod) => {
-            wake.agent(&Key::of(pod));
+            wake.agent(&ObjectKey::of(pod));
             if places::over(pod) {
                 wake.short_agents(&agents);
             }
         }
         Change::Deleted(pod) => {
             disappearances.saw_deletion(pod);
-            wake.agent(&Key::of(pod));
+            wake.agent(&ObjectKey::of(pod));
             wake.short_agents(&agents);
             // Room in the namespace's quota: whoever waits for a pod may get one.
             let namespace = pod.namespace().unwrap_or_default();
@@ -503,13 +503,13 @@ impl Wake {
     }
 
     /// Look at this Agent again.
-    pub fn agent(&self, key: &Key) {
+    pub fn agent(&self, key: &ObjectKey) {
         self.agents.send(ObjectRef::new(&key.name).within(&key.namespace));
     }
 
     /// Look at every pool again.
     pub fn all_pools(&self, pools: &Store<PoolObject>) {
-        pools.state().iter().map(|pool| Key::of(pool.as_ref())).for_each(|key| self.pool(&key.namespace, &key.name));
+        pools.state().iter().map(|pool| ObjectKey::of(pool.as_ref())).for_each(|key| self.pool(&key.namespace, &key.name));
     }
 
     /// Look at every Agent that waits for its pod again.
@@ -521,7 +521,7 @@ impl Wake {
     fn relatives(&self, agents: &Store<AgentObject>, agent: &Agent, gone: bool) {
         let namespace = agent.metadata.namespace.clone().unwrap_or_default();
         if let Some(parent) = &agent.spec.parent_ref {
-            self.agent(&Key { namespace: namespace.clone(), name: parent.name.clone() });
+            self.agent(&ObjectKey { namespace: namespace.clone(), name: parent.name.clone() });
         }
         // One that hibernates has no pod any more, and its children are those of the pod that it had.
         let over = |phase: AgentPhase| phase.ended() || phase == AgentPhase::Hibernated;
@@ -535,13 +535,13 @@ impl Wake {
 
     fn agents_where(&self, agents: &Store<AgentObject>, wanted: impl Fn(&Agent) -> bool) {
         for agent in agents.state_filter(|agent| agent.0.as_ref().is_ok_and(&wanted)) {
-            self.agent(&Key::of(agent.as_ref()));
+            self.agent(&ObjectKey::of(agent.as_ref()));
         }
     }
 
     fn agents_on(&self, pods: &Store<Pod>, node: &str) {
         for pod in pods.state_filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node)) {
-            self.agent(&Key::of(pod.as_ref()));
+            self.agent(&ObjectKey::of(pod.as_ref()));
         }
     }
 

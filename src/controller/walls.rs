@@ -12,10 +12,10 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::context::{Context, Key};
+use super::context::Context;
 use super::supervised::Supervised;
 use crate::api::names;
-use crate::cluster::{Error, calls};
+use crate::cluster::{Error, ObjectKey, calls};
 use crate::wire::CA_FILE;
 
 /// The NetworkPolicy around the agents of `namespace`.
@@ -54,13 +54,13 @@ pub fn stand(namespace: &str, context: &Context) -> bool {
 }
 
 fn encloses(namespace: &str, context: &Context) -> bool {
-    let stored = context.stores.policy(&Key { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
+    let stored = context.stores.policy(&ObjectKey { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
     stored.is_some_and(|stored| stored.spec == policy(namespace, &context.supervised).spec)
 }
 
 fn trusts(namespace: &str, context: &Context) -> bool {
     let Some(bundle) = context.bundle() else { return false };
-    let stored = context.stores.bundle(&Key { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
+    let stored = context.stores.bundle(&ObjectKey { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
     stored.as_ref().and_then(|map| map.data.as_ref()?.get(CA_FILE)).is_some_and(|stored| *stored == bundle)
 }
 
@@ -68,11 +68,11 @@ fn trusts(namespace: &str, context: &Context) -> bool {
 pub async fn ensure(namespace: &str, context: &Context) -> Result<(), Error> {
     if !encloses(namespace, context) {
         let wall = policy(namespace, &context.supervised);
-        let stored = context.stores.policy(&Key { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
+        let stored = context.stores.policy(&ObjectKey { namespace: namespace.to_owned(), name: names::WALL.to_owned() });
         write(wall, stored.and_then(|stored| stored.resource_version()), context).await?;
     }
     if let Some(bundle) = context.bundle().filter(|_| !trusts(namespace, context)) {
-        let stored = context.stores.bundle(&Key { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
+        let stored = context.stores.bundle(&ObjectKey { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
         write(trust(namespace, bundle), stored.and_then(|stored| stored.resource_version()), context).await?;
     }
     Ok(())
@@ -82,7 +82,7 @@ async fn write<K>(object: K, seen: Option<String>, context: &Context) -> Result<
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + std::fmt::Debug,
 {
-    let key = Key::of(&object);
+    let key = ObjectKey::of(&object);
     if !context.wall_gate.open(&key, seen.as_deref()) {
         return Ok(());
     }

@@ -14,8 +14,9 @@ use kube::{Resource as _, ResourceExt};
 use crate::api::Budget;
 use crate::api::conditions::reasons;
 use crate::api::quantity::nanos;
+use crate::cluster::ObjectKey;
 use crate::controller::places::Places;
-use crate::controller::{Context, Key, Stores};
+use crate::controller::{Context, Stores};
 use crate::policy::budget::{Key as Place, View};
 use crate::policy::bulkhead_use::{All, Kind, Owner, Reached, Use, Watch, percent, words};
 
@@ -27,9 +28,9 @@ struct Facts {
     /// How the limits of tokens stand.
     tokens: Vec<(Place, Vec<View>)>,
     /// Queues with their unfinished items, and how many they may hold.
-    queues: Vec<(Key, u64, u64)>,
+    queues: Vec<(ObjectKey, u64, u64)>,
     /// Pools with their living agents, and how many they may have.
-    pools: Vec<(Key, u64, u64)>,
+    pools: Vec<(ObjectKey, u64, u64)>,
 }
 
 /// Tells, for ever.
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn every_bulkhead_of_a_project_is_on_its_line() {
-        let key = |name: &str| Key { namespace: "n".into(), name: name.into() };
+        let key = |name: &str| ObjectKey { namespace: "n".into(), name: name.into() };
         let facts = Facts {
             tokens: vec![
                 (Place::budget("n", "team"), vec![view("hourly", 1000, 150)]),

@@ -5,11 +5,11 @@
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
-use crate::cluster::Error;
 use crate::cluster::token::ExternalUser;
+use crate::cluster::{Error, ObjectKey};
+use crate::controller::Context;
 use crate::controller::agent::condemned;
 use crate::controller::conditions::find;
-use crate::controller::{Context, Key};
 use crate::wire::agent::Directive;
 use crate::wire::{Code, Refusal};
 
@@ -17,7 +17,7 @@ use crate::wire::{Code, Refusal};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Its Agent would have this key: pods are named as their Agents.
-    pub key: Key,
+    pub key: ObjectKey,
     /// Its uid.
     pub uid: String,
     /// The gateway it came through.
@@ -106,7 +106,7 @@ mod tests {
     }
     fn caller(uid: &str, external: Option<(&str, &str)>) -> Caller {
         let external = external.map(|(user, pool)| ExternalUser { user: user.into(), pool: pool.into(), enrols: false });
-        Caller { key: Key { namespace: "n".into(), name: "a".into() }, uid: uid.into(), gateway: "g".into(), external }
+        Caller { key: ObjectKey { namespace: "n".into(), name: "a".into() }, uid: uid.into(), gateway: "g".into(), external }
     }
     fn code(agent: Option<&Agent>) -> Option<Code> {
         judge(agent, &caller("u", None)).err().map(|refusal| refusal.code)

@@ -17,9 +17,10 @@ use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
 use crate::api::names;
 use crate::api::{Agent, AgentPool};
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
-use crate::controller::{Context, Key, agent_pool};
+use crate::controller::{Context, agent_pool};
 use crate::policy::children;
 use crate::policy::hub::{Signal, Violation};
 use crate::policy::work::item::Phase;
@@ -278,7 +279,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
             return Err(unavailable(error));
         }
     }
-    context.wake.agent(&Key { namespace: namespace.clone(), name: name.clone() });
+    context.wake.agent(&ObjectKey { namespace: namespace.clone(), name: name.clone() });
     context.wake.agent(&caller.key);
     Ok(Spawned { agent: name })
 }

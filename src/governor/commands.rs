@@ -12,7 +12,8 @@ use kube::ResourceExt;
 use super::breaker::{Key as Circuit, Refused};
 use super::caller::Caller;
 use crate::api::Agent;
-use crate::controller::{Context, Key};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::policy::breaker::Outcome;
 use crate::policy::hub::TimedOut;
 use crate::wire::agent::Done;
@@ -52,8 +53,8 @@ fn spread(context: &Context) {
     }
 }
 
-fn pool_of(namespace: &str, agent: &Agent) -> Key {
-    Key { namespace: namespace.to_owned(), name: agent.spec.pool_ref.name.clone() }
+fn pool_of(namespace: &str, agent: &Agent) -> ObjectKey {
+    ObjectKey { namespace: namespace.to_owned(), name: agent.spec.pool_ref.name.clone() }
 }
 
 /// Tells one agent, who is about to be answered.

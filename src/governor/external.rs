@@ -15,9 +15,10 @@ use super::work::calls::turn;
 use crate::api::agent_pool::Dialect as ApiDialect;
 use crate::api::names::managers;
 use crate::api::{Agent, AgentPool};
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
-use crate::controller::{AgentObject, Context, Key, agent_pool, places};
+use crate::controller::{AgentObject, Context, agent_pool, places};
 use crate::policy::children;
 use crate::wire::agent::{Report, Sandbox, Settings};
 use crate::wire::command::CommandCounts;
@@ -122,7 +123,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
         return Err(Refusal::new(Code::LimitReached, message));
     }
     tracing::info!(%namespace, pool = %external.pool, agent = %name, user = %external.user, "an agent outside the cluster is registered");
-    context.wake.agent(&Key { namespace: namespace.clone(), name });
+    context.wake.agent(&ObjectKey { namespace: namespace.clone(), name });
     Ok(enrolled(&stored, pool))
 }
 
@@ -235,7 +236,7 @@ mod tests {
 
     fn caller(user: &str, uid: &str, agent: &str) -> Caller {
         let external = Some(ExternalUser { user: user.into(), pool: "p".into(), enrols: false });
-        Caller { key: Key { namespace: TEAM.into(), name: agent.into() }, uid: uid.into(), gateway: "g".into(), external }
+        Caller { key: ObjectKey { namespace: TEAM.into(), name: agent.into() }, uid: uid.into(), gateway: "g".into(), external }
     }
 
     fn stored_pool(external: serde_json::Value) -> serde_json::Value {

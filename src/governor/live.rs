@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 
 use self::commands::Commanding;
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::controller::Key;
 use crate::governor::work::refused::RefusedCall;
 use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::health::{self, Finding};
@@ -44,7 +44,7 @@ const BEHIND: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Its Agent.
-    pub key: Key,
+    pub key: ObjectKey,
     /// It registered, with us or with a leader before us.
     pub registered: bool,
     /// Its program was started, as a leader before us knew.
@@ -518,7 +518,7 @@ impl Live {
     }
 
     /// The Agent `key` is gone: nothing is remembered of any pod of it.
-    pub fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &ObjectKey) {
         let of_key = |one: &One| one.expected.as_ref().is_some_and(|expected| expected.key == *key);
         let gone: Vec<String> = self.lock().agents.iter().filter(|(_, one)| of_key(one)).map(|(uid, _)| uid.clone()).collect();
         gone.iter().for_each(|uid| self.revoke(uid));
@@ -546,7 +546,7 @@ impl Live {
     }
 
     /// Lets time go by, for ever, and wakes the reconcilers of agents whose silence means something else than before.
-    pub async fn run(self, wake: impl Fn(&Key)) {
+    pub async fn run(self, wake: impl Fn(&ObjectKey)) {
         let mut last = BootTime::now();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -560,7 +560,7 @@ impl Live {
     }
 
     /// One step; the agents whose finding is another one now.
-    fn tick(&self, time: Duration) -> Vec<Key> {
+    fn tick(&self, time: Duration) -> Vec<ObjectKey> {
         let mut guard = self.lock();
         let State { attendance, agents, tripped, gangs: _ } = &mut *guard;
         attendance.tick(time);

@@ -10,7 +10,7 @@ fn report() -> Report {
 }
 fn expected(name: &str, node: &str) -> Expected {
     Expected {
-        key: Key { namespace: "n".into(), name: name.into() },
+        key: ObjectKey { namespace: "n".into(), name: name.into() },
         registered: true,
         started: true,
         startup: Duration::from_secs(6),

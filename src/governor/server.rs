@@ -13,8 +13,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::caller::Caller;
 use super::{budget, calls, work};
+use crate::cluster::ObjectKey;
 use crate::cluster::token::{ExternalUser, Reviewer};
-use crate::controller::{Context, Key};
+use crate::controller::Context;
 use crate::policy::lease::SeenLeader;
 use crate::serve::Connection;
 use crate::serve::bodies::{Bodies, Sizes};
@@ -107,7 +108,7 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
     }
     let external = external(request.headers(), row.call)?;
     let caller = Caller {
-        key: Key { namespace: value(request.headers(), CALLER_NAMESPACE)?, name: value(request.headers(), CALLER_POD)? },
+        key: ObjectKey { namespace: value(request.headers(), CALLER_NAMESPACE)?, name: value(request.headers(), CALLER_POD)? },
         uid: value(request.headers(), if external.is_some() { CALLER_AGENT_UID } else { CALLER_UID })?,
         gateway,
         external,

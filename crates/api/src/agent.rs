@@ -2,11 +2,12 @@
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, Resource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
+use crate::agent_pool::AgentPool;
 use crate::budget::Ledger;
 use crate::schema::never_falls;
 use crate::shared::LocalRef;
@@ -104,6 +105,15 @@ impl Agent {
             Some(_) => self.metadata.uid.as_deref(),
             None => self.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str()),
         }
+    }
+
+    /// The uid of the pool that owns it; one made by hand may have none.
+    pub fn owner_uid(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        owners
+            .into_iter()
+            .find(|owner| owner.kind == AgentPool::kind(&()) && owner.controller == Some(true))
+            .map(|owner| owner.uid.as_str())
     }
 }
 

@@ -132,7 +132,7 @@ pub fn adoption(agent: &Agent, pool: Option<&AgentPool>) -> Value {
         finalizers.push(names::AGENT_FINALIZER.to_owned());
     }
     let mut metadata = json!({"uid": agent.metadata.uid, "resourceVersion": agent.metadata.resource_version, "finalizers": finalizers});
-    if let Some(pool) = pool.filter(|_| super::observe::owner_uid(agent).is_none()) {
+    if let Some(pool) = pool.filter(|_| agent.owner_uid().is_none()) {
         let mut owners = agent.metadata.owner_references.clone().unwrap_or_default();
         owners.push(owner::<AgentPool>(&pool.metadata));
         metadata["ownerReferences"] = json!(owners);

@@ -11,8 +11,8 @@ use crate::api::agent::ClaimRef;
 use crate::api::conditions::reasons;
 use crate::api::names::managers;
 use crate::api::{Agent, AgentPool};
-use crate::cluster::{Class, Error, calls};
-use crate::controller::context::{Context, Key};
+use crate::cluster::{Class, Error, ObjectKey, calls};
+use crate::controller::Context;
 use crate::policy::agent::{Hindrance, HindranceKind};
 
 /// What there is for a pod to mount.
@@ -27,7 +27,7 @@ pub enum Claim {
 }
 
 /// Finds the claim of the Agent, or makes it.
-pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &Key, context: &Context) -> Result<Claim, Error> {
+pub async fn ensure(agent: &Agent, pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Claim, Error> {
     let Some(claim) = build::claim(agent, pool) else { return Ok(Claim::None) };
     let api = context.api::<PersistentVolumeClaim>(&key.namespace);
     // Looked for first: a quota that is used up refuses even what is there already.
@@ -78,7 +78,7 @@ fn is_owned(claim: &PersistentVolumeClaim, agent: &Agent) -> bool {
 
 /// The agent ended, and its pod with it: the volume goes too, and is not kept for as long as the Agent is. What cannot be
 /// deleted goes with the Agent.
-pub async fn give_back(agent: &Agent, key: &Key, context: &Context) -> Result<(), Error> {
+pub async fn give_back(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let Some(claim) = agent.status.as_ref().and_then(|status| status.claim_ref.as_ref()) else { return Ok(()) };
     context.leadership.confirm().await?;
     match calls::delete(&context.api::<PersistentVolumeClaim>(&key.namespace), &claim.name, &claim.uid, None).await {

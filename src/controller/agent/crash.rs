@@ -8,8 +8,9 @@ use k8s_openapi::api::core::v1::Pod as PodObject;
 use super::{ended, status};
 use crate::api::agent_pool::PoolMode;
 use crate::api::{Agent, AgentPoolSpec};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::controller::agent_pool::crashed_ago;
-use crate::controller::context::{Context, Key};
 use crate::governor::live::View;
 use crate::policy::agent::{Observed, Pod, Stage};
 use crate::policy::health::Finding;
@@ -73,9 +74,9 @@ fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolM
 fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<Raised> {
     // One that was made by hand, or for another agent, is not made again.
     agent.spec.sequence?;
-    let (key, now) = (Key::of(agent), jiff::Timestamp::now());
+    let (key, now) = (ObjectKey::of(agent), jiff::Timestamp::now());
     let others = context.stores.agents_of(&key.namespace, &agent.spec.pool_ref.name);
-    let others = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| Key::of(*other) != key && ended(other));
+    let others = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| ObjectKey::of(*other) != key && ended(other));
     let others = others.filter(|other| other.spec.sequence.is_some()).filter_map(|other| crashed_ago(other, mode, now));
     let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);

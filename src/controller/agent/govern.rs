@@ -8,7 +8,8 @@ use kube::ResourceExt;
 use super::observe::Observed;
 use super::{status, supervise};
 use crate::api::{Agent, names};
-use crate::controller::context::{Context, Key};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::governor::live::Expected;
 use crate::policy::agent::{Doing, Pod, Sleep, State};
 use crate::policy::budget::Key as TokenKey;
@@ -18,7 +19,7 @@ use crate::wire::agent::Directive;
 use crate::wire::follow::Message;
 
 /// Tells the governor whom to expect, what is wanted of it, and who ended.
-pub fn guide(agent: &Agent, key: &Key, context: &Context, observed: &Observed, state: &State) {
+pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Observed, state: &State) {
     let Some(uid) = agent.caller_uid() else { return };
     if leaves(state) {
         context.meter.is_over(TokenKey::Agent(agent.uid().unwrap_or_default()));

@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
-use super::context::{Context, Key, Look, jittered};
+use super::context::{Context, Look, jittered};
 use super::places;
 use super::publish::publish;
 use super::stores::AgentObject;
@@ -27,7 +27,7 @@ use crate::api::agent::{AgentPhase, ClaimRef, PodRef};
 use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Agent, AgentPool, AgentStatus};
-use crate::cluster::{Class, Error, calls};
+use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::governor::breaker;
 use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
 use crate::policy::hub::Signal;
@@ -59,7 +59,7 @@ const SHORTEST_GRACE: u32 = 1;
 
 /// Observe, plan, apply, status.
 pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Result<Action, Error> {
-    let key = Key::of(object.as_ref());
+    let key = ObjectKey::of(object.as_ref());
     let agent = match &object.0 {
         Ok(agent) => agent,
         Err(invalid) => return malformed(object.as_ref(), &invalid.error, &key, &context).await,
@@ -69,12 +69,12 @@ pub async fn reconcile(object: Arc<AgentObject>, context: Arc<Context>) -> Resul
 
 /// What follows from an error.
 pub fn after_error(object: Arc<AgentObject>, error: &Error, context: Arc<Context>) -> Action {
-    context.after_error(CONTROLLER, Key::of(object.as_ref()), error)
+    context.after_error(CONTROLLER, ObjectKey::of(object.as_ref()), error)
 }
 
 /// An Agent that does not fit its type is left alone, and told of once. If it is being deleted it must not hang for ever:
 /// its pod, told by owner, and its finalizer go by metadata alone.
-async fn malformed(object: &AgentObject, trouble: &str, key: &Key, context: &Context) -> Result<Action, Error> {
+async fn malformed(object: &AgentObject, trouble: &str, key: &ObjectKey, context: &Context) -> Result<Action, Error> {
     if context.invalid_is_news(CONTROLLER, key.clone(), trouble) {
         tracing::error!(namespace = %key.namespace, agent = %key.name, error = trouble, "a stored Agent does not fit its type; it is left alone");
         let note = format!("the stored object does not fit its type and is left alone: {trouble}");
@@ -94,14 +94,14 @@ async fn malformed(object: &AgentObject, trouble: &str, key: &Key, context: &Con
     Ok(Action::requeue(GATE_RETRY))
 }
 
-async fn remove_finalizer(meta: &ObjectMeta, key: &Key, context: &Context) -> Result<(), Error> {
+async fn remove_finalizer(meta: &ObjectMeta, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     context.leadership.confirm().await?;
     let left = meta.finalizers.iter().flatten().filter(|finalizer| *finalizer != names::AGENT_FINALIZER).cloned().collect();
     calls::set_finalizers(&context.api::<Agent>(&key.namespace), meta, left).await?;
     Ok(())
 }
 
-async fn one(agent: &Agent, key: &Key, context: &Context) -> Result<Look, Error> {
+async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
     let pod = context.stores.pod(key);
     let pod_version = pod.as_ref().and_then(|pod| pod.resource_version());
     let seen =
@@ -141,7 +141,7 @@ enum Written {
 
 async fn apply(
     agent: &Agent,
-    key: &Key,
+    key: &ObjectKey,
     context: &Context,
     observed: &Observed,
     step: Step,
@@ -183,7 +183,7 @@ async fn apply(
 }
 
 /// Makes an Agent that a person made, or changed, ours: its finalizer, its pool as owner, its labels.
-async fn adopt(agent: &Agent, key: &Key, context: &Context, observed: &Observed) -> Result<(), Error> {
+async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Observed) -> Result<(), Error> {
     context.leadership.check()?;
     let patch = build::adoption(agent, observed.pool());
     let params = kube::api::PatchParams { field_manager: Some(managers::AGENT.into()), ..Default::default() };
@@ -193,7 +193,7 @@ async fn adopt(agent: &Agent, key: &Key, context: &Context, observed: &Observed)
     Ok(())
 }
 
-async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Observed) -> Result<(State, Written), Error> {
+async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Observed) -> Result<(State, Written), Error> {
     let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, Written::Nothing)) };
     let pod = build::pod(agent, pool, observe::user_namespaces(pool, context), &context.supervised);
     let volume = if agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some()) { None } else { build::claim(agent, pool) };
@@ -235,7 +235,7 @@ async fn create_pod(agent: &Agent, key: &Key, context: &Context, observed: &Obse
 }
 
 /// Deletes our pod with `grace` seconds; `None`: with what it carries.
-async fn delete_pod(key: &Key, context: &Context, uid: &str, grace: Option<u32>) -> Result<(), Error> {
+async fn delete_pod(key: &ObjectKey, context: &Context, uid: &str, grace: Option<u32>) -> Result<(), Error> {
     context.leadership.confirm().await?;
     let deleted = calls::delete(&context.api::<Pod>(&key.namespace), &key.name, uid, grace).await?;
     if let Some(meta) = deleted {
@@ -246,7 +246,7 @@ async fn delete_pod(key: &Key, context: &Context, uid: &str, grace: Option<u32>)
 
 /// Removes the pod under our name that the Agent does not record, after reading both live: a cache that lags must not cost
 /// a good pod its life.
-async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context) -> Result<(), Error> {
+async fn delete_foreign_pod(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let live = context.api::<Agent>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading an Agent"))?;
     let Some(live) = live.filter(|live| live.metadata.uid == agent.metadata.uid) else { return Ok(()) };
     let recorded = live.status.as_ref().and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone());
@@ -262,10 +262,10 @@ async fn delete_foreign_pod(agent: &Agent, key: &Key, context: &Context) -> Resu
 }
 
 /// Deletes an Agent whose pool is gone, after reading that live.
-async fn delete_orphan(agent: &Agent, key: &Key, context: &Context) -> Result<(), Error> {
+async fn delete_orphan(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<(), Error> {
     let pool =
         context.api::<AgentPool>(&key.namespace).get_metadata_opt(&agent.spec.pool_ref.name).await.map_err(Error::of("reading a pool"))?;
-    let owner = observe::owner_uid(agent);
+    let owner = agent.owner_uid();
     if pool.is_some_and(|pool| pool.metadata.uid.as_deref() == owner) {
         return Ok(());
     }
@@ -280,7 +280,7 @@ async fn delete_orphan(agent: &Agent, key: &Key, context: &Context) -> Result<()
 /// wait is put off.
 async fn tell(
     agent: &Agent,
-    key: &Key,
+    key: &ObjectKey,
     context: &Context,
     observed: &Observed,
     state: &State,
@@ -344,7 +344,7 @@ async fn tell(
     }
     if let Some(decision) = told.decision {
         if decision.enforced && decision.signal == Signal::ChronicTimeout {
-            let pool = Key { namespace: key.namespace.clone(), name: agent.spec.pool_ref.name.clone() };
+            let pool = ObjectKey { namespace: key.namespace.clone(), name: agent.spec.pool_ref.name.clone() };
             breaker::work::failed(context, &pool, &decision.message);
         }
         govern::intervene(agent, observed, context, decision).await;
@@ -354,7 +354,7 @@ async fn tell(
 
 /// Records the pod that was just made. Until this is stored the pod is nobody's, so a conflict with somebody's harmless
 /// write (a label, an annotation) is retried here at once instead of costing the pod its life.
-async fn record(agent: &Agent, key: &Key, context: &Context, next: &AgentStatus) -> Result<Agent, Error> {
+async fn record(agent: &Agent, key: &ObjectKey, context: &Context, next: &AgentStatus) -> Result<Agent, Error> {
     let api = context.api::<Agent>(&key.namespace);
     let mut current = agent.clone();
     for _ in 0..4 {
@@ -393,8 +393,14 @@ fn next_look(state: &State) -> Look {
     }
 }
 
-fn forget(agent: &Agent, key: &Key, context: &Context) {
+/// The Agent is gone: nothing is remembered under its name.
+pub fn forget_name(key: &ObjectKey, context: &Context) {
     context.forget(CONTROLLER, key);
+    context.live.forget(key);
+}
+
+fn forget(agent: &Agent, key: &ObjectKey, context: &Context) {
+    forget_name(key, context);
     if let Some(uid) = agent.caller_uid() {
         context.live.revoke(uid);
     }

@@ -11,10 +11,10 @@ use crate::api::agent::PodRef;
 use crate::api::conditions::{reasons, types};
 use crate::api::sandbox::Requirement;
 use crate::api::{Agent, AgentPool, names};
-use crate::cluster::Error;
+use crate::cluster::{Error, ObjectKey};
+use crate::controller::Context;
 use crate::controller::agent_pool::{missing_references, unsupported};
 use crate::controller::conditions::find;
-use crate::controller::context::{Context, Key};
 use crate::controller::stores::{NODE_LEASES, PoolObject};
 use crate::controller::walls;
 use crate::governor::budget::standing::{self, Tokens};
@@ -64,9 +64,9 @@ impl Observed {
 }
 
 /// Looks.
-pub async fn observe(agent: &Agent, key: &Key, cached: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
+pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
     let stored = context.stores.pool(&key.namespace, &agent.spec.pool_ref.name);
-    let owner = owner_uid(agent);
+    let owner = agent.owner_uid();
     let fits = |pool: &Arc<PoolObject>| pool.0.is_ok() && owner.is_none_or(|uid| pool.meta().uid.as_deref() == Some(uid));
     let pool = stored.clone().filter(fits);
     let recorded = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref());
@@ -187,7 +187,7 @@ async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Res
     let asked_by = agent.metadata.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL));
     let Some(asked_by) = asked_by else { return Ok(false) }; // named by a person, who may name whom they like
     let over = |parent: &Agent| ended(parent) || parent.caller_uid().is_none_or(|uid| uid != asked_by);
-    let cached = context.stores.agent(&Key { namespace: namespace.clone(), name: parent.to_owned() });
+    let cached = context.stores.agent(&ObjectKey { namespace: namespace.clone(), name: parent.to_owned() });
     if let Some(parent) = cached.as_ref().and_then(|object| object.0.as_ref().ok()) {
         return Ok(over(parent));
     }
@@ -204,18 +204,12 @@ fn ours(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     PodFact::Ours(pod_view::observed(pod, node, context.disappearances.leaving_for(pod)))
 }
 
-/// The uid of the pool that owns the Agent; an Agent made by hand may have none.
-pub fn owner_uid(agent: &Agent) -> Option<&str> {
-    let owners = agent.metadata.owner_references.iter().flatten();
-    owners.into_iter().find(|owner| owner.kind == AgentPool::kind(&()) && owner.controller == Some(true)).map(|owner| owner.uid.as_str())
-}
-
 /// Whether the pod can be made. `stored_uid` is that of the pool object under the name, even if it does not fit its type.
 fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPool>, context: &Context) -> Spawn {
     let hindered = |kind, message| Spawn::Hindered(Hindrance { kind, message });
     let name = &agent.spec.pool_ref.name;
     let Some(pool) = pool else {
-        return match (owner_uid(agent), stored_uid) {
+        return match (agent.owner_uid(), stored_uid) {
             (Some(owner), Some(stored)) if stored == Some(owner) => {
                 hindered(HindranceKind::Unsupported, format!("AgentPool/{name} does not fit its type; see its events"))
             }
@@ -254,7 +248,7 @@ pub fn user_namespaces(pool: &AgentPool, context: &Context) -> bool {
 }
 
 /// Where a recorded pod is that the cache does not show: a live read, then what was last seen of it, then its node.
-async fn look_for(agent: &Agent, recorded: &PodRef, key: &Key, context: &Context) -> Result<(PodFact, Option<Arc<Pod>>), Error> {
+async fn look_for(agent: &Agent, recorded: &PodRef, key: &ObjectKey, context: &Context) -> Result<(PodFact, Option<Arc<Pod>>), Error> {
     let live = context.api::<Pod>(&key.namespace).get_opt(&key.name).await.map_err(Error::of("reading a pod"))?;
     if let Some(pod) = live.filter(|pod| pod.metadata.uid.as_deref() == Some(&recorded.uid)) {
         // The cache is behind, or somebody took the pod's labels off and it left our watch: it is ours all the same.

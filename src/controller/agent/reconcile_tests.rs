@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::api::{Breaker, WorkItem, names};
-use crate::controller::Key;
+use crate::cluster::ObjectKey;
 use crate::controller::fake::{self, Leader, TEAM};
 use crate::policy::breaker::State;
 use crate::policy::hub::TimedOut;
@@ -18,8 +18,8 @@ fn pool(name: &str, type_: &str, more: Value) -> Value {
     fake::object("AgentPool", name, spec)
 }
 
-fn key(name: &str) -> Key {
-    Key { namespace: TEAM.into(), name: name.into() }
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: TEAM.into(), name: name.into() }
 }
 
 /// A leader whose circuits of work open at the first failure, and agent `a` of a pool like this, of which so many calls took too long.

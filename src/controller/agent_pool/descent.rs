@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::api::AgentPool;
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::controller::context::Key;
 use crate::policy::scaling::{Descent as Facts, Desired, descend};
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ struct Lower {
 
 /// The pools, by key.
 #[derive(Debug, Default)]
-pub struct Descent(Mutex<HashMap<Key, Lower>>);
+pub struct Descent(Mutex<HashMap<ObjectKey, Lower>>);
 
 impl Descent {
     /// The size of a pool now, on its way to `target`, and how long until it may be another one. `there`: so many there are. Who
@@ -26,7 +26,7 @@ impl Descent {
     pub fn step(&self, pool: &AgentPool, target: Desired, there: u32, empty: Duration) -> (Desired, Option<Duration>) {
         let stored = pool.status.as_ref().and_then(|status| status.desired).and_then(|desired| u32::try_from(desired).ok());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lower = all.entry(Key::of(pool)).or_insert(Lower { held: stored.unwrap_or(0), since: None });
+        let lower = all.entry(ObjectKey::of(pool)).or_insert(Lower { held: stored.unwrap_or(0), since: None });
         lower.held = lower.held.min(pool.spec.max()).min(there.max(target.count));
         let since = if target.count < lower.held { Some(lower.since.unwrap_or_else(BootTime::now)) } else { None };
         let facts = Facts {
@@ -41,7 +41,7 @@ impl Descent {
     }
 
     /// The pool is gone.
-    pub fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }

@@ -16,14 +16,14 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
 use super::budget;
-use super::context::{Context, Key, Look, jittered};
+use super::context::{Context, Look, jittered};
 use super::publish::publish;
 use super::stores::PoolObject;
 use super::walls;
 use crate::api::conditions::reasons;
 use crate::api::names::managers;
 use crate::api::{Agent, AgentPool, AgentPoolStatus};
-use crate::cluster::{Class, Error, calls};
+use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::policy::pool::{AgentFacts, Facts, Leaving, Plan, Standing, plan};
 use crate::policy::publish::When;
 use observe::{Blocked, Member, Observed};
@@ -43,7 +43,7 @@ const AT_ONCE: usize = 16;
 
 /// Observe, validate, plan, apply, status.
 pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result<Action, Error> {
-    let key = Key::of(object.as_ref());
+    let key = ObjectKey::of(object.as_ref());
     let pool = match &object.0 {
         Ok(pool) => pool,
         Err(invalid) => {
@@ -63,10 +63,17 @@ pub async fn reconcile(object: Arc<PoolObject>, context: Arc<Context>) -> Result
 
 /// What follows from an error.
 pub fn after_error(object: Arc<PoolObject>, error: &Error, context: Arc<Context>) -> Action {
-    context.after_error(CONTROLLER, Key::of(object.as_ref()), error)
+    context.after_error(CONTROLLER, ObjectKey::of(object.as_ref()), error)
 }
 
-async fn one(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Error> {
+/// The pool is gone: nothing is remembered of it.
+pub fn forget(key: &ObjectKey, context: &Context) {
+    context.forget(CONTROLLER, key);
+    context.pool_gate.forget(key);
+    context.descent.forget(key);
+}
+
+async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
     if !context.pool_gate.open(key, pool.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER);
         return Ok(Look::After(GATE_RETRY));
@@ -98,7 +105,7 @@ async fn one(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Err
 }
 
 /// Stores the status if it says something new. Gives back how long a change that may wait is put off.
-async fn store(pool: &AgentPool, observed: &Observed, plan: &Plan, key: &Key, context: &Context) -> Result<Option<Duration>, Error> {
+async fn store(pool: &AgentPool, observed: &Observed, plan: &Plan, key: &ObjectKey, context: &Context) -> Result<Option<Duration>, Error> {
     let (next, change) = status::next(pool, observed, plan.counters, context.epoch);
     match context.publish_now(CONTROLLER, key, change) {
         When::Never => Ok(None),
@@ -107,7 +114,7 @@ async fn store(pool: &AgentPool, observed: &Observed, plan: &Plan, key: &Key, co
     }
 }
 
-async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &Key, context: &Context) -> Result<AgentPool, Error> {
+async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &ObjectKey, context: &Context) -> Result<AgentPool, Error> {
     let stored = publish(context, &context.api::<AgentPool>(&key.namespace), pool, managers::POOL, next).await?;
     context.pool_gate.wrote(key.clone(), stored.metadata.resource_version.as_deref());
     tell(pool, &stored, context).await;
@@ -115,7 +122,7 @@ async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &Key, context: &Co
 }
 
 /// Makes and deletes Agents, on a live look.
-async fn act(pool: &AgentPool, key: &Key, context: &Context) -> Result<Look, Error> {
+async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
     let pools = context.api::<AgentPool>(&key.namespace);
     let Some(mut live) = pools.get_opt(&key.name).await.map_err(Error::of("reading a pool"))? else {
         return Ok(Look::OnChange);
@@ -173,7 +180,7 @@ enum Made {
 
 /// Makes the planned Agents. One that is there already was made by an earlier try of ours, or by a leader before us, if
 /// its name is proved by its number; else somebody else has the name.
-async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> Result<Made, Error> {
+async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Plan) -> Result<Made, Error> {
     let api = context.api::<Agent>(&key.namespace);
     let making = plan.create.iter().map(|number| {
         let (api, agent) = (&api, build::agent(pool, *number));
@@ -215,12 +222,12 @@ async fn create(pool: &AgentPool, key: &Key, context: &Context, plan: &Plan) -> 
 }
 
 /// From here an Agent gets no work any more. No: it just got some, and is left alone.
-fn retired(member: &Member, key: &Key, context: &Context) -> bool {
+fn retired(member: &Member, key: &ObjectKey, context: &Context) -> bool {
     member.caller.as_ref().is_none_or(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)))
 }
 
 /// Puts the planned Agents to sleep, after a renewal of our lease that began after the decision: their pods go.
-async fn put_to_sleep(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+async fn put_to_sleep(key: &ObjectKey, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
     if plan.hibernate.is_empty() {
         return Ok(());
     }
@@ -229,13 +236,13 @@ async fn put_to_sleep(key: &Key, context: &Context, observed: &Observed, plan: &
 }
 
 /// Wakes the planned Agents.
-async fn wake(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+async fn wake(key: &ObjectKey, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
     context.leadership.check()?;
     set_hibernated(&plan.wake, false, key, context, observed).await
 }
 
 /// Says so in each Agent's spec, if it still is the very version that was decided on: else it is looked at again.
-async fn set_hibernated(names: &[String], hibernated: bool, key: &Key, context: &Context, observed: &Observed) -> Result<(), Error> {
+async fn set_hibernated(names: &[String], hibernated: bool, key: &ObjectKey, context: &Context, observed: &Observed) -> Result<(), Error> {
     let api = context.api::<Agent>(&key.namespace);
     let writing = names.iter().map(|name| {
         let api = &api;
@@ -247,7 +254,7 @@ async fn set_hibernated(names: &[String], hibernated: bool, key: &Key, context: 
             let Some(meta) = calls::patch_spec(api, name, (&member.uid, &member.version), managers::POOL, spec).await? else {
                 return Ok(());
             };
-            let agent = Key { namespace: key.namespace.clone(), name: name.clone() };
+            let agent = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
             context.agent_gate.wrote(agent, meta.resource_version.as_deref());
             tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, hibernated, "an Agent is to sleep, or to wake");
             Ok(())
@@ -258,7 +265,7 @@ async fn set_hibernated(names: &[String], hibernated: bool, key: &Key, context: 
 }
 
 /// Deletes the planned Agents, after a renewal of our lease that began after the decision.
-async fn delete(key: &Key, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+async fn delete(key: &ObjectKey, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
     if plan.delete.is_empty() {
         return Ok(());
     }

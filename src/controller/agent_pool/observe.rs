@@ -12,10 +12,10 @@ use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{EmptyAction, PoolMode};
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, AgentPoolSpec, names, unsupported};
-use crate::cluster::Error;
+use crate::cluster::{Error, ObjectKey};
+use crate::controller::Context;
 use crate::controller::agent::{hindrance_of, hindrance_reason};
 use crate::controller::conditions::find;
-use crate::controller::context::{Context, Key};
 use crate::controller::places;
 use crate::controller::stores::{AgentObject, Stores};
 use crate::controller::walls;
@@ -74,13 +74,13 @@ pub struct Blocked {
 }
 
 /// What the caches show.
-pub fn from_cache(pool: &AgentPool, key: &Key, context: &Context) -> Observed {
+pub fn from_cache(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Observed {
     let agents = context.stores.agents_of(&key.namespace, &key.name);
     observe(pool, agents.iter().map(Arc::as_ref), context)
 }
 
 /// What the API server shows: the Agents as they are after `pool` was read.
-pub async fn live(pool: &AgentPool, key: &Key, context: &Context) -> Result<Observed, Error> {
+pub async fn live(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Observed, Error> {
     let params = ListParams::default().fields(&format!("spec.poolRef.name={}", key.name));
     let agents = context.api::<AgentObject>(&key.namespace).list(&params).await.map_err(Error::of("listing a pool's Agents"))?;
     Ok(observe(pool, agents.items.iter(), context))
@@ -109,14 +109,14 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let (desired, settles) =
         if follows { context.descent.step(pool, target, there, empty_after(pool, &namespace, context)) } else { (target, None) };
     if !follows {
-        context.descent.forget(&Key { namespace: namespace.clone(), name: pool.name_any() });
+        context.descent.forget(&ObjectKey { namespace: namespace.clone(), name: pool.name_any() });
     }
     let missing = missing_references(spec, &namespace, &context.stores);
     let unsupported = unsupported(spec);
     let not_a_project =
         places::not_a_project(&namespace, &context.stores).map(|message| Blocked { reason: reasons::PROJECT_LIMIT, message });
     let short = without_tokens(pool, &standing::of_pool(pool, context));
-    let circuits = breaker::standing(context, &Key::of(pool));
+    let circuits = breaker::standing(context, &ObjectKey::of(pool));
     let stopped = stopped(pool, circuits.as_ref());
     let unmeetable = preflight::unmeetable(spec).map(|message| Blocked { reason: reasons::PREFLIGHT_FAILED, message });
     // While it is being tried whether its work succeeds again no more agents are made than may try.
@@ -352,7 +352,7 @@ fn blocked(agents: &[&Agent]) -> Option<Blocked> {
 /// That a circuit refuses the pool any work. While that is not known it says what it said, as with tokens.
 fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<Blocked> {
     let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
-    breaker::in_the_way(circuits, &Key::of(pool)).map(|(reason, message)| Blocked { reason, message })
+    breaker::in_the_way(circuits, &ObjectKey::of(pool)).map(|(reason, message)| Blocked { reason, message })
 }
 
 /// What the pool says it is blocked by, if it is for this reason.

@@ -6,9 +6,7 @@
 //! namespace: a person who deletes it does not get it again. It is made first and remembered then; a crash in between is mended
 //! by the next look, which finds it with our annotation.
 
-use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -19,15 +17,12 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use super::waiting::AFTER;
 use crate::api::names::{self, managers};
 use crate::api::{AgentPool, Breaker, Budget};
-use crate::cluster::clock::BootTime;
-use crate::cluster::{Class, Error, calls};
-use crate::controller::context::{Context, Key};
+use crate::cluster::{Class, Error, ObjectKey, calls};
+use crate::controller::Context;
 use crate::controller::stores::PoolObject;
-
-/// So long a namespace is without any: whoever applies pools from Git applies the others with them.
-const AFTER: Duration = Duration::from_secs(60);
 
 /// A kind of which a namespace gets one.
 pub trait Defaulted: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
@@ -58,25 +53,8 @@ impl Defaulted for Breaker {
     }
 }
 
-/// Since when namespaces with a pool are without any of a kind: in memory, for as long as we lead.
-#[derive(Debug, Default)]
-pub struct Waiting(Mutex<HashMap<(String, String), BootTime>>);
-
-impl Waiting {
-    /// How long until the namespace gets one; `None`: now.
-    fn left(&self, kind: &str, namespace: &str) -> Option<Duration> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = all.entry((kind.to_owned(), namespace.to_owned())).or_insert_with(BootTime::now);
-        AFTER.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
-    }
-
-    fn forget(&self, kind: &str, namespace: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(kind.to_owned(), namespace.to_owned()));
-    }
-}
-
 /// Makes `Budget/default` and `Breaker/default` where they are due. Gives back when to look again for them.
-pub async fn ensure(pool: &AgentPool, key: &Key, context: &Context) -> Result<Option<Duration>, Error> {
+pub async fn ensure(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Option<Duration>, Error> {
     let budget = if pool.spec.budget_ref.is_some() { None } else { ensure_one::<Budget>(&key.namespace, context).await? };
     let breaker = ensure_one::<Breaker>(&key.namespace, context).await?;
     Ok([budget, breaker].into_iter().flatten().min())
@@ -116,7 +94,7 @@ fn gently<K: Defaulted>(result: Result<(), Error>) -> Result<(), Error> {
 
 /// Whether it was made once.
 fn marked<K: Defaulted>(namespace: &str, context: &Context) -> bool {
-    let map = context.stores.bundle(&Key { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
+    let map = context.stores.bundle(&ObjectKey { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
     map.is_some_and(|map| map.annotations().contains_key(K::MADE))
 }
 
@@ -144,7 +122,7 @@ async fn make<K: Defaulted>(namespace: &str, context: &Context) -> Result<(), Er
 }
 
 /// Removes the default if we made it, nobody else wrote it, and no pool is left. Whether it is gone.
-pub async fn remove_unused<K: Defaulted>(object: &K, key: &Key, context: &Context) -> Result<bool, Error> {
+pub async fn remove_unused<K: Defaulted>(object: &K, key: &ObjectKey, context: &Context) -> Result<bool, Error> {
     let ours = key.name == names::DEFAULT && object.annotations().contains_key(names::DEFAULT_ANNOTATION);
     let pools = || context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
     if !ours || !pools().is_empty() {
@@ -193,11 +171,5 @@ mod tests {
         assert!(!untouched(&budget(2, json!([ours, status]))), "its spec was changed, by whomever");
         assert!(!untouched(&budget(1, json!([ours, {"manager": "kubectl"}]))), "a label, say");
         assert!(!untouched(&budget(1, Value::Null)), "nothing is known of who wrote it");
-    }
-
-    #[test]
-    fn a_namespace_waits_from_the_first_look() {
-        let waiting = Waiting::default();
-        assert!(waiting.left("Budget", "n").is_some_and(|left| left <= AFTER && !left.is_zero()));
     }
 }

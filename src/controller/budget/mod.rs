@@ -9,6 +9,7 @@
 mod build;
 mod defaults;
 mod status;
+mod waiting;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,19 +22,20 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::context::{Context, Key, Look, jittered};
+use super::context::{Context, Look, jittered};
 use super::publish::publish;
 use super::stores::BudgetObject;
 use crate::api::conditions::reasons;
 use crate::api::names::managers;
 use crate::api::shared::Mode;
 use crate::api::{Budget, names};
-use crate::cluster::{Class, Error, calls};
+use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::policy::compute::{Act, Claimant, act, binding};
 use build::{Piece, stored};
 use status::Outcome;
 
-pub use defaults::{Waiting, ensure as ensure_defaults, remove_unused};
+pub use defaults::{ensure as ensure_defaults, remove_unused};
+pub use waiting::Waiting;
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "budget";
@@ -44,7 +46,7 @@ const GATE_RETRY: Duration = Duration::from_secs(5);
 
 /// Observe, plan, apply, status.
 pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Result<Action, Error> {
-    let key = Key::of(object.as_ref());
+    let key = ObjectKey::of(object.as_ref());
     let budget = match &object.0 {
         Ok(budget) => budget,
         Err(invalid) => {
@@ -64,10 +66,16 @@ pub async fn reconcile(object: Arc<BudgetObject>, context: Arc<Context>) -> Resu
 
 /// What follows from an error.
 pub fn after_error(object: Arc<BudgetObject>, error: &Error, context: Arc<Context>) -> Action {
-    context.after_error(CONTROLLER, Key::of(object.as_ref()), error)
+    context.after_error(CONTROLLER, ObjectKey::of(object.as_ref()), error)
 }
 
-async fn one(budget: &Budget, key: &Key, context: &Context) -> Result<Look, Error> {
+/// The Budget is gone: nothing is remembered of it.
+pub fn forget(key: &ObjectKey, context: &Context) {
+    context.forget(CONTROLLER, key);
+    context.budget_gate.forget(key);
+}
+
+async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
     if !context.budget_gate.open(key, budget.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER);
         return Ok(Look::After(GATE_RETRY));
@@ -106,7 +114,7 @@ enum Standing {
     Newer(String),
 }
 
-fn standing(budget: &Budget, key: &Key, context: &Context) -> Standing {
+fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> Standing {
     if !speaks(budget) {
         return Standing::Silent;
     }
@@ -152,23 +160,23 @@ enum Settled {
 }
 
 /// Under which kind and name an object of a Budget is kept.
-fn slot<K: Piece>(key: &Key) -> (String, Key) {
-    (K::kind(&()).into_owned(), Key { namespace: key.namespace.clone(), name: names::compute_name(&key.name) })
+fn slot<K: Piece>(key: &ObjectKey) -> (String, ObjectKey) {
+    (K::kind(&()).into_owned(), ObjectKey { namespace: key.namespace.clone(), name: names::compute_name(&key.name) })
 }
 
-fn cached<K: Piece + Clone + 'static>(cache: &Store<K>, key: &Key) -> Option<Arc<K>> {
+fn cached<K: Piece + Clone + 'static>(cache: &Store<K>, key: &ObjectKey) -> Option<Arc<K>> {
     cache.get(&ObjectRef::new(&key.name).within(&key.namespace))
 }
 
 /// Whether the cache shows our own last write of an object.
-fn seen<K: Piece + Clone + 'static>(cache: &Store<K>, key: &Key, context: &Context) -> bool {
+fn seen<K: Piece + Clone + 'static>(cache: &Store<K>, key: &ObjectKey, context: &Context) -> bool {
     let slot = slot::<K>(key);
     let version = cached(cache, &slot.1).and_then(|object| object.resource_version());
     context.compute_gate.open(&slot, version.as_deref())
 }
 
 /// Makes one object what it should be, or takes it away.
-async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &Key, context: &Context) -> Result<Settled, Error>
+async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &ObjectKey, context: &Context) -> Result<Settled, Error>
 where
     K: Piece + Serialize + DeserializeOwned + Clone + Debug + 'static,
 {
@@ -244,7 +252,7 @@ fn outcome(standing: Standing, settled: [Settled; 2]) -> Outcome {
 }
 
 /// Writes the conditions if they say something new, and tells transitions as events.
-async fn tell(budget: &Budget, key: &Key, outcome: &Outcome, context: &Context) -> Result<(), Error> {
+async fn tell(budget: &Budget, key: &ObjectKey, outcome: &Outcome, context: &Context) -> Result<(), Error> {
     let (next, changed) = status::next(budget, outcome, jiff::Timestamp::now());
     if !changed {
         return Ok(());

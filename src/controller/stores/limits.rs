@@ -22,22 +22,22 @@ use tokio::task::JoinSet;
 use super::{AgentObject, BreakerObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject, Wake, in_namespace, waits_for};
 use crate::api::conditions::reasons;
 use crate::api::names;
+use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Change, config, start};
-use crate::controller::Key;
 
 /// What a person last wrote of each object, to tell it from a status that others write: its uid and generation.
 #[derive(Default)]
-pub(super) struct Generations(HashMap<Key, (Option<String>, Option<i64>)>);
+pub(super) struct Generations(HashMap<ObjectKey, (Option<String>, Option<i64>)>);
 
 impl Generations {
     /// Whether the object says something else than it did, or is another one.
     pub fn changed(&mut self, object: &impl ResourceExt) -> bool {
         let now = (object.uid(), object.meta().generation);
-        self.0.insert(Key::of(object), now.clone()) != Some(now)
+        self.0.insert(ObjectKey::of(object), now.clone()) != Some(now)
     }
 
     pub fn forget(&mut self, object: &impl ResourceExt) {
-        self.0.remove(&Key::of(object));
+        self.0.remove(&ObjectKey::of(object));
     }
 }
 
@@ -74,14 +74,14 @@ pub(super) fn watch_budgets(
     let store = start(tasks, watcher(api, config()), keep_ours, move |change| {
         match change {
             Change::Present(budget) => {
-                let key = Key::of(budget);
+                let key = ObjectKey::of(budget);
                 wake.budget(&key.namespace, &key.name);
                 if generations.changed(budget) {
                     said_otherwise(&key.namespace);
                 }
             }
             Change::Deleted(budget) => {
-                let key = Key::of(budget);
+                let key = ObjectKey::of(budget);
                 generations.forget(budget);
                 wake.budget(&key.namespace, &key.name);
                 said_otherwise(&key.namespace);

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::keeper::MODELS;
 use super::{Circuits, Key};
 use crate::api::Breaker;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::policy::breaker::State;
 use crate::telemetry::Metrics;
 use crate::wire::Refusal;
@@ -19,8 +19,8 @@ const ORIGIN: &str = "https://api.example.com";
 const WITHIN: Duration = Duration::from_secs(720);
 const FAILED: Outcome = Outcome::Failed { why: Why::Status(529), retry_after: None };
 
-fn name(name: &str) -> Name {
-    Name { namespace: "n".into(), name: name.into() }
+fn name(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "n".into(), name: name.into() }
 }
 
 fn breaker(threshold: u32) -> Arc<Breaker> {

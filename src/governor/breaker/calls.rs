@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::keeper::{Circuits, MODELS, Refused};
 use super::key::Key;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::policy::breaker::{Outcome, Permit, Rejection, Why};
 use crate::wire::meter::{self, Begin, End};
 use crate::wire::{Code, Refusal};
@@ -29,7 +29,7 @@ pub struct Out {
     /// Its agent's pod, and its agent.
     pub pod: String,
     /// Its agent.
-    pub agent: Name,
+    pub agent: ObjectKey,
 }
 
 /// Those of each session, by the numbers of their holds.
@@ -44,7 +44,7 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     /// The call is under way from now on.
-    pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &Name) {
+    pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &ObjectKey) {
         let out = Out { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
         if let Some(permit) = &out.permit {
             self.circuits.began(permit, agent);
@@ -88,7 +88,7 @@ pub(super) fn shared_by(key: &Key) -> String {
 
 impl Circuits {
     /// Whether a call may be made that takes `within` at most. `origin` is its provider's; the class of a model is its name.
-    pub async fn may_call(&self, pool: &Name, origin: &str, model: &str, within: Duration) -> Result<Asked<'_>, Refusal> {
+    pub async fn may_call(&self, pool: &ObjectKey, origin: &str, model: &str, within: Duration) -> Result<Asked<'_>, Refusal> {
         let key = Key::models(&pool.namespace, host(origin), model);
         match self.admit(pool, &key, within).await {
             Ok(permit) => Ok(Asked { circuits: self, key, permit: Some(permit) }),
@@ -97,7 +97,7 @@ impl Circuits {
         }
     }
 
-    fn refusal(&self, pool: &Name, key: &Key, rejection: Rejection) -> Refusal {
+    fn refusal(&self, pool: &ObjectKey, key: &Key, rejection: Rejection) -> Refusal {
         // A probe may take as long as a model turn, and mostly takes seconds: nobody is sent away for good because of one.
         let most = if rejection.why == Why::Probing { PROBING } else { u64::MAX };
         let rejection = Rejection { retry_after: rejection.retry_after.min(most), ..rejection };
@@ -126,7 +126,7 @@ impl Circuits {
     }
 
     /// Seconds after which the first token of a stream is late, for agents of this pool.
-    pub fn first_token(&self, pool: &Name) -> u32 {
+    pub fn first_token(&self, pool: &ObjectKey) -> u32 {
         let state = self.lock();
         let home = state.home_of(&pool.namespace, &pool.name);
         let seconds = state.written(&pool.namespace, home.as_deref()).first_token();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Circuits;
 use crate::api::Breaker;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::telemetry::Metrics;
 use crate::wire::meter::{Begin, End, Outcome, Why};
 use crate::wire::{Code, Refusal};
@@ -16,8 +16,8 @@ use crate::wire::{Code, Refusal};
 const ORIGIN: &str = "https://api.example.com";
 const WITHIN: Duration = Duration::from_secs(720);
 
-fn name(name: &str) -> Name {
-    Name { namespace: "n".into(), name: name.into() }
+fn name(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "n".into(), name: name.into() }
 }
 
 fn end(outcome: Outcome) -> End {

@@ -2,13 +2,13 @@
 
 use super::keeper::{Circuits, Slot};
 use super::key::Key;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::policy::breaker::{Force, Guard, Mode, Settings, State, Why};
 use crate::wire::command::{BreakerForce, BreakerMode, CommandBreakers, OpenGlobally};
 
 impl Circuits {
     /// What the agents of `pool` are told. None: nothing is known yet. A circuit that nobody asked is not made for it.
-    pub fn commands(&self, pool: &Name) -> Option<CommandBreakers> {
+    pub fn commands(&self, pool: &ObjectKey) -> Option<CommandBreakers> {
         if !self.is_ready() {
             return None;
         }
@@ -71,8 +71,8 @@ mod tests {
     use crate::api::Breaker;
     use crate::telemetry::Metrics;
 
-    fn pool() -> Name {
-        Name { namespace: "n".into(), name: "p".into() }
+    fn pool() -> ObjectKey {
+        ObjectKey { namespace: "n".into(), name: "p".into() }
     }
 
     /// A leader that has read this Breaker, or that there is none.

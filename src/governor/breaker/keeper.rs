@@ -22,8 +22,8 @@ use super::calls::Calls;
 use super::key::Key;
 use crate::api::Breaker;
 use crate::api::cluster_budget::BreakerDefaults;
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::controller::Key as Name;
 use crate::policy::breaker::circuit::Kind;
 use crate::policy::breaker::{Answer, Callers, Circuit, Counts, Outcome, Permit, Rejection, Settings, State as CircuitState};
 use crate::telemetry::Metrics;
@@ -82,14 +82,14 @@ pub(super) struct State {
     owners: u64,
     origin: BootTime,
     skew: u64,
-    pub homes: BTreeMap<Name, Home>,
+    pub homes: BTreeMap<ObjectKey, Home>,
     /// Pools, with the longest that one operation of their work may take, in milliseconds.
-    pub pools: HashMap<Name, u64>,
+    pub pools: HashMap<ObjectKey, u64>,
     /// What Breakers of a namespace leave unset.
     defaults: HashMap<String, BreakerDefaults>,
     pub circuits: Store,
     /// Breakers whose status may say something else than it should.
-    dirty: HashSet<Name>,
+    dirty: HashSet<ObjectKey>,
     metrics: Metrics,
 }
 
@@ -104,8 +104,8 @@ struct Shared {
 #[derive(Clone)]
 pub struct Circuits(Arc<Shared>);
 
-fn name_of(slot: &Slot) -> Option<Name> {
-    slot.home.as_ref().map(|home| Name { namespace: slot.key.namespace.clone(), name: home.clone() })
+fn name_of(slot: &Slot) -> Option<ObjectKey> {
+    slot.home.as_ref().map(|home| ObjectKey { namespace: slot.key.namespace.clone(), name: home.clone() })
 }
 
 impl Circuits {
@@ -167,19 +167,19 @@ impl Circuits {
     }
 
     /// All Breakers and pools as they are now: `pools` with the longest that one operation of their work may take, in milliseconds.
-    pub fn plant(&self, breakers: Vec<Arc<Breaker>>, pools: HashMap<Name, u64>) {
+    pub fn plant(&self, breakers: Vec<Arc<Breaker>>, pools: HashMap<ObjectKey, u64>) {
         let mut state = self.lock();
-        let names: HashSet<Name> = breakers.iter().map(|breaker| Name::of(breaker.as_ref())).collect();
+        let names: HashSet<ObjectKey> = breakers.iter().map(|breaker| ObjectKey::of(breaker.as_ref())).collect();
         let count = state.homes.len();
         state.homes.retain(|name, _| names.contains(name));
         let mut changed = state.homes.len() != count || state.pools != pools || !state.ready;
         if state.pools != pools {
-            let differs = |one: &HashMap<Name, u64>, other: &HashMap<Name, u64>| {
+            let differs = |one: &HashMap<ObjectKey, u64>, other: &HashMap<ObjectKey, u64>| {
                 one.keys().filter(|pool| !other.contains_key(*pool)).map(|pool| pool.namespace.clone()).collect::<HashSet<_>>()
             };
             let (come, gone) = (differs(&pools, &state.pools), differs(&state.pools, &pools));
             state.pools = pools;
-            let all: Vec<Name> =
+            let all: Vec<ObjectKey> =
                 state.homes.keys().filter(|name| come.contains(&name.namespace) || gone.contains(&name.namespace)).cloned().collect();
             state.dirty.extend(all);
         }
@@ -221,7 +221,7 @@ impl Circuits {
 
     /// Whether an operation of an agent of `pool` may begin, which takes `within` at most. What came of it is told with
     /// [`complete`](Self::complete).
-    pub async fn admit(&self, pool: &Name, key: &Key, within: Duration) -> Result<Permit, Refused> {
+    pub async fn admit(&self, pool: &ObjectKey, key: &Key, within: Duration) -> Result<Permit, Refused> {
         self.answered(|| self.ask(pool, key, within), |rejection| rejection.name(key.about())).await
     }
 
@@ -245,7 +245,7 @@ impl Circuits {
         }
     }
 
-    fn ask(&self, pool: &Name, key: &Key, within: Duration) -> Result<Answer<Permit>, Refused> {
+    fn ask(&self, pool: &ObjectKey, key: &Key, within: Duration) -> Result<Answer<Permit>, Refused> {
         let mut state = self.lock();
         if !state.ready {
             return Err(Refused::Away("the circuit breakers are being read; try again"));
@@ -270,7 +270,7 @@ impl Circuits {
     }
 
     /// An operation of `agent` is under way, with this permit.
-    pub(super) fn began(&self, permit: &Permit, agent: &Name) {
+    pub(super) fn began(&self, permit: &Permit, agent: &ObjectKey) {
         let mut state = self.lock();
         let now = state.at().now;
         let Some(slot) = state.circuits.owned(permit.owner).filter(|_| permit.kind != Kind::Free) else { return };
@@ -285,7 +285,7 @@ impl Circuits {
     }
 
     /// The same, for an agent of which it was said that its operation [began](Self::began).
-    pub(super) fn complete_for(&self, key: &Key, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&Name>) {
+    pub(super) fn complete_for(&self, key: &Key, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&ObjectKey>) {
         if permit.kind == Kind::Free {
             return;
         }
@@ -297,7 +297,7 @@ impl Circuits {
     }
 
     /// A failure that nobody has a permit for: it counts while the circuit is closed, and else says nothing new.
-    pub fn failed(&self, pool: &Name, key: &Key, why: &str) {
+    pub fn failed(&self, pool: &ObjectKey, key: &Key, why: &str) {
         let mut state = self.lock();
         if !state.ready {
             return;
@@ -310,12 +310,12 @@ impl Circuits {
         }
     }
 
-    fn end(&self, state: &mut State, slot: &Slot, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&Name>) {
+    fn end(&self, state: &mut State, slot: &Slot, permit: &Permit, outcome: Outcome, why: &str, agent: Option<&ObjectKey>) {
         let at = state.at();
         let Some(kept) = state.circuits.get_mut(slot) else { return };
         let failed = matches!(outcome, Outcome::Failure { .. } | Outcome::Dropped);
         let mut counts = outcome;
-        if let Some(Name { name, .. }) = agent {
+        if let Some(ObjectKey { name, .. }) = agent {
             kept.callers.ended(name, at.now, failed);
             // The failure that would open it says nothing while another agent could say the same and does not.
             if failed && kept.circuit.opens_next(at.now) && kept.callers.fails_alone(name, at.now, kept.set.window) {

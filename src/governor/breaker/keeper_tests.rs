@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Circuits, Key, Refused};
 use crate::api::Breaker;
 use crate::api::breaker::CircuitState;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::policy::breaker::{Guard, Outcome, Permit, State, Why};
 use crate::telemetry::Metrics;
 
@@ -22,11 +22,11 @@ fn breaker(name: &str, version: u64, spec: Value) -> Breaker {
     .expect("a Breaker")
 }
 
-fn pool(name: &str) -> Name {
-    Name { namespace: "n".into(), name: name.into() }
+fn pool(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "n".into(), name: name.into() }
 }
 
-fn pools(names: &[&str]) -> HashMap<Name, u64> {
+fn pools(names: &[&str]) -> HashMap<ObjectKey, u64> {
     names.iter().map(|name| (pool(name), 1000)).collect()
 }
 

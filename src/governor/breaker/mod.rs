@@ -8,6 +8,7 @@
 //! | file | for |
 //! |---|---|
 //! | [`key`] | which circuit |
+//! | [`attempts`] | permits of attempts at items that are being made |
 //! | [`calls`] | calls of models that are under way |
 //! | [`convert`] | what people wrote, and circuits as they stand in status |
 //! | [`keeper`] | the circuits in memory |
@@ -17,6 +18,7 @@
 //! | [`work`] | the guard of work: claims, ends of attempts, pools |
 //! | [`run`] | the loops: reads, lets time go by, writes |
 
+pub mod attempts;
 pub mod calls;
 pub mod commands;
 pub mod convert;

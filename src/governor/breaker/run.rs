@@ -11,10 +11,10 @@ use super::work::{self, Known};
 use crate::api::breaker::BreakerStatus;
 use crate::api::names::managers;
 use crate::api::{AgentPool, Breaker};
-use crate::cluster::{Class, Error};
+use crate::cluster::{Class, Error, ObjectKey};
+use crate::controller::Context;
 use crate::controller::budget as defaults;
 use crate::controller::publish::publish;
-use crate::controller::{Context, Key as Name};
 use crate::governor::budget::facts::turn_seconds;
 
 /// Time goes by in these steps.
@@ -47,7 +47,7 @@ fn plant(context: &Context) {
     let breakers = context.stores.breakers.state().into_iter().filter_map(|stored| match &stored.0 {
         Ok(breaker) => Some(Arc::new(breaker.clone())),
         Err(invalid) => {
-            let key = Name::of(stored.as_ref());
+            let key = ObjectKey::of(stored.as_ref());
             if context.invalid_is_news(LOOP, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, breaker = %key.name, error = %invalid.error, "a stored Breaker does not fit its type; it guards nothing");
             }
@@ -57,11 +57,11 @@ fn plant(context: &Context) {
     let breakers = breakers.filter(|breaker| breaker.metadata.deletion_timestamp.is_none()).collect();
     let pools = context.stores.pools.state().into_iter().map(|stored| {
         // One that does not fit its type is there all the same: its circuit is not forgotten.
-        let name = Name::of(stored.as_ref());
+        let name = ObjectKey::of(stored.as_ref());
         let turn = turn(stored.0.as_ref().ok(), &name.namespace, context);
         (name, turn)
     });
-    let pools: HashMap<Name, u64> = pools.collect();
+    let pools: HashMap<ObjectKey, u64> = pools.collect();
     let namespaces: HashSet<&String> = pools.keys().map(|pool| &pool.namespace).collect();
     let defaults = namespaces.into_iter().filter_map(|namespace| Some((namespace.clone(), context.meter.defaults(namespace)?.breaker?)));
     context.circuits.set_defaults(defaults.collect());
@@ -82,10 +82,10 @@ async fn look(context: &Context) {
 }
 
 /// `Breaker/default` goes with the last pool, if it is ours. One that somebody edited is `kept`, and looked at again when it changes.
-async fn remove_unused(context: &Context, kept: &mut HashMap<Name, String>) {
+async fn remove_unused(context: &Context, kept: &mut HashMap<ObjectKey, String>) {
     for stored in context.stores.breakers.state() {
         let Ok(breaker) = &stored.0 else { continue };
-        let key = Name::of(breaker);
+        let key = ObjectKey::of(breaker);
         let version = breaker.metadata.resource_version.clone().unwrap_or_default();
         let pools = context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
         if !pools.is_empty() {
@@ -138,7 +138,7 @@ async fn write(context: Arc<Context>) {
     }
 }
 
-async fn store(context: Arc<Context>, name: Name, breaker: Arc<Breaker>, status: BreakerStatus) {
+async fn store(context: Arc<Context>, name: ObjectKey, breaker: Arc<Breaker>, status: BreakerStatus) {
     let api = context.api::<Breaker>(&name.namespace);
     let applied = BreakerStatus { governor_epoch: Some(context.epoch), ..status };
     let error = match publish(&context, &api, breaker.as_ref(), managers::GOVERNOR, &applied).await {
@@ -178,11 +178,11 @@ async fn store(context: Arc<Context>, name: Name, breaker: Arc<Breaker>, status:
     }
 }
 
-async fn live(context: &Context, name: &Name) -> Result<Option<Breaker>, Error> {
+async fn live(context: &Context, name: &ObjectKey) -> Result<Option<Breaker>, Error> {
     context.api::<Breaker>(&name.namespace).get_opt(&name.name).await.map_err(Error::of("reading a Breaker"))
 }
 
-fn put_off(context: &Context, name: &Name, error: &Error) {
+fn put_off(context: &Context, name: &ObjectKey, error: &Error) {
     let wait = context.circuits.put_off(name);
     tracing::warn!(namespace = %name.namespace, breaker = %name.name, retry_seconds = wait.as_secs_f64(), %error, "the status of a Breaker could not be written");
 }

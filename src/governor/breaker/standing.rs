@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::convert;
 use super::keeper::Circuits;
 use super::key::Key;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::policy::breaker::{Rejection, State};
 
 /// How a circuit stands.
@@ -35,13 +35,13 @@ pub struct Standing {
 
 impl Circuits {
     /// How a circuit stands for the agents of `pool`. None: nothing is known yet.
-    pub fn state(&self, pool: &Name, key: &Key) -> Option<Standing> {
+    pub fn state(&self, pool: &ObjectKey, key: &Key) -> Option<Standing> {
         if !self.is_ready() {
             return None;
         }
         self.with(&pool.name, key, |state, slot| {
             let (at, wall) = (state.at(), state.wall());
-            let home = slot.home.as_ref().map(|name| Name { namespace: slot.key.namespace.clone(), name: name.clone() });
+            let home = slot.home.as_ref().map(|name| ObjectKey { namespace: slot.key.namespace.clone(), name: name.clone() });
             let breaker = home.and_then(|home| state.homes.get(&home)).map(|home| home.breaker.clone());
             let stored = breaker.iter().flat_map(|breaker| breaker.status.iter()).flat_map(|status| status.circuits.iter().flatten());
             let stored = stored.into_iter().find(|circuit| circuit.key == slot.key.what);

@@ -5,59 +5,16 @@
 //! out only a failure counts. What must not happen: that those who wait are called again and again for what they cannot get.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use super::{OfPool, Standing};
 use crate::api::WorkItem;
 use crate::api::conditions::reasons;
-use crate::cluster::clock::BootTime;
-use crate::controller::{Context, Key as Name};
-use crate::policy::breaker::work::{Ended, Permits, outcome};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
+use crate::policy::breaker::work::{Ended, outcome};
 use crate::policy::breaker::{Guard, Outcome, Rejection, State, Why};
 use crate::policy::work::book::Entry;
 use crate::policy::work::item::Record;
-
-/// An attempt whose item nobody holds any more is told to have ended within this time, or never: the watch may be faster than the
-/// answer to the write that ended it.
-const TOLD_WITHIN: Duration = Duration::from_secs(60);
-
-#[derive(Debug)]
-struct Attempt {
-    pool: Name,
-    permits: Permits,
-    /// Since when nobody holds its item.
-    over: Option<BootTime>,
-}
-
-/// Permits of attempts that are being made, by uid of the item and epoch of its lease.
-#[derive(Debug, Default)]
-pub struct Attempts(Mutex<HashMap<(String, i64), Attempt>>);
-
-impl Attempts {
-    /// An attempt begins.
-    pub fn began(&self, item: &str, epoch: i64, pool: Name, permits: Permits) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((item.to_owned(), epoch), Attempt { pool, permits, over: None });
-    }
-
-    fn ended(&self, item: &str, epoch: i64) -> Option<(Name, Permits)> {
-        let attempt = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(item.to_owned(), epoch))?;
-        Some((attempt.pool, attempt.permits))
-    }
-
-    /// Takes those off that are over, and of which nobody told in time how they ended.
-    fn forgotten(&self, goes_on: impl Fn(&(String, i64)) -> bool) -> Vec<(Name, Permits)> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let over = |lease: &(String, i64), attempt: &mut Attempt| {
-            if goes_on(lease) {
-                attempt.over = None;
-                return false;
-            }
-            attempt.over.get_or_insert_with(BootTime::now).elapsed() >= TOLD_WITHIN
-        };
-        all.extract_if(over).map(|(_, attempt)| (attempt.pool, attempt.permits)).collect()
-    }
-}
 
 /// An attempt has ended, and that is stored: `entry` is the item as it was, `record` and `stored` as it is.
 pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record, stored: &WorkItem) {
@@ -80,35 +37,35 @@ pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record,
     match context.attempts.ended(&entry.uid, entry.record.epoch) {
         Some((pool, permits)) => context.circuits.complete_work(&pool, &permits, outcome, &why),
         None => {
-            let agent = context.stores.agent(&Name { namespace: namespace.to_owned(), name: holder.agent.clone() });
+            let agent = context.stores.agent(&ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() });
             let pool = agent.as_ref().and_then(|agent| agent.0.as_ref().ok()).map(|agent| agent.spec.pool_ref.name.clone());
             if let (Some(pool), Outcome::Failure { .. }) = (pool, outcome) {
-                failed(context, &Name { namespace: namespace.to_owned(), name: pool }, &why);
+                failed(context, &ObjectKey { namespace: namespace.to_owned(), name: pool }, &why);
             }
         }
     }
 }
 
 /// Something of a pool's work failed for which nobody has a permit, such as one time-out after another of an agent.
-pub fn failed(context: &Context, pool: &Name, why: &str) {
+pub fn failed(context: &Context, pool: &ObjectKey, why: &str) {
     context.circuits.failed_work(pool, why);
 }
 
 /// How the circuits of a pool's work stand. None: it is not known yet.
-pub fn standing(context: &Context, pool: &Name) -> Option<OfPool> {
+pub fn standing(context: &Context, pool: &ObjectKey) -> Option<OfPool> {
     context.circuits.work_of(pool)
 }
 
 /// Why a pool is given no work and makes no agents, if that is so: as one word and as a sentence for each circuit that refuses, its own
 /// first. While it is being tried whether work succeeds again nothing is in its way.
-pub fn in_the_way(standing: &OfPool, pool: &Name) -> Option<(&'static str, String)> {
+pub fn in_the_way(standing: &OfPool, pool: &ObjectKey) -> Option<(&'static str, String)> {
     let OfPool { own, project } = standing;
     let all = [Some(own), project.as_ref()].into_iter().flatten();
     let words: Vec<String> = all.filter_map(|circuit| words(circuit, circuit.refuses?, pool)).collect();
     (!words.is_empty()).then(|| (reasons::BREAKER_OPEN, words.join(". And: ")))
 }
 
-fn words(standing: &Standing, rejection: Rejection, pool: &Name) -> Option<String> {
+fn words(standing: &Standing, rejection: Rejection, pool: &ObjectKey) -> Option<String> {
     let breaker = standing.breaker.as_deref();
     let of_project = rejection.guard == Guard::Project;
     let without = if of_project { "no Breaker without spec.pools: the defaults hold" } else { "no Breaker: the defaults hold" };
@@ -137,7 +94,7 @@ fn words(standing: &Standing, rejection: Rejection, pool: &Name) -> Option<Strin
 type Stands = (State, u64, bool, bool);
 
 /// How each pool's circuits stood at the last look: its own, and its project's where that holds for it.
-pub type Known = HashMap<Name, (Stands, Option<Stands>)>;
+pub type Known = HashMap<ObjectKey, (Stands, Option<Stands>)>;
 
 /// Looks at all pools: wakes those for whom something has changed, and holds work back from those whose circuit refuses.
 pub fn look(context: &Context, known: &mut Known) {
@@ -145,7 +102,7 @@ pub fn look(context: &Context, known: &mut Known) {
     let mut now = Known::new();
     for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
-        let name = Name::of(pool);
+        let name = ObjectKey::of(pool);
         let Some(standing) = standing(context, &name) else { return };
         let of = |one: &Standing| (one.state, one.epoch, one.refuses.is_some(), one.review);
         let stands = (of(&standing.own), standing.project.as_ref().map(of));
@@ -196,7 +153,7 @@ mod tests {
     }
 
     fn said(own: Option<Why>, project: Option<Why>, review: bool) -> Option<String> {
-        let pool = Name { namespace: "team".into(), name: "drones".into() };
+        let pool = ObjectKey { namespace: "team".into(), name: "drones".into() };
         let (own, project) = (standing(Guard::Work, own, review), standing(Guard::Project, project, review));
         in_the_way(&OfPool { own, project: Some(project) }, &pool).map(|(_, words)| words)
     }

@@ -16,7 +16,8 @@ use super::meter::{Held, Meter};
 use super::object::Object;
 use super::{standing, way};
 use crate::api::{Agent, AgentPool};
-use crate::controller::{Context, Key as Name, PoolObject};
+use crate::cluster::ObjectKey;
+use crate::controller::{Context, PoolObject};
 use crate::governor::breaker::calls::Out;
 use crate::governor::caller::{Caller, identify, is_paused};
 use crate::governor::work::refused::RefusedCall;
@@ -266,7 +267,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let asked = Body { bytes, other_tokens, output, model_output: None, thinking, choices };
     let model = way.model.clone().unwrap_or_default();
     let (pool_name, turn) =
-        (Name::of(pool), facts::turn_seconds(pool.spec.bulkhead.as_ref(), meter.defaults(&caller.key.namespace).as_ref()));
+        (ObjectKey::of(pool), facts::turn_seconds(pool.spec.bulkhead.as_ref(), meter.defaults(&caller.key.namespace).as_ref()));
     let asked_circuit = match context.circuits.is_out(&session, id) {
         true => None,
         false => {
@@ -283,7 +284,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     });
     match held.await {
         Some(Held::Given { given, each, path, room }) => {
-            meter.gave(Name::of(pool), given.input.saturating_add(given.output));
+            meter.gave(ObjectKey::of(pool), given.input.saturating_add(given.output));
             if let Some(item) = item {
                 meter.held_for(&session, id, &item);
             }
@@ -296,7 +297,7 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         }
         Some(Held::Refused(refusal)) => {
             context.metrics.budget_refused(refusal.because.label());
-            meter.lacked(Name::of(pool), &refusal);
+            meter.lacked(ObjectKey::of(pool), &refusal);
             let lease = lease_of(caller, way.item.as_ref(), context);
             if let Some(lease) = lease.clone() {
                 context.live.refused(&caller.uid, lease, RefusedCall::of(&refusal));

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::meter::Meter;
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::controller::Key as Object;
 use crate::policy::budget::{SessionId, Settle, Weights};
 
 /// Writes of one item of which nobody knows whether they were made; more are not remembered.
@@ -41,7 +41,7 @@ struct Item {
 
 #[derive(Debug)]
 struct Late {
-    key: Object,
+    key: ObjectKey,
     /// When the item ended.
     since: BootTime,
     /// Somebody tells it now.
@@ -173,12 +173,12 @@ impl Meter {
     }
 
     /// An item ended before its calls: what they use is told of it later.
-    pub fn ended_early(&self, item: &str, key: Object) {
+    pub fn ended_early(&self, item: &str, key: ObjectKey) {
         self.lock().items.late.insert(item.to_owned(), Late { key, since: BootTime::now(), telling: false });
     }
 
     /// Items of which all is known now that was not when they ended. Whoever gets them tells it.
-    pub fn known_late(&self) -> Vec<(String, Object)> {
+    pub fn known_late(&self) -> Vec<(String, ObjectKey)> {
         let state = &mut *self.lock();
         let Items { late, items, .. } = &mut state.items;
         let open = |uid: &str| items.get(uid).is_some_and(|item| item.open > 0);
@@ -275,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_settled_after_the_end_of_an_item_is_told_once_and_kept_until_then() {
         let meter = Meter::new(1);
-        let key = Object { namespace: "n".into(), name: "i".into() };
+        let key = ObjectKey { namespace: "n".into(), name: "i".into() };
         meter.lock().items.held(session(), 1, "i");
         assert!(!meter.until_settled("i", Duration::ZERO).await && meter.until_settled("other", Duration::ZERO).await);
         meter.ended_early("i", key.clone());
@@ -296,7 +296,7 @@ mod tests {
     fn a_call_that_is_never_settled_keeps_no_item_in_mind() {
         let meter = Meter::new(1);
         meter.lock().items.held(session(), 1, "i");
-        meter.ended_early("i", Object { namespace: "n".into(), name: "i".into() });
+        meter.ended_early("i", ObjectKey { namespace: "n".into(), name: "i".into() });
         assert_eq!(meter.known_late(), []);
         meter.lock().items.late.values_mut().for_each(|late| late.since = BootTime::default());
         assert_eq!(meter.known_late().len(), 1);

@@ -19,8 +19,8 @@ use crate::api::budget::TokenPolicy;
 use crate::api::grant::GrantTargetKind;
 use crate::api::names::managers;
 use crate::api::{Budget, ClusterBudget, Grant};
-use crate::cluster::calls;
-use crate::controller::{Context, Key as Name};
+use crate::cluster::{ObjectKey, calls};
+use crate::controller::Context;
 use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{self, Key, View, Window};
 use crate::telemetry::{Amounts, Limit};
@@ -50,7 +50,7 @@ pub async fn run(context: Arc<Context>, home: String) {
     let stores = context.stores.clone();
     let watched = move |object: &Object| match object {
         Object::Agent(agent) => {
-            let stored = stores.agent(&Name { namespace: agent.namespace.clone(), name: agent.name.clone() })?;
+            let stored = stores.agent(&ObjectKey { namespace: agent.namespace.clone(), name: agent.name.clone() })?;
             stored.0.as_ref().ok().map(Object::from)
         }
         // Those are written by few others.
@@ -136,7 +136,7 @@ fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
     let clusters = context.stores.cluster_budgets.state().into_iter().filter_map(|cluster| match &cluster.0 {
         Ok(cluster) => Some(Arc::new(cluster.clone())),
         Err(invalid) => {
-            told(context, &Name { namespace: String::new(), name: cluster.name_any() }, &invalid.error);
+            told(context, &ObjectKey { namespace: String::new(), name: cluster.name_any() }, &invalid.error);
             None
         }
     });
@@ -144,14 +144,14 @@ fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
     let budgets = context.stores.budgets.state().into_iter().filter_map(|budget| match &budget.0 {
         Ok(budget) => Some(Arc::new(budget.clone())),
         Err(invalid) => {
-            told(context, &Name::of(budget.as_ref()), &invalid.error);
+            told(context, &ObjectKey::of(budget.as_ref()), &invalid.error);
             None
         }
     });
     (clusters, budgets.collect())
 }
 
-fn told(context: &Context, key: &Name, error: &str) {
+fn told(context: &Context, key: &ObjectKey, error: &str) {
     if context.invalid_is_news(TOKENS, key.clone(), error) {
         tracing::error!(namespace = %key.namespace, budget = %key.name, error, "a stored budget does not fit its type; calls below it are refused");
     }
@@ -213,7 +213,7 @@ fn target(context: &Context, grant: &Grant, home: &str) -> Target {
         }
     };
     match grant.spec.target_ref.kind {
-        GrantTargetKind::Agent => match context.stores.agent(&Name { namespace, name: name.clone() }) {
+        GrantTargetKind::Agent => match context.stores.agent(&ObjectKey { namespace, name: name.clone() }) {
             Some(agent) => Target::Limit(Key::Agent(agent.uid().unwrap_or_default()), Window::Lifetime),
             None => Target::Missing,
         },
@@ -259,7 +259,7 @@ fn grant(context: &Context, home: &str) -> Vec<Untold> {
 }
 
 async fn publish(context: &Context, grant: &Grant, conditions: &[Condition]) {
-    let key = Name::of(grant);
+    let key = ObjectKey::of(grant);
     if context.leadership.check().is_err() {
         return;
     }

@@ -10,8 +10,9 @@ use super::meter::Meter;
 use super::object::Object;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool, AgentStatus, names};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::controller::conditions::find;
-use crate::controller::{Context, Key as Name};
 use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::refusal::Because;
 use crate::policy::budget::share::TopUp;
@@ -32,7 +33,7 @@ pub enum Tokens {
 impl Meter {
     /// What stands in the way of every call of a pool, of this type, through these budgets; and, of an agent with this uid, of
     /// its own life.
-    pub fn obstacle(&self, agent: Option<&str>, pool: &Name, top: Option<Key>, pool_type: &str) -> Option<Obstacle> {
+    pub fn obstacle(&self, agent: Option<&str>, pool: &ObjectKey, top: Option<Key>, pool_type: &str) -> Option<Obstacle> {
         let mut state = self.lock();
         let state = &mut *state;
         let now = state.now();
@@ -51,7 +52,7 @@ impl Meter {
     }
 
     /// A call of a pool was refused.
-    pub fn lacked(&self, pool: Name, refusal: &Refusal) {
+    pub fn lacked(&self, pool: ObjectKey, refusal: &Refusal) {
         let Some(need) = Need::of(refusal) else { return };
         let mut state = self.lock();
         let slot = (pool.namespace, pool.name);
@@ -63,7 +64,7 @@ impl Meter {
     }
 
     /// A call of a pool was given so many tokens.
-    pub fn gave(&self, pool: Name, tokens: i64) {
+    pub fn gave(&self, pool: ObjectKey, tokens: i64) {
         if let Some(need) = self.lock().needs.get_mut(&(pool.namespace, pool.name)) {
             need.given(tokens);
         }
@@ -71,7 +72,9 @@ impl Meter {
 
     /// Of all other pools nothing is remembered.
     fn keep_pools(&self, pools: &Known) {
-        self.lock().needs.retain(|(namespace, name), _| pools.contains_key(&Name { namespace: namespace.clone(), name: name.clone() }));
+        self.lock()
+            .needs
+            .retain(|(namespace, name), _| pools.contains_key(&ObjectKey { namespace: namespace.clone(), name: name.clone() }));
     }
 }
 
@@ -94,7 +97,7 @@ fn of(agent: Option<&str>, pool: &AgentPool, context: &Context) -> Tokens {
         return Tokens::Unknown;
     }
     let Some(above) = meter.above(namespace, named, exists) else { return Tokens::Unknown };
-    meter.obstacle(agent, &Name::of(pool), above.top, &pool.spec.type_).map_or(Tokens::There, Tokens::Short)
+    meter.obstacle(agent, &ObjectKey::of(pool), above.top, &pool.spec.type_).map_or(Tokens::There, Tokens::Short)
 }
 
 /// The reason under which something is told that stands in the way.
@@ -139,7 +142,7 @@ pub fn has_more(agent: &Agent, pool: &AgentPool, paused_at: i64, context: &Conte
 }
 
 /// What was true of each pool at the last look.
-pub type Known = HashMap<Name, Option<Obstacle>>;
+pub type Known = HashMap<ObjectKey, Option<Obstacle>>;
 
 /// Looks at all pools: wakes those for whom something has changed, and holds work back from those that are short of tokens.
 pub fn look(context: &Context, known: &mut Known) {
@@ -150,7 +153,7 @@ pub fn look(context: &Context, known: &mut Known) {
     let mut now = Known::new();
     for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
-        let name = Name::of(pool);
+        let name = ObjectKey::of(pool);
         let short = match of_pool(pool, context) {
             Tokens::Unknown => continue,
             Tokens::There => None,
@@ -161,7 +164,7 @@ pub fn look(context: &Context, known: &mut Known) {
             context.wake.pool(&name.namespace, &name.name);
             if short.is_some() {
                 let agents = context.stores.agents_of(&name.namespace, &name.name);
-                agents.iter().for_each(|agent| context.wake.agent(&Name::of(agent.as_ref())));
+                agents.iter().for_each(|agent| context.wake.agent(&ObjectKey::of(agent.as_ref())));
             }
         }
         if short.is_some() {
@@ -188,7 +191,7 @@ fn release(context: &Context) {
         if !says_short(agent) && paused_at.is_none() {
             continue;
         }
-        let name = Name::of(agent);
+        let name = ObjectKey::of(agent);
         let pool = context.stores.pool(&name.namespace, &agent.spec.pool_ref.name);
         let Some(pool) = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()) else { continue };
         let goes_on = paused_at.is_some_and(|paused_at| has_more(agent, pool, paused_at, context));

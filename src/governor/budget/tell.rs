@@ -10,7 +10,8 @@ use super::object::Object;
 use super::publish::News;
 use super::records::Done;
 use crate::api::{Agent, Budget, ClusterBudget};
-use crate::controller::{Context, Key as Name};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::policy::budget::node::{Action, Threshold};
 use crate::policy::budget::{Event, Key};
 use crate::policy::hub::Signal;
@@ -82,7 +83,7 @@ async fn act(context: &Context, object: &Object, event: &Event) {
 }
 
 /// The agents whose calls pass a place: the uids under which they call, and their names.
-fn below(context: &Context, place: &Key) -> Vec<(String, Name)> {
+fn below(context: &Context, place: &Key) -> Vec<(String, ObjectKey)> {
     let lives = |agent: &Agent| {
         let phase = agent.status.as_ref().and_then(|status| status.phase);
         let over = phase.is_some_and(crate::api::agent::AgentPhase::ended);
@@ -99,7 +100,7 @@ fn below(context: &Context, place: &Key) -> Vec<(String, Name)> {
     let mut all = Vec::new();
     for agent in context.stores.agents.state() {
         let Ok(agent) = &agent.0 else { continue };
-        let name = Name::of(agent);
+        let name = ObjectKey::of(agent);
         if let Some(pod) = lives(agent).filter(|_| passes(agent, &name.namespace)) {
             all.push((pod, name));
         }

@@ -7,7 +7,7 @@ use super::meter::Held;
 use super::object::Object;
 use super::world::{AGENT, BUDGET, Fate, Leader, budget, server};
 use crate::api::WorkItem;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::policy::budget::refusal::Because;
 use crate::policy::budget::share::Lifetime;
 use crate::policy::budget::{Body, Key, Log, Open, Quality, Route, Told, Usage};
@@ -432,7 +432,7 @@ async fn a_pool_is_short_when_its_budget_is_and_when_its_calls_need_more_than_is
     let server = server(100);
     let leader = Leader::new(&server, 7);
     leader.begin("g");
-    let name = |name: &str| Name { namespace: "team".into(), name: name.into() };
+    let name = |name: &str| ObjectKey { namespace: "team".into(), name: name.into() };
     let obstacle = |pool: &str| leader.meter.obstacle(None, &name(pool), Some(budget()), "worker");
     assert!(given(&leader.hold("g", 1, 70).await));
     leader.settle("g", 1, 1, 70);

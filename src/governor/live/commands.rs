@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Live, State};
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::controller::Key;
 use crate::policy::breaker::Permit;
 use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit};
 
@@ -38,7 +38,7 @@ impl State {
 
 impl Live {
     /// The agents whose own breaker of commands is not closed, with the word for its state.
-    pub fn tripped(&self) -> Vec<(Key, &'static str)> {
+    pub fn tripped(&self) -> Vec<(ObjectKey, &'static str)> {
         let state = self.lock();
         let of = |(uid, breaker): (&String, &BreakerState)| {
             let key = state.agents.get(uid)?.expected.as_ref()?.key.clone();
@@ -52,7 +52,7 @@ impl Live {
     }
 
     /// Every agent that is expected, by the uid of its pod.
-    pub fn everybody(&self) -> Vec<(String, Key)> {
+    pub fn everybody(&self) -> Vec<(String, ObjectKey)> {
         let state = self.lock();
         let expected = state.agents.iter().filter_map(|(uid, one)| Some((uid.clone(), one.expected.as_ref()?.key.clone())));
         expected.collect()

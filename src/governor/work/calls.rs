@@ -17,10 +17,11 @@ use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::api::shared::Mode;
 use crate::api::{Agent, AgentPool, WorkItem};
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
+use crate::controller::Context;
 use crate::controller::agent::held_by_supervisor;
-use crate::controller::{Context, Key};
 use crate::governor::breaker::{Refused, work as attempt};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::caller::Caller;
@@ -88,7 +89,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
         return Err(Refusal::new(Code::NoQueues, message));
     }
     let labels = labels(agent, pool);
-    let of_pool = Key { namespace: namespace.clone(), name: pool.name_any() };
+    let of_pool = ObjectKey { namespace: namespace.clone(), name: pool.name_any() };
     let wanted = context.live.wanted(&caller.uid).directive;
     let fit = preflight::verdict(agent, context.live.view(&caller.uid).as_ref(), Some(&pool.spec)) == Verdict::Passed;
     let begun = BootTime::now();
@@ -167,7 +168,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
             }
         };
         tries += 1;
-        let key = Key { namespace: namespace.clone(), name };
+        let key = ObjectKey { namespace: namespace.clone(), name };
         let mut writing = Writing { context, key: &key, back: Some((&entry, &next)), probe: None };
         let within = context.desk.with(namespace, |room| room.book.policy(&entry)).attempt_timeout;
         match context.circuits.admit_work(&of_pool, within).await {
@@ -227,11 +228,11 @@ enum Picked {
 /// An item is being written, until this is dropped: also when whoever asked goes away in the middle.
 pub(super) struct Writing<'a> {
     pub(super) context: &'a Context,
-    pub(super) key: &'a Key,
+    pub(super) key: &'a ObjectKey,
     /// A claim that is not known to be written: what is given back.
     pub(super) back: Option<(&'a Entry, &'a Record)>,
     /// What the circuits of its pool's work gave for it, and nothing came of.
-    pub(super) probe: Option<(Key, Permits)>,
+    pub(super) probe: Option<(ObjectKey, Permits)>,
 }
 
 impl Drop for Writing<'_> {
@@ -248,7 +249,7 @@ impl Drop for Writing<'_> {
 }
 
 /// A claim was not written, as far as we know: what was known before is true again, unless something newer was read.
-fn give_back(context: &Context, key: &Key, entry: &Entry, next: &Record) {
+fn give_back(context: &Context, key: &ObjectKey, entry: &Entry, next: &Record) {
     context.desk.with(&key.namespace, |room| {
         if room.book.get(&key.name).is_some_and(|known| known.version == entry.version && known.record == *next) {
             room.book.put(&key.name, entry.clone(), now());
@@ -258,7 +259,7 @@ fn give_back(context: &Context, key: &Key, entry: &Entry, next: &Record) {
 
 /// The lease that the caller holds already: its first answer was lost, or it began anew.
 async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
-    let key = Key { namespace: caller.key.namespace.clone(), name: name.to_owned() };
+    let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
     let Some(live) = live else { return Err(Refusal::away("the item that was held is gone; try again")) };
@@ -289,7 +290,7 @@ fn labels(agent: &Agent, pool: &AgentPool) -> std::collections::BTreeMap<String,
     labels
 }
 
-fn assignment(item: &WorkItem, key: &Key, context: &Context) -> Assignment {
+fn assignment(item: &WorkItem, key: &ObjectKey, context: &Context) -> Assignment {
     let entry = convert::entry(item);
     let policy = context.desk.with(&key.namespace, |room| room.book.policy(&entry));
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
@@ -398,7 +399,7 @@ async fn finish(
     for _ in 0..DECIDE_AGAIN {
         let turn = turn(namespace, context).await?;
         let (name, entry) = find(caller, uid, context)?;
-        let key = Key { namespace: namespace.clone(), name };
+        let key = ObjectKey { namespace: namespace.clone(), name };
         let fence = Fence { epoch, pod: &caller.uid, agent: &caller.key.name };
         let (policy, rules) = context.desk.with(namespace, |room| {
             let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
@@ -445,7 +446,7 @@ async fn finish(
     Err(Refusal::away("others wrote the item each time; try again"))
 }
 
-pub(super) async fn write_finish(key: &Key, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
+pub(super) async fn write_finish(key: &ObjectKey, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
     if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
         queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
     }
@@ -460,7 +461,7 @@ pub(super) async fn write_finish(key: &Key, entry: &Entry, record: &Record, besi
     Ok(())
 }
 
-async fn look_live(key: &Key, entry: &Entry, context: &Context) -> Result<(), Refusal> {
+async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {
     let live = context.api::<WorkItem>(&key.namespace).get_opt(&key.name).await;
     match live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))? {
         Some(live) if live.metadata.uid.as_deref() == Some(&entry.uid) => {

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::convert;
 use super::room::{Holding, Room, now};
 use crate::api::{WorkItem, WorkQueue};
-use crate::controller::Key;
+use crate::cluster::ObjectKey;
 use crate::policy::work::admit::{ProjectLimit, Queue};
 use crate::policy::work::book::{Counts, Depth, Entry};
 use crate::policy::work::item::{At, Phase, Record, Verb};
@@ -56,8 +56,8 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     /// Items that are in the channel: each is in it once.
-    due: Mutex<HashSet<Key>>,
-    looks: mpsc::UnboundedSender<Key>,
+    due: Mutex<HashSet<ObjectKey>>,
+    looks: mpsc::UnboundedSender<ObjectKey>,
     listed: watch::Sender<bool>,
     turns: Turns,
     /// Messages so far, of all namespaces: each takes its number under the lock of its room.
@@ -71,7 +71,7 @@ pub struct Desk(Arc<Shared>);
 
 impl Desk {
     /// Nothing is known. Whoever has to be looked at comes out of the receiver; what happens to items is counted in `metrics`.
-    pub fn new(metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<Key>) {
+    pub fn new(metrics: Metrics) -> (Self, mpsc::UnboundedReceiver<ObjectKey>) {
         let (looks, looked) = mpsc::unbounded_channel();
         let (state, due, listed, turns) = (Mutex::default(), Mutex::default(), watch::Sender::new(false), Turns::new(CALLS));
         let shared = Shared { state, due, looks, listed, turns, messages: AtomicU64::new(0), metrics };
@@ -120,13 +120,13 @@ impl Desk {
     }
 
     /// Every queue, with its unfinished items and how many it may hold. No item is looked at.
-    pub fn fullness(&self) -> Vec<(Key, u64, u64)> {
+    pub fn fullness(&self) -> Vec<(ObjectKey, u64, u64)> {
         let mut all = Vec::new();
         for (namespace, shelf) in self.shelves() {
             let book = &enter(&shelf).book;
             let of = |name: &String| {
                 let most = book.queue(name).map(|queue| queue.max_pending)?;
-                Some((Key { namespace: namespace.clone(), name: name.clone() }, book.pending(name), most))
+                Some((ObjectKey { namespace: namespace.clone(), name: name.clone() }, book.pending(name), most))
             };
             all.extend(book.queues().filter_map(of));
         }
@@ -161,18 +161,18 @@ impl Desk {
 
     /// Look at this item.
     pub fn look(&self, namespace: &str, name: &str) {
-        let key = Key { namespace: namespace.to_owned(), name: name.to_owned() };
+        let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
         if self.due().insert(key.clone()) {
             let _ = self.0.looks.send(key); // a closed channel means that we are ending
         }
     }
 
-    fn due(&self) -> MutexGuard<'_, HashSet<Key>> {
+    fn due(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
         self.0.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This item is about to be looked at: what changes from now on makes it due again.
-    pub fn looks_at(&self, key: &Key) {
+    pub fn looks_at(&self, key: &ObjectKey) {
         self.due().remove(key);
     }
 

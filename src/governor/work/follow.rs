@@ -15,7 +15,8 @@ use super::calls::{ready, unavailable};
 use super::room::Room;
 use crate::api::WorkItem;
 use crate::cluster::Error;
-use crate::controller::{Context, Key};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::governor::caller::Caller;
 use crate::policy::work::book::Entry;
 use crate::policy::work::item::{Phase, Record, reasons};
@@ -161,7 +162,7 @@ pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, re
 
 /// No pool has what an item needs: an event, and a message to the pool whose agents submitted it. Of items that ask the same
 /// and have one submitter the first one is told of.
-pub async fn tell_unmet(context: &Context, key: &Key, stored: &WorkItem) {
+pub async fn tell_unmet(context: &Context, key: &ObjectKey, stored: &WorkItem) {
     let told = context.desk.with(&key.namespace, |room| {
         let text = room.tell_unmet(&key.name)?;
         let entry = room.book.get(&key.name)?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::room::now;
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::Gang;
-use crate::controller::{AgentObject, Context, Key};
+use crate::cluster::ObjectKey;
+use crate::controller::{AgentObject, Context};
 use crate::policy::gang::{self, Divergence, Limits};
 use crate::policy::hub::Signal;
 use crate::policy::work::item::At;
@@ -36,10 +37,10 @@ pub fn look(known: &mut Known, context: &Context) {
     for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
         let Some(gang) = pool.spec.supervision.as_ref().and_then(|supervision| supervision.gang.as_ref()) else { continue };
-        let Key { namespace, name } = &Key::of(pool);
+        let ObjectKey { namespace, name } = &ObjectKey::of(pool);
         let agents = context.stores.agents_of(namespace, name);
         let ours: HashMap<String, Option<String>> =
-            agents.iter().filter_map(|agent| Some((Key::of(agent.as_ref()).name, living(agent)?))).collect();
+            agents.iter().filter_map(|agent| Some((ObjectKey::of(agent.as_ref()).name, living(agent)?))).collect();
         let limits = limits(gang);
         let at = |group: &String| (namespace.clone(), name.clone(), group.clone());
         let is_ours = |agent: &str| ours.contains_key(agent);
@@ -65,7 +66,9 @@ pub fn look(known: &mut Known, context: &Context) {
         for ((_, _, group), restart) in known.iter_mut().filter(|((of, pool, _), _)| (of, pool) == (namespace, name)) {
             let Restart { words, left, .. } = restart;
             left.retain(|(agent, pod)| ours.get(agent).is_some_and(|now| now.as_ref() == Some(pod)));
-            left.retain(|(agent, pod)| !raise(&Key { namespace: namespace.clone(), name: agent.clone() }, pod, group, words, context));
+            left.retain(|(agent, pod)| {
+                !raise(&ObjectKey { namespace: namespace.clone(), name: agent.clone() }, pod, group, words, context)
+            });
         }
     }
     // What was found longer ago than any window may be forgotten.
@@ -82,7 +85,7 @@ fn living(agent: &AgentObject) -> Option<Option<String>> {
 }
 
 /// Tells the supervisor of an agent. Whether that is done: not as long as we have not heard of its pod.
-fn raise(agent: &Key, pod: &str, group: &str, words: &str, context: &Context) -> bool {
+fn raise(agent: &ObjectKey, pod: &str, group: &str, words: &str, context: &Context) -> bool {
     // One that works on something else by now is not of the gang any more.
     let elsewhere = context.desk.with(&agent.namespace, |room| {
         let held = room.book.held_by(pod).map(|(_, entry)| entry.spec.group.clone());

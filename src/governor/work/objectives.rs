@@ -9,17 +9,18 @@ use super::desk::Desk;
 use super::room::now;
 use crate::api::conditions::reasons;
 use crate::api::{WorkItem, WorkQueue};
-use crate::controller::{Context, Key};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::policy::hub::Signal;
 use crate::policy::work::item::At;
 use crate::policy::work::objectives::{Look, Objective, Objectives, Over, Watch};
 
 /// The items that are over, of each queue that is looked at.
-pub type All = HashMap<Key, Vec<Over>>;
+pub type All = HashMap<ObjectKey, Vec<Over>>;
 
 /// Looks at all queues.
-pub fn over<'a>(desk: &Desk, keys: impl IntoIterator<Item = &'a Key>) -> All {
-    let look = |key: &Key| desk.with(&key.namespace, |room| room.book.over(&key.name, now()));
+pub fn over<'a>(desk: &Desk, keys: impl IntoIterator<Item = &'a ObjectKey>) -> All {
+    let look = |key: &ObjectKey| desk.with(&key.namespace, |room| room.book.over(&key.name, now()));
     keys.into_iter().map(|key| (key.clone(), look(key))).collect()
 }
 
@@ -40,11 +41,11 @@ pub fn words(objectives: Objectives, over: &[Over]) -> String {
 
 /// What is remembered of each queue, for as long as we lead.
 #[derive(Default)]
-pub struct Watches(HashMap<Key, Watch>);
+pub struct Watches(HashMap<ObjectKey, Watch>);
 
 impl Watches {
     /// Counts what is over since the last look, and has it told of. Waits for nobody.
-    pub fn look(&mut self, all: &All, queues: &HashMap<Key, WorkQueue>, context: &Arc<Context>) {
+    pub fn look(&mut self, all: &All, queues: &HashMap<ObjectKey, WorkQueue>, context: &Arc<Context>) {
         self.0.retain(|key, _| all.contains_key(key));
         for (key, over) in all {
             let watch = self.0.entry(key.clone()).or_default();
@@ -64,10 +65,10 @@ impl Watches {
 fn raise(over: &Over, namespace: &str, context: &Context) {
     let Some(holder) = over.holder.as_ref().filter(|holder| context.live.view(&holder.pod).is_some()) else { return };
     context.live.raised(&holder.pod, Signal::ObjectiveMissed, None);
-    context.wake.agent(&Key { namespace: namespace.to_owned(), name: holder.agent.clone() });
+    context.wake.agent(&ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() });
 }
 
-async fn tell(context: Arc<Context>, key: Key, queue: WorkQueue, look: Look) {
+async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: Look) {
     if context.leadership.check().is_err() {
         return; // whoever leads looks too
     }

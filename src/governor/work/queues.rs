@@ -14,10 +14,11 @@ use super::objectives::{self, Watches};
 use crate::api::WorkQueue;
 use crate::api::conditions::{reasons, types};
 use crate::api::work_queue::{CancelledGroup, QueueCounts, WorkQueueStatus};
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Error, calls};
+use crate::controller::Context;
 use crate::controller::conditions::{Builder, find, with_old_words};
-use crate::controller::{Context, Key};
 use crate::policy::work::admit::Refusal;
 use crate::policy::work::item::At;
 use crate::policy::work::objectives::Over;
@@ -35,7 +36,7 @@ const GROUPS: usize = 64;
 
 /// The queues as they were read last. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Queues(Arc<Mutex<HashMap<Key, Known>>>);
+pub struct Queues(Arc<Mutex<HashMap<ObjectKey, Known>>>);
 
 /// A queue, when its status was written, and from when on it may be.
 #[derive(Clone)]
@@ -47,19 +48,19 @@ struct Known {
 
 impl Queues {
     /// A queue as it is now.
-    pub fn know(&self, key: Key, queue: WorkQueue) {
+    pub fn know(&self, key: ObjectKey, queue: WorkQueue) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (written, put_off) = all.get(&key).map_or((None, None), |known| (known.written, known.put_off));
         all.insert(key, Known { queue, written, put_off });
     }
 
     /// It is gone.
-    pub fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &ObjectKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
     /// All that are known.
-    pub fn keys(&self) -> HashSet<Key> {
+    pub fn keys(&self) -> HashSet<ObjectKey> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
@@ -90,7 +91,7 @@ impl Queues {
     }
 
     /// The queues that promise something: the others are over nothing.
-    fn with_objectives(&self) -> HashMap<Key, WorkQueue> {
+    fn with_objectives(&self) -> HashMap<ObjectKey, WorkQueue> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter()
             .filter(|(_, known)| known.queue.spec.objectives.is_some())
@@ -98,7 +99,7 @@ impl Queues {
             .collect()
     }
 
-    fn due(&self, desk: &Desk, over: &objectives::All) -> Vec<(Key, WorkQueue, WorkQueueStatus)> {
+    fn due(&self, desk: &Desk, over: &objectives::All) -> Vec<(ObjectKey, WorkQueue, WorkQueueStatus)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let due = all.into_iter().filter_map(|(key, Known { queue, written, put_off })| {
             if put_off.is_some_and(|(since, wait)| since.elapsed() < wait) {
@@ -119,7 +120,7 @@ impl Queues {
         due.collect()
     }
 
-    async fn write(&self, context: &Context, key: &Key, queue: &WorkQueue, next: &WorkQueueStatus) -> Result<(), Error> {
+    async fn write(&self, context: &Context, key: &ObjectKey, queue: &WorkQueue, next: &WorkQueueStatus) -> Result<(), Error> {
         context.leadership.check()?;
         let mut status = serde_json::to_value(next).unwrap_or_default();
         for field in ["counts", "oldestReadyTime", "oldestDeadLetterTime", "cancelledGroups"] {
@@ -146,7 +147,7 @@ fn count(value: u64) -> Option<i32> {
     Some(i32::try_from(value).unwrap_or(i32::MAX))
 }
 
-fn status(key: &Key, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timestamp) -> WorkQueueStatus {
+fn status(key: &ObjectKey, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timestamp) -> WorkQueueStatus {
     let (counts, oldest) = desk.counts(&key.namespace, &key.name);
     let generation = queue.metadata.generation.unwrap_or(0);
     let stored = queue.status.clone().unwrap_or_default();

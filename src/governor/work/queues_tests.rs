@@ -9,8 +9,8 @@ use crate::api::WorkItem;
 use crate::policy::work::admit::ProjectLimit;
 use crate::telemetry::Metrics;
 
-fn key() -> Key {
-    Key { namespace: "team".into(), name: "bugs".into() }
+fn key() -> ObjectKey {
+    ObjectKey { namespace: "team".into(), name: "bugs".into() }
 }
 
 fn queue(spec: Value) -> WorkQueue {

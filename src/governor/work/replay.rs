@@ -13,7 +13,8 @@ use super::run::store;
 use crate::api::conditions::reasons;
 use crate::api::{WorkItem, names};
 use crate::cluster::Class;
-use crate::controller::{Context, Key};
+use crate::cluster::ObjectKey;
+use crate::controller::Context;
 use crate::governor::caller::{Caller, identify};
 use crate::governor::rollback::{ACTION, first_pool};
 use crate::policy::work::book::Entry;
@@ -64,7 +65,7 @@ async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Besi
     for _ in 0..DECIDE_AGAIN {
         let turn = turn(namespace, context).await?;
         let Some((name, entry)) = context.desk.with(namespace, |room| room.by_uid(&held.uid)) else { return Ok(false) };
-        let key = Key { namespace: namespace.clone(), name };
+        let key = ObjectKey { namespace: namespace.clone(), name };
         let (policy, rules) = context.desk.with(namespace, |room| {
             let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
             (room.book.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())

@@ -20,9 +20,10 @@ use super::holder::end_of;
 use super::queues::Queues;
 use super::room::{Lane, Room, now};
 use crate::api::{Agent, WorkItem, WorkQueue};
+use crate::cluster::ObjectKey;
 use crate::cluster::{Class, Error, calls};
 use crate::controller::publish::after_conflict;
-use crate::controller::{Context, Key, places};
+use crate::controller::{Context, places};
 use crate::governor::breaker::work as attempt;
 use crate::governor::budget::object::in_doubt;
 use crate::governor::live::Working;
@@ -63,14 +64,14 @@ const LOOKS: usize = 64;
 const LOOP: &str = "workitem";
 
 /// Runs until our leadership ends.
-pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<Key>, queues: Queues) {
+pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<ObjectKey>, queues: Queues) {
     let (writes, shown, collected) = (Turns::new(WRITES), Turns::new(SHOWN), Turns::new(COLLECTED));
     let writer = Writer { context: context.clone(), writes, shown, collected };
     futures::join!(dispatch(writer.clone(), looks), tick(writer), queues.publish(context));
 }
 
 /// Looks at one item after the other, a namespace's after another's, and calls those who wait for what became ready.
-async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<Key>) {
+async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>) {
     let mut line = Line::new(usize::MAX);
     loop {
         if line.is_empty() {
@@ -95,7 +96,7 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<Key>) {
 }
 
 /// An item waits to be looked at: once, as the desk sees to.
-fn wait(line: &mut Line<String, Key>, key: Key) {
+fn wait(line: &mut Line<String, ObjectKey>, key: ObjectKey) {
     let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
 }
 
@@ -184,7 +185,7 @@ impl Writer {
     }
 
     /// Tells who hears agents what this item's holder works on.
-    fn tell(&self, key: &Key) {
+    fn tell(&self, key: &ObjectKey) {
         let holding = self.context.desk.with(&key.namespace, |room| {
             let pod = room.book.get(&key.name)?.record.holder.as_ref()?.pod.clone();
             Some((room.holding(&pod)?, pod))
@@ -203,9 +204,10 @@ impl Writer {
     }
 
     /// Whether the agent with this pod has all the tokens of its life.
-    fn is_fresh(&self, key: &Key, pod: &str) -> bool {
+    fn is_fresh(&self, key: &ObjectKey, pod: &str) -> bool {
         let holder = self.context.desk.with(&key.namespace, |room| room.book.get(&key.name)?.record.holder.clone());
-        let agent = holder.filter(|holder| holder.pod == pod).map(|holder| Key { namespace: key.namespace.clone(), name: holder.agent });
+        let agent =
+            holder.filter(|holder| holder.pod == pod).map(|holder| ObjectKey { namespace: key.namespace.clone(), name: holder.agent });
         let agent = agent.and_then(|agent| self.context.stores.agent(&agent)).and_then(|agent| agent.uid());
         agent.is_some_and(|uid| self.context.meter.views(&TokenKey::Agent(uid)).iter().all(|view| view.used + view.held + view.lost == 0))
     }
@@ -219,7 +221,7 @@ impl Writer {
         }
     }
 
-    fn look(&self, key: Key) {
+    fn look(&self, key: ObjectKey) {
         let desk = &self.context.desk;
         if !desk.is_ready() {
             return;
@@ -236,14 +238,14 @@ impl Writer {
         }
     }
 
-    fn enqueue(&self, key: Key, lane: Lane) {
+    fn enqueue(&self, key: ObjectKey, lane: Lane) {
         if self.context.desk.with(&key.namespace, |room| room.enqueue(&key.name, lane)) {
             tokio::spawn(self.clone().act(key, lane));
         }
     }
 
     /// Writes what is to be written, when its turn has come: what that is, is decided then.
-    async fn act(self, key: Key, lane: Lane) {
+    async fn act(self, key: ObjectKey, lane: Lane) {
         let turns = match lane {
             Lane::Needed => &self.writes,
             Lane::Shown => &self.shown,
@@ -287,7 +289,7 @@ impl Writer {
     }
 
     /// Shows that an item waits.
-    async fn show(&self, key: &Key, entry: &Entry, record: &Record, unmet: Option<String>) -> Result<(), Error> {
+    async fn show(&self, key: &ObjectKey, entry: &Entry, record: &Record, unmet: Option<String>) -> Result<(), Error> {
         let beside = Beside { unmet, ..Beside::default() };
         let stored = store(&self.context, key, entry, record, &beside, Lane::Shown).await?;
         if beside.unmet.is_some() {
@@ -298,7 +300,7 @@ impl Writer {
 
     /// How the holder of an item is, as its Agent tells: one whose pod is gone has ended.
     fn holder(&self, namespace: &str, holder: &Holder) -> HolderIs {
-        let key = Key { namespace: namespace.to_owned(), name: holder.agent.clone() };
+        let key = ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() };
         let Some(agent) = self.context.stores.agent(&key) else {
             // Our finalizer keeps an Agent until its pod is gone. That it is really absent is looked at before the write.
             return HolderIs::Gone(Verb::LeaseExpired, "AgentGone".into(), format!("Agent/{} does not exist any more", holder.agent));
@@ -307,7 +309,7 @@ impl Writer {
         end_of(agent, &holder.pod)
     }
 
-    async fn store(&self, key: &Key, entry: &Entry, record: &Record, beside: &Beside) -> Result<(), Error> {
+    async fn store(&self, key: &ObjectKey, entry: &Entry, record: &Record, beside: &Beside) -> Result<(), Error> {
         let freed = entry.record.holder.as_ref().filter(|_| record.holder.is_none());
         let reason = record.reason.as_deref();
         let by_time = matches!(reason, Some(why::DEADLINE_EXCEEDED | why::DEPENDENCY_MISSING | why::PLAN_INCOMPLETE | why::QUEUE_MISSING));
@@ -348,7 +350,7 @@ impl Writer {
     }
 
     /// What an item waits for in vain, as far as the watches show, may be there: a watch can be behind.
-    async fn is_there_after_all(&self, key: &Key, entry: &Entry, reason: Option<&str>) -> Result<bool, Error> {
+    async fn is_there_after_all(&self, key: &ObjectKey, entry: &Entry, reason: Option<&str>) -> Result<bool, Error> {
         let mut found = false;
         if let (Some(why::QUEUE_MISSING), Some(name)) = (reason, entry.record.queue.as_ref().or(entry.spec.queue.as_ref())) {
             let queue = self.context.api::<WorkQueue>(&key.namespace).get_opt(name).await.map_err(Error::of("reading a queue"))?;
@@ -372,7 +374,7 @@ impl Writer {
     }
 
     /// Only the very version that was decided on: a redrive that came meanwhile is not removed.
-    async fn collect(&self, key: &Key, entry: &Entry, removal: Removal) -> Result<(), Error> {
+    async fn collect(&self, key: &ObjectKey, entry: &Entry, removal: Removal) -> Result<(), Error> {
         self.context.leadership.confirm_within(COLLECTED_WITHIN).await?;
         let api = self.context.api::<WorkItem>(&key.namespace);
         if calls::delete_version(&api, &key.name, &entry.uid, &entry.version).await? {
@@ -388,7 +390,7 @@ impl Writer {
     }
 
     /// After a write, however it ended.
-    async fn over(&self, key: &Key, result: Result<(), Error>) {
+    async fn over(&self, key: &ObjectKey, result: Result<(), Error>) {
         let desk = &self.context.desk;
         match result {
             Ok(()) => self.context.succeeded(LOOP, key),
@@ -441,16 +443,23 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
 }
 
 /// An item was given back: what that attempt has used is written without waiting for more.
-fn given_back(context: &Context, key: &Key, entry: &Entry, holder: &Holder) {
+fn given_back(context: &Context, key: &ObjectKey, entry: &Entry, holder: &Holder) {
     context.meter.is_over(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
-    let agent = context.stores.agent(&Key { namespace: key.namespace.clone(), name: holder.agent.clone() });
+    let agent = context.stores.agent(&ObjectKey { namespace: key.namespace.clone(), name: holder.agent.clone() });
     if let Some(uid) = agent.and_then(|agent| agent.uid()) {
         context.meter.is_between_items(&uid);
     }
 }
 
 /// Writes a record over the version that it was decided on, as a write of this lane. What is true afterwards is known, however it ended.
-pub async fn store(context: &Context, key: &Key, entry: &Entry, record: &Record, beside: &Beside, lane: Lane) -> Result<WorkItem, Error> {
+pub async fn store(
+    context: &Context,
+    key: &ObjectKey,
+    entry: &Entry,
+    record: &Record,
+    beside: &Beside,
+    lane: Lane,
+) -> Result<WorkItem, Error> {
     context.leadership.check()?;
     let policy = context.desk.with(&key.namespace, |room| room.book.policy(entry));
     let stored = context.desk.with(&key.namespace, |room| room.used(&entry.uid));

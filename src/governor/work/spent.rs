@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::api::WorkItem;
-use crate::cluster::{Class, Error, calls};
+use crate::cluster::{Class, Error, ObjectKey, calls};
+use crate::controller::Context;
 use crate::controller::publish::after_conflict;
-use crate::controller::{Context, Key};
 use crate::governor::budget::object::in_doubt;
 use crate::serve::turns::Turns;
 
@@ -30,7 +30,7 @@ pub fn tell_late(context: &Arc<Context>, writes: &Turns) {
     }
 }
 
-async fn tell(context: &Context, key: &Key, uid: &str) -> Result<(), Error> {
+async fn tell(context: &Context, key: &ObjectKey, uid: &str) -> Result<(), Error> {
     context.leadership.check()?;
     let found = context.desk.with(&key.namespace, |room| Some((room.by_uid(uid)?.1.version, room.used(uid)?)));
     let Some((version, stored)) = found else { return Ok(()) };

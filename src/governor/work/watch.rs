@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use super::desk::Desk;
 use super::queues::Queues;
 use crate::api::{WorkItem, WorkQueue};
+use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Tolerant, config};
-use crate::controller::Key;
 
 /// Starts both on `tasks`. With `namespace`, only that one is served.
 pub fn start(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, desk: &Desk, queues: &Queues) {
@@ -89,7 +89,7 @@ async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues)
         match event {
             Ok(Event::Init) => gone = queues.keys(),
             Ok(Event::InitApply(queue) | Event::Apply(queue)) => {
-                let key = Key::of(&queue);
+                let key = ObjectKey::of(&queue);
                 gone.remove(&key);
                 match queue.0 {
                     Ok(queue) => {
@@ -109,7 +109,7 @@ async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues)
                 desk.queues_listed();
             }
             Ok(Event::Delete(queue)) => {
-                let key = Key::of(&queue);
+                let key = ObjectKey::of(&queue);
                 desk.observe_queue(&key.namespace, &key.name, None);
                 queues.forget(&key);
             }

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::{Home, Kept, Slot, State, name_of};
 use crate::api::Breaker;
 use crate::api::breaker::BreakerStatus;
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::governor::breaker::convert::{self, Written};
 use crate::governor::breaker::key::Key;
 use crate::governor::breaker::status::{Facts, View, said};
@@ -32,7 +32,7 @@ impl State {
 
     /// The Breaker that holds for a pool; without a name, for all of them together.
     pub fn home_of(&self, namespace: &str, pool: &str) -> Option<String> {
-        let first = Name { namespace: namespace.to_owned(), name: String::new() };
+        let first = ObjectKey { namespace: namespace.to_owned(), name: String::new() };
         let homes = self.homes.range(first..).take_while(|(name, _)| name.namespace == namespace);
         let candidates = homes.map(|(name, home)| Candidate { name: &name.name, pools: home.breaker.spec.pools.as_deref().unwrap_or(&[]) });
         choose(pool, candidates).map(str::to_owned)
@@ -44,7 +44,7 @@ impl State {
 
     /// What people wrote for the circuits of this Breaker; or, if none holds, of the namespace.
     pub fn written(&self, namespace: &str, home: Option<&str>) -> Written<'_> {
-        let name = home.map(|home| Name { namespace: namespace.to_owned(), name: home.to_owned() });
+        let name = home.map(|home| ObjectKey { namespace: namespace.to_owned(), name: home.to_owned() });
         let own = name.and_then(|name| self.homes.get(&name)).map(|home| &home.breaker.spec);
         Written { own, defaults: self.defaults.get(namespace) }
     }
@@ -54,7 +54,7 @@ impl State {
     }
 
     fn operation(&self, key: &Key) -> u64 {
-        let pool = key.pool().map(|pool| Name { namespace: key.namespace.clone(), name: pool.to_owned() });
+        let pool = key.pool().map(|pool| ObjectKey { namespace: key.namespace.clone(), name: pool.to_owned() });
         pool.and_then(|pool| self.pools.get(&pool)).copied().unwrap_or(0)
     }
 
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// What a Breaker shall say.
-    pub(super) fn said(&mut self, name: &Name) -> Option<(Arc<Breaker>, BreakerStatus)> {
+    pub(super) fn said(&mut self, name: &ObjectKey) -> Option<(Arc<Breaker>, BreakerStatus)> {
         let at = self.at();
         let wall = self.wall();
         let breaker = Arc::clone(&self.homes.get(name)?.breaker);
@@ -193,7 +193,7 @@ impl State {
 
     /// An object as somebody read it: what of it is newer than what is known is believed.
     pub(super) fn observe(&mut self, breaker: Arc<Breaker>) {
-        let name = Name::of(breaker.as_ref());
+        let name = ObjectKey::of(breaker.as_ref());
         let known = self.homes.get(&name);
         let same = known.is_some_and(|home| home.breaker.uid() == breaker.uid());
         if same && known.is_some_and(|home| !newer(&breaker, &home.breaker)) {
@@ -234,7 +234,7 @@ impl State {
             let homeless = !home.as_ref().is_some_and(|home| self.homes.contains_key(home));
             let Some(kept) = self.circuits.get_mut(&slot) else { continue };
             let stays = match slot.key.pool() {
-                Some(pool) => self.pools.contains_key(&Name { namespace: slot.key.namespace.clone(), name: pool.to_owned() }),
+                Some(pool) => self.pools.contains_key(&ObjectKey { namespace: slot.key.namespace.clone(), name: pool.to_owned() }),
                 None if slot.key.guard == Guard::Project => namespaces.contains(&slot.key.namespace),
                 // Agents name models: one that nobody calls, and that did not open lately, is not kept.
                 None if slot.key.guard == Guard::Models && kept.circuit.is_idle(at.now) => {
@@ -250,7 +250,7 @@ impl State {
         }
         let homes = &self.homes;
         self.circuits.forget_empty(|namespace, home| match home {
-            Some(home) => homes.contains_key(&Name { namespace: namespace.to_owned(), name: home.to_owned() }),
+            Some(home) => homes.contains_key(&ObjectKey { namespace: namespace.to_owned(), name: home.to_owned() }),
             None => namespaces.contains(namespace),
         });
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Kept, Slot};
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::governor::breaker::Key;
 use crate::policy::breaker::State as CircuitState;
 
@@ -178,7 +178,7 @@ impl Store {
     }
 
     /// All circuits of a Breaker.
-    pub fn of(&mut self, name: &Name) -> impl Iterator<Item = (&Key, &mut Kept)> {
+    pub fn of(&mut self, name: &ObjectKey) -> impl Iterator<Item = (&Key, &mut Kept)> {
         let group = self.groups.get_mut(&(name.namespace.clone(), Some(name.name.clone())));
         group.into_iter().flat_map(|group| {
             let epoch = group.epoch;

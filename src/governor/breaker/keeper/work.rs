@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Circuits, Refused};
-use crate::controller::Key as Name;
+use crate::cluster::ObjectKey;
 use crate::governor::breaker::key::Key;
 use crate::governor::breaker::standing::Standing;
 use crate::policy::breaker::work::{Permits, admit, is_bound, speaks_for_project};
@@ -33,12 +33,12 @@ impl OfPool {
 impl Circuits {
     /// Whether an attempt of a pool may begin, which takes `within` at most. What came of it is told with
     /// [`complete_work`](Self::complete_work).
-    pub async fn admit_work(&self, pool: &Name, within: Duration) -> Result<Permits, Refused> {
+    pub async fn admit_work(&self, pool: &ObjectKey, within: Duration) -> Result<Permits, Refused> {
         let name = |rejection: &Rejection| rejection.name(if rejection.guard == Guard::Project { &pool.namespace } else { &pool.name });
         self.answered(|| self.ask_work(pool, within), name).await
     }
 
-    fn ask_work(&self, pool: &Name, within: Duration) -> Result<Answer<Permits>, Refused> {
+    fn ask_work(&self, pool: &ObjectKey, within: Duration) -> Result<Answer<Permits>, Refused> {
         let mut state = self.lock();
         if !state.ready {
             return Err(Refused::Away("the circuit breakers are being read; try again"));
@@ -64,7 +64,7 @@ impl Circuits {
     }
 
     /// What came of an attempt; of a failure, why, for people.
-    pub fn complete_work(&self, pool: &Name, permits: &Permits, outcome: Outcome, why: &str) {
+    pub fn complete_work(&self, pool: &ObjectKey, permits: &Permits, outcome: Outcome, why: &str) {
         self.complete(&Key::work(&pool.namespace, &pool.name), &permits.pool, outcome, why);
         if let Some(permit) = &permits.project {
             self.complete(&Key::project(&pool.namespace), permit, outcome, why);
@@ -72,7 +72,7 @@ impl Circuits {
     }
 
     /// Something of a pool's work failed for which nobody has a permit.
-    pub fn failed_work(&self, pool: &Name, why: &str) {
+    pub fn failed_work(&self, pool: &ObjectKey, why: &str) {
         if !self.is_ready() {
             return;
         }
@@ -87,7 +87,7 @@ impl Circuits {
     }
 
     /// How the circuits of a pool's work stand. None: nothing is known yet.
-    pub fn work_of(&self, pool: &Name) -> Option<OfPool> {
+    pub fn work_of(&self, pool: &ObjectKey) -> Option<OfPool> {
         let key = Key::work(&pool.namespace, &pool.name);
         let own = self.state(pool, &key)?;
         let bound =

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{Circuits, State};
 use crate::api::Breaker;
 use crate::api::breaker::BreakerStatus;
+use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::controller::Key as Name;
 use crate::governor::breaker::convert::ROOM;
 use crate::governor::breaker::status::only_counts_differ;
 use crate::policy::backoff::delay;
@@ -20,10 +20,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 impl Circuits {
     /// The next Breaker whose status is to be written, and what it shall say.
-    pub(in crate::governor::breaker) fn next(&self) -> Option<(Name, Arc<Breaker>, BreakerStatus)> {
+    pub(in crate::governor::breaker) fn next(&self) -> Option<(ObjectKey, Arc<Breaker>, BreakerStatus)> {
         let mut state = self.lock();
         let state = &mut *state;
-        let names: Vec<Name> = state.dirty.iter().cloned().collect();
+        let names: Vec<ObjectKey> = state.dirty.iter().cloned().collect();
         for name in names {
             let Some((breaker, next)) = state.said(&name) else {
                 state.dirty.remove(&name);
@@ -50,7 +50,7 @@ impl Circuits {
         None
     }
 
-    fn is_stored(&self, state: &mut State, name: &Name, breaker: &Breaker) {
+    fn is_stored(&self, state: &mut State, name: &ObjectKey, breaker: &Breaker) {
         let stored: HashMap<&str, u64> = breaker
             .status
             .iter()
@@ -76,7 +76,7 @@ impl Circuits {
     }
 
     /// A write was made; this is the object now.
-    pub(in crate::governor::breaker) fn stored(&self, name: &Name, breaker: Breaker) {
+    pub(in crate::governor::breaker) fn stored(&self, name: &ObjectKey, breaker: Breaker) {
         let mut state = self.lock();
         let breaker = Arc::new(breaker);
         if let Some(home) = state.homes.get_mut(name) {
@@ -89,7 +89,7 @@ impl Circuits {
     }
 
     /// The write met another one; this is the object now.
-    pub(in crate::governor::breaker) fn conflicted(&self, name: &Name, live: Option<Breaker>) {
+    pub(in crate::governor::breaker) fn conflicted(&self, name: &ObjectKey, live: Option<Breaker>) {
         let mut state = self.lock();
         match live {
             Some(live) => {
@@ -113,7 +113,7 @@ impl Circuits {
     }
 
     /// The write was not made. After how long it may be tried again.
-    pub(in crate::governor::breaker) fn put_off(&self, name: &Name) -> Duration {
+    pub(in crate::governor::breaker) fn put_off(&self, name: &ObjectKey) -> Duration {
         let mut state = self.lock();
         state.dirty.insert(name.clone());
         let Some(home) = state.homes.get_mut(name) else { return RETRY.0 };

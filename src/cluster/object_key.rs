@@ -1,0 +1,19 @@
+//! Which object of a kind: its namespace and name.
+
+use kube::ResourceExt;
+
+/// An object of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The key of `object`.
+    pub fn of(object: &impl ResourceExt) -> Self {
+        Self { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
