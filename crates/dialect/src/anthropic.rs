@@ -3,9 +3,9 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::call::{Asked, Limit, model, none_of};
 use crate::media::{Data, Found, image};
 use crate::outcome::{ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
+use crate::request::{OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{Kind, Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
@@ -19,10 +19,10 @@ const REFUSED: [(&str, &str); 2] = [
     ("container", "files and skills of a container are input that does not stand in the body"),
 ];
 
-pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
+pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Request, Fault> {
     let root = Path::Root;
-    let model = model(body)?;
-    none_of(body, &REFUSED)?;
+    let model = model_name(body)?;
+    refuse_members(body, &REFUSED)?;
     let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let output = strict::count(body.get("max_tokens"), &root.key("max_tokens"), 0)?;
     let at = root.key("thinking");
@@ -46,8 +46,8 @@ pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
         tool(offered, &at.item(index), found)?;
     }
     edits(body)?;
-    let limits = vec![Limit::of(body, "max_tokens", output)];
-    Ok(Asked { model, stream, output, thinking, choices: 1, limits, ..Asked::default() })
+    let limits = vec![OutputLimit::of(body, "max_tokens", output)];
+    Ok(Request { model, stream, output, thinking, choices: 1, limits, ..Request::default() })
 }
 
 fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {

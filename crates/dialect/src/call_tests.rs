@@ -1,6 +1,7 @@
 use super::*;
 use crate::route::route;
 use serde_json::{Value, json};
+use spillway_wire::{Code, Refusal};
 
 const JSON: Option<&str> = Some("application/json");
 const MESSAGES: &str = "/v1/messages";

@@ -4,9 +4,9 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::anthropic::source;
-use crate::call::{Asked, Edit, Limit, first_of, model, none_of};
 use crate::media::{Found, image};
 use crate::outcome::{ERROR_PLACE, FLAT_PLACES, KIND_PLACE, OWN_NOTES, has_error};
+use crate::request::{BodyEdit, OutputLimit, Request, before_first_member, model_name, refuse_members};
 use crate::scan::{Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
@@ -24,10 +24,10 @@ const FETCHED: [&str; 10] =
 /// Where a limit may stand. The second is what new models take, and what is written if there is none.
 const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
-pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
+pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Request, Fault> {
     let root = Path::Root;
-    let model = model(body)?;
-    none_of(body, &REFUSED)?;
+    let model = model_name(body)?;
+    refuse_members(body, &REFUSED)?;
     let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let mut choices = 1;
     for key in ["n", "best_of"] {
@@ -38,18 +38,18 @@ pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Asked, Fault> {
         let tokens = strict::count(body.get(key), &root.key(key), 0)?;
         output = [output, tokens].into_iter().flatten().min();
         if tokens.is_some() {
-            limits.push(Limit::of(body, key, tokens));
+            limits.push(OutputLimit::of(body, key, tokens));
         }
     }
     if limits.is_empty() {
         let key = LIMITS.into_iter().find(|key| body.member(key).is_some()).unwrap_or(LIMITS[1]);
-        limits.push(Limit::of(body, key, None));
+        limits.push(OutputLimit::of(body, key, None));
     }
     modalities(body)?;
     messages(body, &model, found)?;
     tools(body, found)?;
     let (edits, strip) = if stream { usage(body)? } else { (Vec::new(), false) };
-    Ok(Asked { model, stream, output, thinking: 0, choices, limits, edits, strip })
+    Ok(Request { model, stream, output, thinking: 0, choices, limits, edits, strip })
 }
 
 fn modalities(body: &Node<'_>) -> Result<(), Fault> {
@@ -151,7 +151,7 @@ fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> 
 }
 
 /// Usage is asked for in every stream; whether the client did not.
-fn usage(body: &Node<'_>) -> Result<(Vec<Edit>, bool), Fault> {
+fn usage(body: &Node<'_>) -> Result<(Vec<BodyEdit>, bool), Fault> {
     let at = Path::Root.key("stream_options");
     let node = strict::object(body.get("stream_options"), &at)?;
     let asked = match node {
@@ -163,16 +163,16 @@ fn usage(body: &Node<'_>) -> Result<(Vec<Edit>, bool), Fault> {
     }
     let edit = match (node, body.member("stream_options")) {
         (Some(options), _) => match options.member("include_usage") {
-            Some(no) => Edit { at: no.at(), end: no.end(), text: "true".to_owned() },
+            Some(no) => BodyEdit { at: no.at(), end: no.end(), text: "true".to_owned() },
             None => {
-                let (at, after) = first_of(options);
-                Edit { at, end: at, text: format!("\"include_usage\":true{after}") }
+                let (at, after) = before_first_member(options);
+                BodyEdit { at, end: at, text: format!("\"include_usage\":true{after}") }
             }
         },
-        (None, Some(null)) => Edit { at: null.at(), end: null.end(), text: "{\"include_usage\":true}".to_owned() },
+        (None, Some(null)) => BodyEdit { at: null.at(), end: null.end(), text: "{\"include_usage\":true}".to_owned() },
         (None, None) => {
-            let (at, after) = first_of(body);
-            Edit { at, end: at, text: format!("\"stream_options\":{{\"include_usage\":true}}{after}") }
+            let (at, after) = before_first_member(body);
+            BodyEdit { at, end: at, text: format!("\"stream_options\":{{\"include_usage\":true}}{after}") }
         }
     };
     Ok((vec![edit], true))

@@ -6,9 +6,9 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::call::{Asked, Limit, first_of};
 use crate::media::{Data, Found, image};
 use crate::outcome::{ERROR_PLACE, KIND_PLACE, OWN_NOTES};
+use crate::request::{OutputLimit, Request, before_first_member};
 use crate::scan::{Kind, Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path, Value};
@@ -19,20 +19,20 @@ const TOOLS: [&str; 2] = ["functionDeclarations", "computerUse"];
 /// Members of parts that are read here, or text, whatever stands in them: calls of tools.
 const KNOWN: [&str; 5] = ["fileData", "inlineData", "functionResponse", "functionCall", "toolCall"];
 
-pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut Found) -> Result<Asked, Fault> {
+pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut Found) -> Result<Request, Fault> {
     let root = Path::Root;
-    let mut asked = request(body, model, &root, found)?;
+    let mut request = read_request(body, model, &root, found)?;
     // countTokens takes a whole request as well.
     if let Some(inner) = pick(body, "generateContentRequest", &root)? {
         let at = root.key("generateContentRequest");
         strict::object(Some(inner), &at)?;
-        request(inner, model, &at, found)?;
+        read_request(inner, model, &at, found)?;
     }
-    asked.model = model.to_owned();
-    Ok(asked)
+    request.model = model.to_owned();
+    Ok(request)
 }
 
-fn request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Found) -> Result<Asked, Fault> {
+fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Found) -> Result<Request, Fault> {
     let at = root.key("model");
     if let Some(named) = strict::text(body.get("model"), &at)?
         && named.strip_prefix("models/").unwrap_or(&named) != model
@@ -149,34 +149,34 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<()
     Ok(())
 }
 
-fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Asked, Fault> {
+fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     let key = "generationConfig";
     let at = root.key(key);
-    let mut asked = Asked { choices: 1, ..Asked::default() };
+    let mut request = Request { choices: 1, ..Request::default() };
     let config = match spelt(body, key, root)? {
         Some((_, node)) if !matches!(node.value, Value::Null) => node,
         Some((_, null)) => {
-            let limit = Limit::Goes { at: null.at(), end: null.end(), before: "{\"maxOutputTokens\":".to_owned(), after: "}" };
-            return Ok(Asked { limits: vec![limit], ..asked });
+            let limit = OutputLimit::Absent { at: null.at(), end: null.end(), before: "{\"maxOutputTokens\":".to_owned(), after: "}" };
+            return Ok(Request { limits: vec![limit], ..request });
         }
         None => {
-            let (at, after) = first_of(body);
+            let (at, after) = before_first_member(body);
             let before = format!("\"{key}\":{{\"maxOutputTokens\":");
             let after = if after.is_empty() { "}" } else { "}," };
-            return Ok(Asked { limits: vec![Limit::Goes { at, end: at, before, after }], ..asked });
+            return Ok(Request { limits: vec![OutputLimit::Absent { at, end: at, before, after }], ..request });
         }
     };
     strict::object(Some(config), &at)?;
     let limit = spelt(config, "maxOutputTokens", &at)?;
-    asked.output = strict::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
+    request.output = strict::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
     let spelling = limit.map_or("maxOutputTokens".to_owned(), |(spelling, _)| spelling);
-    asked.limits = vec![Limit::of(config, &spelling, asked.output)];
-    asked.choices = strict::choices(pick(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
+    request.limits = vec![OutputLimit::of(config, &spelling, request.output)];
+    request.choices = strict::choices(pick(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
     if let Some(thinking) = pick(config, "thinkingConfig", &at)? {
         let at = at.key("thinkingConfig");
         strict::object(Some(thinking), &at)?;
         // -1: as much as the model likes, within the limit.
-        asked.thinking = strict::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
+        request.thinking = strict::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
     }
     for key in ["routingConfig", "modelConfig"] {
         if pick(config, key, &at)?.is_some() {
@@ -193,7 +193,7 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Asked, Fault> {
             return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
         }
     }
-    Ok(asked)
+    Ok(request)
 }
 
 const CANDIDATES: usize = OWN_NOTES;

@@ -6,6 +6,8 @@
 //! | `route` | a method, a path and a query: what is asked for, or nothing that may be passed |
 //! | `strict` | reading JSON once, with the place of each value |
 //! | `call` | a call: its facts, and the body that is sent on |
+//! | `request` | what a body asks for, its output limit, and the members that are refused: the same for all dialects |
+//! | `fault` | what is wrong with a body |
 //! | `fields` | what is refused beside the conversation, and what costs more than its tokens say |
 //! | `media` | what is no text, by a table of upper bounds |
 //! | `conversation` | which calls go on with one conversation |
@@ -42,6 +44,7 @@ mod anthropic;
 mod call;
 mod chat;
 mod conversation;
+mod fault;
 mod fields;
 mod gemini;
 mod media;
@@ -49,6 +52,7 @@ mod meter;
 mod outcome;
 mod pieces;
 mod refuse;
+mod request;
 mod responses;
 mod route;
 mod scan;
@@ -56,7 +60,8 @@ mod seen;
 mod sse;
 mod strict;
 
-pub use call::{Call, Fault, parse};
+pub use call::{Call, parse};
+pub use fault::Fault;
 pub use fields::CHARGED;
 pub use meter::Meter;
 pub use outcome::{Ended, of_answer, of_status};

@@ -3,9 +3,9 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::call::{Asked, Edit, Limit, model, none_of};
 use crate::media::{Found, image};
 use crate::outcome::{ERROR_PLACE, FLAT_PLACES, INNER_ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
+use crate::request::{BodyEdit, OutputLimit, Request, model_name, refuse_members};
 use crate::scan::{Notes, Place, object, output, value};
 use crate::seen::{Seen, Standing};
 use crate::strict::{self, Node, Path};
@@ -45,10 +45,10 @@ enum Runs {
     Provider,
 }
 
-pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Asked, Fault> {
+pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Request, Fault> {
     let root = Path::Root;
-    let model = model(body)?;
-    none_of(body, &REFUSED)?;
+    let model = model_name(body)?;
+    refuse_members(body, &REFUSED)?;
     let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let output = strict::count(body.get("max_output_tokens"), &root.key("max_output_tokens"), 0)?;
     let keeps = strict::boolean(body.get("store"), &root.key("store"))?.unwrap_or(true);
@@ -65,8 +65,8 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Ask
             item_of(item, &at.item(index), &of, found, &mut edits)?;
         }
     }
-    let limits = vec![Limit::of(body, "max_output_tokens", output)];
-    Ok(Asked { model, stream, output, thinking: 0, choices: 1, limits, edits, strip: false })
+    let limits = vec![OutputLimit::of(body, "max_output_tokens", output)];
+    Ok(Request { model, stream, output, thinking: 0, choices: 1, limits, edits, strip: false })
 }
 
 fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<Runs, Fault> {
@@ -100,7 +100,7 @@ fn refused(tool: &Node<'_>, at: &Path<'_>) -> Fault {
 }
 
 /// Looks at a list of tools: an edit takes out what programs offer unasked.
-fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, edits: &mut Vec<Edit>) -> Result<(), Fault> {
+fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
     let tools = strict::list(node, at)?;
     let (Some(node), false) = (node, tools.is_empty()) else { return Ok(()) };
     found.tools();
@@ -116,7 +116,7 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, 
         kept.push(&text[tool.at()..tool.end()]);
     }
     if kept.len() < tools.len() {
-        edits.push(Edit { at: node.at(), end: node.end(), text: format!("[{}]", kept.join(",")) });
+        edits.push(BodyEdit { at: node.at(), end: node.end(), text: format!("[{}]", kept.join(",")) });
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ struct Input<'t> {
     keeps: bool,
 }
 
-fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found, edits: &mut Vec<Edit>) -> Result<(), Fault> {
+fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
     let Input { text, model, keeps } = *input;
     let kind = strict::text(item.get("type"), &at.key("type"))?;
     match kind.as_deref() {
@@ -178,14 +178,14 @@ fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found,
 }
 
 /// Takes the id out of an item: what an earlier call left with the provider under it would be read as input.
-fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<Edit>) {
+fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
     if item.member("id").is_none() {
         return;
     }
     let kept = item.members().iter().filter(|member| member.key != "id");
     let kept: Vec<_> =
         kept.map(|member| format!("{}:{}", serde_json::Value::from(&*member.key), &text[member.node.at()..member.node.end()])).collect();
-    edits.push(Edit { at: item.at(), end: item.end(), text: format!("{{{}}}", kept.join(",")) });
+    edits.push(BodyEdit { at: item.at(), end: item.end(), text: format!("{{{}}}", kept.join(",")) });
 }
 
 /// By members, wherever they stand, and not by types: an unknown type hides nothing.

@@ -1,0 +1,134 @@
+//! The parts of a body that all dialects share: what a call asks for, where its output limit is, and which members are refused.
+//!
+//! The files of the dialects fill a [`Request`], and `call` uses it. So this file imports none of them, and it knows the members
+//! of no single dialect.
+
+use crate::Fault;
+use crate::fields;
+use crate::route::MODEL_LENGTH;
+use crate::strict::{self, Node, Path};
+
+/// The members of a body that matter here, in the same terms for every dialect.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub model: String,
+    pub stream: bool,
+    pub output: Option<i64>,
+    pub thinking: i64,
+    pub choices: i64,
+    /// Where the body has its output limits, or where they are inserted.
+    pub limits: Vec<OutputLimit>,
+    /// Edits that do not depend on the output limit.
+    pub edits: Vec<BodyEdit>,
+    /// The answer has a chunk with usage that the client did not ask for.
+    pub strip: bool,
+}
+
+/// An output limit of the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OutputLimit {
+    /// The body has it at `at..end`. `None` tokens: its value is null.
+    Present { at: usize, end: usize, tokens: Option<i64> },
+    /// The body does not have it. It is inserted at `at`, between `before` and `after`.
+    Absent { at: usize, end: usize, before: String, after: &'static str },
+}
+
+/// A replacement of the bytes at `at..end` of the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BodyEdit {
+    pub at: usize,
+    pub end: usize,
+    pub text: String,
+}
+
+/// Where a new first member of `object` is inserted, and the separator that follows it.
+pub(crate) fn before_first_member(object: &Node<'_>) -> (usize, &'static str) {
+    (object.at() + 1, if object.members().is_empty() { "" } else { "," })
+}
+
+impl OutputLimit {
+    /// The limit that is the member `key` of `object`.
+    pub fn of(object: &Node<'_>, key: &str, tokens: Option<i64>) -> Self {
+        match object.member(key) {
+            Some(node) => Self::Present { at: node.at(), end: node.end(), tokens },
+            None => {
+                let (at, after) = before_first_member(object);
+                Self::Absent { at, end: at, before: format!("\"{key}\":"), after }
+            }
+        }
+    }
+
+    /// The edit that sets the limit to `most`. None: the body has a limit that is not higher.
+    pub fn edit(&self, most: i64) -> Option<BodyEdit> {
+        match self {
+            Self::Present { tokens: Some(tokens), .. } if *tokens <= most => None,
+            Self::Present { at, end, .. } => Some(BodyEdit { at: *at, end: *end, text: most.to_string() }),
+            Self::Absent { at, end, before, after } => Some(BodyEdit { at: *at, end: *end, text: format!("{before}{most}{after}") }),
+        }
+    }
+}
+
+/// The model that a body names.
+pub(crate) fn model_name(body: &Node<'_>) -> Result<String, Fault> {
+    let at = Path::Root.key("model");
+    let name = strict::text(body.get("model"), &at)?.ok_or_else(|| at.fault("a model must be named"))?;
+    let plain = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
+    match name.len() {
+        0 => Err(at.fault("a model must be named")),
+        1..=MODEL_LENGTH if plain && name.to_ascii_lowercase().ends_with(":online") => {
+            Err(at.fault("the provider would search and read what it finds as input that nobody here can count: leave :online out"))
+        }
+        1..=MODEL_LENGTH if plain && name.contains("@preset/") => {
+            Err(at.fault("a preset is input that the provider keeps, and may name another model: name the model itself"))
+        }
+        1..=MODEL_LENGTH if plain => Ok(name.into_owned()),
+        1..=MODEL_LENGTH => Err(at.fault("no name of a model: it has spaces, quotes or other signs")),
+        length => Err(at.fault(format_args!("{length} bytes; a model's name has at most {MODEL_LENGTH}"))),
+    }
+}
+
+/// Members of a body that are read, in any of the dialects but Gemini.
+const READ: [&str; 21] = [
+    "model",
+    "messages",
+    "input",
+    "system",
+    "tools",
+    "tool_choice",
+    "functions",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n",
+    "best_of",
+    "thinking",
+    "store",
+    "modalities",
+    "service_tier",
+    "speed",
+    "extra_body",
+    "chat_template_kwargs",
+];
+
+/// Refuses each of these members of `body` that asks for something, those that are refused in all dialects, and what a server
+/// that takes small and capital letters for the same would read as a member that is read or refused here.
+pub(crate) fn refuse_members(body: &Node<'_>, refused: &[(&str, &str)]) -> Result<(), Fault> {
+    let all = || refused.iter().chain(&fields::REFUSED);
+    for member in body.members() {
+        // To capitals first: some signs have a capital in ASCII and are small letters of their own.
+        let folded = member.key.to_uppercase().to_lowercase();
+        let exact = |name: &str| *name == *member.key;
+        if folded != *member.key
+            && !all().any(|(key, _)| exact(key))
+            && (READ.contains(&folded.as_str()) || all().any(|(key, _)| key.to_lowercase() == folded))
+        {
+            return Err(Path::Root.key(&member.key).fault(format_args!("some servers read it as {folded}: spell it so, or leave it out")));
+        }
+    }
+    match all().find(|(key, _)| body.get(key).is_some_and(|node| !node.is_empty())) {
+        Some((key, why)) => Err(Path::Root.key(key).fault(why)),
+        None => fields::check(body),
+    }
+}
