@@ -2,7 +2,8 @@
 //! a storm. What programs do with which answer was measured; the table is in `docs/reference/models.md`.
 
 use serde_json::{Value, json};
-use spillway_wire::meter::{Dialect, Room, Shortage};
+use spillway_wire::meter::Dialect;
+use spillway_wire::shortage::{Room, Shortage};
 use spillway_wire::{Code, Refusal};
 
 /// Above so many seconds programs do not wait: the call is refused for good.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::meter::Shortage;
+use crate::shortage::Shortage;
 
 /// Why a call was refused: for programs to act on. Public API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

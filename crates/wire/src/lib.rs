@@ -19,6 +19,7 @@
 //! | [`link`] | what goes over the unix socket inside the pod |
 //! | [`meter`] | between gateway and governor: tokens held for a model call, and what it used |
 //! | [`plan`] | the agents' API: many items at once |
+//! | [`shortage`] | which limit refuses a model call, and what it has left |
 //! | [`work`] | the agents' API: claim, finish, submit |
 
 pub mod access;
@@ -35,6 +36,7 @@ pub mod headers;
 pub mod link;
 pub mod meter;
 pub mod plan;
+pub mod shortage;
 pub mod work;
 
 pub use error::{Code, Refusal};

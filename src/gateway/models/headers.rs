@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::wire::headers::{HOPS, stays};
-use crate::wire::meter::Room;
+use crate::wire::shortage::Room;
 
 /// What published clients send and providers use, whatever the team's credential is. Everything else stays behind: a header may
 /// ask a provider, or a proxy before it, for another answer, another path, another host or another bill.

@@ -17,7 +17,7 @@ use crate::policy::budget::View;
 use crate::wire::Refusal;
 use crate::wire::agent::Done;
 use crate::wire::budget::{AskTokens, Left, Limit};
-use crate::wire::meter::Room;
+use crate::wire::shortage::Room;
 
 /// How long an answer waits until what was asked for is stored: words alone are written at most every five seconds. Whoever
 /// asked asks again.

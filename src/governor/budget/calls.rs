@@ -27,7 +27,8 @@ use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
 use crate::policy::hub::TimedOut;
 use crate::wire::access::Call;
 use crate::wire::agent::Directive;
-use crate::wire::meter::{self, Acked, Begin, End, Extend, Extended, Hold, Late, Room, Settles, Shortage, Target, Way};
+use crate::wire::meter::{self, Acked, Begin, End, Extend, Extended, Hold, Late, Settles, Target, Way};
+use crate::wire::shortage::{Room, Shortage};
 use crate::wire::work::Held as Lease;
 use crate::wire::{Code, Refusal, body};
 

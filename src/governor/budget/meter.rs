@@ -27,7 +27,7 @@ use crate::policy::budget::{
     Answer, Ask, Body, Clock, Given, Grant, Key, Ledger, Log, Mode, Quality, Ratios, Refusal, Route, Saved, SessionId, Settle, Settled,
     View, Weights,
 };
-use crate::wire::meter::Room;
+use crate::wire::shortage::Room;
 
 /// The most that one step of served time counts: a process that was stopped has not listened meanwhile.
 const LONGEST_TICK: Duration = Duration::from_secs(3);
