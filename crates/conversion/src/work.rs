@@ -12,7 +12,7 @@ use crate::api::work_item::{self, DependencyCondition, NotifyOn, OnDependencyFai
 use crate::api::work_queue::{FailureAction, ItemPolicy, QueueingStrategy, WorkQueueSpec};
 use crate::api::{WorkItem, WorkItemSpec, WorkQueue, unsupported};
 use crate::policy::work::admit::Queue;
-use crate::policy::work::book::Entry;
+use crate::policy::work::entry::Entry;
 use crate::policy::work::failure::{Action, Rule};
 use crate::policy::work::item::{self, At, Attempt, Dependency, Holder, Overrides, Phase, Policy, Record, Spec, Verb};
 use crate::policy::work::objectives::Objectives;

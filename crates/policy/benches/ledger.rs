@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
+use spillway_policy::budget::facts::{BudgetFacts, ClusterFacts, TokenLimit, Tokens};
 use spillway_policy::budget::share::{Lifetime, agent};
-use spillway_policy::budget::tree::{BudgetFacts, ClusterFacts, TokenLimit, Tokens, build};
+use spillway_policy::budget::tree::build;
 use spillway_policy::budget::{Answer, Ask, Key, Ledger, Log, Quality, Route, SessionId, Settle, Settled, Usage, Window};
 
 const NOW: i64 = 1_790_000_000_000;

@@ -13,7 +13,7 @@ use crate::cluster::ObjectKey;
 use crate::controller::Context;
 use crate::policy::breaker::work::{Ended, outcome};
 use crate::policy::breaker::{Guard, Outcome, Rejection, State, Why};
-use crate::policy::work::book::Entry;
+use crate::policy::work::entry::Entry;
 use crate::policy::work::item::Record;
 
 /// An attempt has ended, and that is stored: `entry` is the item as it was, `record` and `stored` as it is.

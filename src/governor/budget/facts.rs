@@ -14,9 +14,9 @@ use crate::api::cluster_budget::{BudgetDefaults, Defaults};
 use crate::api::shared;
 use crate::api::{Budget, ClusterBudget};
 use crate::policy::budget::estimate::{CALL_MOST, Estimate, OnInsufficient};
+use crate::policy::budget::facts::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens};
 use crate::policy::budget::node::{Action, Debt, Threshold};
 use crate::policy::budget::share::Lifetime;
-use crate::policy::budget::tree::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens};
 use crate::policy::budget::{Mode, Terms, Weights, Window};
 
 /// Tokens of an agent's life where nothing says otherwise.

@@ -20,9 +20,10 @@ use crate::api::cluster_budget::Defaults;
 use crate::api::{Budget, ClusterBudget};
 use crate::cluster::clock::BootTime;
 use crate::policy::budget::concurrency::Rate;
+use crate::policy::budget::facts::Defect;
 use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
-use crate::policy::budget::tree::{Defect, Tree, build};
+use crate::policy::budget::tree::{Tree, build};
 use crate::policy::budget::{
     Answer, Ask, Body, Clock, Given, Grant, Key, Ledger, Log, Mode, Quality, Ratios, Refusal, Route, Saved, SessionId, Settle, Settled,
     View, Weights,

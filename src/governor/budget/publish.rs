@@ -12,8 +12,8 @@ use crate::api::budget::{AgentUsage, BudgetStatus, Tightest};
 use crate::api::cluster_budget::{ClusterBudgetStatus, NamespaceUsage};
 use crate::api::conditions::{reasons, types};
 use crate::controller::conditions::{Builder, find, with_old_words};
+use crate::policy::budget::facts::Defect;
 use crate::policy::budget::node::Block;
-use crate::policy::budget::tree::Defect;
 use crate::policy::budget::{CHAIN, Key, Mode, View};
 
 /// The condition types that are made here: whatever else stands in a status is another's.

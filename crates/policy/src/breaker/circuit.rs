@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::{Rejection, Why};
-use super::saved::State;
 use super::settings::{DAY, Force, Mode, Review, Settings};
+use super::state::State;
 use super::window::Window;
 
 /// Permits of a closed circuit whose results are awaited. Of more the oldest is forgotten: whoever holds it has died, or its
@@ -167,18 +167,6 @@ impl Circuit {
         (self.epoch, self.opens) = (epoch, opens);
         self.phase = phase.unwrap_or(self.phase);
         self
-    }
-
-    /// Whether an operation may begin that takes `within` milliseconds at most.
-    pub fn admit(&mut self, at: At, within: u64) -> Answer<Permit> {
-        match super::scopes::admit(&mut [self], at, within) {
-            Answer::Permit(permits) => match permits.first() {
-                Some(permit) => Answer::Permit(*permit),
-                None => Answer::Store, // one was asked, one has answered
-            },
-            Answer::Rejected(rejection) => Answer::Rejected(rejection),
-            Answer::Store => Answer::Store,
-        }
     }
 
     /// What came of the operation that `permit` was given for.

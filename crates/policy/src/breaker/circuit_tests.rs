@@ -1,10 +1,11 @@
 //! The machine, case by case.
 
+use super::admission;
 use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
 use super::refusal::Why;
-use super::saved::{Saved, State};
-use super::scopes;
+use super::saved::Saved;
 use super::settings::{Force, Guard, Mode, Review, Settings};
+use super::state::State;
 
 const FAILURE: Outcome = Outcome::Failure { retry_after: None };
 const WITHIN: u64 = 120_000;
@@ -291,7 +292,7 @@ fn an_open_circuit_survives_its_owner_whatever_the_wall_clock_says() {
 fn several_circuits_give_all_or_nothing() {
     let mut session = opened(Settings { probes: 2, ..Settings::of(Guard::Session) }, 0);
     let mut global = opened(Settings { threshold: 1, open: 60_000, ..Settings::of(Guard::Commands) }, 0);
-    let ask = |session: &mut Circuit, global: &mut Circuit, now| scopes::admit(&mut [session, global], at(now), WITHIN);
+    let ask = |session: &mut Circuit, global: &mut Circuit, now| admission::admit(&mut [session, global], at(now), WITHIN);
     let Answer::Rejected(rejection) = ask(&mut session, &mut global, 30_000) else { panic!("the namespace's is open") };
     assert_eq!((rejection.guard, session.state(), session.epoch()), (Guard::Commands, State::Open, 1), "it has not begun to probe");
     let Answer::Permit(permits) = ask(&mut session, &mut global, 60_000) else { panic!("both may be tried") };

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
+use super::admission;
 use super::circuit::{Answer, At, Circuit, Outcome};
-use super::scopes;
 use super::settings::{Guard, Settings};
 
 const PAIRS: u64 = 2_000_000;
@@ -22,7 +22,7 @@ fn admit_and_complete() {
             // Few fail: not enough to open anything.
             let at = At { now: number, random: 0.5 };
             let mut all: Vec<&mut Circuit> = circuits.iter_mut().collect();
-            if let Answer::Permit(permits) = scopes::admit(&mut all, at, 120_000) {
+            if let Answer::Permit(permits) = admission::admit(&mut all, at, 120_000) {
                 out.push_back(permits);
             }
             if out.len() > OUT

@@ -1,7 +1,7 @@
 //! Breakers: what keeps failing is stopped for a while, then tried with probes, then let pass again.
 //!
 //! One machine, five guards ([`Guard`]). Whoever wants to act asks [`admit`](Circuit::admit) for a permit, of one circuit or
-//! of [several at once](scopes), and gives it back with what came of it. A result under an earlier epoch, of another owner, or
+//! of [several at once](admission), and gives it back with what came of it. A result under an earlier epoch, of another owner, or
 //! told before changes nothing; a probe that says nothing in its time has failed, so that time alone leads to a permit.
 //!
 //! An opening must be durable before anybody hears of it: until [`stored`](Circuit::stored) says so the answer is
@@ -13,9 +13,10 @@
 //! | file | for |
 //! |---|---|
 //! | [`circuit`] | the machine |
+//! | [`state`] | its three states |
+//! | [`admission`] | asking for a permit of one circuit, or of several, all or nothing |
 //! | [`window`] | failures of the last while, in buckets |
 //! | [`settings`] | the guards and their defaults |
-//! | [`scopes`] | several circuits, all or nothing |
 //! | [`saved`] | what is durable, and what a new owner makes of it |
 //! | [`callers`] | whose calls failed, and who else calls |
 //! | [`choice`] | which of several sets of guards holds for a pool |
@@ -23,22 +24,24 @@
 //! | [`work`] | which ends of an attempt at an item are, and whether one may begin |
 //! | [`refusal`] | how a refusal is said |
 
+pub mod admission;
 pub mod callers;
 pub mod choice;
 pub mod circuit;
 pub mod commands;
 pub mod refusal;
 pub mod saved;
-pub mod scopes;
 pub mod settings;
+pub mod state;
 pub mod window;
 pub mod work;
 
 pub use callers::Callers;
 pub use circuit::{Answer, At, Circuit, Completed, Counts, Outcome, Permit};
 pub use refusal::{Rejection, Why};
-pub use saved::{Saved, State};
+pub use saved::Saved;
 pub use settings::{Force, Guard, Mode, Review, Settings};
+pub use state::State;
 
 #[cfg(test)]
 mod circuit_tests;

@@ -6,8 +6,9 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
-use super::saved::{Saved, State};
+use super::saved::Saved;
 use super::settings::{Guard, Settings};
+use super::state::State;
 
 /// Steps from the first state: enough to open it, try it, fail, and try it again under another owner.
 const STEPS: u32 = 10;

@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::admission;
 use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
-use super::saved::{Saved, State};
-use super::scopes;
+use super::saved::Saved;
 use super::settings::{DAY, Guard, Settings};
+use super::state::State;
 
 const WALL: i64 = 1_790_000_000_000;
 /// What one operation may take.
@@ -231,7 +232,7 @@ proptest! {
                     circuits.iter_mut().for_each(|world| world.circuit.tick(at));
                     let before: Vec<Circuit> = circuits.iter().map(|world| plain(&world.circuit)).collect();
                     let [one, other] = &mut circuits;
-                    match scopes::admit(&mut [&mut one.circuit, &mut other.circuit], at, WITHIN) {
+                    match admission::admit(&mut [&mut one.circuit, &mut other.circuit], at, WITHIN) {
                         Answer::Permit(permits) => given.push(permits),
                         Answer::Rejected(_) | Answer::Store => {
                             for (world, before) in circuits.iter().zip(&before) {

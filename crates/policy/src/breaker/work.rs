@@ -9,8 +9,8 @@
 //! stopped alone from then on.
 
 use super::circuit::{Answer, At, Circuit, Look, Outcome, Permit};
-use super::saved::State;
 use super::settings::{Force, Mode, Settings};
+use super::state::State;
 use crate::work::item::Verb;
 
 /// How an attempt ended.

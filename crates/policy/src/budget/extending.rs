@@ -1,7 +1,8 @@
 //! A call that goes on past what is held for it.
 
 use super::estimate::{Ask, CALL_MOST};
-use super::holding::{Answer, Given, Step};
+use super::hold::Step;
+use super::holding::{Answer, Given};
 use super::ledger::Ledger;
 use super::node::Key;
 use super::session::{Mark, SessionId, State};

@@ -1,11 +1,11 @@
-//! Who has what a call lacks: said in a refusal, so that a person knows which object to change.
+//! The places that have what a call lacks: a refusal names them, so that a person knows which object to change.
+//!
+//! Data alone: a refusal carries it. The places are found in `holder_lookup`.
 
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::ledger::{Ledger, Node};
 use super::node::Key;
-use super::refusal::Because;
 
 /// Places that a refusal names at most.
 pub const NAMED: usize = 3;
@@ -29,7 +29,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    fn of(mut all: Vec<Holder>) -> Self {
+    pub(super) fn of(mut all: Vec<Holder>) -> Self {
         all.sort_by(|one, other| (Reverse(one.tokens), &one.key).cmp(&(Reverse(other.tokens), &other.key)));
         let more = all.len().saturating_sub(NAMED);
         all.truncate(NAMED);
@@ -45,105 +45,5 @@ impl fmt::Display for Holders {
             write!(out, "{before}{tokens} to {key}")?;
         }
         if self.more > 0 { write!(out, " and more to {} others", self.more) } else { Ok(()) }
-    }
-}
-
-impl Ledger {
-    /// Who has what is lacking at one limit of a place, for this reason. `before`: the places that the call came through.
-    pub(super) fn holders(&self, because: &Because, before: &[usize], parent: usize, limit: usize) -> Holders {
-        match because {
-            Because::Guaranteed => self.sure_of(before, parent, limit),
-            Because::Held => self.holding(before, parent, limit),
-            Because::Used
-            | Because::Recovering
-            | Because::TooLarge
-            | Because::Paused
-            | Because::InFlight
-            | Because::Gateways
-            | Because::Missing
-            | Because::Blocked(_) => Holders::default(),
-        }
-    }
-
-    /// To whom of a limit something is guaranteed that is not spent.
-    fn sure_of(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
-        let unspent = |node: &Node| {
-            let limits = node.limits.iter().filter(|child| child.lifts.contains(&limit));
-            limits.fold(0_i64, |sum, child| sum.saturating_add(child.unspent()))
-        };
-        self.children_with(before, parent, unspent)
-    }
-
-    /// To whom something of a limit is guaranteed, as it is written: that does not move with each call.
-    pub(super) fn guaranteed(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
-        self.children_with(before, parent, |node| {
-            let limits = node.limits.iter().filter(|child| child.lifts.contains(&limit));
-            limits.fold(0_i64, |sum, child| sum.saturating_add(child.spec.guaranteed))
-        })
-    }
-
-    /// Whose calls in flight hold something of it.
-    fn holding(&self, before: &[usize], parent: usize, limit: usize) -> Holders {
-        let Some(window) = self.nodes[parent].limits.get(limit).map(|limit| limit.spec.window) else { return Holders::default() };
-        let held = |node: &Node| node.limits.iter().filter(|child| child.spec.window == window).map(|child| child.cell.held).max();
-        self.children_with(before, parent, |node| held(node).unwrap_or(0))
-    }
-
-    /// The children of a place in its own namespace: who else spends from the whole cluster is no tenant's business.
-    fn children_with(&self, before: &[usize], parent: usize, tokens: impl Fn(&Node) -> i64) -> Holders {
-        let place = &self.nodes[parent].spec.key;
-        let namespace = match place {
-            Key::Namespace { namespace, .. } | Key::Budget { namespace, .. } => namespace,
-            Key::Cluster(_) | Key::Share { .. } | Key::Agent(_) | Key::Task { .. } => return Holders::default(),
-        };
-        let of_namespace = |key: &Key| matches!(key, Key::Budget { namespace: other, .. } if other == namespace);
-        let of_place = |key: &Key| matches!(key, Key::Share { of, .. } if **of == *place);
-        let budgets = self.keys.range(Key::budget(namespace, "")..).take_while(|(key, _)| of_namespace(key));
-        let first = Key::Share { of: Box::new(place.clone()), name: String::new() };
-        let shares = self.keys.range(first..).take_while(|(key, _)| of_place(key));
-        let children = budgets.chain(shares).filter(|(_, index)| self.nodes[**index].parent == Some(parent) && !before.contains(index));
-        let all = children.map(|(key, index)| Holder { key: key.clone(), tokens: tokens(&self.nodes[*index]) });
-        Holders::of(all.filter(|holder| holder.tokens > 0).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::NodeSpec;
-    use super::super::one::{One, hourly, limit, place, route, top};
-    use super::super::window::Window;
-    use super::*;
-
-    fn child(name: &str, tokens: i64, sure: i64) -> NodeSpec {
-        place(Key::budget("team", name), Some(top()), vec![limit(Window::Hour, tokens, sure)])
-    }
-
-    #[test]
-    fn a_refusal_says_to_whom_the_rest_is_guaranteed_the_largest_first() {
-        let children = [child("a", 100, 50), child("b", 100, 20), child("c", 100, 10), child("d", 100, 5), child("asks", 100, 0)];
-        let mut one = One::new(&[&[hourly(100)], &children[..]].concat());
-        let hold = one.hold(&mut route("a"), 30);
-        let refusal = one.refused(&mut route("asks"), 50);
-        assert_eq!(refusal.because, Because::Guaranteed);
-        let words = refusal.to_string();
-        let want =
-            "the rest is guaranteed to others: 20 to Budget/a in team, 20 to Budget/b in team, 10 to Budget/c in team and more to 1 others";
-        assert!(words.contains(want), "{words}");
-        one.settle(hold, 30);
-        let mut own = route("a");
-        let refusal = one.refused(&mut own, 60);
-        assert!(!refusal.to_string().contains("to Budget/a"), "its own is not in its way: {refusal}");
-    }
-
-    #[test]
-    fn a_refusal_says_whose_calls_hold_the_rest() {
-        let mut one = One::new(&[hourly(100), child("a", 100, 0), child("b", 100, 0)]);
-        let _first = one.hold(&mut route("a"), 60);
-        let refusal = one.refused(&mut route("b"), 50);
-        assert_eq!(refusal.because, Because::Held);
-        assert!(refusal.to_string().contains("calls in flight hold the rest: 60 to Budget/a in team;"), "{refusal}");
-        // At one Budget that several pools share there is nobody to name.
-        let refusal = one.refused(&mut route("top"), 50);
-        assert!(refusal.to_string().contains("calls in flight hold the rest"), "{refusal}");
     }
 }

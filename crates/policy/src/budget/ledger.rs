@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::{Cell, Limit};
-use super::holding::Hold;
+use super::hold::Hold;
 use super::node::{Debt, Grant, Key, Mode, NodeSpec};
 use super::saved::{Latch, Saved, SavedPlace, SavedWindow};
 use super::session::{Session, State};

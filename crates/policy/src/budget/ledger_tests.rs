@@ -3,7 +3,9 @@
 
 use super::cell::KEPT;
 use super::estimate::{Ask, Quality, Weights};
-use super::holding::{Answer, Settle, Settled};
+use super::facts::Reservation;
+use super::hold::Settle;
+use super::holding::{Answer, Settled};
 use super::ledger::{Ledger, SESSIONS};
 use super::node::{Action, Block, Debt, Grant, Key, Mode, NodeSpec, Threshold};
 use super::one::{HOUR, NOW, One, ask, hourly, limit, place, route, top, used};
@@ -11,7 +13,6 @@ use super::refusal::{Because, When};
 use super::route::Route;
 use super::session::{Log, SILENT, Told};
 use super::share::{Lifetime, agent, reserved, task};
-use super::tree::Reservation;
 use super::view::View;
 use super::window::Window;
 use super::world::audit;

@@ -13,16 +13,20 @@
 //! | [`estimate`] | what a call may cost, and what it did |
 //! | [`node`] | what the places are, and what is asked of each |
 //! | [`tree`] | which places there are, from Budgets and ClusterBudgets, and what is wrong with those |
+//! | [`facts`] | Budgets and ClusterBudgets as data, and what can be wrong with one |
 //! | [`share`] | guarantees, reservations, lifetimes, items' shares |
 //! | `cell` | one limit and its windows |
 //! | [`ledger`], `linking` | all places, and what is counted at each; what follows from one for others |
 //! | [`route`] | the way of a call through them |
+//! | [`hold`] | a hold and a settle, as data |
 //! | [`holding`], `extending` | hold, extend, settle |
-//! | [`session`] | gateways: what they number and tell, how they die and come back |
+//! | [`session`] | a gateway's session: what it numbers and tells |
+//! | `session_lifecycle` | how a session begins, dies and comes back |
 //! | [`saved`], [`writing`] | what is written, when, and what follows |
 //! | [`thresholds`] | what happens near a limit |
 //! | [`view`] | how things stand |
 //! | [`refusal`] | why a call is not given tokens |
+//! | [`holders`], `holder_lookup` | which places have what a call lacks |
 //! | [`obstacle`] | what keeps every call from being given some, for a while |
 //! | [`concurrency`] | rates, and room for agents |
 
@@ -30,6 +34,9 @@ mod cell;
 pub mod concurrency;
 pub mod estimate;
 mod extending;
+pub mod facts;
+pub mod hold;
+mod holder_lookup;
 pub mod holders;
 pub mod holding;
 pub mod ledger;
@@ -41,6 +48,7 @@ pub mod refusal;
 pub mod route;
 pub mod saved;
 pub mod session;
+mod session_lifecycle;
 pub mod share;
 pub mod thresholds;
 pub mod tree;
@@ -50,8 +58,9 @@ pub mod writing;
 
 pub use cell::KEPT;
 pub use estimate::{Ask, Body, Learned, Quality, Terms, Usage, Weights};
+pub use hold::Settle;
 pub use holders::{Holder, Holders};
-pub use holding::{Answer, Given, Settle, Settled};
+pub use holding::{Answer, Given, Settled};
 pub use ledger::{DEPTH, Ledger, SESSIONS};
 pub use node::{Grant, Key, LimitSpec, Mode, NodeSpec};
 pub use obstacle::Obstacle;

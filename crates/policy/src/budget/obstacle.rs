@@ -233,10 +233,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::Terms;
+    use super::super::facts::Reservation;
     use super::super::node::{Action, Grant, Mode, NodeSpec, Threshold};
     use super::super::one::{HOUR, NOW, One, ask, hourly, limit, place, route, top};
     use super::super::share::{Lifetime, agent, reserved};
-    use super::super::tree::Reservation;
     use super::*;
 
     fn because(one: &mut One, route: &mut Route) -> Option<Because> {

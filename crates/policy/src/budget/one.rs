@@ -1,7 +1,8 @@
 //! One leader, one gateway and a store that takes every write, for tests.
 
 use super::estimate::{Ask, Quality, Usage};
-use super::holding::{Answer, Settle, Settled};
+use super::hold::Settle;
+use super::holding::{Answer, Settled};
 use super::ledger::Ledger;
 use super::node::{Key, LimitSpec, NodeSpec};
 use super::refusal::Refusal;

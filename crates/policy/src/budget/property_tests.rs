@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::estimate::{Quality, Weights};
-use super::holding::{Answer, Settle};
+use super::hold::Settle;
+use super::holding::Answer;
 use super::node::{Grant, Key, NodeSpec};
 use super::one::{NOW, One, ask, hourly, route, top, used};
 use super::refusal::Refusal;

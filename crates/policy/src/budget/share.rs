@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::estimate::{LIMIT_MOST, Weights};
+use super::facts::{Defect, Reservation, TokenLimit};
 use super::node::{Key, LimitSpec, NodeSpec};
-use super::tree::{Defect, Reservation, TokenLimit};
 use super::window::Window;
 
 /// One place that wants guarantees at its parent.

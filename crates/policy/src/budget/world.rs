@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::estimate::{Ask, Quality, Usage, Weights};
-use super::holding::{Answer, Settle, Settled};
+use super::facts::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens};
+use super::hold::Settle;
+use super::holding::{Answer, Settled};
 use super::ledger::Ledger;
 use super::node::{Key, LimitSpec, NodeSpec, Threshold};
 use super::route::Route;
@@ -12,7 +14,7 @@ use super::saved::{Draft, Saved};
 use super::session::{Log, Open, SessionId, Told};
 use super::share::{Lifetime, agent};
 use super::thresholds::Event;
-use super::tree::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens, build};
+use super::tree::build;
 use super::window::{Clock, Window};
 
 pub const START: i64 = 1_790_000_000_000;

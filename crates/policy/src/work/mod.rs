@@ -7,6 +7,7 @@
 //! | file | for |
 //! |---|---|
 //! | [`item`] | what an item is: what was asked, what is recorded |
+//! | [`entry`] | an item as a process has it in memory |
 //! | [`settle`] | what follows without anybody's call: admission, dependencies, time, cancels, a holder that is gone |
 //! | [`lease`] | what a holder's call does: claim, complete, fail, release |
 //! | [`failure`] | what becomes of a failure, and when it is tried again |
@@ -20,6 +21,7 @@
 
 pub mod admit;
 pub mod book;
+pub mod entry;
 pub mod failure;
 pub mod item;
 pub mod lease;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::book::Entry;
+use super::entry::Entry;
 use super::item::{At, Holder, Phase};
 
 /// Items that are told of one by one ...

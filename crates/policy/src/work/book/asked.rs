@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Book, Class, Counts, Entry, Hindrance, Taker};
+use super::{Book, Class, Counts, Hindrance, Taker};
 use crate::work::admit::ProjectLimit;
+use crate::work::entry::Entry;
 use crate::work::item::{At, Phase};
 use crate::work::objectives::Over;
 use crate::work::requires::Offer;

@@ -3,7 +3,8 @@
 //! What always holds: an item that a living one names is kept, and so is one that somebody else would make again. Dead letters
 //! are counted and timed apart from all others: neither pushes the other out.
 
-use super::{Book, Entry};
+use super::Book;
+use crate::work::entry::Entry;
 use crate::work::item::{At, Phase};
 use crate::work::settle::outlived;
 

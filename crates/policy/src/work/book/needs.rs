@@ -1,6 +1,8 @@
 //! Ready items that need something of a pool, and whether any pool has it.
 
 use super::{Book, Class};
+use crate::work::admit::Admission;
+use crate::work::entry::Entry;
 use crate::work::item::Phase;
 use crate::work::requires::{Lack, Taking};
 
@@ -45,5 +47,18 @@ impl Book {
             .map(|pool| pool.offer.lacks(class.requires()))
             .min_by_key(Vec::len)
             .filter(|lacks| !lacks.is_empty())
+    }
+
+    /// Whether pools work from the queue of an item that waits, or goes to it, and none of them has what it needs.
+    pub(super) fn unmet(&self, entry: &Entry, admission: &Admission) -> Option<bool> {
+        if entry.spec.requires.is_empty() || !entry.record.phase.waits() {
+            return Some(false);
+        }
+        self.pools.as_ref()?;
+        let queue = match admission {
+            Admission::To(queue) => queue.clone(),
+            Admission::Unknown | Admission::Refused(_) => Self::line_of(entry),
+        };
+        Some(self.lacking(&queue, &Class::of(&entry.spec)).is_some())
     }
 }

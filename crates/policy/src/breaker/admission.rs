@@ -1,0 +1,36 @@
+//! Asking for a permit: of one circuit, or of several at once, such as a session's and the whole namespace's.
+//!
+//! What always holds: of several circuits all give a permit, or none does. It decides nothing about one circuit that the circuit
+//! does not.
+
+use super::circuit::{Answer, At, Circuit, Look, Permit};
+
+/// Asks all of `circuits` for an operation that may take `within` milliseconds. The first that refuses is the one that is
+/// named; no other has given anything then, and none has begun to probe.
+pub fn admit(circuits: &mut [&mut Circuit], at: At, within: u64) -> Answer<Vec<Permit>> {
+    for circuit in circuits.iter_mut() {
+        match circuit.look(at) {
+            Look::Pass => {}
+            Look::Store => return Answer::Store,
+            Look::Reject(rejection) => {
+                circuit.refused();
+                return Answer::Rejected(rejection);
+            }
+        }
+    }
+    Answer::Permit(circuits.iter_mut().map(|circuit| circuit.take(at.now, within)).collect())
+}
+
+impl Circuit {
+    /// Whether an operation may begin that takes `within` milliseconds at most.
+    pub fn admit(&mut self, at: At, within: u64) -> Answer<Permit> {
+        match admit(&mut [self], at, within) {
+            Answer::Permit(permits) => match permits.first() {
+                Some(permit) => Answer::Permit(*permit),
+                None => Answer::Store, // one was asked, one has answered
+            },
+            Answer::Rejected(rejection) => Answer::Rejected(rejection),
+            Answer::Store => Answer::Store,
+        }
+    }
+}
