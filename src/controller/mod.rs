@@ -14,13 +14,16 @@ mod due;
 pub mod fake;
 mod fleet;
 mod gauges;
+mod node_judgements;
 pub mod places;
 pub mod publish;
 mod run;
 mod stores;
 pub mod supervised;
 pub mod toolset;
+mod wake;
 mod walls;
+mod watches;
 
 pub use context::Context;
 pub use run::{Settings, run};

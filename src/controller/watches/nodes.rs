@@ -3,62 +3,21 @@
 //! Nodes and leases are written for every heartbeat. Agents are woken only where an answer changes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use tokio::task::JoinSet;
 
-use super::Wake;
-use crate::cluster::clock::BootTime;
 use crate::cluster::watch::{Change, config, start};
-use crate::policy::node_liveness::{self, Judgement, NodeLiveness, Reach, reach};
+use crate::controller::node_judgements::{NodeJudgements, READY, ready, reported};
+use crate::controller::wake::Wake;
+use crate::policy::node_liveness::{self, Reach};
 use crate::telemetry::Metrics;
-
-/// What we have observed of nodes since we lead. Cheap to clone.
-#[derive(Clone, Default)]
-pub struct NodeJudgements(Arc<Mutex<NodeLiveness>>);
-
-impl NodeJudgements {
-    /// Whether `node` is heard of. `stored`: a leader before us judged it unreachable, and stored that with what is on it.
-    pub fn reach(&self, node: &Node, stored: bool) -> Reach {
-        reach(!reported(node), self.lock().judgement(&node.name_any()), stored)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, NodeLiveness> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets `change` happen, and gives the nodes of which the judgement changed.
-    fn change(&self, change: impl FnOnce(&mut NodeLiveness, Duration) -> Vec<String>) -> Vec<String> {
-        let now = BootTime::now().since(BootTime::default());
-        let mut liveness = self.lock();
-        let before = liveness.disrupted();
-        let changed = change(&mut liveness, now);
-        match (before, liveness.disrupted()) {
-            (false, true) => {
-                tracing::warn!("more than half of the nodes do not renew their leases: nothing on them is replaced or given up");
-            }
-            (true, false) => tracing::info!("most nodes renew their leases again"),
-            (false, false) | (true, true) => {}
-        }
-        for node in &changed {
-            match liveness.judgement(node) {
-                Judgement::Unreachable => {
-                    tracing::warn!(%node, "a node does not renew its lease, and others do: it is unreachable, and what runs on it is replaced");
-                }
-                // So it is for every node, once, when we begin.
-                Judgement::Alive => tracing::debug!(%node, "a node renews its lease"),
-                Judgement::NotObserved => {}
-            }
-        }
-        changed
-    }
-}
 
 /// What both watches do with a change.
 #[derive(Clone)]
@@ -165,15 +124,6 @@ fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: Told) -> Sto
     store
 }
 
-fn ready(node: &Node) -> Option<&NodeCondition> {
-    node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|condition| condition.type_ == READY)
-}
-
-/// Whether Kubernetes hears of a node: its Ready condition is not Unknown.
-fn reported(node: &Node) -> bool {
-    ready(node).is_none_or(|ready| ready.status != "Unknown")
-}
-
 /// When its kubelet posted its status last, by the node's own clock. Who says that it is Unknown leaves this as it was.
 fn posted(node: &Node) -> Option<i64> {
     ready(node)?.last_heartbeat_time.as_ref().map(|time| time.0.as_microsecond())
@@ -187,8 +137,6 @@ fn as_read(lease: &Lease) -> node_liveness::Lease {
         duration: Duration::from_secs(seconds.unwrap_or(0)),
     }
 }
-
-const READY: &str = "Ready";
 
 /// Of a node only its labels, taints, readiness and runtime features are read.
 fn prune_node(node: &mut Node) {

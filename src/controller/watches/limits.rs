@@ -19,11 +19,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{AgentObject, BreakerObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject, Wake, in_namespace, waits_for};
 use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Change, config, start};
+use crate::controller::stores::{AgentObject, BreakerObject, BudgetObject, ClusterBudgetObject, GrantObject, PoolObject};
+use crate::controller::wake::{Wake, in_namespace, waits_for};
 
 /// What a person last wrote of each object, to tell it from a status that others write: its uid and generation.
 #[derive(Default)]

@@ -1,0 +1,316 @@
+//! What is watched, how it is pruned, and which event makes whom look again.
+
+mod limits;
+mod nodes;
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{ConfigMap, LimitRange, Pod, PodSpec, ResourceQuota};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::agent::Disappearances;
+use super::due;
+use super::fleet::Fleet;
+use super::node_judgements::NodeJudgements;
+use super::places;
+use super::stores::{AgentObject, BudgetObject, NODE_LEASES, PoolObject, Stores};
+use super::wake::{Wake, in_namespace, without_pod};
+use crate::api::agent::AgentPhase;
+use crate::api::{Agent, Toolset, WorkQueue, names};
+use crate::cluster::ObjectKey;
+use crate::cluster::watch::{Change, Named, config, start};
+use crate::telemetry::Metrics;
+use nodes::watch_nodes;
+
+/// Objects to look at again.
+pub struct Triggers {
+    /// Pools.
+    pub pools: BoxStream<'static, ObjectRef<PoolObject>>,
+    /// Agents.
+    pub agents: BoxStream<'static, ObjectRef<AgentObject>>,
+    /// Budgets.
+    pub budgets: BoxStream<'static, ObjectRef<BudgetObject>>,
+    /// Adds to them.
+    pub wake: Wake,
+}
+
+/// Starts every watch on `tasks`. With `namespace`, only that one is served.
+pub fn watch_all(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    namespace: Option<&str>,
+    disappearances: &Disappearances,
+    fleet: &Fleet,
+    metrics: &Metrics,
+) -> (Stores, Triggers) {
+    let (pool_trigger, pools_again) = due::queue();
+    let (agent_trigger, agents_again) = due::queue();
+    let (budget_trigger, budgets_again) = due::queue();
+    let wake = Wake { pools: pool_trigger, agents: agent_trigger, budgets: budget_trigger };
+    let agents = watch_agents(tasks, scoped(client, namespace), wake.clone(), fleet.clone());
+    let breakers_changed = Arc::new(Notify::new());
+    let pools = watch_pools(tasks, scoped(client, namespace), wake.clone(), agents.clone(), (breakers_changed.clone(), fleet.clone()));
+    let breakers = limits::watch_breakers(tasks, scoped(client, namespace), breakers_changed.clone());
+    let pods = watch_pods(tasks, scoped(client, namespace), wake.clone(), agents.clone(), disappearances.clone());
+    let node_judgements = NodeJudgements::default();
+    let of_nodes = (Api::all(client.clone()), Api::namespaced(client.clone(), NODE_LEASES));
+    let (nodes, node_leases) = watch_nodes(tasks, of_nodes, &node_judgements, wake.clone(), pods.clone(), metrics.clone());
+    let limits_changed = Arc::new(Notify::new());
+    let budgets = limits::watch_budgets(tasks, scoped(client, namespace), &wake, &pools, &agents, limits_changed.clone());
+    let cluster_budgets = limits::watch_cluster_budgets(
+        tasks,
+        namespace.is_none().then(|| Api::all(client.clone())),
+        &wake,
+        &pools,
+        &agents,
+        limits_changed.clone(),
+    );
+    let grants = limits::watch_grants(tasks, scoped(client, namespace), limits_changed.clone());
+    let namespaces = limits::watch_namespaces(tasks, Api::all(client.clone()), &wake, &pools, &agents, limits_changed.clone());
+    let queues = references::<WorkQueue>(tasks, client, namespace, &wake, &pools);
+    let toolsets = references::<Toolset>(tasks, client, namespace, &wake, &pools);
+    let ours = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
+    let named = |name: &str| config().fields(&format!("metadata.name={name}"));
+    let policies = watch_walls::<NetworkPolicy>(tasks, scoped(client, namespace), named(names::WALL), &wake, &pools, &agents);
+    let labelled = || config().labels(&ours);
+    let quotas = limits::watch_compute::<ResourceQuota>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
+    let ranges = limits::watch_compute::<LimitRange>(tasks, scoped(client, namespace), labelled(), &wake, &agents);
+    let bundles = watch_walls::<ConfigMap>(tasks, scoped(client, namespace), named(names::CA_CONFIG_MAP), &wake, &pools, &agents);
+    let again = Triggers { pools: stream(pools_again), agents: stream(agents_again), budgets: stream(budgets_again), wake };
+    let stores = Stores {
+        pools,
+        agents,
+        pods,
+        nodes,
+        node_leases,
+        node_judgements,
+        budgets,
+        cluster_budgets,
+        grants,
+        namespaces,
+        limits_changed,
+        breakers,
+        breakers_changed,
+        quotas,
+        ranges,
+        queues,
+        toolsets,
+        policies,
+        bundles,
+    };
+    (stores, again)
+}
+
+fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake, fleet: Fleet) -> Store<AgentObject> {
+    // Its own store, which its tap looks into, is there only after it has started.
+    let known = Arc::new(std::sync::OnceLock::<Store<AgentObject>>::new());
+    let look = known.clone();
+    let changed = move |agent: &AgentObject, gone: bool| {
+        wake.agent(&ObjectKey::of(agent));
+        if let Ok(agent) = &agent.0 {
+            wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
+            if let Some(agents) = look.get() {
+                wake.relatives(agents, agent, gone);
+                if gone || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended) {
+                    wake.short_agents(agents);
+                }
+            }
+        }
+    };
+    let store = start(
+        tasks,
+        watcher(api, config()),
+        |_| (),
+        move |change| match change {
+            Change::Present(agent) => {
+                fleet.agent(agent);
+                changed(agent, false);
+            }
+            Change::Deleted(agent) => {
+                fleet.agent_gone(agent);
+                changed(agent, true);
+            }
+            Change::Listed(agents) => {
+                let agents = agents.state();
+                fleet.agents(&agents);
+                agents.iter().for_each(|agent| changed(agent, false));
+            }
+        },
+    );
+    let _ = known.set(store.clone()); // once
+    store
+}
+
+fn watch_pools(
+    tasks: &mut JoinSet<()>,
+    api: Api<PoolObject>,
+    wake: Wake,
+    agents: Store<AgentObject>,
+    (told, fleet): (Arc<Notify>, Fleet),
+) -> Store<PoolObject> {
+    // Which pools there are says which Breaker guards what; their status says nothing of it.
+    let mut generations = limits::Generations::default();
+    start(
+        tasks,
+        watcher(api, config()),
+        |_| (),
+        move |change| match change {
+            Change::Present(pool) => {
+                fleet.pool(pool);
+                let key = ObjectKey::of(pool);
+                wake.pool(&key.namespace, &key.name);
+                let changed = generations.changed(pool);
+                if changed {
+                    told.notify_one();
+                }
+                // What keeps an Agent from getting its pod, or its owner, may be mended by this change; one outside the cluster may
+                // have to leave when the spec is another one.
+                let waits = |agent: &Agent| {
+                    let outside = agent.spec.external.is_some();
+                    (outside && changed) || (!outside && without_pod(agent)) || agent.metadata.owner_references.is_none()
+                };
+                wake.agents_where(&agents, |agent| {
+                    agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace) && waits(agent)
+                });
+            }
+            Change::Deleted(pool) => {
+                fleet.pool_gone(pool);
+                let key = ObjectKey::of(pool);
+                wake.pool(&key.namespace, &key.name);
+                wake.agents_where(&agents, |agent| agent.spec.pool_ref.name == key.name && in_namespace(agent, &key.namespace));
+                generations.forget(pool);
+                told.notify_one();
+                // It may have been the last of its namespace.
+                wake.budget(&key.namespace, names::DEFAULT);
+                wake.short_agents(&agents);
+            }
+            Change::Listed(pools) => {
+                let pools = pools.state();
+                fleet.pools(&pools);
+                pools.iter().map(|pool| ObjectKey::of(pool.as_ref())).for_each(|key| wake.pool(&key.namespace, &key.name));
+            }
+        },
+    )
+}
+
+fn watch_pods(
+    tasks: &mut JoinSet<()>,
+    api: Api<Pod>,
+    wake: Wake,
+    agents: Store<AgentObject>,
+    disappearances: Disappearances,
+) -> Store<Pod> {
+    let ours = config().labels(names::AGENT_LABEL);
+    start(tasks, watcher(api, ours), prune_pod, move |change| match change {
+        Change::Present(pod) => {
+            wake.agent(&ObjectKey::of(pod));
+            if places::over(pod) {
+                wake.short_agents(&agents);
+            }
+        }
+        Change::Deleted(pod) => {
+            disappearances.saw_deletion(pod);
+            wake.agent(&ObjectKey::of(pod));
+            wake.short_agents(&agents);
+            // Room in the namespace's quota: whoever waits for a pod may get one.
+            let namespace = pod.namespace().unwrap_or_default();
+            wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
+        }
+        Change::Listed(_) => wake.agents_where(&agents, |_| true),
+    })
+}
+
+/// Watches a kind that pools name, by metadata only: all that matters is whether an object exists.
+fn references<K>(
+    tasks: &mut JoinSet<()>,
+    client: &Client,
+    namespace: Option<&str>,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+) -> Store<Named<K>>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (wake, pools) = (wake.clone(), pools.clone());
+    let api = scoped::<Named<K>>(client, namespace);
+    start(tasks, watcher(api, config()), keep_name, move |change| match change {
+        Change::Present(object) | Change::Deleted(object) => wake.pools_in(&pools, &object.namespace().unwrap_or_default()),
+        Change::Listed(_) => {}
+    })
+}
+
+/// Of an object that only has to exist, its name is read.
+fn keep_name(object: &mut impl ResourceExt) {
+    let meta = object.meta_mut();
+    (meta.annotations, meta.labels, meta.owner_references, meta.finalizers) = (None, None, None, None);
+}
+
+/// Annotations that are read of what must stand before a pod is made.
+const OURS: [&str; 2] = [names::DEFAULT_MADE_ANNOTATION, names::DEFAULT_BREAKER_MADE_ANNOTATION];
+
+/// Watches what must stand before a pod is made: its pools repair it, and its agents wait for it.
+fn watch_walls<K>(
+    tasks: &mut JoinSet<()>,
+    api: Api<K>,
+    config: watcher::Config,
+    wake: &Wake,
+    pools: &Store<PoolObject>,
+    agents: &Store<AgentObject>,
+) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+{
+    let (wake, pools, agents) = (wake.clone(), pools.clone(), agents.clone());
+    // Of annotations only our own are read.
+    let drop_annotations = |object: &mut K| object.annotations_mut().retain(|name, _| OURS.contains(&name.as_str()));
+    start(tasks, watcher(api, config), drop_annotations, move |change| match change {
+        Change::Present(object) | Change::Deleted(object) => {
+            let namespace = object.namespace().unwrap_or_default();
+            wake.pools_in(&pools, &namespace);
+            wake.agents_where(&agents, |agent| in_namespace(agent, &namespace) && without_pod(agent));
+        }
+        Change::Listed(_) => {
+            wake.all_pools(&pools);
+            wake.waiting_agents(&agents);
+        }
+    })
+}
+
+fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = kube::core::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    namespace.map_or_else(|| Api::all(client.clone()), |namespace| Api::namespaced(client.clone(), namespace))
+}
+
+fn stream<T: 'static>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStream<'static, T> {
+    queue.boxed()
+}
+
+/// Of a pod only its identity, place, memory and state are read.
+fn prune_pod(pod: &mut Pod) {
+    pod.metadata.annotations = None;
+    // What its containers may use is kept as their sum, where a pod may say it of itself.
+    let resources = Some(places::as_resources(places::memory(pod)));
+    let node_name = pod.spec.take().and_then(|spec| spec.node_name);
+    pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });
+    if let Some(status) = pod.status.as_mut() {
+        status.pod_ips = None;
+        status.host_ips = None;
+        status.resource_claim_statuses = None;
+    }
+}
