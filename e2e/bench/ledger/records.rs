@@ -12,7 +12,7 @@ use spillway::api::Budget;
 use spillway::governor::budget::Meter;
 use spillway::governor::budget::facts::Project;
 use spillway::governor::budget::object::{self, Object};
-use spillway::governor::budget::records::Job;
+use spillway::governor::budget::record_writes::Job;
 use spillway::policy::budget::{Body, Key, Log, Route};
 
 use super::world::budget;

@@ -4,11 +4,11 @@
 //! them, and what is told of them then counts for nothing. What always holds: a permit is given back once, also if its hold was
 //! refused, its gateway began anew, or is dead.
 
-use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::keeper::{Circuits, MODELS, Refused};
 use super::key::Key;
+use super::open_calls::OpenCall;
 use crate::cluster::ObjectKey;
 use crate::policy::breaker::{Outcome, Permit, Rejection, Why};
 use crate::wire::meter::{self, Begin, End};
@@ -18,22 +18,6 @@ use crate::wire::{Code, Refusal};
 const PROBING: u64 = 15_000;
 /// Seconds to the first token of a stream, where no Breaker says it.
 const FIRST_TOKEN: u32 = 60;
-
-/// A call that is under way.
-#[derive(Clone, Debug)]
-pub struct Out {
-    /// Its circuit.
-    pub key: Key,
-    /// None: it was given back.
-    permit: Option<Permit>,
-    /// Its agent's pod, and its agent.
-    pub pod: String,
-    /// Its agent.
-    pub agent: ObjectKey,
-}
-
-/// Those of each session, by the numbers of their holds.
-pub(super) type Calls = HashMap<String, BTreeMap<u64, Out>>;
 
 /// A permit that is not kept yet. Dropped, nothing was made of it.
 pub struct Asked<'a> {
@@ -45,7 +29,7 @@ pub struct Asked<'a> {
 impl Asked<'_> {
     /// The call is under way from now on.
     pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &ObjectKey) {
-        let out = Out { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
+        let out = OpenCall { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
         if let Some(permit) = &out.permit {
             self.circuits.began(permit, agent);
         }
@@ -133,14 +117,14 @@ impl Circuits {
         seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(FIRST_TOKEN)
     }
 
-    fn give_back(&self, out: &mut Out, outcome: Outcome, why: &str) {
+    fn give_back(&self, out: &mut OpenCall, outcome: Outcome, why: &str) {
         if let Some(permit) = out.permit.take() {
             self.complete_for(&out.key, &permit, outcome, why, Some(&out.agent));
         }
     }
 
     /// A call ended. Told once: whose it was.
-    pub fn ended(&self, session: &str, id: u64, end: &End) -> Option<Out> {
+    pub fn ended(&self, session: &str, id: u64, end: &End) -> Option<OpenCall> {
         let mut out = self.calls().get_mut(session)?.remove(&id)?;
         let (outcome, why) = outcome(end);
         self.give_back(&mut out, outcome, &why);
@@ -152,7 +136,7 @@ impl Circuits {
         let late = {
             let mut calls = self.calls();
             let Some(out) = calls.get_mut(session).and_then(|calls| calls.get_mut(&id)) else { return };
-            Out { permit: out.permit.take(), ..out.clone() }
+            OpenCall { permit: out.permit.take(), ..out.clone() }
         };
         let end = End { outcome: Some(meter::Outcome::Failed { why: meter::Why::Late, retry_after: None }), timed_out: false };
         let ((outcome, why), mut late) = (outcome(&end), late);
@@ -160,7 +144,7 @@ impl Circuits {
     }
 
     /// A session has told everything: what it does not tell of is over, and was never sent. Those that ended, and how.
-    pub fn session_begins(&self, begin: &Begin) -> Vec<(Out, End)> {
+    pub fn session_begins(&self, begin: &Begin) -> Vec<(OpenCall, End)> {
         let ended: Vec<_> =
             begin.settles.iter().filter_map(|told| Some((self.ended(&begin.session, told.open.id, &told.end)?, told.end))).collect();
         let open = |id: u64| id >= begin.next_hold || begin.open.iter().any(|open| open.id == id);
@@ -179,7 +163,7 @@ impl Circuits {
     }
 
     fn drop_calls(&self, session: &str, which: impl Fn(u64) -> bool, outcome: Outcome) {
-        let gone: Vec<Out> = {
+        let gone: Vec<OpenCall> = {
             let mut calls = self.calls();
             let Some(of) = calls.get_mut(session) else { return };
             let gone = of.extract_if(.., |id, _| which(*id)).map(|(_, out)| out).collect();

@@ -18,8 +18,8 @@ use tokio::sync::{Notify, watch};
 pub(super) use self::store::MODELS;
 use self::store::Store;
 pub use self::work::OfPool;
-use super::calls::Calls;
 use super::key::Key;
+use super::open_calls::OpenCalls;
 use crate::api::Breaker;
 use crate::api::cluster_budget::BreakerDefaults;
 use crate::cluster::ObjectKey;
@@ -95,7 +95,7 @@ pub(super) struct State {
 
 struct Shared {
     state: Mutex<State>,
-    calls: Mutex<Calls>,
+    calls: Mutex<OpenCalls>,
     moved: watch::Sender<u64>,
     work: Notify,
 }
@@ -132,7 +132,7 @@ impl Circuits {
     }
 
     /// Calls of models that are under way. Never to be held over a use of the circuits.
-    pub(super) fn calls(&self) -> MutexGuard<'_, Calls> {
+    pub(super) fn calls(&self) -> MutexGuard<'_, OpenCalls> {
         self.0.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | [`key`] | which circuit |
 //! | [`attempts`] | permits of attempts at items that are being made |
-//! | [`calls`] | calls of models that are under way |
+//! | [`open_calls`] | model calls that are open, each with its permit |
+//! | [`calls`] | a permit for each model call: asked for, kept, given back |
 //! | [`convert`] | what people wrote, and circuits as they stand in status |
 //! | [`keeper`] | the circuits in memory |
 //! | [`standing`] | how a circuit stands, for those who only look |
@@ -24,6 +25,7 @@ pub mod commands;
 pub mod convert;
 pub mod keeper;
 pub mod key;
+pub mod open_calls;
 pub mod run;
 pub mod standing;
 pub mod status;

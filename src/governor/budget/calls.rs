@@ -18,7 +18,7 @@ use super::{standing, way};
 use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
 use crate::controller::{Context, PoolObject};
-use crate::governor::breaker::calls::Out;
+use crate::governor::breaker::open_calls::OpenCall;
 use crate::governor::caller::{Caller, identify, is_paused};
 use crate::governor::work::refused::RefusedCall;
 use crate::governor::work::replay::replay_pending;
@@ -143,7 +143,7 @@ fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<Acked, Refus
 }
 
 /// What follows from the end of a call for its agent.
-fn ended(out: &Out, end: &End, context: &Context) {
+fn ended(out: &OpenCall, end: &End, context: &Context) {
     if end.timed_out {
         context.live.timed_out(&out.pod, TimedOut::ModelTurn);
         context.wake.agent(&out.agent);

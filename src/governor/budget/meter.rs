@@ -1,7 +1,7 @@
 //! The ledger in memory, and what is known beside it: sessions by name, learned ratios, rates, who is above whom.
 //!
-//! It must not do I/O, and no lock is held over anything that waits. What is written, and what follows, is `records`' part of
-//! it. What always holds: before everything was read once nothing is answered; a hold is passed on only when it is below
+//! It must not do I/O, and no lock is held over anything that waits. Other files have parts of it: `meter_tree` what people
+//! wrote, `meter_leaves` lives and shares, `meter_items` what items used, `record_writes` what is written and what follows. What always holds: before everything was read once nothing is answered; a hold is passed on only when it is below
 //! what is durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,19 +11,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::convert;
-use super::facts::{self, Facts, Project};
+use super::facts::Facts;
 use super::items::Items;
 use super::object::Object;
-use super::records::Record;
+use super::record::Record;
 use super::rota::Rota;
 use crate::api::cluster_budget::Defaults;
-use crate::api::{Budget, ClusterBudget};
 use crate::cluster::clock::BootTime;
 use crate::policy::budget::concurrency::Rate;
 use crate::policy::budget::facts::Defect;
 use crate::policy::budget::obstacle::Need;
-use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
-use crate::policy::budget::tree::{Tree, build};
 use crate::policy::budget::{
     Answer, Ask, Body, Clock, Given, Grant, Key, Ledger, Log, Mode, Quality, Ratios, Refusal, Route, Saved, SessionId, Settle, Settled,
     View, Weights,
@@ -36,9 +33,6 @@ const LONGEST_TICK: Duration = Duration::from_secs(3);
 const AHEAD: i64 = 86_400_000;
 /// Estimates that are remembered until they are measured, once a second.
 const ESTIMATES: usize = 4096;
-/// Agents whose rates are remembered; then those that were quiet are forgotten.
-const RATES: usize = 20_000;
-
 /// What becomes of a request for a hold.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Held {
@@ -61,13 +55,6 @@ pub enum Held {
     Closed,
     /// The session must begin.
     Unknown,
-}
-
-/// A Budget or ClusterBudget, and all above it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Above {
-    /// Where calls go after the agent; none: nothing is above it.
-    pub top: Option<Key>,
 }
 
 /// A place with limits.
@@ -118,16 +105,16 @@ pub(super) struct State {
     pub items: Items,
     /// What calls of pools were refused for, by namespace and name of the pool.
     pub needs: HashMap<(String, String), Need>,
-    parents: BTreeMap<Key, Option<Key>>,
-    enforced: BTreeSet<Key>,
-    tops: BTreeMap<String, Key>,
-    projects: BTreeSet<String>,
-    defaults: BTreeMap<String, Defaults>,
-    facts: Facts,
-    granted: BTreeMap<Key, Vec<Grant>>,
+    pub parents: BTreeMap<Key, Option<Key>>,
+    pub enforced: BTreeSet<Key>,
+    pub tops: BTreeMap<String, Key>,
+    pub projects: BTreeSet<String>,
+    pub defaults: BTreeMap<String, Defaults>,
+    pub facts: Facts,
+    pub granted: BTreeMap<Key, Vec<Grant>>,
     /// Of tokens to bytes, by namespace and model.
     ratios: Ratios,
-    rates: HashMap<String, Rate>,
+    pub rates: HashMap<String, Rate>,
 }
 
 struct Shared {
@@ -325,137 +312,6 @@ impl Meter {
         self.0.moved.subscribe()
     }
 
-    /// What people wrote, as it is now, with the namespaces that have a pool or a Budget.
-    pub fn set_tree(&self, clusters: &[Arc<ClusterBudget>], budgets: &[Arc<Budget>], projects: &BTreeMap<String, Project>) {
-        let above: Vec<&ClusterBudget> = clusters.iter().map(AsRef::as_ref).collect();
-        let below: Vec<&Budget> = budgets.iter().map(AsRef::as_ref).collect();
-        let facts = facts::facts(&above, &below, projects);
-        let objects = clusters.iter().map(|cluster| {
-            let name = cluster.metadata.name.clone().unwrap_or_default();
-            (Key::Cluster(name), Object::Cluster(Arc::clone(cluster)))
-        });
-        let objects = objects.chain(budgets.iter().map(|budget| {
-            let of = |name: &Option<String>| name.clone().unwrap_or_default();
-            (Key::budget(&of(&budget.metadata.namespace), &of(&budget.metadata.name)), Object::Budget(Arc::clone(budget)))
-        }));
-        let objects: BTreeMap<Key, Object> = objects.collect();
-        let mut state = self.lock();
-        let state = &mut *state;
-        state.projects = projects.keys().cloned().collect();
-        let defaults = |project: (&String, &Project)| Some((project.0.clone(), facts::defaults_of(&above, Some(project.1))?.clone()));
-        state.defaults = projects.iter().filter_map(defaults).collect();
-        let anew = state.adopt(&objects);
-        if facts != state.facts || anew {
-            state.plant(facts);
-            self.work();
-        }
-    }
-
-    /// All grants that count, as they are now.
-    pub fn set_grants(&self, grants: BTreeMap<Key, Vec<Grant>>) {
-        let mut state = self.lock();
-        let state = &mut *state;
-        let now = state.now();
-        let before = std::mem::replace(&mut state.granted, grants);
-        for key in before.keys().filter(|key| !state.granted.contains_key(key)) {
-            state.ledger.set_grants(now, key, &[]);
-        }
-        for (key, grants) in &state.granted {
-            state.ledger.set_grants(now, key, grants);
-        }
-    }
-
-    /// Where calls of a pool go on after its agents. None: it is not known yet; what is not known is not without limits.
-    pub fn above(&self, namespace: &str, budget: Option<&str>, default_exists: bool) -> Option<Above> {
-        let state = self.lock();
-        if !state.projects.contains(namespace) {
-            self.stale();
-            return None;
-        }
-        let own = match budget {
-            Some(name) => Some(Key::budget(namespace, name)),
-            None => Some(Key::budget(namespace, "default")).filter(|_| default_exists),
-        };
-        Some(Above { top: own.or_else(|| state.tops.get(namespace).cloned()) })
-    }
-
-    /// A place and all above it.
-    pub fn chain(&self, top: Option<&Key>) -> Vec<Key> {
-        let state = self.lock();
-        let next = |key: &Key| state.parents.get(key).cloned().flatten();
-        std::iter::successors(top.cloned(), next).take(crate::policy::budget::DEPTH).collect()
-    }
-
-    /// What a namespace leaves unset, as the ClusterBudget that binds it says.
-    pub fn defaults(&self, namespace: &str) -> Option<Defaults> {
-        self.lock().defaults.get(namespace).cloned()
-    }
-
-    /// An agent's life is a place from now on, or is as long as this.
-    pub fn place_agent(&self, object: &Object, tokens: Lifetime) {
-        let mut state = self.lock();
-        let state = &mut *state;
-        let key = Key::Agent(object.uid().to_owned());
-        let anew = !state.records.contains_key(&key);
-        if anew {
-            state.load(&key, object.clone());
-        }
-        let Some(record) = state.records.get_mut(&key) else { return };
-        let taken = record.object.top_ups();
-        let life = Lifetime { taken, ..tokens };
-        record.lifetime = Some(life);
-        state.ledger.put(agent(object.uid(), &life));
-        if let Some(grants) = state.granted.get(&key).filter(|_| anew) {
-            let grants = grants.clone();
-            let now = state.now();
-            state.ledger.set_grants(now, &key, &grants);
-        }
-    }
-
-    /// Whether an agent's life is a place.
-    pub fn knows(&self, key: &Key) -> bool {
-        self.lock().records.contains_key(key)
-    }
-
-    /// The share of one lease of an item is a place from now on.
-    pub fn place_task(&self, object: &Object, epoch: i64, tokens: i64) {
-        let mut state = self.lock();
-        let key = Key::Task { item: object.uid().to_owned(), epoch };
-        if !state.records.contains_key(&key) {
-            state.load(&key, object.clone());
-        }
-        state.ledger.put(task(object.uid(), epoch, tokens));
-    }
-
-    /// Agents that are gone, and leases that are over and of which everything is written, are places no more.
-    pub fn tidy(&self, lives: impl Fn(&Key) -> bool) {
-        let mut state = self.lock();
-        let state = &mut *state;
-        let now = state.now();
-        let due: BTreeSet<Key> = state.ledger.due(i64::MAX).into_iter().collect();
-        let mut gone = Vec::new();
-        for (key, record) in state.records.iter_mut().filter(|(key, _)| key.is_leaf()) {
-            if lives(key) {
-                record.over = None;
-                continue;
-            }
-            let since = *record.over.get_or_insert(now);
-            let quiet = !record.writing && !due.contains(key) && state.ledger.traffic(key).0 == 0;
-            let over = now.saturating_sub(since);
-            // A cache may be behind what was read live a moment ago.
-            if (quiet && over > super::SURE) || over > super::OVER {
-                gone.push(key.clone());
-            }
-        }
-        for key in gone {
-            state.ledger.remove(&key);
-            state.records.remove(&key);
-        }
-        if state.rates.len() > RATES {
-            state.rates.clear();
-        }
-    }
-
     /// A gateway's session begins. The last settle that is acknowledged.
     pub fn begin(&self, session: &str, log: &Log) -> u64 {
         let mut state = self.lock();
@@ -565,32 +421,6 @@ impl Meter {
         self.lock().agents = Some(agents);
     }
 
-    /// An agent's life is spent: one more top-up, if it has one and the budgets above could bear it. Whether one is being
-    /// written: then ask again.
-    pub fn top_up(&self, uid: &str, above: &mut Route) -> bool {
-        let mut state = self.lock();
-        let left = state.ledger.room(above);
-        let Some(record) = state.records.get_mut(&Key::Agent(uid.to_owned())) else { return false };
-        let Some(life) = record.lifetime else { return false };
-        match life.top_up(left) {
-            TopUp::Granted(more) => {
-                record.wants = Some(more);
-                state.again.insert(Key::Agent(uid.to_owned()));
-                self.work();
-                true
-            }
-            TopUp::Spent | TopUp::ParentsLack(_) => false,
-        }
-    }
-
-    /// Whether an agent whose life is spent could take a top-up now.
-    pub fn may_top_up(&self, uid: &str, above: &mut Route) -> bool {
-        let mut state = self.lock();
-        let left = state.ledger.room(above);
-        let life = state.records.get(&Key::Agent(uid.to_owned())).and_then(|record| record.lifetime);
-        life.is_some_and(|life| matches!(life.top_up(left), TopUp::Granted(_)))
-    }
-
     /// Time has passed. Sessions that died.
     pub fn tick(&self) -> Vec<String> {
         let mut state = self.lock();
@@ -635,59 +465,5 @@ impl Meter {
     pub fn standings(&self) -> Vec<(Key, Vec<View>)> {
         let state = self.lock();
         state.parents.keys().map(|key| (key.clone(), state.ledger.view(key))).collect()
-    }
-}
-
-impl State {
-    /// Takes objects as they were read. Whether one is another than before: what was counted in its predecessor is gone.
-    fn adopt(&mut self, objects: &BTreeMap<Key, Object>) -> bool {
-        let other = |key: &Key, record: &Record| objects.get(key).is_none_or(|object| object.uid() != record.object.uid());
-        let gone: Vec<Key> =
-            self.records.iter().filter(|(key, record)| !key.is_leaf() && other(key, record)).map(|(key, _)| key.clone()).collect();
-        if !gone.is_empty() {
-            let of = |key: &Key| gone.contains(&key.record());
-            let places: Vec<Key> = self.parents.keys().filter(|key| of(key)).cloned().collect();
-            places.iter().for_each(|key| self.ledger.remove(key));
-            gone.iter().for_each(|key| drop(self.records.remove(key)));
-        }
-        let mut anew = !gone.is_empty();
-        for (key, object) in objects {
-            match self.records.get_mut(key) {
-                // What is not ours in it is found out when it is written.
-                Some(record) => {
-                    record.saw(key, object);
-                }
-                None => {
-                    self.load(key, object.clone());
-                    anew = true;
-                }
-            }
-        }
-        anew
-    }
-
-    fn plant(&mut self, facts: Facts) {
-        let Tree { nodes, defects, mut tops } = build(&facts.clusters, &facts.budgets);
-        // Those that are too many lead to a place that is not there: nothing is given.
-        for (cluster, namespace) in &facts.beyond {
-            let key = Key::Namespace { cluster: cluster.clone(), namespace: namespace.clone() };
-            tops.entry(namespace.clone()).or_insert(key);
-        }
-        self.parents = nodes.iter().map(|node| (node.key.clone(), node.parent.clone())).collect();
-        self.enforced = nodes.iter().filter(|node| node.mode == Mode::Enforce).map(|node| node.key.clone()).collect();
-        let mut written: BTreeMap<Key, Written> = BTreeMap::new();
-        for cluster in &facts.clusters {
-            let beyond = facts.beyond.iter().filter(|(name, _)| *name == cluster.name).count();
-            written.insert(Key::Cluster(cluster.name.clone()), Written { beyond, ..Written::default() });
-        }
-        for budget in &facts.budgets {
-            let lowest = budget.thresholds.iter().map(|threshold| threshold.percent).min();
-            written.insert(Key::budget(&budget.namespace, &budget.name), Written { mode: budget.mode, lowest, ..Written::default() });
-        }
-        for (key, defect) in defects {
-            written.entry(key.record()).or_default().defects.push(defect);
-        }
-        self.ledger.set_tree(&nodes);
-        (self.tops, self.written, self.facts) = (tops, written, facts);
     }
 }

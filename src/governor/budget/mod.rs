@@ -9,11 +9,16 @@
 //! | [`facts`] | from what people wrote to what the places are built from; what is unset |
 //! | [`convert`] | records as they stand in status, places as the wire names them |
 //! | [`object`] | the four kinds that keep records: read and written |
-//! | [`meter`], [`records`] | the ledger in memory, and what is written of it |
+//! | [`meter`] | the ledger in memory |
+//! | `meter_tree` | its part for what people wrote |
+//! | `meter_leaves` | its part for agents' lives and items' shares |
+//! | `meter_items` | its part for what items have used |
+//! | `record` | the record of one object, and the state of its writes |
+//! | [`record_writes`] | which records are written, with what, and what follows |
 //! | [`rota`] | whose record is written next |
 //! | [`write`] | the one writer |
 //! | [`publish`] | the conditions of Budgets and ClusterBudgets |
-//! | [`items`] | what calls for items without a share have used |
+//! | [`items`] | counts of what calls for items without a share have used |
 //! | [`grants`] | Grants: when they count |
 //! | [`way`] | which model API a call goes to, and whether it may |
 //! | [`calls`] | the gateways' calls |
@@ -29,9 +34,13 @@ pub mod facts;
 pub mod grants;
 pub mod items;
 pub mod meter;
+mod meter_items;
+mod meter_leaves;
+mod meter_tree;
 pub mod object;
 pub mod publish;
-pub mod records;
+mod record;
+pub mod record_writes;
 pub mod rota;
 pub mod run;
 pub mod standing;
@@ -40,11 +49,6 @@ pub mod way;
 pub mod write;
 
 pub use meter::Meter;
-
-/// What is not needed any more is kept for so long at least, in milliseconds: a cache may be behind ...
-const SURE: i64 = 10_000;
-/// ... and no longer than this for settles that are late.
-const OVER: i64 = 120_000;
 
 #[cfg(test)]
 mod world;

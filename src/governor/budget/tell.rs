@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::object::Object;
 use super::publish::News;
-use super::records::Done;
+use super::record_writes::Done;
 use crate::api::{Agent, Budget, ClusterBudget};
 use crate::cluster::ObjectKey;
 use crate::controller::Context;

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::facts::Project;
 use super::meter::{Held, Meter};
 use super::object::Object;
-use super::records::Done;
+use super::record_writes::Done;
 use super::write::Writer;
 use crate::api::Budget;
 use crate::cluster::lease::Leadership;

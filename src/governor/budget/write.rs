@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::meter::Meter;
 use super::object::{self, Object};
-use super::records::{Conflicted, Done, Job};
+use super::record_writes::{Conflicted, Done, Job};
 use crate::cluster::clock::BootTime;
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error};

@@ -13,11 +13,12 @@ use super::convert::canonical;
 use super::meter::{Meter, State};
 use super::object::Object;
 use super::publish::{Counted, News, Said, Standing, news, said};
+use super::record::{Record, conditions};
 use super::rota::Due;
 use crate::cluster::clock::BootTime;
 use crate::policy::backoff::delay;
 use crate::policy::budget::saved::Draft;
-use crate::policy::budget::share::{Lifetime, agent};
+use crate::policy::budget::share::agent;
 use crate::policy::budget::{Event, Key, Saved};
 
 /// Amounts alone are written at most this often.
@@ -30,77 +31,6 @@ const COMES_LATE: i64 = 10_000;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// Writes of one record of which nobody knows whether they were made; more are not remembered.
 const DOUBTS: usize = 16;
-
-/// An object's record, as it is stored as far as we know.
-pub(super) struct Record {
-    /// The object as it was read or answered last, with that record in it.
-    pub object: Object,
-    known: Saved,
-    /// What may have been written since: the answer never came.
-    doubts: Vec<Saved>,
-    pub writing: bool,
-    written: Option<BootTime>,
-    put_off: Option<(BootTime, Duration)>,
-    failures: u32,
-    /// An agent's life.
-    pub lifetime: Option<Lifetime>,
-    /// Its life with a top-up that is not durable yet.
-    pub wants: Option<Lifetime>,
-    /// Since when it is not needed any more.
-    pub over: Option<i64>,
-}
-
-impl Record {
-    pub fn new(object: Object, known: Saved) -> Self {
-        Self {
-            object,
-            known,
-            doubts: Vec::new(),
-            writing: false,
-            written: None,
-            put_off: None,
-            failures: 0,
-            lifetime: None,
-            wants: None,
-            over: None,
-        }
-    }
-
-    /// The object, as somebody read it. Whether its record is one of ours: if it is not, nothing is believed of it.
-    pub fn saw(&mut self, key: &Key, object: &Object) -> bool {
-        let saved = object.saved(key);
-        if saved != self.known && !self.doubts.contains(&saved) {
-            return false;
-        }
-        if object.newer_than(&self.object) {
-            self.known = saved;
-            self.object = object.clone();
-        }
-        true
-    }
-
-    /// It is tried again at once, and written when it says something else.
-    #[cfg(test)]
-    pub fn be_impatient(&mut self) {
-        (self.put_off, self.written) = (None, None);
-    }
-
-    fn is_free(&self) -> bool {
-        !self.writing && self.put_off.is_none_or(|(since, wait)| since.elapsed() >= wait)
-    }
-
-    fn conditions(&self) -> &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition] {
-        conditions(&self.object)
-    }
-}
-
-fn conditions(object: &Object) -> &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition] {
-    match object {
-        Object::Budget(budget) => budget.status.as_ref().map_or(&[], |status| &status.conditions),
-        Object::Cluster(cluster) => cluster.status.as_ref().map_or(&[], |status| &status.conditions),
-        Object::Agent(_) | Object::Item(_) => &[],
-    }
-}
 
 /// A write to be made.
 pub struct Job {

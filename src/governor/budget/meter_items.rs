@@ -1,0 +1,214 @@
+//! The meter's calls about what items have used: counted with holds and settles, waited for and told when an item ends.
+//!
+//! No limit is held against it; the counts themselves are in [`items`](super::items).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::items::{Items, Late, Told};
+use super::meter::Meter;
+use crate::cluster::ObjectKey;
+use crate::cluster::clock::BootTime;
+
+/// What is not settled so long after the end of its item is not waited for: its gateway is gone, and what it used is charged.
+const LATEST: Duration = Duration::from_secs(120);
+
+impl Meter {
+    /// A hold of a session is for an item that has no share.
+    pub fn held_for(&self, session: &str, id: u64, item: &str) {
+        let mut state = self.lock();
+        if let Some(session) = state.session(session) {
+            state.items.held(session, id, item);
+        }
+    }
+
+    /// Waits until no call for an item is open, at most so long: what the last one used may be on its way from its gateway.
+    /// False: one is open still.
+    pub async fn until_settled(&self, item: &str, within: Duration) -> bool {
+        let settled = self.lock().items.none_open.clone();
+        let wait = async {
+            loop {
+                let next = settled.notified(); // from here on none is missed
+                if !self.lock().items.is_open(item) {
+                    return;
+                }
+                next.await;
+            }
+        };
+        tokio::time::timeout(within, wait).await.is_ok()
+    }
+
+    /// An item ended before its calls: what they use is told of it later.
+    pub fn ended_early(&self, item: &str, key: ObjectKey) {
+        self.lock().items.late.insert(item.to_owned(), Late { key, since: BootTime::now(), telling: false });
+    }
+
+    /// Items of which all is known now that was not when they ended. Whoever gets them tells it.
+    pub fn known_late(&self) -> Vec<(String, ObjectKey)> {
+        let state = &mut *self.lock();
+        let Items { late, items, .. } = &mut state.items;
+        let open = |uid: &str| items.get(uid).is_some_and(|item| item.open > 0);
+        let known = late.iter_mut().filter(|(uid, late)| !late.telling && (!open(uid) || late.since.elapsed() >= LATEST));
+        known
+            .map(|(uid, late)| {
+                late.telling = true;
+                (uid.clone(), late.key.clone())
+            })
+            .collect()
+    }
+
+    /// That was told, or (`again`) is to be told later.
+    pub fn told_late(&self, item: &str, again: bool) {
+        let mut state = self.lock();
+        match state.items.late.get_mut(item) {
+            Some(late) if again => late.telling = false,
+            Some(_) | None => drop(state.items.late.remove(item)),
+        }
+    }
+
+    /// What is to be told of an item of which so much stands in the status.
+    pub fn used_by(&self, item: &str, stored: i64) -> Option<Told> {
+        self.lock().items.news_of(item, stored)
+    }
+
+    /// It was written; or (`doubt`) nobody knows whether it was.
+    pub fn told_of(&self, item: &str, told: Told, doubt: bool) {
+        self.lock().items.told(item, told, doubt);
+    }
+
+    /// Of all other items nothing is told any more.
+    pub fn keep_items(&self, living: impl FnOnce(&HashSet<String>) -> HashSet<String>) {
+        let known: HashSet<String> = {
+            let state = self.lock();
+            let Items { items, holds, lost, .. } = &state.items;
+            items.keys().chain(holds.values()).chain(lost.values().map(|(item, _)| item)).cloned().collect()
+        };
+        // Not under our lock: whoever is asked has one of its own.
+        let living = living(&known);
+        let gone: HashSet<String> = known.into_iter().filter(|uid| !living.contains(uid)).collect();
+        if !gone.is_empty() {
+            self.lock().items.keep(|uid| !gone.contains(uid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::policy::budget::{Ledger, Log, Open, Quality, SessionId, Settle, Told as BudgetTold, Usage};
+
+    fn session() -> SessionId {
+        Ledger::new(0).begin(0, "g", &Log { next_hold: 1, ..Log::default() }).0
+    }
+
+    fn settle(hold: u64, output: i64, quality: Quality) -> Settle {
+        Settle { seq: hold, hold, usage: Usage { output, ..Usage::default() }, quality, input: 0, output: 50 }
+    }
+
+    fn open(id: u64) -> Open {
+        Open { id, at: 0, path: Arc::from([]), input: 20, output: 30 }
+    }
+
+    #[tokio::test]
+    async fn what_is_settled_after_the_end_of_an_item_is_told_once_and_kept_until_then() {
+        let meter = Meter::new(1);
+        let key = ObjectKey { namespace: "n".into(), name: "i".into() };
+        meter.lock().items.held(session(), 1, "i");
+        assert!(!meter.until_settled("i", Duration::ZERO).await && meter.until_settled("other", Duration::ZERO).await);
+        meter.ended_early("i", key.clone());
+        meter.keep_items(|_| HashSet::new());
+        assert_eq!(meter.known_late(), [], "its call is open");
+        meter.lock().items.settled(session(), &settle(1, 9, Quality::Exact));
+        assert_eq!(meter.known_late(), [("i".to_owned(), key)]);
+        assert_eq!(meter.known_late(), [], "it is being told");
+        meter.told_late("i", true);
+        assert_eq!(meter.known_late().len(), 1, "that failed");
+        assert_eq!(meter.used_by("i", 0).map(|told| told.total), Some(9));
+        meter.told_late("i", false);
+        meter.keep_items(|_| HashSet::new());
+        assert_eq!((meter.known_late().len(), meter.used_by("i", 0)), (0, None));
+    }
+
+    #[test]
+    fn a_call_that_is_never_settled_keeps_no_item_in_mind() {
+        let meter = Meter::new(1);
+        meter.lock().items.held(session(), 1, "i");
+        meter.ended_early("i", ObjectKey { namespace: "n".into(), name: "i".into() });
+        assert_eq!(meter.known_late(), []);
+        meter.lock().items.late.values_mut().for_each(|late| late.since = BootTime::default());
+        assert_eq!(meter.known_late().len(), 1);
+        meter.told_late("i", false);
+        meter.keep_items(|_| HashSet::new());
+        let state = meter.lock();
+        let Items { holds, lost, items, late, none_open: _ } = &state.items;
+        assert_eq!((holds.len(), lost.len(), items.len(), late.len()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn what_a_gateways_journal_tells_when_it_begins_again_counts_for_the_items_once() {
+        let meter = Meter::new(1);
+        let began = Log { next_hold: 4, open: vec![open(1), open(2), open(3)], ..Log::default() };
+        meter.begin("g", &began);
+        for (id, item) in [(1, "cut"), (2, "never-sent"), (3, "goes-on")] {
+            meter.held_for("g", id, item);
+        }
+        let cut = BudgetTold { open: open(1), usage: Usage::default(), quality: Quality::Estimated };
+        let again = Log { next_hold: 4, settles: vec![cut], open: vec![open(3)], ..Log::default() };
+        for _ in 0..2 {
+            meter.begin("g", &again);
+            assert_eq!(meter.used_by("cut", 100), Some(Told { total: 150, part: 50 }), "as it was held");
+            assert_eq!(meter.used_by("never-sent", 100), None);
+        }
+        let is_open = ["cut", "never-sent", "goes-on"].map(|item| meter.lock().items.is_open(item));
+        assert_eq!(is_open, [false, false, true]);
+    }
+
+    #[test]
+    fn calls_of_a_gateway_that_is_lost_count_as_held_until_it_comes_back_and_tells() {
+        let meter = Meter::new(1);
+        meter.begin("g", &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+        meter.held_for("g", 1, "i");
+        meter.pass(61_000);
+        assert_eq!(meter.tick(), ["g"]);
+        let told = meter.used_by("i", 100).expect("what was held");
+        assert_eq!(told, Told { total: 150, part: 50 });
+        assert!(!meter.lock().items.is_open("i"));
+        meter.told_of("i", told, false);
+        let usage = Usage { output: 7, ..Usage::default() };
+        let back = BudgetTold { open: open(1), usage, quality: Quality::Exact };
+        for _ in 0..2 {
+            meter.begin("g", &Log { next_hold: 2, settles: vec![back.clone()], ..Log::default() });
+            assert_eq!(meter.used_by("i", 150), Some(Told { total: 107, part: -43 }));
+        }
+    }
+
+    #[test]
+    fn what_a_gateway_that_was_lost_never_sent_counts_nothing_when_it_is_back() {
+        let meter = Meter::new(1);
+        meter.begin("g", &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+        meter.held_for("g", 1, "i");
+        meter.pass(61_000);
+        meter.tick();
+        meter.begin("g", &Log { next_hold: 2, ..Log::default() });
+        assert_eq!(meter.used_by("i", 100), None);
+        assert!(!meter.lock().items.is_open("i"));
+    }
+
+    #[test]
+    fn of_gateways_that_are_lost_for_good_no_holds_are_kept() {
+        let meter = Meter::new(1);
+        for (name, hour) in [("a", 0), ("b", 3), ("c", 6)] {
+            meter.begin(name, &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+            meter.held_for(name, 1, "i");
+            (0..3600 * 2 / 59).for_each(|_| {
+                meter.pass(59_000);
+                meter.tick();
+            });
+            let state = meter.lock();
+            assert_eq!((state.items.holds.len(), state.items.lost.len()), (0, 1), "after {hour} hours");
+        }
+        assert_eq!(meter.used_by("i", 0), Some(Told { total: 150, part: 150 }), "what they held stays counted");
+    }
+}
