@@ -8,11 +8,11 @@ use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::agent_creation::{ended, idempotent, not_made};
 use super::budget::facts::bulkhead;
 use super::budget::{self, asks};
 use super::caller::{Caller, identify, stored_directive};
 use super::{commands, external, preflight, work};
-use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
 use crate::api::cluster_budget::Defaults;
 use crate::api::names;
@@ -184,7 +184,7 @@ fn work_of(pool: &AgentPool) -> Option<Work> {
 /// What is wanted of an agent's item is in memory, and that of a new leader is empty: an agent whose item waits must not be
 /// told that it goes on.
 fn recall_pause(caller: &Caller, context: &Context) -> Result<(), Refusal> {
-    work::calls::ready(context)?;
+    work::common::ready(context)?;
     let holding = context.desk.holding(&caller.key.namespace, &caller.uid).filter(|holding| holding.phase == Phase::Paused);
     if let Some(holding) = holding {
         context.live.tell_item(&caller.uid, Some(ItemWanted { held: holding.held, order: ItemOrder::Pause(holding.pauses) }));
@@ -194,7 +194,7 @@ fn recall_pause(caller: &Caller, context: &Context) -> Result<(), Refusal> {
 
 fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) -> Result<crate::wire::agent::Wanted, Refusal> {
     if request.held.is_some() {
-        work::calls::ready(context)?;
+        work::common::ready(context)?;
     }
     let request = if agent.spec.external.is_some() { external::believed(request) } else { request };
     commands::counted(caller, agent, request.commands, context);
@@ -239,7 +239,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     let Ok(mut made) = one.try_lock_owned() else {
         return Err(Refusal::new(Code::TooManyCalls, "another child of this agent is being made").retry_after(1));
     };
-    let _turn = work::calls::turn(namespace, context).await?;
+    let _turn = work::common::turn(namespace, context).await?;
     let api = context.api::<Agent>(namespace);
     let unavailable = |error: Error| not_made(&error, caller);
     let mine = ListParams::default().labels(&format!("{}={}", names::PARENT_UID_LABEL, caller.uid));
@@ -284,25 +284,6 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
     Ok(Spawned { agent: name })
 }
 
-/// Why an Agent that somebody asks for was not made.
-pub(super) fn not_made(error: &Error, caller: &Caller) -> Refusal {
-    tracing::warn!(%error, namespace = %caller.key.namespace, caller = %caller.key.name, "an Agent that was asked for could not be made");
-    match error.class() {
-        Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
-        Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-            Refusal::away("the API server did not answer; try again")
-        }
-    }
-}
-
-/// The key of a call that makes an Agent.
-pub(super) fn idempotent(key: Option<&str>) -> Result<&str, Refusal> {
-    key.filter(|key| !key.is_empty() && key.len() <= 128).ok_or_else(|| {
-        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing, or longer than 128 bytes: it makes a repetition harmless")
-            .field("Idempotency-Key")
-    })
-}
-
 /// Too many children were made within a minute, however few of them live.
 fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
     let (rate, seconds) = (children::rate(most), wait.as_secs().saturating_add(1));
@@ -311,10 +292,6 @@ fn too_fast(wait: Duration, most: u32, pool: &str) -> Refusal {
          spec.bulkhead.maxChildAgents ({most}), and at least 10; try again in {seconds} s"
     );
     Refusal::new(Code::TooManyCalls, message).retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))
-}
-
-pub(super) fn ended(agent: &Agent) -> bool {
-    agent.metadata.deletion_timestamp.is_some() || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use std::time::Duration;
 use kube::ResourceExt;
 use kube::api::ListParams;
 
+use super::agent_creation::{ended, idempotent, not_made};
 use super::caller::Caller;
-use super::calls::{ended, idempotent, not_made};
-use super::work::calls::turn;
+use super::work::common::turn;
 use crate::api::agent_pool::Dialect as ApiDialect;
 use crate::api::names::managers;
 use crate::api::{Agent, AgentPool};

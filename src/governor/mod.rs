@@ -11,6 +11,7 @@
 //! | [`preflight`] | whether an agent may be given work |
 //! | [`caller`] | whether a pod, or a process outside the cluster, is the agent it says it is |
 //! | [`calls`] | the agents' calls |
+//! | `agent_creation` | what the calls that make an Agent share |
 //! | [`breaker`] | circuits: what keeps failing is stopped for a while, and what is stored of it |
 //! | [`bulkheads`] | how full each bulkhead is: the log's line of a project, and events |
 //! | [`budget`] | tokens: what is held and spent, where, and what is stored of it |
@@ -20,6 +21,7 @@
 //! | [`rollback`] | events about a rollback of the API server's store |
 //! | [`server`] | its HTTPS server: gateways only, the owner epoch on every answer |
 
+mod agent_creation;
 pub mod breaker;
 pub mod budget;
 pub mod bulkheads;

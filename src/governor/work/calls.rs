@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use super::common::{DECIDE_AGAIN, WRITTEN, ready, turn, unavailable};
 use super::convert::{self, Beside};
-use super::follow::tell_failure;
-use super::queues;
+use super::item_write::{Writing, store, write_finish};
 use super::refused::{self, Ended};
 use super::room::{Lane, now};
-use super::run::store;
 use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::api::shared::Mode;
@@ -26,8 +23,6 @@ use crate::governor::breaker::{Refused, work as attempt};
 use crate::governor::budget::standing::{self, Tokens};
 use crate::governor::caller::Caller;
 use crate::governor::preflight;
-use crate::policy::breaker::Outcome;
-use crate::policy::breaker::work::Permits;
 use crate::policy::hub::Signal;
 use crate::policy::preflight::Verdict;
 use crate::policy::work::book::Taker;
@@ -35,7 +30,6 @@ use crate::policy::work::entry::Entry;
 use crate::policy::work::failure::Failure;
 use crate::policy::work::item::{Holder, Phase, Record};
 use crate::policy::work::lease::{self, Fence, Judges, No};
-use crate::serve::turns::{Full, Turn};
 use crate::wire::access::Call;
 use crate::wire::agent::{Directive, Done};
 use crate::wire::work::{Advance, Assignment, Complete, Fail, Held, Release};
@@ -46,40 +40,8 @@ use spillway_conversion::pool::taking;
 const TRIES: usize = 8;
 /// A claim waits so long for the item whose turn it is, while that is being written, before it takes the next one.
 const IN_TURN: Duration = Duration::from_secs(1);
-/// Between two looks at an item that somebody is writing.
-pub(super) const WRITTEN: Duration = Duration::from_millis(20);
-/// A call waits so long for its turn to write. Nothing was done by then, and whoever called may have gone.
-const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
 const SETTLED_WITHIN: Duration = Duration::from_millis(50);
-/// A finish that collides with another write decides again so often.
-pub(super) const DECIDE_AGAIN: usize = 8;
-
-/// What an error of the API server means for whoever called.
-pub(super) fn unavailable(context: &Context, error: &Error) -> Refusal {
-    if error.class() == Class::LostLeadership {
-        context.leadership.abdicate();
-    }
-    tracing::warn!(%error, "an agent's call about work was not carried out");
-    match error.class() {
-        Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::NotAllowed, error.message()),
-        Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
-            Refusal::away("the API server did not take the change; try again")
-        }
-    }
-}
-
-pub(in crate::governor) fn ready(context: &Context) -> Result<(), Refusal> {
-    if context.desk.is_ready() { Ok(()) } else { Err(Refusal::away("the items of work are being listed; try again")) }
-}
-
-/// The turn of a call of this namespace to write. Taken before the call is decided, and once: who has one waits for no other.
-pub(in crate::governor) async fn turn(namespace: &str, context: &Context) -> Result<Turn, Refusal> {
-    let busy = || Refusal::new(Code::TooManyCalls, "too many calls of this namespace wait to be stored; try again").retry_after(1);
-    let turn = tokio::time::timeout(TURN_WITHIN, context.desk.turns().take(namespace)).await;
-    turn.map_err(|_| busy())?.map_err(|Full| busy())
-}
-
 /// Gives the caller an item: the one that it holds, or the next. None: there is none for it now; it is called when there is.
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
@@ -226,38 +188,6 @@ enum Picked {
     Unknown,
 }
 
-/// An item is being written, until this is dropped: also when whoever asked goes away in the middle.
-pub(super) struct Writing<'a> {
-    pub(super) context: &'a Context,
-    pub(super) key: &'a ObjectKey,
-    /// A claim that is not known to be written: what is given back.
-    pub(super) back: Option<(&'a Entry, &'a Record)>,
-    /// What the circuits of its pool's work gave for it, and nothing came of.
-    pub(super) probe: Option<(ObjectKey, Permits)>,
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        if let Some((entry, next)) = self.back {
-            give_back(self.context, self.key, entry, next);
-        }
-        if let Some((pool, permits)) = &self.probe {
-            self.context.circuits.complete_work(pool, permits, Outcome::Neutral, "");
-        }
-        self.context.desk.written(&self.key.namespace, &self.key.name);
-        self.context.desk.look(&self.key.namespace, &self.key.name);
-    }
-}
-
-/// A claim was not written, as far as we know: what was known before is true again, unless something newer was read.
-fn give_back(context: &Context, key: &ObjectKey, entry: &Entry, next: &Record) {
-    context.desk.with(&key.namespace, |room| {
-        if room.book.get(&key.name).is_some_and(|known| known.version == entry.version && known.record == *next) {
-            room.book.put(&key.name, entry.clone(), now());
-        }
-    });
-}
-
 /// The lease that the caller holds already: its first answer was lost, or it began anew.
 async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<Assignment>, Refusal> {
     let key = ObjectKey { namespace: caller.key.namespace.clone(), name: name.to_owned() };
@@ -305,11 +235,6 @@ fn assignment(item: &WorkItem, key: &ObjectKey, context: &Context) -> Assignment
         attempt_seconds: seconds(policy.attempt_timeout),
         checkpoint_ref: item.status.as_ref().and_then(|status| status.progress.as_ref()?.checkpoint_ref.clone()),
     }
-}
-
-/// Whether an item that was as `before` says has now failed for good. A dead letter that is only not admitted again has not.
-pub fn final_failure(before: &Record, record: &Record) -> bool {
-    matches!(record.phase, Phase::Failed | Phase::DeadLettered) && !before.phase.ended()
 }
 
 /// What a holder says of the item `uid`.
@@ -447,21 +372,6 @@ async fn finish(
     Err(Refusal::away("others wrote the item each time; try again"))
 }
 
-pub(super) async fn write_finish(key: &ObjectKey, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
-    if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
-        queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
-    }
-    let said = context.desk.with(&key.namespace, |room| room.progress(&entry.uid));
-    let beside = Beside { progress: said.map(progress), ..beside.clone() };
-    let stored = store(context, key, entry, record, &beside, Lane::Needed).await?;
-    if final_failure(&entry.record, record) {
-        let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
-        let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();
-        tell_failure(context, &stored, entry, record, "Fail", (&reason, note)).await;
-    }
-    Ok(())
-}
-
 async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<(), Refusal> {
     let live = context.api::<WorkItem>(&key.namespace).get_opt(&key.name).await;
     match live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))? {
@@ -487,20 +397,4 @@ fn advance(caller: &Caller, uid: &str, advance: Advance, context: &Context) -> R
     context.desk.with(&caller.key.namespace, |room| room.advanced(uid, advance));
     context.live.progressed(&caller.uid);
     done()
-}
-
-/// How far an item is, as its status says it.
-pub fn progress(advance: Advance) -> Value {
-    let Advance { epoch: _, percent, message, checkpoint_ref } = advance;
-    let mut said = json!({"updateTime": Time(Timestamp::now())});
-    if let Some(percent) = percent {
-        said["percent"] = json!(percent);
-    }
-    if let Some(message) = message {
-        said["message"] = json!(message);
-    }
-    if let Some(checkpoint) = checkpoint_ref {
-        said["checkpointRef"] = json!(checkpoint);
-    }
-    said
 }

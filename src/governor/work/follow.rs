@@ -4,21 +4,21 @@
 //! ended: it is read from the items, in the order in which the API server stored their ends. What is told beside that is in the
 //! leader's memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::LazyLock;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::ResourceExt;
 
-use super::calls::{ready, unavailable};
+use super::common::{ready, unavailable};
+use super::item_events::{counted, line};
 use super::room::Room;
 use crate::api::WorkItem;
-use crate::cluster::{Error, ObjectKey};
+use crate::cluster::Error;
 use crate::controller::Context;
 use crate::governor::caller::Caller;
 use crate::policy::work::entry::Entry;
-use crate::policy::work::item::{Phase, Record, reasons};
 use crate::serve::turns::{Bounds, Turns};
 use crate::wire::Refusal;
 use crate::wire::follow::{AskInbox, CURSOR_SEPARATOR, Inbox, Line, ListWork, Listed, MAX_LINES, Message};
@@ -141,79 +141,8 @@ fn ended_after(room: &Room, pool: &str, after: u64) -> Vec<(u64, Message)> {
     found
 }
 
-/// An item ended: what people asked to be told of it, and its plan if that ended with it, as events. What went wrong is told
-/// by whoever decided it, asked for or not.
-pub async fn tell_people(context: &Context, stored: &WorkItem, entry: &Entry, record: &Record) {
-    let namespace = stored.namespace().unwrap_or_default();
-    let well = matches!(record.phase, Phase::Succeeded | Phase::Cancelled);
-    if well && entry.spec.notify_on.iter().any(|end| end.is(record.phase)) {
-        context.events.notify(stored, "Finished", "Settle", format!("it is {}", record.phase.name())).await;
-    }
-    let Some((plan, _)) = &entry.spec.plan else { return };
-    // Whoever of those that wrote an end of it comes first, tells.
-    let ended = |room: &mut Room| room.tell_plan(plan).then(|| room.book.ended_plan(plan)).flatten().map(|all| counted(all.into_iter()));
-    let counts = context.desk.with(&namespace, ended);
-    if let Some(counts) = counts {
-        let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
-        context.events.notify(stored, "PlanFinished", "Settle", format!("plan {plan}: {}", counts.join(", "))).await;
-    }
-}
-
-/// No pool has what an item needs: an event, and a message to the pool whose agents submitted it. Of items that ask the same
-/// and have one submitter the first one is told of.
-pub async fn tell_unmet(context: &Context, key: &ObjectKey, stored: &WorkItem) {
-    let told = context.desk.with(&key.namespace, |room| {
-        let text = room.tell_unmet(&key.name)?;
-        let entry = room.book.get(&key.name)?;
-        Some((text, line(room, &key.name, entry), entry.spec.submitted_by.clone()))
-    });
-    let Some((text, item, submitter)) = told else { return };
-    if let Some(pool) = submitter {
-        context.desk.tell(&key.namespace, &[pool], &Message::ItemWaits { item, text: text.clone() });
-    }
-    context.events.warning(stored, reasons::REQUIREMENTS_UNMET, "Wait", text).await;
-}
-
-/// An item failed for good: an event in any case, and the webhooks if that was asked for.
-pub async fn tell_failure(
-    context: &Context,
-    stored: &WorkItem,
-    entry: &Entry,
-    record: &Record,
-    action: &str,
-    (reason, note): (&str, String),
-) {
-    if entry.spec.notify_on.iter().any(|end| end.is(record.phase)) {
-        context.events.alert(stored, reason, action, note).await;
-    } else {
-        context.events.warning(stored, reason, action, note).await;
-    }
-}
-
 fn version(entry: &Entry) -> u64 {
     entry.version.parse().unwrap_or(0)
-}
-
-fn counted<'a>(entries: impl Iterator<Item = &'a Entry>) -> BTreeMap<String, u64> {
-    let mut counts = BTreeMap::new();
-    entries.for_each(|entry| *counts.entry(entry.record.phase.name().to_owned()).or_default() += 1);
-    counts
-}
-
-fn line(room: &Room, name: &str, entry: &Entry) -> Line {
-    Line {
-        name: name.to_owned(),
-        uid: entry.uid.clone(),
-        queue: entry.record.queue.clone().or_else(|| entry.spec.queue.clone()),
-        type_: entry.spec.type_.clone(),
-        group: entry.spec.group.clone(),
-        plan: entry.spec.plan.as_ref().map(|(plan, _)| plan.clone()),
-        phase: entry.record.phase.name().to_owned(),
-        reason: entry.record.reason.clone(),
-        position: room.book.position(name).and_then(|position| u64::try_from(position).ok()),
-        // Why it failed is known; what came out is read.
-        result: entry.record.history.last().and_then(|last| last.message.clone()).filter(|message| !message.is_empty()),
-    }
 }
 
 /// Reads what came out, if anything did.
@@ -232,7 +161,7 @@ async fn with_result(namespace: &str, line: Line, context: &Context) -> Result<L
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::work::item::{At, NotifyOn, Spec};
+    use crate::policy::work::item::{At, NotifyOn, Phase, Record, Spec};
 
     fn entry(version: u64, phase: Phase, plan: Option<(&str, u32)>) -> Entry {
         let spec = Spec { submitted_by: Some("planner".into()), plan: plan.map(|(plan, size)| (plan.to_owned(), size)), ..Spec::default() };

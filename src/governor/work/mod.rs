@@ -17,16 +17,22 @@
 //! | [`objectives`] | which items are over their queue's service levels: counted and told |
 //! | [`spent`] | what an item's last calls used, where that was known after its end only |
 //! | [`refused`] | what a refused model call makes of an item whose program then ends |
+//! | [`item_write`] | writing an item, and what follows from that |
+//! | `item_events` | who is told of what becomes of an item |
+//! | [`common`] | what all calls about work share |
 //! | [`calls`] | the agents' calls about the item in hand: claim, finish, progress |
 //! | [`replay`] | answers about leases that gateways replay after a rollback of the store |
 //! | [`submit`] | their calls for more work: an item, a plan |
 //! | [`follow`] | their questions about what they submitted |
 
 pub mod calls;
+pub mod common;
 pub mod desk;
 pub mod follow;
 pub mod gangs;
 mod holder;
+mod item_events;
+pub mod item_write;
 pub mod objectives;
 pub mod queues;
 pub mod refused;

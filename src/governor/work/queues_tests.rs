@@ -108,7 +108,7 @@ fn one_dead_letter_more_is_a_count_and_no_news() {
 
 #[test]
 fn only_what_fails_now_cancels_its_group_and_not_a_dead_letter_that_is_not_admitted_again() {
-    use crate::governor::work::calls::final_failure;
+    use crate::governor::work::item_write::final_failure;
     use crate::policy::work::{Phase, Record};
     let fails =
         |before, after| final_failure(&Record { phase: before, ..Record::default() }, &Record { phase: after, ..Record::default() });

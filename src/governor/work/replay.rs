@@ -6,10 +6,10 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::calls::{DECIDE_AGAIN, WRITTEN, Writing, ready, turn, unavailable, write_finish};
+use super::common::{DECIDE_AGAIN, WRITTEN, ready, turn, unavailable};
 use super::convert::Beside;
+use super::item_write::{Writing, store, write_finish};
 use super::room::{Lane, now};
-use super::run::store;
 use crate::api::conditions::reasons;
 use crate::api::{WorkItem, names};
 use crate::cluster::{Class, ObjectKey};

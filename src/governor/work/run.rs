@@ -13,18 +13,16 @@ use kube::{Resource as _, ResourceExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::convert::{self, Beside};
-use super::follow::{tell_failure, tell_unmet};
+use super::convert::Beside;
 use super::gangs;
 use super::holder::end_of;
+use super::item_events::{tell_failure, tell_unmet};
+use super::item_write::{final_failure, progress, store};
 use super::queues::Queues;
 use super::room::{Lane, Room, now};
 use crate::api::{Agent, WorkItem, WorkQueue};
 use crate::cluster::{Class, Error, ObjectKey, calls};
-use crate::controller::publish::after_conflict;
 use crate::controller::{Context, places};
-use crate::governor::breaker::work as attempt;
-use crate::governor::budget::object::in_doubt;
 use crate::governor::live::Working;
 use crate::policy::budget::Key as TokenKey;
 use crate::policy::turns::Line;
@@ -336,7 +334,7 @@ impl Writer {
                 return Ok(());
             }
         }
-        if let (Some(group), true) = (&entry.spec.group, super::calls::final_failure(&entry.record, record)) {
+        if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
             super::queues::cancel_group(&self.context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
         }
         let stored = store(&self.context, key, entry, record, beside, Lane::Needed).await?;
@@ -432,81 +430,12 @@ fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At,
                 return Do::Collect(removal);
             }
             let late = entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
-            let progress = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
-            match progress.map(super::calls::progress) {
+            let advance = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
+            match advance.map(progress) {
                 Some(progress) => Do::Store(entry.record.clone(), Beside { progress: Some(progress), ..Beside::default() }),
                 None if late => Do::Show(entry.record.clone(), room.unmet(name)),
                 None => Do::Nothing,
             }
         }
     }
-}
-
-/// An item was given back: what that attempt has used is written without waiting for more.
-fn given_back(context: &Context, key: &ObjectKey, entry: &Entry, holder: &Holder) {
-    context.meter.is_over(TokenKey::Task { item: entry.uid.clone(), epoch: entry.record.epoch });
-    let agent = context.stores.agent(&ObjectKey { namespace: key.namespace.clone(), name: holder.agent.clone() });
-    if let Some(uid) = agent.and_then(|agent| agent.uid()) {
-        context.meter.is_between_items(&uid);
-    }
-}
-
-/// Writes a record over the version that it was decided on, as a write of this lane. What is true afterwards is known, however it ended.
-pub async fn store(
-    context: &Context,
-    key: &ObjectKey,
-    entry: &Entry,
-    record: &Record,
-    beside: &Beside,
-    lane: Lane,
-) -> Result<WorkItem, Error> {
-    context.leadership.check()?;
-    let policy = context.desk.with(&key.namespace, |room| room.book.policy(entry));
-    let stored = context.desk.with(&key.namespace, |room| room.used(&entry.uid));
-    let told = stored.and_then(|stored| context.meter.used_by(&entry.uid, stored));
-    let beside = Beside { used: told.map(|told| told.total), ..beside.clone() };
-    let body = convert::patch(entry, record, &policy, &beside, context.epoch, now());
-    let api = context.api::<WorkItem>(&key.namespace);
-    let said = beside.progress.as_ref().and_then(|_| context.desk.with(&key.namespace, |room| room.progress(&entry.uid)));
-    let result = match lane {
-        Lane::Shown => calls::show_status(&api, &key.name, &body).await,
-        Lane::Needed | Lane::Collected => calls::patch_status(&api, &key.name, &body).await,
-    };
-    if let Some(told) = told {
-        match result.as_ref().map_err(Error::class) {
-            Ok(_) => context.meter.told_of(&entry.uid, told, false),
-            Err(class) if in_doubt(class) => context.meter.told_of(&entry.uid, told, true),
-            Err(_) => {}
-        }
-    }
-    match &result {
-        Ok(stored) => {
-            context.metrics.item(record.phase.name());
-            context.desk.observe(stored);
-            if let Some(holder) = entry.record.holder.as_ref().filter(|_| record.holder.is_none()) {
-                given_back(context, key, entry, holder);
-                attempt::ended(context, &key.namespace, entry, record, stored);
-            }
-            if let Some(said) = said {
-                context.desk.with(&key.namespace, |room| room.progress_stored(&entry.uid, &said));
-            }
-            if record.phase.ended() && !entry.record.phase.ended() {
-                super::follow::tell_people(context, stored, entry, record).await;
-            }
-        }
-        Err(error) => match error.class() {
-            Class::Conflict => match after_conflict(context, &api, &key.name).await? {
-                Some(live) => context.desk.observe(&live),
-                None => context.desk.forget(&key.namespace, &key.name, &entry.uid),
-            },
-            Class::NotFound => context.desk.forget(&key.namespace, &key.name, &entry.uid),
-            Class::AlreadyExists
-            | Class::QuotaExceeded
-            | Class::Terminating
-            | Class::Refused
-            | Class::LostLeadership
-            | Class::Unavailable => {}
-        },
-    }
-    result
 }

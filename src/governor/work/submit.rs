@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
-use super::calls::{ready, turn, unavailable};
+use super::common::{ready, turn, unavailable};
 use super::convert;
 use crate::api::names;
 use crate::api::shared::LocalRef;

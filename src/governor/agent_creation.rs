@@ -1,0 +1,33 @@
+//! What the calls that make an Agent share: a child of an agent, and an agent outside the cluster.
+//!
+//! It makes none itself.
+
+use super::caller::Caller;
+use crate::api::Agent;
+use crate::api::agent::AgentPhase;
+use crate::cluster::{Class, Error};
+use crate::wire::{Code, Refusal};
+
+/// Why an Agent that somebody asks for was not made.
+pub(super) fn not_made(error: &Error, caller: &Caller) -> Refusal {
+    tracing::warn!(%error, namespace = %caller.key.namespace, caller = %caller.key.name, "an Agent that was asked for could not be made");
+    match error.class() {
+        Class::Refused | Class::QuotaExceeded | Class::Terminating => Refusal::new(Code::LimitReached, error.message()),
+        Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => {
+            Refusal::away("the API server did not answer; try again")
+        }
+    }
+}
+
+/// The key of a call that makes an Agent.
+pub(super) fn idempotent(key: Option<&str>) -> Result<&str, Refusal> {
+    key.filter(|key| !key.is_empty() && key.len() <= 128).ok_or_else(|| {
+        Refusal::new(Code::InvalidBody, "the header Idempotency-Key is missing, or longer than 128 bytes: it makes a repetition harmless")
+            .field("Idempotency-Key")
+    })
+}
+
+/// Whether an Agent has ended, or is being deleted: it does not count among those that live.
+pub(super) fn ended(agent: &Agent) -> bool {
+    agent.metadata.deletion_timestamp.is_some() || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
+}
