@@ -7,6 +7,9 @@
 //! |---|---|
 //! | [`run`] | the life of the process |
 //! | [`routes`] | one call: token, limits, table, body, governor |
+//! | [`state`] | what the routes work with |
+//! | `caller` | who calls, by its token |
+//! | `place` | the place of a call among those in flight |
 //! | [`governor`] | the connection to whoever leads |
 //! | [`park`] | long polls, and who was revoked |
 //! | [`lease_history`] | the last answers about leases, replayed after a rollback of the store |
@@ -15,6 +18,7 @@
 //! | [`models`] | calls of models: held, forwarded with the team's credential, metered |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
+mod caller;
 pub mod governor;
 pub mod lease_history;
 pub mod limits;
@@ -22,7 +26,9 @@ pub mod meter;
 pub mod models;
 pub mod openapi;
 pub mod park;
+mod place;
 pub mod routes;
 mod run;
+pub mod state;
 
 pub use run::{Settings, run};

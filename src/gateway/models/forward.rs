@@ -14,9 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answers::{Part, Parts};
+use super::seat::Seat;
+use super::state::Times;
 use super::upstream::{Call, Trouble};
-use super::{Gateway, PodIdentity, Seat, Times, credentials, headers};
+use super::{credentials, headers};
+use crate::cluster::token::PodIdentity;
 use crate::gateway::meter::{Held, dialect_label};
+use crate::gateway::state::Gateway;
 use crate::serve::bodies;
 use crate::serve::turns::{Full, Turn};
 use crate::wire::meter::{Outcome, Quality, Target, Usage, Way, Why};

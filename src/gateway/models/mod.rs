@@ -7,6 +7,8 @@
 //! | file | for |
 //! |---|---|
 //! | `mod` | one call, up to its forwarding |
+//! | `state` | what calls of models work with, and how long each part may take |
+//! | `seat` | an agent's place among its calls in flight |
 //! | `forward` | from there: a task of its own, which a client that goes does not end |
 //! | [`answers`] | writing answers: whole where they are small, else as they come |
 //! | [`headers`] | which headers go out and come back |
@@ -19,10 +21,11 @@ pub mod credentials;
 mod forward;
 pub mod headers;
 pub mod origins;
+mod seat;
+mod state;
 pub mod upstream;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -32,144 +35,25 @@ use bytes::Bytes;
 use spillway_dialect::{Kind, Route};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use self::credentials::Credentials;
-use self::headers::Allowed;
-use self::upstream::Upstream;
-use super::limits::Limits;
-use super::meter::Meter;
-use super::routes::{Gateway, identify, now, too_many};
+use self::seat::Seat;
+use super::caller::identify;
+use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
-use crate::serve::bodies::{Bodies, Sizes};
-use crate::serve::turns::{Bounds, Full, Turns};
+use crate::serve::turns::Full;
 use crate::wire::meter::{CONVERSATION, Dialect, ITEM, Target, Way};
 use crate::wire::work::Held as Lease;
 use crate::wire::{Code, Refusal};
 
+pub use self::state::{BODIES, Models, Times};
+
 /// To read and to write anew a body of so many bytes takes so long that others' calls would wait for it: it is done beside them.
 const LARGE: usize = 128 * 1024;
-/// How many of them at once. One namespace never has all.
-const READERS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
-
-/// Bodies in memory. Each is there twice: as it came, and as it goes. One body has at most what providers take; a namespace gets
-/// some calls of a conversation, whatever others have.
-pub const BODIES: Sizes = Sizes {
-    most: 32 * 1024 * 1024,
-    all: 64 * 1024 * 1024,
-    reserve: 16 * 1024 * 1024,
-    guaranteed: 256 * 1024,
-    within: Duration::from_secs(60),
-    patience: Duration::from_secs(10),
-};
-
 /// Characters that are shown of a path that is not served.
 const SHOWN: usize = 128;
 /// Before the name of the entry.
 pub const PREFIX: &str = "/models/";
-
-/// How long what may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Times {
-    /// How long a call waits for a governor that is away.
-    pub patience: Duration,
-    /// From the call to the head of its answer: calls that are not streamed are answered when all of it is there.
-    pub first_byte: Duration,
-    /// Between two parts of an answer.
-    pub idle: Duration,
-    /// For all of it.
-    pub whole: Duration,
-    /// A client that takes nothing for so long is gone.
-    pub slow: Duration,
-    /// How long the answer is read on for what it used, when the client is gone.
-    pub drain: Duration,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self {
-            patience: seconds(30),
-            first_byte: seconds(600),
-            idle: seconds(300),
-            whole: seconds(3600),
-            slow: seconds(120),
-            drain: seconds(30),
-        }
-    }
-}
-
-/// What calls of models work with.
-pub struct Models {
-    /// The session with the ledger.
-    pub meter: Meter,
-    /// The ways to providers.
-    pub upstream: Arc<Upstream>,
-    /// The teams' credentials.
-    pub credentials: Credentials,
-    /// How much who calls: apart from other calls, or a heartbeat would wait behind a stream.
-    pub limits: Mutex<Limits>,
-    /// Bodies in memory.
-    pub bodies: Bodies,
-    /// Large bodies that are read or written anew at this moment, in turn: each takes up to 16 MiB besides its own length.
-    pub readers: Turns,
-    /// Headers of calls that go out besides the usual ones.
-    pub allowed: Allowed,
-    /// Fields of bodies that may cost more than their tokens say, and pass.
-    pub allowed_fields: Vec<String>,
-    /// How long what may take.
-    pub times: Times,
-    /// Calls that are forwarded.
-    pub tasks: TaskTracker,
-    /// Ends them.
-    pub stopping: CancellationToken,
-}
-
-impl Models {
-    /// With nothing in flight.
-    pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
-        let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::new(BODIES), TaskTracker::new(), CancellationToken::new());
-        let readers = Turns::new(READERS);
-        let (allowed, allowed_fields) = (Allowed::default(), Vec::new());
-        Self { meter, upstream, credentials, limits, bodies, readers, allowed, allowed_fields, times, tasks, stopping }
-    }
-
-    /// Ends what is forwarded still, and tells the ledger of it, for at most `within`.
-    pub async fn stop(&self, within: Duration) {
-        self.tasks.close();
-        self.stopping.cancel();
-        let told = async {
-            self.tasks.wait().await;
-            self.meter.flush(within).await;
-        };
-        let _ = tokio::time::timeout(within, told).await; // the governor charges what it is not told of
-    }
-}
-
-/// One agent's place among its calls of models in flight, until it is dropped.
-struct Seat {
-    gateway: Arc<Gateway>,
-    namespace: String,
-    /// Under which name its calls are counted.
-    name: String,
-}
-
-impl Seat {
-    fn take(gateway: &Arc<Gateway>, pod: &PodIdentity) -> Result<Self, Refusal> {
-        let name = gateway.park.counted_as(pod);
-        let begun = gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).begin(&pod.namespace, &name, now());
-        begun.map_err(|(whose, full)| too_many(whose, full))?;
-        Ok(Self { gateway: gateway.clone(), namespace: pod.namespace.clone(), name })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.gateway.models.limits.lock().unwrap_or_else(PoisonError::into_inner).end(&self.namespace, &self.name);
-    }
-}
 
 /// How refusals of a call are written.
 #[derive(Clone, Copy, Debug)]
@@ -355,9 +239,12 @@ fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use super::state::READERS;
     use super::*;
     use crate::serve::Bounds as Connections;
     use crate::serve::admission::Capacity;
+    use crate::serve::bodies::Sizes;
+    use crate::serve::turns::Bounds;
 
     const MIB: usize = 1024 * 1024;
     /// Memory of a gateway's container, in the chart's values.

@@ -1,0 +1,119 @@
+//! Who calls, by its token: an agent's pod, or an agent outside the cluster.
+//!
+//! It must not answer a call.
+
+use std::sync::PoisonError;
+
+use axum::body::Bytes;
+use axum::http::{Extensions, HeaderMap, HeaderValue};
+
+use super::place::{Place, now};
+use super::state::Gateway;
+use crate::api::names;
+use crate::cluster::token::{ExternalUser, Holder, PodIdentity};
+use crate::serve::admission::Full as ConnectionsFull;
+use crate::serve::{Connection, Peer};
+use crate::wire::external::{EXTERNAL, Place as ExternalPlace};
+use crate::wire::{Code, Refusal};
+
+/// The most bytes of the name of a user who registers agents outside the cluster: as long as an Agent says it.
+const MAX_USER: usize = 512;
+
+/// Whose call it is: the pod that its token is bound to, or the agent outside the cluster that it says it is, unless that ended. The
+/// connection of the call is a known one from then on.
+pub(super) async fn identify(gateway: &Gateway, headers: &HeaderMap, extensions: &Extensions) -> Result<PodIdentity, Refusal> {
+    let peer = extensions.get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
+    let identified = vouched(gateway, headers, &peer).await;
+    if let Some(connection) = extensions.get::<Connection>() {
+        match &identified {
+            Ok(pod) => connection.admit(&pod.namespace).map_err(no_place)?,
+            Err(refusal) if refusal.code.passes() => {}
+            Err(_) => connection.refuse(),
+        }
+    }
+    identified
+}
+
+/// Why a call is refused whose connection cannot become known.
+fn no_place(full: ConnectionsFull) -> Refusal {
+    let message = match full {
+        ConnectionsFull::Namespace => "the agents of this namespace have as many connections as they may",
+        ConnectionsFull::Address => "this address has as many connections as it may",
+        ConnectionsFull::Gone => "the connection gave way to another one",
+    };
+    Refusal::new(Code::TooManyCalls, message).retry_after(1)
+}
+
+async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<PodIdentity, Refusal> {
+    let holder = gateway.reviewer.review(headers, || may_ask(gateway, peer)).await?;
+    let caller = match (holder.pod.clone(), headers.get(EXTERNAL)) {
+        (Some(pod), None) => pod,
+        (Some(pod), Some(_)) => {
+            let message = format!(
+                "the token is bound to pod {}, and speaks for no agent outside the cluster: use one of a ServiceAccount, or of a person, \
+                 that is bound to no pod",
+                pod.name
+            );
+            return Err(Refusal::new(Code::NotAllowed, message));
+        }
+        (None, None) => {
+            let message = "the token is not bound to a pod: only agents' pods may call, and agents outside the cluster that say which \
+                           they are (header spillway-external)";
+            return Err(Refusal::new(Code::NotAPod, message));
+        }
+        (None, Some(said)) => external(gateway, &holder, said, peer).await?,
+    };
+    if gateway.park.is_revoked(&caller.uid) {
+        return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
+    }
+    Ok(caller)
+}
+
+/// Whether the API server may be asked about somebody at `peer` of whom nothing is known.
+fn may_ask(gateway: &Gateway, peer: &str) -> Result<(), Refusal> {
+    let may = gateway.limits.lock().unwrap_or_else(PoisonError::into_inner).stranger(peer, now());
+    let message = "too many unknown tokens come from this address";
+    if may { Ok(()) } else { Err(Refusal::new(Code::TooManyCalls, message).retry_after(1)) }
+}
+
+/// Who calls from outside the cluster, if its user may. Which agent it is it only says: the governor knows whose that is.
+async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: &str) -> Result<PodIdentity, Refusal> {
+    let Some(place) = said.to_str().ok().and_then(ExternalPlace::parse) else {
+        let message = "it is NAMESPACE/POOL, and /AGENT/UID for an agent that has registered";
+        return Err(Refusal::new(Code::InvalidBody, message).field(EXTERNAL));
+    };
+    let user = &holder.user;
+    if user.is_empty() || user.len() > MAX_USER || HeaderValue::from_bytes(user.as_bytes()).is_err() {
+        let message = format!("the name of the token's user has more than {MAX_USER} bytes, or control characters, or is empty");
+        return Err(Refusal::new(Code::NotAllowed, message));
+    }
+    let ExternalPlace { namespace, pool, agent } = place;
+    let Some(authorizer) = &gateway.authorizer else {
+        let message = "this installation takes no agents from outside the cluster: the chart's value gateway.external.enabled lets them in";
+        return Err(Refusal::new(Code::NotAllowed, message));
+    };
+    authorizer.may_register(holder, &namespace, &pool, || may_ask(gateway, peer)).await?;
+    let enrols = agent.is_none();
+    // Of who has no Agent yet the calls are counted by user.
+    let (name, uid) = agent.unwrap_or_else(|| (pool.clone(), names::short_hash(&["external", user], 32)));
+    let caller = PodIdentity { namespace, name, uid, external: Some(ExternalUser { user: user.clone(), pool, enrols }) };
+    if gateway.park.is_unconfirmed(&caller) {
+        confirm(gateway, &caller).await?;
+    }
+    Ok(caller)
+}
+
+/// Asks the governor whether an agent is whose it says it is: once, so that its calls are counted as its own from the first one on.
+/// Where the governor cannot say, they are counted as its user's.
+async fn confirm(gateway: &Gateway, caller: &PodIdentity) -> Result<(), Refusal> {
+    let _place = Place::take(gateway, caller)?;
+    match gateway.governor.call("GET", "/agent/v1/wanted", caller, None, Bytes::new()).await {
+        Ok((200, _)) => gateway.park.confirmed(caller),
+        Ok((_, answer)) => match serde_json::from_slice::<Refusal>(&answer) {
+            Ok(refusal) if !refusal.code.passes() => return Err(refusal),
+            Ok(_) | Err(_) => {}
+        },
+        Err(_) => {}
+    }
+    Ok(())
+}
