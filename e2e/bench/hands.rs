@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt as _;
 use spillway_pod::link::calls;
 use spillway_pod::link::gateway::{Answer, Silence};
-use spillway_pod::link::work::Taken;
+use spillway_pod::link::retry::Taken;
 use spillway_wire::work::Held;
 use tokio::sync::Semaphore;
 

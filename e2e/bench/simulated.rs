@@ -26,9 +26,12 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use spillway::api::names::{AGENT_LABEL, CA_CONFIG_MAP};
 use spillway_pod::clock::BootTime;
+use spillway_pod::link::action::{Action, WorkAction};
 use spillway_pod::link::gateway::{Answer, Call, Gateway, Silence};
-use spillway_pod::link::state::{Action, Link, Remembered};
-use spillway_pod::link::{Input, Worked, calls, work};
+use spillway_pod::link::remembered::Remembered;
+use spillway_pod::link::retry::lasting;
+use spillway_pod::link::state::Link;
+use spillway_pod::link::{Input, Worked, calls};
 use spillway_pod::random;
 use spillway_wire::agent::{Goodbye, Program, Report, Run, Settings, Wanted};
 use spillway_wire::command::CommandCounts;
@@ -408,10 +411,10 @@ impl Sidecar {
         });
     }
 
-    fn work(&self, action: work::Action) {
+    fn work(&self, action: WorkAction) {
         let (shared, gateway, inputs) = (self.shared.clone(), self.gateway.clone(), self.inputs.clone());
         match action {
-            work::Action::Claim(wait) => {
+            WorkAction::Claim(wait) => {
                 tokio::spawn(async move {
                     shared.hands.asks();
                     let result = gateway.call(&calls::claim(wait)).await;
@@ -420,7 +423,7 @@ impl Sidecar {
                     let _ = inputs.send(Input::Work(Worked::Claimed(result))).await; // it has ended
                 });
             }
-            work::Action::Finish(held, outcome) => {
+            WorkAction::Finish(held, outcome) => {
                 tokio::spawn(async move {
                     let began = Instant::now();
                     let result = gateway.call(&calls::finish(&held, &outcome)).await;
@@ -430,11 +433,7 @@ impl Sidecar {
                 });
             }
             // There is no journal, and no program that asks or tells.
-            work::Action::Remember(_)
-            | work::Action::Advance(..)
-            | work::Action::Answer(..)
-            | work::Action::Goodbye(_)
-            | work::Action::Say(_) => {}
+            WorkAction::Remember(_) | WorkAction::Advance(..) | WorkAction::Answer(..) | WorkAction::Goodbye(_) | WorkAction::Say(_) => {}
         }
     }
 
@@ -484,7 +483,7 @@ impl Sidecar {
                 self.shared.sample("goodbye", said.map(|said| said.elapsed()), &result);
                 let over = match &result {
                     Ok(Answer::Done(_) | Answer::Nothing) => true,
-                    Ok(Answer::Refused(refusal)) => calls::lasting(refusal.code),
+                    Ok(Answer::Refused(refusal)) => lasting(refusal.code),
                     Err(_) => false,
                 };
                 if over && self.goodbye.borrow().as_ref() == Some(&goodbye) {

@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::BootTime;
 use crate::install::COMMAND;
 use crate::link::gateway::{Answer, Call, Gateway};
-use crate::link::state::BACKOFF;
+use crate::link::retry::BACKOFF;
 use crate::link::{self, Outside, calls::asked_to_wait};
 use crate::process::tree::{Reaped, Tree};
 use crate::{DATA_DIR_VARIABLE, EXIT_CLOSED, SOCKET_VARIABLE, VERSION, link_says, random};

@@ -17,8 +17,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::gateway::{Answer, Call, Gateway, Silence, escape};
-use super::state::BACKOFF;
-use super::work::Taken;
+use super::retry::{BACKOFF, Taken, lasting};
 use super::{Input, not_understood};
 use crate::{VERSION, random};
 
@@ -105,51 +104,6 @@ fn goodbye(goodbye: &Goodbye) -> Call {
 /// Our own types have no value that JSON cannot say.
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
-}
-
-/// Whether a refusal stays, however often one asks. Those that do not may follow from a leader that is new, a cache that is
-/// late, or a token that is being exchanged.
-pub fn lasting(code: Code) -> bool {
-    match code {
-        Code::NoToken
-        | Code::InvalidToken
-        | Code::NotAnAgent
-        | Code::GovernorAway
-        | Code::TooManyCalls
-        | Code::PreflightNotPassed
-        | Code::BudgetHeld
-        | Code::CircuitOpen
-        | Code::TurnTimedOut
-        | Code::Internal
-        | Code::Unknown => false,
-        Code::WrongAudience
-        | Code::NotAPod
-        | Code::AgentEnded
-        | Code::NotAllowed
-        | Code::NoSuchCall
-        | Code::NotBuilt
-        | Code::BudgetExhausted
-        | Code::ModelNotAllowed
-        | Code::NotWorking
-        | Code::SessionUnknown
-        | Code::HoldClosed
-        | Code::WrongMethod
-        | Code::InvalidBody
-        | Code::BodyTooLarge
-        | Code::LimitReached
-        | Code::KeyReused
-        | Code::StaleLease
-        | Code::LeaseLost
-        | Code::FinishedAlready
-        | Code::NotHeld
-        | Code::NoQueues
-        | Code::QueueMissing
-        | Code::QueueFull
-        | Code::TypeNotAccepted
-        | Code::ItemTooLarge
-        | Code::Cycle
-        | Code::Duplicate => true,
-    }
 }
 
 /// How long the gateway asks us to wait.

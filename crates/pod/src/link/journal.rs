@@ -17,8 +17,7 @@ use serde::de::DeserializeOwned;
 use spillway_wire::agent::{Goodbye, Settings};
 
 use super::commands;
-use super::state::Remembered;
-use super::work::Kept;
+use super::remembered::{KeptWork, Remembered};
 use crate::clock::BootTime;
 use crate::files::{self, Steps, System};
 use crate::link_says;
@@ -85,7 +84,7 @@ impl<S: Steps> Journal<S> {
             heard: heard.map(BootTime::from_millis),
             let_start: self.bytes(STARTED).is_some(),
             action: self.json::<String>(ACTION),
-            work: self.json::<Kept>(WORK).unwrap_or_default(),
+            work: self.json::<KeptWork>(WORK).unwrap_or_default(),
         }
     }
 
@@ -130,7 +129,7 @@ impl<S: Steps> Journal<S> {
     }
 
     /// Keeps the item in hand, and what became of the one before.
-    pub fn keep_work(&self, work: &Kept) {
+    pub fn keep_work(&self, work: &KeptWork) {
         self.say(WORK, self.write_json(WORK, work));
     }
 

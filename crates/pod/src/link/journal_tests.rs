@@ -13,7 +13,7 @@ fn what_was_kept_is_there_and_what_is_broken_is_absent() {
             && nothing.heard.is_none()
             && !nothing.let_start
             && nothing.action.is_none()
-            && nothing.work == Kept::default()
+            && nothing.work == KeptWork::default()
     );
     journal.keep_goodbye(&Goodbye { reason: "done".into() }).expect("kept");
     journal.keep_action("testing").expect("kept");

@@ -4,6 +4,7 @@
 //! send it what they found. It never starts or ends the program itself: it tells the supervisor. What must survive its own
 //! restart is in the [journal](journal::Journal) before anybody is told that it is kept.
 
+pub mod action;
 pub mod canary;
 pub mod commands;
 pub mod conversations;
@@ -11,6 +12,8 @@ pub mod gateway;
 pub mod journal;
 pub mod loopback;
 pub mod models;
+pub mod remembered;
+pub mod retry;
 pub mod socket;
 pub mod state;
 pub mod work;
@@ -35,13 +38,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::BootTime;
 use crate::{link_says, random};
-use calls::{Delivery, Spawning, lasting};
+use action::{Action, WorkAction};
+use calls::{Delivery, Spawning};
 use commands::{Begin, Commands};
 use gateway::{Answer, Gateway, Silence};
 use journal::Journal;
 use models::Models;
+use retry::lasting;
 use socket::{Admission, Candidate, Supervisor, admit};
-use state::{Action, Link};
+use state::Link;
 
 /// A goodbye is tried for so long before its caller is told that it is kept.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
@@ -343,19 +348,19 @@ impl Sidecar {
         }
     }
 
-    fn perform_work(&mut self, action: work::Action) {
+    fn perform_work(&mut self, action: WorkAction) {
         match action {
-            work::Action::Remember(kept) => self.journal.keep_work(&kept),
-            work::Action::Claim(wait) => self.call(calls::claim(wait), |result| Input::Work(Worked::Claimed(result))),
-            work::Action::Advance(held, told) => {
+            WorkAction::Remember(kept) => self.journal.keep_work(&kept),
+            WorkAction::Claim(wait) => self.call(calls::claim(wait), |result| Input::Work(Worked::Claimed(result))),
+            WorkAction::Advance(held, told) => {
                 let call = calls::advance(&held, &told);
                 self.call(call, move |result| Input::Work(Worked::Advanced(held, told, result)));
             }
-            work::Action::Finish(held, outcome) => {
+            WorkAction::Finish(held, outcome) => {
                 let call = calls::finish(&held, &outcome);
                 self.call(call, move |result| Input::Work(Worked::Finished(held, result)));
             }
-            work::Action::Answer(number, answer) => {
+            WorkAction::Answer(number, answer) => {
                 let answer = if answer == Reply::Kept { self.kept() } else { answer };
                 match (self.asked.remove(&number), &self.supervisor) {
                     // A program that hears that it is done may end at once: its supervisor has to know before.
@@ -364,10 +369,10 @@ impl Sidecar {
                     (None, _) => {}
                 }
             }
-            work::Action::Goodbye(reason) => {
+            WorkAction::Goodbye(reason) => {
                 self.keep_goodbye(Goodbye { reason });
             }
-            work::Action::Say(what) => link_says!("{what}"),
+            WorkAction::Say(what) => link_says!("{what}"),
         }
     }
 

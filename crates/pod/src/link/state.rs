@@ -14,11 +14,12 @@ use spillway_wire::link::{Answer, ModelCalls, Order, Progress};
 use spillway_wire::work::{Held, Outcome};
 use spillway_wire::{Code, Refusal};
 
-use super::work::{self, Desk, Kept};
+use super::action::Action;
+use super::remembered::Remembered;
+use super::retry::BACKOFF;
+use super::work::{self, Desk};
 use crate::clock::{BootTime, millis};
 
-/// First and longest pause while nobody answers.
-pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// Between two reports at least.
 const REPORT_GAP: Duration = Duration::from_secs(1);
 /// Between two words about the program's questions, of which it can ask thousands.
@@ -39,40 +40,6 @@ const UNANSWERED: u32 = 3;
 const NOTICES: usize = 64;
 /// Targets, and characters of each, that a report carries.
 const REACHABLE: (usize, usize) = (16, 260);
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Call `register`.
-    Register,
-    /// Call `report`.
-    Report(Report),
-    /// Try to connect to each of these.
-    Probe(Vec<String>),
-    /// Tell the supervisor.
-    Tell(Order),
-    /// Write down that the program was let start. Before it is told.
-    RememberStart,
-    /// Write the settings down.
-    RememberSettings(Box<Settings>),
-    /// About an item of work.
-    Work(work::Action),
-}
-
-/// What is left of an earlier process.
-#[derive(Clone, Debug, Default)]
-pub struct Remembered {
-    /// The settings.
-    pub settings: Option<Settings>,
-    /// When somebody last answered.
-    pub heard: Option<BootTime>,
-    /// The program was let start.
-    pub let_start: bool,
-    /// What the program said it does.
-    pub action: Option<String>,
-    /// The item in hand.
-    pub work: Kept,
-}
 
 /// Why the program has to end.
 #[derive(Clone, Debug, PartialEq, Eq)]

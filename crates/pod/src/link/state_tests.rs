@@ -3,6 +3,8 @@
 use spillway_wire::command::{CommandBreakers, OpenGlobally};
 
 use super::*;
+use crate::link::action::WorkAction;
+use crate::link::retry::Taken;
 use crate::samples;
 
 const LOOK_EACH: Duration = Duration::from_secs(60);
@@ -487,10 +489,10 @@ fn serving() -> (Link, Vec<Action>) {
 fn items_are_claimed_after_the_start_and_reported_as_held() {
     let (mut link, actions) = serving();
     assert!(
-        matches!(&actions[..], [Action::RememberStart, Action::Tell(Order::Start(_)), Action::Work(work::Action::Claim(25))]),
+        matches!(&actions[..], [Action::RememberStart, Action::Tell(Order::Start(_)), Action::Work(WorkAction::Claim(25))]),
         "{actions:?}"
     );
-    link.desk().claimed(at(2_000), work::Taken::Done(Some(assignment())), Duration::ZERO, 1.0);
+    link.desk().claimed(at(2_000), Taken::Done(Some(assignment())), Duration::ZERO, 1.0);
     let actions = plan(&mut link, 2_000);
     assert!(matches!(orders(&actions)[..], [Order::Item(_)]), "{actions:?}");
     let report = |actions: &[Action]| {
@@ -505,9 +507,9 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
     link.reported(at(3_000));
     assert!(link.all_told(at(3_000)) != link.is_connected(), "its end is awaited while somebody can tell it");
     link.finished(assignment().held, Outcome::Complete { result: None });
-    assert!(plan(&mut link, 3_100).iter().any(|action| matches!(action, Action::Work(work::Action::Finish(..)))));
+    assert!(plan(&mut link, 3_100).iter().any(|action| matches!(action, Action::Work(WorkAction::Finish(..)))));
     assert_eq!(report(&plan(&mut link, 23_000)).expect("due").held, Some(assignment().held), "until it is settled");
-    link.desk().delivered(at(23_000), &assignment().held, work::Taken::Done(()), Duration::ZERO, 1.0);
+    link.desk().delivered(at(23_000), &assignment().held, Taken::Done(()), Duration::ZERO, 1.0);
     assert_eq!(link.report(at(23_001)).expect("known").held, None);
 }
 
@@ -522,10 +524,10 @@ fn who_ends_or_pauses_claims_nothing() {
     ];
     for change in changes {
         let (mut link, _) = serving();
-        link.desk().claimed(at(1_500), work::Taken::Done(None), Duration::ZERO, 1.0);
+        link.desk().claimed(at(1_500), Taken::Done(None), Duration::ZERO, 1.0);
         change(&mut link);
         let actions = plan(&mut link, 5_000);
-        assert!(!actions.iter().any(|action| matches!(action, Action::Work(work::Action::Claim(_)))), "{actions:?}");
+        assert!(!actions.iter().any(|action| matches!(action, Action::Work(WorkAction::Claim(_)))), "{actions:?}");
     }
 }
 
@@ -565,7 +567,7 @@ fn checked(state: PreflightState) -> Report {
 }
 
 fn claims(actions: &[Action]) -> bool {
-    actions.iter().any(|action| matches!(action, Action::Work(work::Action::Claim(_))))
+    actions.iter().any(|action| matches!(action, Action::Work(WorkAction::Claim(_))))
 }
 
 #[test]
@@ -606,6 +608,6 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
 fn what_has_to_succeed_before_stays_as_it_was_when_the_program_was_let_start() {
     let (mut link, _) = serving();
     link.registered(at(2_000), Settings { preflight_command: vec!["check".into()], ..per_item() });
-    link.desk().claimed(at(2_000), work::Taken::Done(None), Duration::ZERO, 1.0);
+    link.desk().claimed(at(2_000), Taken::Done(None), Duration::ZERO, 1.0);
     assert!(claims(&plan(&mut link, 5_000)), "its supervisor runs none now: nothing would ever pass");
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use spillway_policy::backoff;
 use spillway_wire::agent::Run;
 pub use spillway_wire::agent::Work as How;
@@ -13,8 +12,9 @@ use spillway_wire::link::{Answer, Order, Progress};
 use spillway_wire::work::{Advance, Assignment, Held, ItemOrder, ItemWanted, MAX_WAIT_SECONDS, Outcome};
 use spillway_wire::{Code, Refusal};
 
-use super::calls::lasting;
-use super::state::{Action as Plan, BACKOFF};
+use super::action::{Action, WorkAction};
+use super::remembered::{KeptItem, KeptWork, LastItem};
+use super::retry::{BACKOFF, Taken, lasting};
 use crate::clock::BootTime;
 
 /// Between the starts of two claims that found nothing, whatever the other side does.
@@ -30,75 +30,6 @@ const SLACK: Duration = Duration::from_secs(3);
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 /// Why an agent whose items are done says goodbye.
 const ITEMS_DONE: &str = "its items are done (agent.maxItems)";
-
-/// What is to be done about work.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Write this down. Before anybody is told.
-    Remember(Box<Kept>),
-    /// Ask for an item, and wait for one so long.
-    Claim(u32),
-    /// Tell the gateway how far it is.
-    Advance(Held, Advance),
-    /// Tell the gateway how it ended.
-    Finish(Held, Outcome),
-    /// Answer the question with this number.
-    Answer(u64, Answer),
-    /// Say goodbye, with this reason.
-    Goodbye(String),
-    /// Tell people.
-    Say(String),
-}
-
-/// What a gateway made of a call.
-#[derive(Clone, Debug)]
-pub enum Taken<T> {
-    /// It did it.
-    Done(T),
-    /// It refused.
-    Refused(Refusal),
-    /// Nobody answered.
-    Silence,
-}
-
-/// What survives a restart.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Kept {
-    item: Option<Item>,
-    last: Option<Last>,
-    /// Items that are behind it.
-    done: u32,
-}
-
-/// The item in hand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Item {
-    held: Held,
-    /// None: our journal was lost, and the supervisor holds it.
-    assignment: Option<Box<Assignment>>,
-    /// What the program said of its end, while it still runs.
-    said: Option<Outcome>,
-    /// How it ended.
-    finish: Option<Outcome>,
-    /// It is given back before anybody worked on it, and is none of the items that the agent has done.
-    #[serde(default)]
-    untouched: bool,
-    /// It is not ours any more.
-    lost: bool,
-    /// How far it is, as far as no gateway knows.
-    advance: Option<Advance>,
-}
-
-/// The item before.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Last {
-    held: Held,
-    /// None: it was lost, or its end was refused.
-    outcome: Option<Outcome>,
-}
 
 /// What the supervisor said and was told on its present connection.
 #[derive(Clone, Debug, Default)]
@@ -168,7 +99,7 @@ impl Lane {
 /// The sidecar's book of work.
 #[derive(Clone, Debug, Default)]
 pub struct Desk {
-    kept: Kept,
+    kept: KeptWork,
     /// `kept` was not written down yet.
     dirty: bool,
     claim: Lane,
@@ -181,7 +112,7 @@ pub struct Desk {
     /// Leases of which the supervisor need not speak any more.
     settled: Vec<Held>,
     /// What was decided since the last plan.
-    news: Vec<Action>,
+    news: Vec<WorkAction>,
     farewell: bool,
     /// The lease that waits: how its program dies meanwhile is no end of it.
     paused: Option<Held>,
@@ -189,7 +120,7 @@ pub struct Desk {
 
 impl Desk {
     /// With what an earlier process left.
-    pub fn new(kept: Kept) -> Self {
+    pub fn new(kept: KeptWork) -> Self {
         Self { kept, ..Self::default() }
     }
 
@@ -209,7 +140,7 @@ impl Desk {
     }
 
     /// What is to be done now, and when to ask again at the latest.
-    pub fn plan(&mut self, now: BootTime, mut around: Around<'_>, actions: &mut Vec<Plan>, wake: &mut BootTime) {
+    pub fn plan(&mut self, now: BootTime, mut around: Around<'_>, actions: &mut Vec<Action>, wake: &mut BootTime) {
         self.obey(&around);
         let mut orders = Vec::new();
         self.tell(&mut around, &mut orders);
@@ -220,13 +151,13 @@ impl Desk {
         }
         let over = around.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
         if over && around.registered && !std::mem::replace(&mut self.farewell, true) {
-            self.news.push(Action::Goodbye(ITEMS_DONE.to_owned()));
+            self.news.push(WorkAction::Goodbye(ITEMS_DONE.to_owned()));
         }
         if std::mem::take(&mut self.dirty) {
-            actions.push(Plan::Work(Action::Remember(Box::new(self.kept.clone()))));
+            actions.push(Action::Work(WorkAction::Remember(Box::new(self.kept.clone()))));
         }
-        actions.extend(orders.into_iter().map(Plan::Tell));
-        actions.extend(self.news.drain(..).map(Plan::Work));
+        actions.extend(orders.into_iter().map(Action::Tell));
+        actions.extend(self.news.drain(..).map(Action::Work));
     }
 
     /// What follows from what is wanted.
@@ -259,7 +190,7 @@ impl Desk {
 
     fn lose(&mut self) {
         if let Some(item) = self.kept.item.take() {
-            self.news.push(Action::Say(format!("the lease of {} is lost: nothing is told of it any more", item.name())));
+            self.news.push(WorkAction::Say(format!("the lease of {} is lost: nothing is told of it any more", item.name())));
             self.settle(item.held, None, &Answer::Refused(stale()));
         }
     }
@@ -307,7 +238,7 @@ impl Desk {
         }
         // Who said it may go once the supervisor knows, and not before: its end would be taken for another.
         if said.is_some() && said == present.said {
-            self.news.extend(self.talkers.drain(..).map(|talker| Action::Answer(talker.number, Answer::Done)));
+            self.news.extend(self.talkers.drain(..).map(|talker| WorkAction::Answer(talker.number, Answer::Done)));
         }
     }
 
@@ -334,7 +265,7 @@ impl Desk {
         }
         (self.claim.busy, self.claimed_at) = (true, now);
         self.waiters.iter_mut().for_each(|waiter| waiter.claimed = true);
-        self.news.push(Action::Claim(wait));
+        self.news.push(WorkAction::Claim(wait));
     }
 
     fn welcome(&self, around: &Around<'_>) -> bool {
@@ -358,7 +289,7 @@ impl Desk {
                 (None, Some(trouble)) => Answer::Refused(trouble.clone()),
                 (None, None) => Answer::Item(None),
             };
-            news.push(Action::Answer(waiter.number, answer));
+            news.push(WorkAction::Answer(waiter.number, answer));
             false
         });
         self.talkers.retain(|talker| {
@@ -366,7 +297,7 @@ impl Desk {
                 *wake = talker.until.min(*wake);
                 return true;
             }
-            news.push(Action::Answer(talker.number, Answer::Kept));
+            news.push(WorkAction::Answer(talker.number, Answer::Kept));
             false
         });
     }
@@ -377,9 +308,9 @@ impl Desk {
         let (action, due) = match (&item.advance, &item.finish) {
             (Some(advance), finish) => {
                 let gap = self.advanced.filter(|_| finish.is_none()).map_or(now, |told| told.after(ADVANCE_GAP));
-                (Action::Advance(item.held.clone(), advance.clone()), gap)
+                (WorkAction::Advance(item.held.clone(), advance.clone()), gap)
             }
-            (None, Some(finish)) => (Action::Finish(item.held.clone(), finish.clone()), now),
+            (None, Some(finish)) => (WorkAction::Finish(item.held.clone(), finish.clone()), now),
             (None, None) => return,
         };
         let due = due.max(self.calls.not_before);
@@ -426,7 +357,7 @@ impl Desk {
         self.dirty = true;
         if let Some(known) = known {
             if known.held == held {
-                self.kept.item = Some(Item { assignment: Some(Box::new(assignment)), ..known });
+                self.kept.item = Some(KeptItem { assignment: Some(Box::new(assignment)), ..known });
                 return;
             }
             // Whoever gives us another lease knows that we do not have this one.
@@ -435,9 +366,9 @@ impl Desk {
         // The end of this lease was accepted, and is lost: the store was rolled back. It is sent again, and no program is run.
         let finish = self.kept.last.as_ref().filter(|last| last.held == held).and_then(|last| last.outcome.clone());
         let words = if finish.is_some() { "is given once more, and finished already" } else { "holds" };
-        self.news.push(Action::Say(format!("{words} {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
+        self.news.push(WorkAction::Say(format!("{words} {} of {} (epoch {})", assignment.name, assignment.queue, held.epoch)));
         let (assignment, untouched) = (Some(Box::new(assignment)), finish.is_some());
-        self.kept.item = Some(Item { held, assignment, said: None, finish, untouched, lost: false, advance: None });
+        self.kept.item = Some(KeptItem { held, assignment, said: None, finish, untouched, lost: false, advance: None });
     }
 
     /// Progress was taken, or not.
@@ -474,7 +405,7 @@ impl Desk {
         if let Some(item) = self.kept.item.take_if(|item| item.held == *held) {
             let mut taken = item.finish.clone();
             if let Answer::Refused(refusal) = &answer {
-                self.news.push(Action::Say(format!("the end of {} is refused and dropped: {refusal}", item.name())));
+                self.news.push(WorkAction::Say(format!("the end of {} is refused and dropped: {refusal}", item.name())));
                 taken = None;
             }
             self.settle(item.held, taken, &answer);
@@ -485,10 +416,10 @@ impl Desk {
     /// This item is behind us.
     fn settle(&mut self, held: Held, outcome: Option<Outcome>, answer: &Answer) {
         for talker in self.talkers.drain(..) {
-            self.news.push(Action::Answer(talker.number, answer.clone()));
+            self.news.push(WorkAction::Answer(talker.number, answer.clone()));
         }
         self.settled.push(held.clone());
-        self.kept.last = Some(Last { held, outcome });
+        self.kept.last = Some(LastItem { held, outcome });
         self.kept.done = self.kept.done.saturating_add(1);
         self.advanced = None;
         self.dirty = true;
@@ -521,11 +452,11 @@ impl Desk {
 
     /// Our journal was lost; the lease may still be ours.
     fn adopt(&mut self, held: Held, finish: Option<Outcome>) {
-        self.kept.item = Some(Item { held, assignment: None, said: None, finish, untouched: false, lost: false, advance: None });
+        self.kept.item = Some(KeptItem { held, assignment: None, said: None, finish, untouched: false, lost: false, advance: None });
         self.dirty = true;
     }
 
-    /// The program asks for an item. It is answered by [`Action::Answer`], or at once.
+    /// The program asks for an item. It is answered by [`WorkAction::Answer`], or at once.
     pub fn next(&mut self, now: BootTime, number: u64, wait_seconds: u32, run: Option<Run>) -> Option<Answer> {
         match run {
             Some(Run::LongRunning) => {
@@ -541,7 +472,7 @@ impl Desk {
         }
     }
 
-    /// The program says how its item ended. It is answered by [`Action::Answer`], or at once.
+    /// The program says how its item ended. It is answered by [`WorkAction::Answer`], or at once.
     pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome, run: Option<Run>) -> Option<Answer> {
         let Some(run) = run else { return Some(Answer::Refused(no_queues())) };
         let item = match &mut self.kept.item {
@@ -549,7 +480,7 @@ impl Desk {
             Some(item) => item,
             None => {
                 return Some(match &self.kept.last {
-                    Some(Last { outcome: None, .. }) => Answer::Refused(stale()),
+                    Some(LastItem { outcome: None, .. }) => Answer::Refused(stale()),
                     Some(last) if last.outcome.as_ref() == Some(&outcome) => Answer::Done, // said again
                     Some(_) | None => Answer::Refused(Refusal::new(Code::NotHeld, "no item is in hand")),
                 });
@@ -586,12 +517,6 @@ impl Desk {
             checkpoint_ref: checkpoint_ref.clone().or(before.checkpoint_ref),
         });
         self.dirty = true;
-    }
-}
-
-impl Item {
-    fn name(&self) -> &str {
-        self.assignment.as_ref().map_or(&self.held.uid, |assignment| &assignment.name)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Tables and small histories of the sidecar's book of work, without a clock, a supervisor or a gateway.
 
-use super::super::state::Action as Plan;
 use super::*;
 use crate::samples;
 use spillway_wire::agent::Input;
@@ -38,7 +37,7 @@ struct Room {
     give_back: Option<&'static str>,
     wanted: Option<ItemWanted>,
     supervisor: Option<(Present, bool)>,
-    kept: Kept,
+    kept: KeptWork,
     wake: BootTime,
 }
 
@@ -53,7 +52,7 @@ impl Room {
             give_back: None,
             wanted: None,
             supervisor: None,
-            kept: Kept::default(),
+            kept: KeptWork::default(),
             wake: at(0),
         };
         room.connect(None);
@@ -82,7 +81,7 @@ impl Room {
     }
 
     /// Orders, then what else is done; what is written down is kept.
-    fn plan(&mut self, now: u64) -> (Vec<Order>, Vec<Action>) {
+    fn plan(&mut self, now: u64) -> (Vec<Order>, Vec<WorkAction>) {
         let (mut actions, mut wake) = (Vec::new(), at(u64::MAX / 2));
         let around = Around {
             how: &self.how,
@@ -97,13 +96,13 @@ impl Room {
         let (mut orders, mut others) = (Vec::new(), Vec::new());
         for (position, action) in actions.into_iter().enumerate() {
             match action {
-                Plan::Tell(order) => orders.push(order),
-                Plan::Work(Action::Remember(kept)) => {
+                Action::Tell(order) => orders.push(order),
+                Action::Work(WorkAction::Remember(kept)) => {
                     assert_eq!(position, 0, "written down before anybody is told");
                     self.kept = *kept;
                 }
-                Plan::Work(Action::Say(_)) => {}
-                Plan::Work(action) => others.push(action),
+                Action::Work(WorkAction::Say(_)) => {}
+                Action::Work(action) => others.push(action),
                 other => panic!("not the desk's: {other:?}"),
             }
         }
@@ -123,7 +122,7 @@ impl Room {
     }
 }
 
-fn nothing() -> (Vec<Order>, Vec<Action>) {
+fn nothing() -> (Vec<Order>, Vec<WorkAction>) {
     (Vec::new(), Vec::new())
 }
 
@@ -137,7 +136,7 @@ fn busy(run: Run) -> Room {
     if run == Run::LongRunning {
         assert_eq!(room.desk.next(at(0), 1, 0, Some(run)), None);
     }
-    assert!(matches!(room.plan(0).1[..], [Action::Claim(_)]));
+    assert!(matches!(room.plan(0).1[..], [WorkAction::Claim(_)]));
     room.claimed(0, Taken::Done(Some(assignment(1))));
     assert_eq!(room.plan(0).0, [item(1)]);
     room.says(Some(1));
@@ -159,10 +158,10 @@ fn it_claims_only_when_it_may_and_has_nothing_in_hand() {
     for (why, change) in cases {
         let mut room = Room::new(Run::PerItem);
         change(&mut room);
-        assert!(!room.plan(0).1.iter().any(|action| matches!(action, Action::Claim(_))), "{why}");
+        assert!(!room.plan(0).1.iter().any(|action| matches!(action, WorkAction::Claim(_))), "{why}");
     }
     let mut room = Room::new(Run::PerItem);
-    assert_eq!(room.plan(0), (Vec::new(), vec![Action::Claim(25)]));
+    assert_eq!(room.plan(0), (Vec::new(), vec![WorkAction::Claim(25)]));
     assert_eq!(room.plan(1), nothing(), "one at a time");
 }
 
@@ -171,10 +170,10 @@ fn nothing_is_asked_for_again_at_once_but_never_in_a_tight_loop() {
     let mut room = Room::new(Run::PerItem);
     room.plan(0);
     room.claimed(25_000, Taken::Done(None));
-    assert_eq!(room.plan(25_000).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(25_000).1, [WorkAction::Claim(25)]);
     room.claimed(25_010, Taken::Done(None));
     assert_eq!((room.plan(25_010), room.wake), (nothing(), at(26_000)), "a gateway that does not wait");
-    assert_eq!(room.plan(26_000).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(26_000).1, [WorkAction::Claim(25)]);
     room.claimed(26_000, Taken::Silence);
     assert_eq!((room.plan(26_000), room.wake), (nothing(), at(26_100)));
     room.plan(26_100);
@@ -196,7 +195,7 @@ fn an_item_is_written_down_told_finished_and_settled() {
     assert_eq!(room.plan(11), nothing(), "told once on a connection");
     room.says(Some(1));
     room.desk.finished(held(1), complete("well"));
-    assert_eq!(room.plan(20), (vec![], vec![Action::Finish(held(1), complete("well"))]));
+    assert_eq!(room.plan(20), (vec![], vec![WorkAction::Finish(held(1), complete("well"))]));
     room.delivered(30, 1, Taken::Silence);
     assert_eq!((room.plan(30), room.wake), (nothing(), at(130)));
     assert_eq!(room.plan(130).1.len(), 1);
@@ -207,7 +206,7 @@ fn an_item_is_written_down_told_finished_and_settled() {
     assert_eq!(room.desk.held(), None);
     assert_eq!(room.plan(330), (vec![Order::Settled(held(1))], vec![]), "its supervisor still holds it");
     room.says(None);
-    assert_eq!(room.plan(340).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(340).1, [WorkAction::Claim(25)]);
 }
 
 #[test]
@@ -220,13 +219,13 @@ fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program(
     // The store was rolled back to before the end; the sidecar restarts meanwhile.
     room.restart();
     room.connect(None);
-    assert!(matches!(room.plan(400).1[..], [Action::Claim(_)]));
+    assert!(matches!(room.plan(400).1[..], [WorkAction::Claim(_)]));
     room.claimed(400, Taken::Done(Some(assignment(1))));
-    assert_eq!(room.plan(400), (vec![], vec![Action::Finish(held(1), complete("well"))]), "no program is run");
+    assert_eq!(room.plan(400), (vec![], vec![WorkAction::Finish(held(1), complete("well"))]), "no program is run");
     room.delivered(410, 1, Taken::Done(()));
     room.plan(410);
     assert_eq!((room.desk.held(), room.desk.kept.done), (None, 1), "it counts as one item");
-    assert!(matches!(room.plan(1000).1[..], [Action::Claim(_)]));
+    assert!(matches!(room.plan(1000).1[..], [WorkAction::Claim(_)]));
     room.claimed(1000, Taken::Done(Some(assignment(2))));
     assert_eq!(room.plan(1000).0, [item(2)], "another lease of it is another attempt");
 }
@@ -286,7 +285,7 @@ fn a_restart_loses_and_repeats_nothing() {
     room.desk.finished(held(1), complete("x"));
     room.plan(2);
     room.restart();
-    assert_eq!(room.plan(3).1, [Action::Finish(held(1), complete("x"))]);
+    assert_eq!(room.plan(3).1, [WorkAction::Finish(held(1), complete("x"))]);
     room.delivered(4, 1, Taken::Done(()));
     room.plan(4);
     room.restart();
@@ -309,14 +308,14 @@ fn a_journal_that_was_lost_is_made_good_by_the_supervisor() {
     room.connect(Some(4));
     assert_eq!((room.desk.held(), room.plan(0)), (Some(held(4)), nothing()), "no claim while it works on something");
     room.desk.finished(held(4), complete("x"));
-    assert_eq!(room.plan(1).1, [Action::Finish(held(4), complete("x"))]);
+    assert_eq!(room.plan(1).1, [WorkAction::Finish(held(4), complete("x"))]);
     // One that runs all the time asks again, and gets the same lease with its task.
     let mut room = Room::new(Run::LongRunning);
     room.connect(Some(4));
     room.desk.next(at(0), 9, 0, Some(Run::LongRunning));
-    assert_eq!(room.plan(0).1, [Action::Claim(0)]);
+    assert_eq!(room.plan(0).1, [WorkAction::Claim(0)]);
     room.claimed(1, Taken::Done(Some(assignment(4))));
-    assert_eq!(room.plan(1).1, [Action::Answer(9, Answer::Item(Some(Box::new(assignment(4)))))]);
+    assert_eq!(room.plan(1).1, [WorkAction::Answer(9, Answer::Item(Some(Box::new(assignment(4)))))]);
 }
 
 #[test]
@@ -324,16 +323,16 @@ fn what_the_program_said_is_told_before_it_is_answered() {
     let mut room = busy(Run::PerItem);
     assert_eq!(room.desk.say(at(0), 5, complete("well"), Some(Run::PerItem)), None);
     let said = Order::Said(held(1), complete("well"));
-    assert_eq!(room.plan(0), (vec![said.clone()], vec![Action::Answer(5, Answer::Done)]));
+    assert_eq!(room.plan(0), (vec![said.clone()], vec![WorkAction::Answer(5, Answer::Done)]));
     assert_eq!(room.plan(1), nothing());
     assert_eq!(room.desk.say(at(2), 6, complete("well"), Some(Run::PerItem)), None);
-    assert_eq!(room.plan(2), (vec![], vec![Action::Answer(6, Answer::Done)]), "said again");
+    assert_eq!(room.plan(2), (vec![], vec![WorkAction::Answer(6, Answer::Done)]), "said again");
     room.connect(Some(1));
     assert_eq!(room.plan(3), (vec![said], vec![]), "on each connection");
     room.supervisor = None;
     room.desk.say(at(10), 7, released("Released"), Some(Run::PerItem));
     assert_eq!((room.plan(10), room.wake), (nothing(), at(5_010)));
-    assert_eq!(room.plan(5_010).1, [Action::Answer(7, Answer::Kept)], "nobody is there to be told");
+    assert_eq!(room.plan(5_010).1, [WorkAction::Answer(7, Answer::Kept)], "nobody is there to be told");
     // The supervisor did not hear it, and judged by the exit code.
     let exited = Outcome::Fail { reason: "Exited".into(), message: String::new(), exit_code: Some(9) };
     let cases = [
@@ -375,40 +374,40 @@ fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_tim
     let mut room = Room::new(Run::LongRunning);
     assert_eq!(room.plan(0), nothing(), "nobody asks");
     room.desk.next(at(0), 1, 10, run);
-    assert_eq!(room.plan(0).1, [Action::Claim(10)]);
+    assert_eq!(room.plan(0).1, [WorkAction::Claim(10)]);
     room.claimed(10_000, Taken::Done(None));
-    assert_eq!(room.plan(10_000).1, [Action::Answer(1, Answer::Item(None))]);
+    assert_eq!(room.plan(10_000).1, [WorkAction::Answer(1, Answer::Item(None))]);
     // With no time to wait it is still asked for once.
     room.desk.next(at(20_000), 2, 0, run);
-    assert_eq!(room.plan(20_000).1, [Action::Claim(0)]);
+    assert_eq!(room.plan(20_000).1, [WorkAction::Claim(0)]);
     room.claimed(20_100, Taken::Done(None));
-    assert_eq!(room.plan(20_100).1, [Action::Answer(2, Answer::Item(None))]);
+    assert_eq!(room.plan(20_100).1, [WorkAction::Answer(2, Answer::Item(None))]);
     // Nobody answers: it is told so, and not later than it may be.
     room.desk.next(at(30_000), 3, 25, run);
-    assert_eq!(room.plan(30_000).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(30_000).1, [WorkAction::Claim(25)]);
     assert_eq!((room.plan(55_000), room.wake), (nothing(), at(58_000)));
-    assert_eq!(room.plan(58_000).1, [Action::Answer(3, Answer::Item(None))]);
+    assert_eq!(room.plan(58_000).1, [WorkAction::Answer(3, Answer::Item(None))]);
     room.claimed(60_000, Taken::Silence);
     room.desk.next(at(61_000), 4, 1, run);
     room.plan(61_000);
     room.claimed(61_500, Taken::Silence);
     room.plan(61_700);
     let answers = room.plan(62_000).1;
-    assert!(matches!(&answers[..], [Action::Answer(4, Answer::Refused(refusal))] if refusal.code == Code::GovernorAway), "{answers:?}");
+    assert!(matches!(&answers[..], [WorkAction::Answer(4, Answer::Refused(refusal))] if refusal.code == Code::GovernorAway), "{answers:?}");
     room.claimed(63_000, Taken::Refused(Refusal::new(Code::NoQueues, "x")));
     // A refusal that stays is one at once; and one in hand is given to whoever asks.
     let mut room = Room::new(Run::LongRunning);
     room.desk.next(at(0), 5, 25, run);
     room.plan(0);
     room.claimed(1, Taken::Refused(Refusal::new(Code::NoQueues, "x")));
-    assert!(matches!(&room.plan(1).1[..], [Action::Answer(5, Answer::Refused(refusal))] if refusal.code == Code::NoQueues));
+    assert!(matches!(&room.plan(1).1[..], [WorkAction::Answer(5, Answer::Refused(refusal))] if refusal.code == Code::NoQueues));
     let mut room = busy(Run::LongRunning);
     room.desk.next(at(1), 6, 25, run);
-    assert_eq!(room.plan(1).1, [Action::Answer(6, Answer::Item(Some(Box::new(assignment(1)))))]);
+    assert_eq!(room.plan(1).1, [WorkAction::Answer(6, Answer::Item(Some(Box::new(assignment(1)))))]);
     room.may_claim = false;
     room.desk.say(at(2), 7, complete("x"), run);
     room.desk.next(at(2), 8, 0, run);
-    assert_eq!(room.plan(2).1, [Action::Answer(8, Answer::Item(None)), Action::Finish(held(1), complete("x"))], "paused: none");
+    assert_eq!(room.plan(2).1, [WorkAction::Answer(8, Answer::Item(None)), WorkAction::Finish(held(1), complete("x"))], "paused: none");
 }
 
 #[test]
@@ -423,11 +422,11 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
     for (taken, expected) in finished {
         let mut room = busy(Run::LongRunning);
         assert_eq!(room.desk.say(at(0), 5, complete("x"), run), None);
-        assert_eq!(room.plan(0).1.last(), Some(&Action::Finish(held(1), complete("x"))));
+        assert_eq!(room.plan(0).1.last(), Some(&WorkAction::Finish(held(1), complete("x"))));
         room.delivered(1, 1, taken.clone());
         match expected {
             Some(answer) => {
-                assert_eq!(room.plan(1), (vec![Order::Settled(held(1))], vec![Action::Answer(5, answer.clone())]));
+                assert_eq!(room.plan(1), (vec![Order::Settled(held(1))], vec![WorkAction::Answer(5, answer.clone())]));
                 room.restart();
                 let again = room.desk.say(at(2), 6, complete("x"), run).expect("at once");
                 assert_eq!(again == Answer::Done, answer == Answer::Done, "said again after a restart of ours: {again:?}");
@@ -435,8 +434,8 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
             None => {
                 assert_eq!(room.plan(1).1, []);
                 let later = room.plan(5_000).1;
-                assert!(later.contains(&Action::Answer(5, Answer::Kept)), "{taken:?} {later:?}");
-                assert!(later.contains(&Action::Finish(held(1), complete("x"))));
+                assert!(later.contains(&WorkAction::Answer(5, Answer::Kept)), "{taken:?} {later:?}");
+                assert!(later.contains(&WorkAction::Finish(held(1), complete("x"))));
             }
         }
     }
@@ -444,7 +443,7 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
     let mut room = busy(Run::LongRunning);
     room.desk.say(at(0), 5, complete("x"), run);
     room.desk.finished(held(1), released("Drained"));
-    assert_eq!(room.plan(0).1.last(), Some(&Action::Finish(held(1), complete("x"))));
+    assert_eq!(room.plan(0).1.last(), Some(&WorkAction::Finish(held(1), complete("x"))));
 }
 
 #[test]
@@ -460,7 +459,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     room.desk.finished(held(1), released("Lost"));
     assert_eq!(room.plan(2), (vec![Order::Settled(held(1))], vec![]), "not even after a restart");
     room.says(None);
-    assert_eq!(room.plan(3).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(3).1, [WorkAction::Claim(25)]);
     // Whoever said so was wrong: the same lease is given again, and worked on again, on the same connection.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Lost);
@@ -468,7 +467,7 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     assert_eq!(room.plan(0).0, [Order::Settled(held(1))]);
     room.wanted = None;
     room.says(None);
-    assert_eq!(room.plan(5_000).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(5_000).1, [WorkAction::Claim(25)]);
     room.claimed(5_001, Taken::Done(Some(assignment(1))));
     assert_eq!(room.plan(5_001).0, [Order::Item(Box::new(assignment(1)))]);
     // Its end was on its way.
@@ -501,7 +500,7 @@ fn what_nobody_works_on_yet_is_given_back() {
         room.claimed(1, Taken::Done(Some(assignment(1))));
         let (orders, actions) = room.plan(1);
         let reason = match &actions[..] {
-            [Action::Finish(_, Outcome::Release { reason, .. })] => reason.as_str(),
+            [WorkAction::Finish(_, Outcome::Release { reason, .. })] => reason.as_str(),
             other => panic!("{other:?}"),
         };
         assert_eq!((orders.len(), reason), (0, expected));
@@ -524,7 +523,7 @@ fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
     let mut room = busy(Run::PerItem);
     // Told to a gateway, which does not take it: its supervisor's decision is on its way.
     room.desk.finished(held(1), died());
-    assert_eq!(room.plan(0).1, [Action::Finish(held(1), died())]);
+    assert_eq!(room.plan(0).1, [WorkAction::Finish(held(1), died())]);
     room.delivered(1, 1, refusal(Code::GovernorAway));
     room.wants(1, ItemOrder::Pause(1));
     assert_eq!(room.plan(20_000), nothing(), "it is taken back");
@@ -533,14 +532,14 @@ fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
     assert_eq!(room.desk.held(), Some(held(1)));
     room.wanted = None;
     room.desk.finished(held(1), complete("x"));
-    assert_eq!(room.plan(60_000).1, [Action::Finish(held(1), complete("x"))]);
+    assert_eq!(room.plan(60_000).1, [WorkAction::Finish(held(1), complete("x"))]);
     // What the program says itself is kept and told.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Pause(1));
     room.plan(0);
     let said = Outcome::Fail { reason: "NoSense".into(), message: String::new(), exit_code: None };
     room.desk.finished(held(1), said.clone());
-    assert_eq!(room.plan(1).1, [Action::Finish(held(1), said)]);
+    assert_eq!(room.plan(1).1, [WorkAction::Finish(held(1), said)]);
 }
 
 #[test]
@@ -557,19 +556,19 @@ fn progress_goes_before_the_end_and_not_too_often() {
     };
     say(&mut room, "reading", None, Some("b-1"));
     let first = advance("reading", None, Some("b-1"));
-    assert_eq!(room.plan(0).1, [Action::Advance(held(1), first.clone())]);
+    assert_eq!(room.plan(0).1, [WorkAction::Advance(held(1), first.clone())]);
     say(&mut room, "", Some(40), None);
     room.desk.advanced(at(10), &held(1), &first, Taken::Done(()), Duration::ZERO, 1.0);
     assert_eq!((room.plan(10), room.wake), (nothing(), at(1_010)));
     say(&mut room, "testing", Some(50), None);
     let second = advance("testing", Some(50), Some("b-1"));
-    assert_eq!(room.plan(1_010).1, [Action::Advance(held(1), second.clone())], "what is newest, and nothing is lost");
+    assert_eq!(room.plan(1_010).1, [WorkAction::Advance(held(1), second.clone())], "what is newest, and nothing is lost");
     room.desk.advanced(at(1_020), &held(1), &second, Taken::Silence, Duration::ZERO, 1.0);
     room.desk.finished(held(1), complete("x"));
     assert_eq!((room.plan(1_020), room.wake), (nothing(), at(1_120)));
-    assert_eq!(room.plan(1_120).1, [Action::Advance(held(1), second.clone())]);
+    assert_eq!(room.plan(1_120).1, [WorkAction::Advance(held(1), second.clone())]);
     room.desk.advanced(at(1_130), &held(1), &second, refusal(Code::Internal), Duration::ZERO, 1.0);
-    assert_eq!(room.plan(1_130).1, [Action::Finish(held(1), complete("x"))], "it must not hold the end up");
+    assert_eq!(room.plan(1_130).1, [WorkAction::Finish(held(1), complete("x"))], "it must not hold the end up");
     let mut room = Room::new(Run::PerItem);
     say(&mut room, "nothing in hand", Some(1), None);
     assert!(room.desk.held().is_none());
@@ -586,16 +585,16 @@ fn after_so_many_items_it_says_goodbye_once() {
         room.says(None);
     };
     end(&mut room, 1);
-    assert_eq!(room.plan(1_000).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(1_000).1, [WorkAction::Claim(25)]);
     room.claimed(1_000, Taken::Done(Some(assignment(2))));
     room.plan(1_000);
     room.says(Some(2));
     end(&mut room, 2);
-    assert_eq!(room.plan(2_000).1, [Action::Goodbye(ITEMS_DONE.into())]);
+    assert_eq!(room.plan(2_000).1, [WorkAction::Goodbye(ITEMS_DONE.into())]);
     assert_eq!(room.plan(3_000), nothing());
     room.restart();
     room.connect(None);
-    assert_eq!(room.plan(4_000).1, [Action::Goodbye(ITEMS_DONE.into())], "the count survives, and the first reason stays");
+    assert_eq!(room.plan(4_000).1, [WorkAction::Goodbye(ITEMS_DONE.into())], "the count survives, and the first reason stays");
 }
 
 #[test]
@@ -625,5 +624,5 @@ fn short_items_do_not_use_up_what_a_gateway_takes_from_an_agent() {
     room.plan(20);
     room.says(None);
     assert_eq!((room.plan(30), room.wake), (nothing(), at(200)));
-    assert_eq!(room.plan(200).1, [Action::Claim(25)]);
+    assert_eq!(room.plan(200).1, [WorkAction::Claim(25)]);
 }
