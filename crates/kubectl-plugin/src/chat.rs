@@ -13,6 +13,7 @@ use super::console::Output;
 use super::error::Error;
 use super::find::{self, AGENT_CONTAINER, Found};
 use super::input::{self, Named};
+use super::ls;
 use super::table::printable;
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::PoolMode;
@@ -70,7 +71,7 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Session, Er
         }
         Found::Pool(pool) => {
             chats(&pool)?;
-            let agents = find::agents_of(cluster, &pool.name_any()).await?;
+            let agents = ls::agents_of(cluster, &pool.name_any()).await?;
             session(&cluster.namespace, one(&cluster.namespace, &pool.name_any(), &agents)?)
         }
     }

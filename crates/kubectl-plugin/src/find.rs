@@ -6,7 +6,6 @@ use kube::ResourceExt as _;
 use super::connect::Cluster;
 use super::error::Error;
 use super::input::Named;
-use super::ls;
 use super::table::printable;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
@@ -54,12 +53,6 @@ pub async fn agent(cluster: &Cluster, name: &str) -> Result<Agent, Error> {
 /// The AgentPool of this name.
 pub async fn pool(cluster: &Cluster, name: &str) -> Result<AgentPool, Error> {
     cluster.api::<AgentPool>().get(name).await.map_err(Error::of::<AgentPool>(&cluster.namespace, name))
-}
-
-/// The agents of a pool, living ones only, by name.
-pub async fn agents_of(cluster: &Cluster, pool: &str) -> Result<Vec<Agent>, Error> {
-    let arguments = ls::Arguments { pool: Some(pool.to_owned()), ..ls::Arguments::default() };
-    Ok(ls::run(cluster, &arguments).await?.agents)
 }
 
 /// The condition of this type.

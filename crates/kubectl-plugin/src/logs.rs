@@ -118,7 +118,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
             Err(words) => return Err(Error::Usage(words)),
         },
         Found::Pool(pool) => {
-            let agents = find::agents_of(cluster, &pool.name_any()).await?;
+            let agents = ls::agents_of(cluster, &pool.name_any()).await?;
             return Err(Error::Usage(is_a_pool(&pool.name_any(), &agents)));
         }
     }

@@ -102,6 +102,12 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
     Ok(report)
 }
 
+/// The agents of a pool, living ones only, by name.
+pub async fn agents_of(cluster: &Cluster, pool: &str) -> Result<Vec<Agent>, Error> {
+    let arguments = Arguments { pool: Some(pool.to_owned()), ..Arguments::default() };
+    Ok(run(cluster, &arguments).await?.agents)
+}
+
 /// The report in words.
 pub fn render(report: &Report, format: Option<Format>, now: jiff::Timestamp) -> Result<Output, Error> {
     let mut output = Output::default();

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::facts::{Facts, Work};
+use super::failures;
 use super::queue::{hints, pools};
 use super::report::{List, Report, Tried, told};
-use super::work::{Cause, Work, book, pools_of, relative};
-use super::{Facts, failures};
+use super::work::{Cause, book, pools_of, relative};
 use crate::api::agent::AgentPhase;
 use crate::api::work_item::{DependencyCondition, WorkItemStatus};
 use crate::api::{AgentPool, WorkItem, names};

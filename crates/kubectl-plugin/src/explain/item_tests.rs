@@ -1,9 +1,8 @@
 //! Tests of the reports on items and queues: why an item waits, and what to do.
 
 use crate::api::{Agent, AgentPool, WorkItem, WorkQueue};
-use crate::explain::report::{Report, report};
-use crate::explain::work::{Subject, Work};
-use crate::explain::{Facts, render};
+use crate::explain::facts::{Subject, Work};
+use crate::explain::{Facts, Report, render, report};
 use serde_json::{Value, json};
 
 /// An item of queue q, made two minutes before now.

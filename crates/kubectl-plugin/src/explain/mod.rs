@@ -3,10 +3,14 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | this one | arguments, and what is read: the object, its pool or its agents, its pod, events |
+//! | this one | what is read: the object, its pool or its agents, its pod; and the report on it |
+//! | [`arguments`] | arguments |
+//! | [`facts`] | what was read, as data |
+//! | [`events`] | events |
 //! | [`work`] | what is read around an item or a queue, and what is said of pools |
-//! | [`report`] | what was read to a typed report. Pure |
-//! | [`item`], [`queue`] | the reports on an item and on a queue. Pure |
+//! | [`report`] | the report, as data |
+//! | [`agent`], [`agent_pool`], [`item`], [`queue`] | the report on each. Pure |
+//! | [`hints`] | the advice of a report, each reason once. Pure |
 //! | [`failures`] | what has to change before an item that failed is started again. Pure |
 //! | [`advice`] | reasons to advice. Pure |
 //! | [`render`] | the report in words. Pure |
@@ -14,7 +18,13 @@
 //! Whoever may read the object gets a report: what else cannot be read is said in it.
 
 pub mod advice;
+mod agent;
+mod agent_pool;
+mod arguments;
+mod events;
+pub mod facts;
 mod failures;
+mod hints;
 mod item;
 mod pod;
 mod queue;
@@ -22,78 +32,22 @@ pub mod render;
 pub mod report;
 pub mod work;
 
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::ListParams;
 
 use super::connect::Cluster;
 use super::error::Error;
 use super::find::{self, Found};
-use super::input::{self, Explainable};
+use super::input::Explainable;
 use super::ls;
 use crate::api::{Agent, AgentPool};
 
+use facts::Subject;
+
+pub use arguments::{Arguments, Format};
+pub use facts::{Facts, PodFact};
 pub use render::render;
-pub use report::{Report, report};
-
-/// Arguments of `explain`.
-#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
-#[command(after_help = "Examples:
-  kubectl spillway explain coders-1f2e3d4c5b       # an agent, or else a pool
-  kubectl spillway explain pool/coders
-  kubectl spillway explain item/bugs-x7k2p         # what it waits for, who holds it, its attempts
-  kubectl spillway explain queue/bugs              # why nothing is taken from it
-  kubectl spillway explain agent/coders-1f2e3d4c5b -o json | jq -r '.advice[].advice'
-
-Times of heartbeat and activity are those of the last write: Spillway writes nothing for time alone.")]
-pub struct Arguments {
-    /// agent/NAME, pool/NAME, item/NAME, queue/NAME; a bare name is an agent's, or else a pool's
-    #[arg(value_name = "NAME", value_parser = input::explainable)]
-    pub name: Explainable,
-    /// How to write it
-    #[arg(short, long, value_enum, value_name = "FORMAT")]
-    pub output: Option<Format>,
-}
-
-/// How a report is written; none: text for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// The report as JSON
-    Json,
-}
-
-/// What was read.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Facts {
-    /// The namespace.
-    pub namespace: String,
-    /// The Agent that is asked about.
-    pub agent: Option<Agent>,
-    /// Its pool, or the pool that is asked about.
-    pub pool: Option<AgentPool>,
-    /// The pod that the Agent names.
-    pub pod: PodFact,
-    /// The agents of the pool that is asked about.
-    pub agents: Vec<Agent>,
-    /// What is read around an item or a queue.
-    pub work: Option<Box<work::Work>>,
-    /// Events of the object and of its pod.
-    pub events: Vec<Event>,
-    /// What could not be read, in words.
-    pub unread: Vec<String>,
-}
-
-/// What is known of an Agent's pod.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum PodFact {
-    /// It has none, or it cannot be read.
-    #[default]
-    Unknown,
-    /// It is not there any more.
-    Gone,
-    /// It is there.
-    There(Box<Pod>),
-}
+pub use report::Report;
 
 /// Reads.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Error> {
@@ -135,7 +89,7 @@ async fn of_agent(cluster: &Cluster, agent: Agent, facts: &mut Facts) {
         about.push(Some(recorded.uid));
     }
     facts.agent = Some(agent);
-    events(cluster, about, facts).await;
+    events::read(cluster, about, facts).await;
 }
 
 async fn of_pool(cluster: &Cluster, pool: AgentPool, facts: &mut Facts) {
@@ -149,19 +103,26 @@ async fn of_pool(cluster: &Cluster, pool: AgentPool, facts: &mut Facts) {
     }
     let about = vec![pool.uid()];
     facts.pool = Some(pool);
-    events(cluster, about, facts).await;
+    events::read(cluster, about, facts).await;
 }
 
-/// Reads the events of these objects. They are kept for an hour or so: no events means little.
-async fn events(cluster: &Cluster, uids: Vec<Option<String>>, facts: &mut Facts) {
-    for uid in uids.into_iter().flatten().filter(|uid| !uid.is_empty()) {
-        let params = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
-        match cluster.api::<Event>().list(&params).await {
-            Ok(found) => facts.events.extend(found.items),
-            Err(error) => {
-                facts.unread.push(format!("events: {}", Error::of::<Event>(&cluster.namespace, "")(error)));
-                return;
-            }
-        }
-    }
+/// The report on what was read.
+pub fn report(facts: &Facts) -> Report {
+    let Facts { namespace, agent, pool, pod: _, agents, work, events, unread } = facts;
+    let mut report = match (work.as_deref(), agent, pool) {
+        (Some(work), _, _) => match &work.subject {
+            Subject::Item(item) => item::report(facts, work, item),
+            Subject::Queue(queue) => queue::report(facts, work, queue),
+        },
+        (None, Some(agent), _) => agent::report(facts, agent),
+        (None, None, Some(pool)) => agent_pool::report(pool, agents),
+        (None, None, None) => Report::default(),
+    };
+    report.namespace.clone_from(namespace);
+    report.events = events::happened(events);
+    report.unread.clone_from(unread);
+    report
 }
+
+#[cfg(test)]
+mod report_tests;

@@ -2,9 +2,9 @@
 
 use kube::ResourceExt as _;
 
-use super::Facts;
+use super::facts::{Facts, Work};
 use super::report::{Fact, Hint, Report, told};
-use super::work::{Cause, Work, book, pool, pools_of};
+use super::work::{Cause, book, pool, pools_of};
 use crate::api::WorkQueue;
 use crate::api::conditions::types;
 use crate::api::work_queue::QueueCounts;

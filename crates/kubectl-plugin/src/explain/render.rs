@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::Format;
+use super::arguments::Format;
 use super::report::{Fact, Happened, Report, Told, Tried};
 use crate::console::Output;
 use crate::error::Error;

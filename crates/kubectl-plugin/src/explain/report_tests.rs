@@ -1,8 +1,10 @@
 //! Tests of the report and of its words.
 
+use super::events::happened;
+use super::report::Tried;
 use super::*;
-use crate::explain::{Format, render};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 fn agent(spec: &Value, status: Value) -> Agent {

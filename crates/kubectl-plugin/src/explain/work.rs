@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::Facts;
+use super::events;
+use super::facts::{Facts, Subject, Work};
 use super::report::Hint;
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::PoolMode;
 use crate::api::conditions::types;
-use crate::api::{Agent, AgentPool, AgentPoolStatus, WorkItem, WorkQueue};
+use crate::api::{Agent, AgentPool, AgentPoolStatus};
 use crate::connect::Cluster;
 use crate::error::Error;
 use crate::find;
@@ -22,32 +23,6 @@ use crate::policy::work::book::Book;
 use crate::table::age;
 use crate::work as reads;
 use spillway_conversion::work as convert;
-
-/// What is asked about.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Subject {
-    /// An item.
-    Item(Box<WorkItem>),
-    /// A queue.
-    Queue(Box<WorkQueue>),
-}
-
-/// What was read around it. What could not be read is unknown, not absent: nothing is concluded from it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Work {
-    /// What is asked about.
-    pub subject: Subject,
-    /// All items of the namespace, in the order in which they are given out.
-    pub items: Option<Vec<WorkItem>>,
-    /// All queues of the namespace.
-    pub queues: Option<Vec<WorkQueue>>,
-    /// All pools of the namespace.
-    pub pools: Option<Vec<AgentPool>>,
-    /// Its living agents.
-    pub agents: Option<Vec<Agent>>,
-    /// When.
-    pub now: Timestamp,
-}
 
 /// Something that explains a state, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +71,7 @@ pub async fn read(cluster: &Cluster, named: &input::Work, facts: &mut Facts) -> 
         Subject::Queue(queue) => queue.uid(),
     };
     facts.work = Some(Box::new(Work { subject, items, queues, pools, agents, now: Timestamp::now() }));
-    super::events(cluster, vec![uid], facts).await;
+    events::read(cluster, vec![uid], facts).await;
     Ok(())
 }
 

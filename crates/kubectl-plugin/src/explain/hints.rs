@@ -1,0 +1,64 @@
+//! Advice for the reasons of a report, each reason once.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::advice::{self, Advice};
+use super::report::Hint;
+
+/// Collects advice, each reason once.
+pub(super) struct Hints<'a> {
+    pub(super) places: [(&'a str, Option<String>); 5],
+    hints: Vec<Hint>,
+}
+
+impl<'a> Hints<'a> {
+    pub(super) fn new(places: &[(&'a str, Option<String>); 5]) -> Self {
+        Self { places: places.clone(), hints: Vec::new() }
+    }
+
+    pub(super) fn condition(&mut self, condition: &Condition) {
+        self.add(&condition.reason, advice::about(condition));
+    }
+
+    pub(super) fn reason(&mut self, reason: &str) {
+        if let Some(advice) = advice::of(reason) {
+            self.add(reason, advice);
+        }
+    }
+
+    pub(super) fn act(&mut self, reason: &str, words: &'static str) {
+        self.add(reason, Advice::Do(words));
+    }
+
+    pub(super) fn nothing(&mut self, reason: &str, words: &'static str) {
+        self.add(reason, Advice::Nothing(words));
+    }
+
+    pub(super) fn unobserved(&mut self) {
+        self.act(
+            "NotObserved",
+            "no controller has looked at it: see whether the operator runs (`kubectl get pods -A -l app.kubernetes.io/name=spillway`) and serves this namespace",
+        );
+    }
+
+    fn add(&mut self, reason: &str, advice: Advice) {
+        if self.hints.iter().any(|hint| hint.reason == reason) {
+            return;
+        }
+        let (text, act) = match advice {
+            Advice::Do(text) => (text, true),
+            Advice::Nothing(text) => (text, false),
+        };
+        let places: Vec<(&str, Option<&str>)> = self.places.iter().map(|(place, name)| (*place, name.as_deref())).collect();
+        self.hints.push(Hint { reason: reason.to_owned(), advice: advice::filled(text, &places), act });
+    }
+
+    /// What there is to do, the acts first.
+    pub(super) fn done(mut self) -> Vec<Hint> {
+        if self.hints.is_empty() {
+            self.nothing("AsDesired", "all is as it should be");
+        }
+        self.hints.sort_by_key(|hint| !hint.act);
+        self.hints
+    }
+}
