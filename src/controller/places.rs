@@ -131,13 +131,9 @@ fn recorded(agent: &Agent) -> Option<&str> {
     agent.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str())
 }
 
-fn ended(agent: &Agent) -> bool {
-    agent.status.as_ref().and_then(|status| status.phase).is_some_and(|phase| phase.ended())
-}
-
 /// It ended, or it is to be without a pod.
 fn gone(agent: &Agent) -> bool {
-    ended(agent) || (agent.spec.hibernated == Some(true) && recorded(agent).is_none())
+    agent.has_ended() || (agent.spec.hibernated == Some(true) && recorded(agent).is_none())
 }
 
 /// What all hold.
@@ -156,7 +152,7 @@ fn holders(given: &HashMap<ObjectKey, Holder>, stores: &Stores) -> HashMap<Objec
             .status
             .as_ref()
             .and_then(|status| status.claim_ref.as_ref())
-            .filter(|_| !ended(agent))
+            .filter(|_| !agent.has_ended())
             .map_or(0, |_| volume_of(agent, stores));
         if with_pod || storage > 0 {
             let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &agent.spec.pool_ref.name));

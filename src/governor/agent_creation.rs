@@ -4,7 +4,6 @@
 
 use super::caller::Caller;
 use crate::api::Agent;
-use crate::api::agent::AgentPhase;
 use crate::cluster::{Class, Error};
 use crate::wire::{Code, Refusal};
 
@@ -29,5 +28,5 @@ pub(super) fn idempotent(key: Option<&str>) -> Result<&str, Refusal> {
 
 /// Whether an Agent has ended, or is being deleted: it does not count among those that live.
 pub(super) fn ended(agent: &Agent) -> bool {
-    agent.metadata.deletion_timestamp.is_some() || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
+    agent.metadata.deletion_timestamp.is_some() || agent.has_ended()
 }

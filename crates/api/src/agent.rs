@@ -107,6 +107,11 @@ impl Agent {
         }
     }
 
+    /// Whether its stored phase says that its life is over.
+    pub fn has_ended(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
+    }
+
     /// The uid of the pool that owns it; one made by hand may have none.
     pub fn owner_uid(&self) -> Option<&str> {
         let owners = self.metadata.owner_references.iter().flatten();

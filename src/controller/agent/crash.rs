@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod as PodObject;
 
-use super::{ended, status};
+use super::status;
 use crate::api::agent_pool::PoolMode;
 use crate::api::{Agent, AgentPoolSpec};
 use crate::cluster::ObjectKey;
@@ -76,7 +76,7 @@ fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Op
     agent.spec.sequence?;
     let (key, now) = (ObjectKey::of(agent), jiff::Timestamp::now());
     let others = context.stores.agents_of(&key.namespace, &agent.spec.pool_ref.name);
-    let others = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| ObjectKey::of(*other) != key && ended(other));
+    let others = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| ObjectKey::of(*other) != key && other.has_ended());
     let others = others.filter(|other| other.spec.sequence.is_some()).filter_map(|other| crashed_ago(other, mode, now));
     let ago: Vec<Duration> = std::iter::once(Duration::ZERO).chain(others).collect();
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);

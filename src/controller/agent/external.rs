@@ -21,7 +21,7 @@ pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>,
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
     let grace = spec.map_or(GRACE_SECONDS, AgentPoolSpec::goodbye_timeout_seconds);
     shown(&Process {
-        over: super::ended(agent) || status.is_some_and(super::condemned),
+        over: agent.has_ended() || status.is_some_and(super::condemned),
         leaving: leaves.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default()),
         grace: Duration::from_secs(grace.into()),
         ended: report.is_some_and(|report| report.program == Program::Ended),

@@ -43,7 +43,7 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Obser
             Directive::Drain
         }
         State::Ended(_) | State::Keep | State::Missing(_) | State::PoolMissing => {
-            if super::ended(agent) || matches!(state, State::Ended(_)) {
+            if agent.has_ended() || matches!(state, State::Ended(_)) {
                 context.live.revoke(uid);
             }
             return;

@@ -23,7 +23,7 @@ use super::context::{Context, Look, jittered};
 use super::places;
 use super::publish::publish;
 use super::stores::AgentObject;
-use crate::api::agent::{AgentPhase, ClaimRef, PodRef};
+use crate::api::agent::{ClaimRef, PodRef};
 use crate::api::conditions::reasons;
 use crate::api::names::{self, managers};
 use crate::api::{Agent, AgentPool, AgentStatus};
@@ -409,11 +409,6 @@ fn forget(agent: &Agent, key: &ObjectKey, context: &Context) {
     if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
         context.disappearances.forget(&pod.uid);
     }
-}
-
-/// Whether the stored phase says that the Agent's life is over.
-fn ended(agent: &Agent) -> bool {
-    agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Resource, ResourceExt};
 
-use super::{crash, ended, external, pod_view, supervise};
+use super::{crash, external, pod_view, supervise};
 use crate::api::agent::PodRef;
 use crate::api::conditions::{reasons, types};
 use crate::api::sandbox::Requirement;
@@ -82,7 +82,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
         (Some(_), None) => (PodFact::Foreign, None),
         (None, None) => (PodFact::Absent(Verdict::Unknown), None),
         // That an Agent ended was told only when its pod was proved to have.
-        (_, Some(_)) if ended(agent) => (PodFact::Absent(Verdict::Gone), None),
+        (_, Some(_)) if agent.has_ended() => (PodFact::Absent(Verdict::Gone), None),
         (_, Some(recorded)) => look_for(agent, recorded, key, context).await?,
     };
     // Of a pod that leaves, or whose node is not heard of, silence says nothing.
@@ -94,16 +94,16 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     let status = agent.status.as_ref();
     let condemned = status.is_some_and(super::condemned);
     let asked = crash::was_asked(agent, sleep(agent) != Sleep::No);
-    let decision = uid.filter(|_| !ended(agent) && !quiet);
+    let decision = uid.filter(|_| !agent.has_ended() && !quiet);
     let decision = decision.and_then(|uid| {
         let of_pod = crash::raised(agent, &fact, pod.as_deref(), asked, view.as_ref(), spec, context);
         supervise::decide(agent, uid, view.as_ref(), of_pod, holding.as_ref(), spec, context)
     });
     let parent_ended = match &agent.spec.parent_ref {
-        Some(parent) if !ended(agent) => parent_has_ended(agent, &parent.name, context).await?,
+        Some(parent) if !agent.has_ended() => parent_has_ended(agent, &parent.name, context).await?,
         Some(_) | None => false,
     };
-    let live_pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|_| !ended(agent));
+    let live_pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|_| !agent.has_ended());
     let tokens = live_pool.map_or(Tokens::Unknown, |pool| standing::of_agent(agent, pool, context));
     let paused_at = status.and_then(|status| status.paused_at_limit);
     let has_more = live_pool.zip(paused_at).is_some_and(|(pool, at)| standing::has_more(agent, pool, at, context));
@@ -121,7 +121,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
         deleting: agent.metadata.deletion_timestamp.is_some(),
         finalizer: agent.finalizers().iter().any(|finalizer| finalizer == names::AGENT_FINALIZER),
         owned: owner.is_some() || pool.is_none(),
-        ended: ended(agent),
+        ended: agent.has_ended(),
         // One outside the cluster never gets a pod.
         recorded: recorded.is_some() || outside,
         spawn: spawn(
@@ -176,7 +176,7 @@ fn living_children(namespace: &str, uid: &str, context: &Context) -> u32 {
         let meta = child.meta();
         meta.namespace.as_deref() == Some(namespace)
             && meta.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL)).is_some_and(|parent| parent == uid)
-            && child.0.as_ref().is_ok_and(|child| !ended(child))
+            && child.0.as_ref().is_ok_and(|child| !child.has_ended())
     });
     u32::try_from(mine.len()).unwrap_or(u32::MAX)
 }
@@ -186,7 +186,7 @@ async fn parent_has_ended(agent: &Agent, parent: &str, context: &Context) -> Res
     let namespace = agent.namespace().unwrap_or_default();
     let asked_by = agent.metadata.labels.as_ref().and_then(|labels| labels.get(names::PARENT_UID_LABEL));
     let Some(asked_by) = asked_by else { return Ok(false) }; // named by a person, who may name whom they like
-    let over = |parent: &Agent| ended(parent) || parent.caller_uid().is_none_or(|uid| uid != asked_by);
+    let over = |parent: &Agent| parent.has_ended() || parent.caller_uid().is_none_or(|uid| uid != asked_by);
     let cached = context.stores.agent(&ObjectKey { namespace: namespace.clone(), name: parent.to_owned() });
     if let Some(parent) = cached.as_ref().and_then(|object| object.0.as_ref().ok()) {
         return Ok(over(parent));

@@ -22,7 +22,6 @@ use super::node_judgements::NodeJudgements;
 use super::places;
 use super::stores::{AgentObject, BudgetObject, NODE_LEASES, PoolObject, Stores};
 use super::wake::{Wake, in_namespace, without_pod};
-use crate::api::agent::AgentPhase;
 use crate::api::{Agent, Toolset, WorkQueue, names};
 use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Change, Named, config, start};
@@ -118,7 +117,7 @@ fn watch_agents(tasks: &mut JoinSet<()>, api: Api<AgentObject>, wake: Wake, flee
             wake.pool(agent.metadata.namespace.as_deref().unwrap_or_default(), &agent.spec.pool_ref.name);
             if let Some(agents) = look.get() {
                 wake.relatives(agents, agent, gone);
-                if gone || agent.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended) {
+                if gone || agent.has_ended() {
                     wake.short_agents(agents);
                 }
             }
