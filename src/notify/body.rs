@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::notice::{Alike, Notice};
 use super::settings::Format;
-use super::{Alike, Notice};
 use crate::policy::outbox::Telling;
 
 /// Names in a line for people.

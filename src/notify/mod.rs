@@ -7,17 +7,17 @@
 //! | file | for |
 //! |---|---|
 //! | [`settings`] | which webhooks there are |
+//! | `notice` | what people are told of |
 //! | [`body`] | what is sent, pure |
 //! | [`send`] | one try |
 
 pub mod body;
+mod notice;
 pub mod send;
 pub mod settings;
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -26,42 +26,10 @@ use crate::telemetry::Metrics;
 use send::Sender;
 use settings::Webhook;
 
+pub use notice::{Alike, Notice};
+
 /// Notices between those who tell and a task that is busy.
 const QUEUE: usize = 1024;
-
-/// What happened to an object that people asked to be told of.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Notice {
-    /// When.
-    pub time: Timestamp,
-    /// Whether somebody may have to look at it.
-    pub warning: bool,
-    /// The object.
-    pub about: ObjectReference,
-    /// Why, in one word.
-    pub reason: String,
-    /// What was done, in one word.
-    pub action: String,
-    /// The same in a sentence.
-    pub message: String,
-}
-
-/// What makes notices alike: they are told together.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Alike {
-    namespace: String,
-    kind: String,
-    reason: String,
-    action: String,
-}
-
-impl Alike {
-    fn of(notice: &Notice) -> Self {
-        let Notice { about, reason, action, .. } = notice;
-        let (namespace, kind) = (about.namespace.clone().unwrap_or_default(), about.kind.clone().unwrap_or_default());
-        Self { namespace, kind, reason: reason.clone(), action: action.clone() }
-    }
-}
 
 struct Way {
     webhook: Arc<Webhook>,

@@ -12,6 +12,9 @@ use serde_json::Value;
 use settings::Format;
 use tokio::net::TcpListener;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+
 use super::*;
 
 /// Longer than anything here takes on a busy machine.

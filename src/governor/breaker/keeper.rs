@@ -4,6 +4,7 @@
 //! nowhere to be stored; of two records of a circuit the one with the higher epoch is believed; circuits of one Breaker never
 //! have the same epoch, so that a person can approve all openings up to one.
 
+mod slot;
 mod state;
 mod store;
 mod work;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+pub(super) use self::slot::{Kept, Slot};
 pub(super) use self::store::MODELS;
 use self::store::Store;
 pub use self::work::OfPool;
@@ -25,7 +27,7 @@ use crate::api::cluster_budget::BreakerDefaults;
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::policy::breaker::circuit::Kind;
-use crate::policy::breaker::{Answer, Callers, Circuit, Counts, Outcome, Permit, Rejection, Settings, State as CircuitState};
+use crate::policy::breaker::{Answer, Outcome, Permit, Rejection, State as CircuitState};
 use crate::telemetry::Metrics;
 
 /// Whoever asks waits so long for an opening to be stored.
@@ -45,26 +47,6 @@ pub enum Refused {
     },
     /// It is not known yet, or cannot be stored now: come again soon.
     Away(&'static str),
-}
-
-/// A circuit, and the Breaker that it belongs to; none: no Breaker holds for who asks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Slot {
-    pub key: Key,
-    pub home: Option<String>,
-}
-
-pub(super) struct Kept {
-    pub circuit: Circuit,
-    /// The settings as they were set, and the time of one operation that they were made with.
-    set: Settings,
-    operation: u64,
-    /// What metrics were told.
-    told: Counts,
-    /// When it took the state that it is in.
-    moved: u64,
-    callers: Callers,
-    pub last_failure: Option<String>,
 }
 
 /// A Breaker.

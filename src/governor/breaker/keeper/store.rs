@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Kept, Slot};
+use super::slot::{Kept, Slot};
 use crate::cluster::ObjectKey;
 use crate::governor::breaker::Key;
 use crate::policy::breaker::State as CircuitState;
