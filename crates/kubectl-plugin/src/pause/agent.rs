@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Asked, PAUSED, Verb};
+use super::asked::{Asked, PAUSED, Verb};
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
 use crate::find;

@@ -8,10 +8,12 @@
 //! | file | for |
 //! |---|---|
 //! | this one | arguments, what is written, waiting, the words |
+//! | [`asked`] | what was asked for of one object |
 //! | [`agent`] | what is written to an agent, and what its status says to that. Pure |
 //! | [`work`] | the same for items and queues. Pure |
 
 mod agent;
+mod asked;
 mod work;
 
 use std::collections::BTreeSet;
@@ -33,8 +35,7 @@ use super::wait::{self, Look};
 use super::write::{self, Decision, Done, On};
 use crate::api::{Agent, GROUP, WorkItem, WorkQueue};
 
-/// Condition type under which a pause is told.
-const PAUSED: &str = "Paused";
+pub use asked::{Asked, Kind, Verb};
 
 /// Examples of `pause`.
 pub const PAUSE_HELP: &str = "Examples:
@@ -68,65 +69,6 @@ pub struct Arguments {
     /// How long to wait
     #[arg(long, value_name = "DURATION", requires = "wait", default_value = "60s", value_parser = input::duration)]
     pub timeout: Duration,
-}
-
-/// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Verb {
-    /// Hold.
-    Pause,
-    /// Let go on.
-    Resume,
-}
-
-/// What it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Kind {
-    /// An Agent.
-    #[default]
-    Agent,
-    /// A WorkItem.
-    Item,
-    /// A WorkQueue.
-    Queue,
-}
-
-impl Kind {
-    /// As people call it.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Item => "item",
-            Self::Queue => "queue",
-        }
-    }
-
-    /// As kubectl writes it before a name.
-    fn resource(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Item => "workitem",
-            Self::Queue => "workqueue",
-        }
-    }
-}
-
-/// One object that was looked at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Asked {
-    /// What it is.
-    pub kind: Kind,
-    /// Its name.
-    pub name: String,
-    /// Its uid: no other object of its name was written, or is waited for.
-    pub uid: String,
-    /// The generation that holds what was asked for.
-    pub generation: i64,
-    /// Why nothing was written; none: it was.
-    pub unchanged: Option<String>,
-    /// What is to be known beside, in words.
-    pub note: Option<String>,
 }
 
 /// What was asked for.

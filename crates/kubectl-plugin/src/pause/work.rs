@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Asked, Verb};
+use super::asked::{Asked, Verb};
 use crate::api::conditions::types;
 use crate::api::{WorkItem, WorkQueue};
 use crate::find;

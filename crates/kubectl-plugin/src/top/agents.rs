@@ -8,8 +8,8 @@ use kube::{Resource as _, ResourceExt as _};
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
+use super::subject::{Subject, counted, list, place};
 use super::view::Sheet;
-use super::{Subject, counted, list, place};
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
 use crate::api::{Agent, AgentPool, names};

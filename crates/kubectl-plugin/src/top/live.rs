@@ -16,7 +16,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::state::{Key, State};
 use super::stop_signals::StopSignals;
-use super::{Subject, view};
+use super::subject::Subject;
+use super::view;
 use crate::connect::Cluster;
 use crate::error::Error;
 

@@ -2,7 +2,8 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | this one | arguments, and what each subject has to bring |
+//! | this one | arguments |
+//! | [`subject`] | what each subject has to bring, and what all share |
 //! | [`agents`], [`pools`], [`queues`] | one subject each: the look at the cluster as a typed snapshot, and its columns |
 //! | [`state`] | what its user chose: sort order, pause, scrolling; keys to choices. Pure |
 //! | [`view`] | a sheet of rows, size and state to lines. Pure |
@@ -17,22 +18,19 @@ pub mod pools;
 pub mod queues;
 pub mod state;
 mod stop_signals;
+mod subject;
 pub mod view;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::ListParams;
-use kube::core::{DeserializeGuard, NamespaceResourceScope};
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 
 use super::connect::Cluster;
 use super::console::{self, Console, Output};
 use super::error::Error;
 use super::input;
-use state::Order;
-use view::Sheet;
+
+pub use subject::{Listed, Subject};
 
 /// The shortest time between two looks: the API server serves others too.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -113,20 +111,6 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Something that can be watched.
-pub trait Subject {
-    /// What one look finds.
-    type Snapshot;
-    /// In which orders its rows may stand.
-    type Sort: Order;
-
-    /// Looks once.
-    fn look(&self, cluster: &Cluster) -> impl Future<Output = Result<Self::Snapshot, Error>>;
-
-    /// What is shown of a snapshot. Pure.
-    fn sheet(snapshot: &Self::Snapshot, sort: Self::Sort, now: Timestamp) -> Sheet;
-}
-
 /// The command.
 pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn Console) -> Result<(), Error> {
     let Arguments { subject, pool, sort, picture } = arguments;
@@ -154,48 +138,4 @@ async fn show<S: Subject>(
         return Ok(());
     }
     live::run(cluster, subject, sort, picture.interval, snapshot).await
-}
-
-/// Objects of a kind, from the API server's cache: at most a moment old.
-async fn list<K>(cluster: &Cluster, everywhere: bool, fields: Option<String>) -> Result<Vec<DeserializeGuard<K>>, Error>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let api: Api<DeserializeGuard<K>> = if everywhere { Api::all(cluster.client.clone()) } else { cluster.api() };
-    let params = ListParams { field_selector: fields, ..ListParams::default().match_any() };
-    Ok(api.list(&params).await.map_err(Error::of::<K>(&cluster.namespace, ""))?.items)
-}
-
-/// One look at all objects of a kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed<R> {
-    /// Where was looked; none: everywhere.
-    pub namespace: Option<String>,
-    /// What is shown of each.
-    pub rows: Vec<R>,
-    /// Stored objects that do not fit their type.
-    pub unreadable: usize,
-}
-
-/// Looks at all objects of a kind; `row` says what is shown of one.
-async fn listed<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<Listed<R>, Error>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let all = list::<K>(cluster, everywhere, None).await?;
-    Ok(Listed {
-        namespace: (!everywhere).then(|| cluster.namespace.clone()),
-        rows: all.iter().filter_map(|one| one.0.as_ref().ok()).map(row).collect(),
-        unreadable: all.iter().filter(|one| one.0.is_err()).count(),
-    })
-}
-
-/// Where was looked, in words; none: everywhere.
-fn place(namespace: Option<&str>) -> String {
-    namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"))
-}
-
-/// Words with their counts, without those of which there are none.
-fn counted(counts: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<String> {
-    counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect()
 }

@@ -7,8 +7,8 @@ use kube::ResourceExt as _;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
+use super::subject::{Listed, Subject, counted, listed, place};
 use super::view::Sheet;
-use super::{Listed, Subject, counted, listed, place};
 use crate::api::AgentPool;
 use crate::api::conditions::types;
 use crate::connect::Cluster;

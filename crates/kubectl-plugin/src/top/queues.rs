@@ -7,8 +7,8 @@ use kube::ResourceExt as _;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
+use super::subject::{Listed, Subject, counted, listed, place};
 use super::view::Sheet;
-use super::{Listed, Subject, counted, listed, place};
 use crate::api::WorkQueue;
 use crate::api::conditions::{reasons, types};
 use crate::connect::Cluster;
