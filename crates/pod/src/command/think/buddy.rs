@@ -5,10 +5,12 @@ use std::io::{BufRead as _, Read as _, Write as _};
 
 use super::decision::Decision;
 use super::dialect::Message;
+use super::output::print_plain;
+use super::prompt;
 use super::scheduler::by_rules;
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use super::{print, print_plain, prompt};
+use crate::command::print;
 
 /// The most bytes of a line; a terminal gives no more than 4,096.
 const MAX_LINE: u64 = 16 * 1024;

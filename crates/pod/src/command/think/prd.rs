@@ -7,9 +7,10 @@ use spillway_wire::work::{MAX_RESULT_BYTES, Outcome};
 
 use super::decision::{Decision, cut};
 use super::dialect::Message;
+use super::output::print_plain;
+use super::prompt;
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use super::{print_plain, prompt};
 use crate::command::{EXIT_UNREACHABLE, tell};
 use crate::files;
 

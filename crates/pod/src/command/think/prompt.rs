@@ -3,7 +3,7 @@
 
 use spillway_wire::follow::Listed;
 
-use super::Role;
+use super::arguments::Role;
 use super::reply::{MAX_DOCUMENT, MAX_QUESTIONS, MAX_STEPS, named};
 use super::routes::{Route, Routes};
 use crate::command::follow;

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use spillway_wire::body::{self, Checked, at_most};
 
-use super::Role;
+use super::arguments::Role;
 use super::decision::{Decision, Queueing, Step, queueing};
 use super::routes::{Route, Routes};
 

@@ -10,10 +10,12 @@ use spillway_wire::work::{Assignment, MAX_RESULT_BYTES, Outcome};
 
 use super::decision::{Decision, cut};
 use super::dialect::Message;
+use super::output::print_plain;
+use super::prompt;
 use super::rules::{self, Request};
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use super::{print, print_plain, prompt};
+use crate::command::print;
 
 /// The most bytes of a message about a failure.
 const MAX_MESSAGE: usize = 1000;

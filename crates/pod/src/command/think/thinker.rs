@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::arguments::{Role, ThinkArguments};
 use super::decision::Decision;
 use super::dialect::{Dialect, Message};
 use super::model::Model;
 use super::routes::Routes;
 use super::sidecar::Sidecar;
-use super::{Role, ThinkArguments, prompt, reply};
+use super::{prompt, reply};
 use crate::command::tell;
 use crate::files;
 

@@ -1,0 +1,27 @@
+//! Words of others, printed so that they steer no terminal.
+
+use crate::command::print;
+
+/// Prints words of which others wrote a part: without what would steer the terminal of whoever reads them.
+pub(super) fn print_plain(words: &str) {
+    print(&printable(words));
+}
+
+/// Without control characters but tabs and ends of lines, and without those that turn the direction of text.
+fn printable(words: &str) -> String {
+    let steers = |letter: char| {
+        (letter.is_control() && !matches!(letter, '\n' | '\t'))
+            || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    words.chars().filter(|letter| !steers(*letter)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_do_not_steer_a_terminal() {
+        assert_eq!(printable("a\u{1b}]0;title\u{7}\r\n\tb\u{9b}2J\u{202e}c é"), "a]0;title\n\tb2Jc é");
+    }
+}
