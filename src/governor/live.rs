@@ -3,238 +3,42 @@
 //! It must not decide: findings come from `policy::health` on times from `policy::attendance`, directives from the
 //! reconciler. What always holds: a revision of what is wanted is never used for two different states, whoever leads.
 
+mod agent;
 mod commands;
 mod signals;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
-use self::commands::Commanding;
+use self::agent::{AgentRecord, ItemInHand, PERIODS};
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::governor::work::refused::RefusedCall;
 use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::health::{self, Finding};
-use crate::policy::hub::{Signal, TimedOut};
+use crate::policy::hub::TimedOut;
 use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
 use crate::wire::command::BreakerState;
 use crate::wire::governor::Change;
-use crate::wire::work::{Held, ItemOrder, ItemWanted};
+use crate::wire::work::{ItemOrder, ItemWanted};
+
+pub use self::agent::{Asks, Expected, View, Working};
 
 /// Time goes by in these steps.
 pub const TICK: Duration = Duration::from_secs(1);
 /// The most that one step counts: a process that was stopped, or starved, has not listened meanwhile.
 const LONGEST_TICK: Duration = Duration::from_secs(3);
-/// Reports that an agent may miss whatever its pool says now: it keeps the period that it was told when it registered.
-const PERIODS: u32 = 3;
-/// An agent that was told to give its item back has so long for it.
-const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 /// Notices kept for an agent that does not take them.
 const NOTICES: usize = 32;
-/// What nobody expects to hear of, and nobody heard of or looked at for so long, is forgotten: a call of an agent that had just
-/// ended may have come last.
-const UNEXPECTED: Duration = Duration::from_secs(3600);
 /// Changes that a slow gateway may be behind; then it begins anew.
 const BEHIND: usize = 4096;
-
-/// What the reconciler knows of an agent that a judgement on its silence needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
-    /// Its Agent.
-    pub key: ObjectKey,
-    /// It registered, with us or with a leader before us.
-    pub registered: bool,
-    /// Its program was started, as a leader before us knew.
-    pub started: bool,
-    /// How long that may take.
-    pub startup: Duration,
-    /// Silence after which it is given up.
-    pub timeout: Duration,
-    /// Its node; none: it runs outside the cluster.
-    pub node: Option<String>,
-    /// It holds an item, or a person is at it.
-    pub active: bool,
-    /// It is to take nothing new.
-    pub paused: bool,
-    /// Its node is not heard of: its silence says nothing.
-    pub excused: bool,
-}
-
-/// What an agent holds, and how long what may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Working {
-    /// The lease.
-    pub held: Held,
-    /// Silence of its pod after which it has lost the item.
-    pub lease: Duration,
-    /// Time without progress after which it has.
-    pub stall: Duration,
-    /// Time that the attempt may take.
-    pub attempt: Duration,
-    /// It was told to give the item back.
-    pub cancelling: bool,
-    /// It waits, with its agent, by the pause of this number: its times stand still.
-    pub paused: Option<i64>,
-    /// All tokens of the agent's life are there. As it was when the lease began is what counts.
-    pub fresh: bool,
-}
-
-/// An item in an agent's hands, and its served times.
-#[derive(Clone, Debug)]
-struct Hand {
-    working: Working,
-    held: Duration,
-    unmoved: Duration,
-    cancelling: Duration,
-}
-
-/// What is known of one agent.
-#[derive(Clone, Debug)]
-pub struct View {
-    /// It registered with us, or reported to us.
-    pub registered: bool,
-    /// It reported to us that its program was started.
-    pub started: bool,
-    /// Its last report, and when it came.
-    pub report: Option<(Report, jiff::Timestamp)>,
-    /// Its sandbox as it finds it.
-    pub sandbox: Option<Sandbox>,
-    /// What its silence means.
-    pub finding: Finding,
-    /// The goodbye it said, and when.
-    pub goodbye: Option<(String, jiff::Timestamp)>,
-    /// What it asks people for, as its Agent shall say it.
-    pub asks: Option<Asks>,
-    /// How long ago each signal was raised.
-    pub occurrences: BTreeMap<Signal, Vec<Duration>>,
-    /// What was said with the last one, where that is more than the signal's name.
-    pub words: BTreeMap<Signal, String>,
-    /// How high the limit of its life was when a call was refused for want of more.
-    pub short_at: Option<i64>,
-    /// It had all tokens of its life when it got the item that it holds.
-    pub began_fresh: bool,
-    /// Time-outs that its status does not count yet.
-    pub timeouts: u32,
-}
-
-#[cfg(test)]
-impl View {
-    /// One that runs, and of which there is nothing else to say.
-    pub fn well() -> Self {
-        Self {
-            registered: true,
-            started: true,
-            report: None,
-            sandbox: None,
-            finding: Finding::Well,
-            goodbye: None,
-            asks: None,
-            occurrences: BTreeMap::new(),
-            words: BTreeMap::new(),
-            short_at: None,
-            began_fresh: false,
-            timeouts: 0,
-        }
-    }
-}
-
-/// What an agent asks people for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// More tokens, in these words.
-    Tokens(String),
-    /// Nothing any more.
-    Nothing,
-}
-
-struct One {
-    expected: Option<Expected>,
-    registered: bool,
-    started: bool,
-    report: Option<(Report, jiff::Timestamp)>,
-    sandbox: Option<Sandbox>,
-    finding: Finding,
-    goodbye: Option<(String, jiff::Timestamp)>,
-    goodbye_stored: bool,
-    asks: Option<Asks>,
-    asks_stored: Option<Asks>,
-    answered: BTreeMap<Signal, BootTime>,
-    dealt_with: BTreeMap<Signal, BootTime>,
-    directive: Directive,
-    /// Its reconciler said so.
-    directed: bool,
-    notices: VecDeque<Notice>,
-    notices_said: u64,
-    revision: u64,
-    occurrences: BTreeMap<Signal, VecDeque<BootTime>>,
-    words: BTreeMap<Signal, String>,
-    spawning: Arc<tokio::sync::Mutex<Vec<BootTime>>>,
-    hand: Option<Hand>,
-    item: Option<ItemWanted>,
-    commanding: Commanding,
-    short_at: Option<i64>,
-    refused: Option<(Held, RefusedCall, BootTime)>,
-    timeouts: u32,
-    /// For how long nobody heard of it or looked at it.
-    idle: Duration,
-}
-
-impl Default for One {
-    fn default() -> Self {
-        Self {
-            expected: None,
-            registered: false,
-            started: false,
-            report: None,
-            sandbox: None,
-            finding: Finding::Well,
-            goodbye: None,
-            goodbye_stored: false,
-            asks: None,
-            asks_stored: None,
-            answered: BTreeMap::new(),
-            dealt_with: BTreeMap::new(),
-            directive: Directive::Run,
-            directed: false,
-            notices: VecDeque::new(),
-            notices_said: 0,
-            revision: 0,
-            occurrences: BTreeMap::new(),
-            words: BTreeMap::new(),
-            spawning: Arc::default(),
-            hand: None,
-            item: None,
-            commanding: Commanding::default(),
-            short_at: None,
-            refused: None,
-            timeouts: 0,
-            idle: Duration::ZERO,
-        }
-    }
-}
-
-impl One {
-    /// Between its reports, as it was told; zero before the first one.
-    fn period(&self) -> Duration {
-        Duration::from_secs(self.report.as_ref().map_or(0, |(report, _)| report.period_seconds.into()))
-    }
-
-    /// Whether it is to be remembered when `time` has passed.
-    fn stays(&mut self, time: Duration) -> bool {
-        self.idle += time;
-        // Somebody makes a child of it.
-        let busy = Arc::strong_count(&self.spawning) > 1;
-        busy || self.expected.is_some() || self.idle < UNEXPECTED
-    }
-}
 
 #[derive(Default)]
 struct State {
     attendance: Attendance,
-    agents: HashMap<String, One>,
+    agents: HashMap<String, AgentRecord>,
     /// Agents whose own breaker of commands is not closed, with its state.
     tripped: HashMap<String, BreakerState>,
     /// Gangs of which people were told, by namespace and words.
@@ -344,8 +148,8 @@ impl Live {
             if working.as_ref().is_some_and(|working| working.held == *held && working.paused.is_none()));
         let same = one.hand.as_ref().map(|hand| &hand.working.held) == working.as_ref().map(|working| &working.held);
         one.hand = working.map(|working| match one.hand.take() {
-            Some(hand) if same => Hand { working: Working { fresh: hand.working.fresh, ..working }, ..hand },
-            Some(_) | None => Hand { working, held: Duration::ZERO, unmoved: Duration::ZERO, cancelling: Duration::ZERO },
+            Some(hand) if same => ItemInHand { working: Working { fresh: hand.working.fresh, ..working }, ..hand },
+            Some(_) | None => ItemInHand { working, held: Duration::ZERO, unmoved: Duration::ZERO, cancelling: Duration::ZERO },
         });
         if order.is_some() || goes_on {
             self.order_item(uid, one, order);
@@ -376,7 +180,7 @@ impl Live {
         }
     }
 
-    fn order_item(&self, uid: &str, one: &mut One, item: Option<ItemWanted>) {
+    fn order_item(&self, uid: &str, one: &mut AgentRecord, item: Option<ItemWanted>) {
         if one.item != item {
             one.item = item;
             self.changed(uid, one);
@@ -477,13 +281,13 @@ impl Live {
         self.changed(uid, one);
     }
 
-    fn changed(&self, uid: &str, one: &mut One) {
+    fn changed(&self, uid: &str, one: &mut AgentRecord) {
         one.revision += 1;
         // Without a gateway nobody listens; whoever comes asks.
         let _ = self.0.changes.send(Change::Wanted { uid: uid.to_owned(), revision: self.revision(one) });
     }
 
-    fn revision(&self, one: &One) -> String {
+    fn revision(&self, one: &AgentRecord) -> String {
         format!("{}.{}", self.0.epoch, one.revision)
     }
 
@@ -519,7 +323,7 @@ impl Live {
 
     /// The Agent `key` is gone: nothing is remembered of any pod of it.
     pub fn forget(&self, key: &ObjectKey) {
-        let of_key = |one: &One| one.expected.as_ref().is_some_and(|expected| expected.key == *key);
+        let of_key = |one: &AgentRecord| one.expected.as_ref().is_some_and(|expected| expected.key == *key);
         let gone: Vec<String> = self.lock().agents.iter().filter(|(_, one)| of_key(one)).map(|(uid, _)| uid.clone()).collect();
         gone.iter().for_each(|uid| self.revoke(uid));
     }
@@ -611,35 +415,6 @@ impl Live {
     }
 }
 
-impl Hand {
-    fn tick(&mut self, time: Duration) {
-        if self.working.paused.is_some() {
-            return;
-        }
-        self.held += time;
-        self.unmoved += time;
-        if self.working.cancelling {
-            self.cancelling += time;
-        }
-    }
-
-    /// What the monitor looks at. `period`: between reports, as the agent was told.
-    fn facts(&self, period: Duration) -> health::Work {
-        let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
-        // A lease cannot be shorter than what its holder was told about reporting.
-        let periods = period.saturating_mul(PERIODS);
-        health::Work {
-            lease: (*lease).max(periods),
-            stall: *stall,
-            attempt: *attempt,
-            cancel: CANCEL_WITHIN.max(periods),
-            held: self.held,
-            unmoved: self.unmoved,
-            cancelling: cancelling.then_some(self.cancelling),
-        }
-    }
-}
-
 /// How many of each node's and each gateway's agents are about to be given up for their silence. Not of those outside the cluster: they
 /// come by networks of their own, and may fall silent together as they please.
 #[derive(Default)]
@@ -649,7 +424,7 @@ struct Silent {
 }
 
 impl Silent {
-    fn count(attendance: &Attendance, agents: &HashMap<String, One>) -> Self {
+    fn count(attendance: &Attendance, agents: &HashMap<String, AgentRecord>) -> Self {
         let mut all = Self::default();
         let add = |group: Option<&mut (usize, usize)>, soon: bool| {
             if let Some((silent, of)) = group {

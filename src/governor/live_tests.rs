@@ -1,9 +1,12 @@
 //! What agents reported and are told, and what their silence means, in memory.
 
+use super::agent::UNEXPECTED;
 use super::*;
 use crate::governor::work::refused::{RefusedBy, RefusedCall};
 use crate::policy::breaker::Permit;
+use crate::policy::hub::Signal;
 use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit, OpenGlobally};
+use crate::wire::work::Held;
 
 fn report() -> Report {
     Report::of(Program::Running)

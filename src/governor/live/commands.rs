@@ -1,6 +1,5 @@
 //! What is known of an agent's commands: what it is told of their breakers, what its pod counted, which it tries.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Live, State};
@@ -13,17 +12,6 @@ use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, Command
 const TRIES: usize = 64;
 /// An opening until another time is another one. Clocks differ a little each time they are read.
 const SAME: Duration = Duration::from_secs(2);
-
-/// What is known of an agent's commands.
-#[derive(Default)]
-pub(super) struct Commanding {
-    /// What it is told, and until when the circuit of its namespace is open.
-    pub told: Option<(CommandBreakers, Option<BootTime>)>,
-    /// What its pod counted; none: it was not heard yet.
-    counts: Option<CommandCounts>,
-    /// The commands that it tries for its namespace.
-    tries: BTreeMap<CommandPermit, Permit>,
-}
 
 impl State {
     /// An agent's own breaker of commands has this state.
