@@ -16,9 +16,9 @@ use spillway_wire::{Code, Refusal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::gateway::{Answer, Call, Gateway, Silence, escape};
+use super::gateway::{Answer, Call, Gateway, Silence, escape, not_understood};
+use super::input::Input;
 use super::retry::{BACKOFF, Taken, lasting};
-use super::{Input, not_understood};
 use crate::{VERSION, random};
 
 /// For a call that is answered at once.

@@ -336,6 +336,11 @@ pub fn escape(text: &str) -> String {
     })
 }
 
+/// An answer that is not what the API promises.
+pub fn not_understood(error: &serde_json::Error) -> Refusal {
+    Refusal::new(spillway_wire::Code::Internal, format!("the gateway's answer is not understood: {error}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

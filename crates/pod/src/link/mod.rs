@@ -9,6 +9,7 @@ pub mod canary;
 pub mod commands;
 pub mod conversations;
 pub mod gateway;
+pub mod input;
 pub mod journal;
 pub mod loopback;
 pub mod models;
@@ -28,9 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_wire::agent::{Directive, Goodbye, Settings, Wanted};
-use spillway_wire::command::{CommandPermit, CommandRejected, TryCommand};
-use spillway_wire::link::{Answer as Reply, Ask, Control, ModelCalls, Order};
-use spillway_wire::work::{Advance, Held};
+use spillway_wire::link::{Answer as Reply, Ask, Control, Order};
+use spillway_wire::work::Held;
 use spillway_wire::{Code, Refusal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,10 +42,11 @@ use action::{Action, WorkAction};
 use calls::{Delivery, Spawning};
 use commands::{Begin, Commands};
 use gateway::{Answer, Gateway, Silence};
+use input::{Candidate, Input, Worked};
 use journal::Journal;
 use models::Models;
 use retry::lasting;
-use socket::{Admission, Candidate, Supervisor, admit};
+use socket::{Admission, Supervisor, admit};
 use state::Link;
 
 /// A goodbye is tried for so long before its caller is told that it is kept.
@@ -93,48 +94,6 @@ pub struct Outside {
     pub models: TcpListener,
     /// The first part of the path of calls of models.
     pub secret: String,
-}
-
-/// What comes to the loop.
-#[derive(Debug)]
-pub enum Input {
-    /// The registration was answered, or not.
-    Registered(Result<Answer, Silence>),
-    /// The report was answered, or not.
-    Reported(Result<Answer, Silence>),
-    /// The long poll was answered, or not.
-    Waited(Result<Answer, Silence>),
-    /// This goodbye was answered, or not.
-    Delivered(Goodbye, Result<Answer, Silence>),
-    /// A call about work was answered, or not.
-    Work(Worked),
-    /// A call on behalf of the program was answered, or not; who asked has the answer.
-    Carried(Result<Answer, Silence>),
-    /// A look at the walls is over.
-    Probed(Vec<String>),
-    /// Somebody says it is the supervisor.
-    Candidate(Candidate),
-    /// The supervisor with this number says something.
-    Control(u64, Control),
-    /// The supervisor with this number is gone.
-    Gone(u64),
-    /// The program asks.
-    Ask(Ask, oneshot::Sender<Reply>),
-    /// The program calls a model, or hears from one: all its calls.
-    Called(ModelCalls),
-    /// The governor was asked for the right to try a command: what it said, if it did.
-    Tried(TryCommand, Option<Result<CommandPermit, CommandRejected>>, oneshot::Sender<Reply>),
-}
-
-/// A call about work, and what came of it.
-#[derive(Debug)]
-pub enum Worked {
-    /// A claim.
-    Claimed(Result<Answer, Silence>),
-    /// How far this item is.
-    Advanced(Held, Advance, Result<Answer, Silence>),
-    /// How this item ended.
-    Finished(Held, Result<Answer, Silence>),
 }
 
 /// Runs the sidecar until SIGTERM.
@@ -746,9 +705,4 @@ fn without_commands(settings: Settings) -> Settings {
 fn unkept() -> Reply {
     let message = "no gateway took it yet, and it cannot be written down here; it is tried on, say it again to be sure";
     Reply::Refused(Refusal::new(spillway_wire::Code::GovernorAway, message).retry_after(5))
-}
-
-/// An answer that is not what the API promises.
-fn not_understood(error: &serde_json::Error) -> Refusal {
-    Refusal::new(spillway_wire::Code::Internal, format!("the gateway's answer is not understood: {error}"))
 }

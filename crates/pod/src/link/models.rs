@@ -23,9 +23,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::Input;
 use super::conversations::{Call, Conversations};
 use super::gateway::{Gateway, Silence};
+use super::input::Input;
 use crate::clock::BootTime;
 use crate::{link_says, random};
 

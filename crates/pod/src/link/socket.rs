@@ -15,13 +15,12 @@ use spillway_wire::body;
 use spillway_wire::link::{Answer, Ask, Control, Hello, Order};
 use spillway_wire::{Code, Refusal};
 use tokio::io::BufReader;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Input;
+use super::input::{Candidate, Input};
 use crate::{MAX_LINE, lines, link_says, random};
 
 /// Questions that are answered at once.
@@ -44,17 +43,6 @@ enum Line {
 
 /// Orders that wait for a supervisor that does not read. It is dropped then, and told everything when it comes again.
 const ORDERS: usize = 64;
-
-type Reader = BufReader<OwnedReadHalf>;
-
-/// A connection that says it is the supervisor's.
-#[derive(Debug)]
-pub struct Candidate {
-    /// The key it shows.
-    pub key: Option<String>,
-    reader: Reader,
-    writer: OwnedWriteHalf,
-}
 
 /// Whether a connection may be the supervisor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
