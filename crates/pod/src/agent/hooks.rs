@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use spillway_wire::agent::{Checkpoint, CheckpointState};
 
+use super::item;
 use super::life::Event;
-use super::{Supervisor, item};
+use super::supervisor::{Hook, Supervisor};
 use crate::agent_says;
 use crate::clock::BootTime;
 
@@ -18,12 +19,6 @@ const WARN_WITHIN: Duration = Duration::from_secs(10);
 const CHECKPOINT_WITHIN: Duration = Duration::from_secs(120);
 /// Notices that wait for the warn hook; the oldest gives way.
 pub(super) const WARNINGS: usize = 32;
-
-/// A hook that runs.
-pub(super) struct Hook {
-    pub pid: i32,
-    pub until: BootTime,
-}
 
 impl Supervisor {
     /// What we started beside the program: nobody's orphans.

@@ -6,8 +6,9 @@ use rustix::process::Signal;
 use spillway_wire::agent::{Settings, Wanted};
 use spillway_wire::command::{BreakerMode, CommandLimits};
 
+use super::supervisor::Supervisor;
 use super::watchdog::Limits;
-use super::{Supervisor, processes, watchdog};
+use super::{processes, watchdog};
 use crate::clock::BootTime;
 use crate::{COMMAND_FIELDS, agent_says};
 

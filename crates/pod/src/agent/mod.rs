@@ -13,22 +13,24 @@ mod hung;
 pub mod item;
 pub mod life;
 pub mod notices;
+mod options;
 pub mod output;
 pub mod papers;
 pub mod plain_text;
 pub mod preflight;
 pub mod processes;
+mod supervisor;
 pub mod terminal;
 pub mod watchdog;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{Checkpoint, Input, Notice, Program, Report, Settings, Wanted};
+use spillway_wire::agent::{Input, Notice, Program, Report, Settings, Wanted};
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -38,19 +40,17 @@ use crate::clock::BootTime;
 use crate::command::shell;
 use crate::{EXIT_CLOSED, OWN_NOTICES, SOCKET, SOCKET_VARIABLE, agent_says, clock};
 use control::Told;
-use health::Health;
-use home::Home;
-use hooks::{Hook, WARNINGS};
+use hooks::WARNINGS;
 use hung::{limits_of, mode_of};
-use item::{Items, Words};
-use life::{Action, Event, Life};
+use item::Words;
+use life::{Action, Event};
 use notices::Notices;
 use output::{LastOutput, Stream};
 use papers::{PAYLOAD, Papers, RESULT};
-use preflight::Preflight;
 use processes::{Change, Init, Reaped, Started};
-use terminal::Terminal;
-use watchdog::Watchdog;
+use supervisor::Supervisor;
+
+pub use options::Options;
 
 /// Between two looks at the program.
 const LOOK: Duration = Duration::from_secs(1);
@@ -61,27 +61,6 @@ const WRITE_AGAIN: Duration = Duration::from_secs(5);
 /// At the end, for what is still in the program's pipes and for the sidecar to be told.
 const LAST: Duration = Duration::from_secs(2);
 const TELL_LAST: Duration = Duration::from_millis(500);
-
-/// What to run, and where everything is.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The program.
-    pub command: Vec<OsString>,
-    /// Variables of our own environment that the program gets.
-    pub pass: Vec<String>,
-    /// The program has our terminal.
-    pub tty: bool,
-    /// Processes and threads that the program and all that it starts may have at once, in a user namespace of their own.
-    pub max_processes: u64,
-    /// The program's data folder.
-    pub data: PathBuf,
-    /// The program's home, and files that are copied before anything is started.
-    pub home: Home,
-    /// The sidecar's socket.
-    pub socket: PathBuf,
-    /// Outside the cluster: who started us. What we start has all of our environment then.
-    pub parent: Option<i32>,
-}
 
 /// Runs the supervisor; gives the exit code.
 pub fn run(options: Options) -> io::Result<u8> {
@@ -125,100 +104,7 @@ async fn copied(copying: &mut Option<mpsc::Receiver<()>>) {
     }
 }
 
-struct Supervisor {
-    init: Init,
-    options: Options,
-    environment: BTreeMap<String, OsString>,
-    /// The program's `PATH`, with the timed shells; none: its image has no shell.
-    timed_path: Option<OsString>,
-    /// Its pool wants no command timed that does not ask for it.
-    untimed: bool,
-    /// What an item adds to it, while there is one.
-    of_item: BTreeMap<String, OsString>,
-    life: Life,
-    preflight: Preflight,
-    /// The preflight command, as long as it exists.
-    checking: Option<i32>,
-    /// What the program is started with when its preflight passed.
-    start_with: Option<Settings>,
-    items: Items,
-    health: Health,
-    /// The program, as long as it exists.
-    program: Option<i32>,
-    output: LastOutput,
-    /// Ends when all that the program wrote was read.
-    copying: Option<mpsc::Receiver<()>>,
-    papers: Option<Papers>,
-    terminal: Option<Terminal>,
-    notices: Option<Notices>,
-    /// Notices of our own, so far.
-    own_notices: u64,
-    /// Notices that could not be written yet.
-    unwritten: VecDeque<Notice>,
-    write_at: BootTime,
-    warn_hook: Vec<String>,
-    warnings: VecDeque<Notice>,
-    warning: Option<Hook>,
-    checkpoint_hook: Vec<String>,
-    /// The checkpoint hook, as long as it exists, and whether it was killed for taking too long.
-    checkpointing: Option<(Hook, bool)>,
-    /// What came of the last checkpoint.
-    checkpoint: Option<Checkpoint>,
-    drain: Option<i32>,
-    watchdog: Watchdog,
-    /// Commands that hung and that nobody timed, so far.
-    hung: u32,
-    look_at: BootTime,
-    told: watch::Sender<Option<Told>>,
-    told_active: BootTime,
-    leave: Option<u8>,
-}
-
 impl Supervisor {
-    fn new(init: Init, options: Options, environment: BTreeMap<String, OsString>, timed_path: Option<OsString>) -> Self {
-        let now = BootTime::now();
-        let notices = Notices::open(&options.data)
-            .inspect_err(|error| agent_says!("no notices can be written to {}: {error}", options.data.display()))
-            .ok();
-        let papers = Papers::open(&options.data).ok();
-        Self {
-            init,
-            terminal: options.tty.then(|| Terminal::open().ok()).flatten(),
-            options,
-            environment,
-            timed_path,
-            untimed: false,
-            of_item: BTreeMap::new(),
-            life: Life::default(),
-            preflight: Preflight::default(),
-            checking: None,
-            start_with: None,
-            items: Items::default(),
-            health: Health::new(now),
-            program: None,
-            output: LastOutput::default(),
-            copying: None,
-            papers,
-            notices,
-            own_notices: 0,
-            unwritten: VecDeque::new(),
-            write_at: now,
-            warn_hook: Vec::new(),
-            warnings: VecDeque::new(),
-            warning: None,
-            checkpoint_hook: Vec::new(),
-            checkpointing: None,
-            checkpoint: None,
-            drain: None,
-            watchdog: Watchdog::default(),
-            hung: 0,
-            look_at: now,
-            told: watch::Sender::new(None),
-            told_active: now,
-            leave: None,
-        }
-    }
-
     async fn run(mut self) -> io::Result<u8> {
         let mut children = signal(SignalKind::child())?;
         let mut terminate = signal(SignalKind::terminate())?;

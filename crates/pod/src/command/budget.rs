@@ -6,7 +6,8 @@ use clap::{Args, Subcommand};
 use spillway_wire::budget::{AskTokens, Left, Limit};
 use spillway_wire::link::{Answer, Ask};
 
-use super::{ask, print, show, unreachable_sidecar};
+use super::output::{print, unreachable_sidecar};
+use super::{ask, show};
 
 /// What of it is printed, or asked.
 #[derive(Debug, Args)]

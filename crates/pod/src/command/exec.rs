@@ -16,7 +16,10 @@ use spillway_wire::command::{
 };
 use spillway_wire::link::{Answer, Ask};
 
-use super::{Place, ask, print, tell};
+use super::ask;
+use super::new_notices::tell_notices;
+use super::output::{print, tell};
+use super::place::Place;
 use crate::COMMAND_FIELDS;
 use crate::clock::millis;
 use crate::process::tree::{self, Exit};
@@ -136,7 +139,7 @@ pub fn run_unasked(place: &Place, shell: &'static str, arguments: &[OsString]) -
         Ok(Answer::CommandRejected(rejected)) => return Some(not_run(rejected, None)),
         Ok(_) | Err(_) => return None,
     };
-    super::tell_notices(place);
+    tell_notices(place);
     let within = Duration::from_millis(timeout_milliseconds);
     let what = What::Shell { name: shell, arguments: arguments.to_vec() };
     let job = Job { what, within, capture: false, input: true, keep: true, meant_to_stay: untimed };

@@ -12,7 +12,8 @@ use spillway_wire::link::{Answer, Ask};
 use spillway_wire::plan::{Plan, Planned};
 use spillway_wire::work::MAX_WAIT_SECONDS;
 
-use super::{EXIT_REFUSED, ask, key_or_new, print, refused, show, tell, unreachable_sidecar};
+use super::output::{EXIT_REFUSED, print, refused, tell, unreachable_sidecar};
+use super::{ask, key_or_new, show};
 use crate::files;
 
 /// Holds the cursor of the last answer that was printed. The program's own to spoil: then it hears again what it heard.

@@ -7,30 +7,30 @@ mod exec;
 mod follow;
 mod heard;
 mod mcp;
+mod new_notices;
+mod output;
+mod place;
 mod preflight;
 pub mod shell;
 mod think;
 mod work;
 
-use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
+use std::io::Read as _;
 
 use clap::{Args, Parser, Subcommand};
-use spillway_wire::agent::{Directive, Goodbye, Notice, Spawn, Wanted};
+use spillway_wire::agent::{Directive, Goodbye, Spawn, Wanted};
 use spillway_wire::body::MAX_BYTES;
 use spillway_wire::link::{Answer, Ask, Progress};
 use spillway_wire::work::{NotifyOn, Requires, Submit};
 use spillway_wire::{Code, Refusal};
 
-use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, SOCKET_VARIABLE, random};
+use crate::random;
 use heard::Heard;
+use new_notices::tell_new;
+use output::{line, print, refused, tell, unreachable_sidecar};
 
-/// It was called wrongly, or a file that it names cannot be used.
-const EXIT_USAGE: u8 = 2;
-/// It was refused; or there is no item.
-pub const EXIT_REFUSED: u8 = 3;
-/// The sidecar cannot be reached.
-pub const EXIT_UNREACHABLE: u8 = 4;
+pub use output::{EXIT_REFUSED, EXIT_UNREACHABLE};
+pub use place::Place;
 
 /// What an agent can say and ask.
 #[derive(Debug, Parser)]
@@ -46,25 +46,6 @@ pub struct Arguments {
 pub const EXIT_CODES: &str = "Exit codes: 0 done, or written down to be done (said on standard error); 2 usage; 3 refused, or there is no \
 item; 4 the sidecar cannot be reached; of exec the command's own, 124 its time was over, 125 a breaker is open, 126 or 127 it \
 cannot be started. New notices are printed on standard error before anything else.";
-
-/// Where the sidecar and the data folder are; fixed in a pod, and in the environment outside the cluster.
-#[derive(Clone, Debug, Args)]
-pub struct Place {
-    /// The sidecar's socket
-    #[arg(long, global = true, hide = true, env = SOCKET_VARIABLE, default_value = SOCKET)]
-    ask_socket: PathBuf,
-    /// The program's data folder
-    #[arg(long, global = true, hide = true, env = DATA_DIR_VARIABLE, default_value = DATA_DIR)]
-    ask_data: PathBuf,
-}
-
-impl Place {
-    /// Where they are in a pod, for whoever is given no arguments of ours.
-    fn of_pod() -> Self {
-        let place = |variable: &str, usual: &str| std::env::var_os(variable).map_or_else(|| PathBuf::from(usual), PathBuf::from);
-        Self { ask_socket: place(SOCKET_VARIABLE, SOCKET), ask_data: place(DATA_DIR_VARIABLE, DATA_DIR) }
-    }
-}
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -192,22 +173,6 @@ pub fn run_verb(place: &Place, verb: Verb) -> u8 {
     }
     tell_new(&mut heard, known);
     carry_out(place, verb)
-}
-
-/// Prints the notices that were not printed before.
-fn tell_new(heard: &mut Heard, known: Vec<Notice>) {
-    let new = heard.new_ones(known);
-    for notice in &new {
-        tell(&format!("notice: {}", line(notice)));
-    }
-    heard.remember(&new);
-}
-
-/// Asks for notices and prints the new ones, for a program that did not call us.
-fn tell_notices(place: &Place) {
-    if let Ok(Answer::Notices(known)) = ask::once(&place.ask_socket, &Ask::Notices) {
-        tell_new(&mut Heard::new(&place.ask_data), known);
-    }
 }
 
 fn carry_out(place: &Place, verb: Verb) -> u8 {
@@ -349,35 +314,6 @@ fn show(answer: &Answer, key: Option<&str>) -> u8 {
     }
 }
 
-fn refused(refusal: &Refusal, key: Option<&str>) -> u8 {
-    tell(&format!("refused: {refusal}"));
-    if let Some(key) = key.filter(|_| refusal.code.passes()) {
-        tell(&format!("to try again without making a second one: --key {key}"));
-    }
-    EXIT_REFUSED
-}
-
-fn unreachable_sidecar(error: &std::io::Error) -> u8 {
-    tell(&format!("error: the sidecar cannot be reached: {error}"));
-    EXIT_UNREACHABLE
-}
-
-/// A line for programs. Whoever closed our output has read enough.
-fn print(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-/// A line for people, and for the model.
-fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// A notice in one line, whatever it holds.
-fn line(notice: &Notice) -> String {
-    let text = notice.text.replace(['\n', '\r'], " ");
-    format!("{} {}: {text}", notice.time, notice.about)
-}
-
 fn status(registered: bool, wanted: &Wanted) -> String {
     let directive = match wanted.directive {
         Directive::Run => "run: work",
@@ -418,11 +354,5 @@ mod tests {
         for wrong in ["models", "models=", "repositories=x"] {
             assert!(Arguments::try_parse_from(["spillway", "submit", "--queue", "q", "--requires", wrong]).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_notice_is_one_line() {
-        let notice = Notice { id: 1, time: "T".into(), about: "A".into(), text: "one\ntwo".into() };
-        assert_eq!(line(&notice), "T A: one two");
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::output::tell;
 use super::shell::is_program;
-use super::tell;
 use super::think::dialect::Dialect;
 use super::think::model::{Answered, get};
 use crate::FIRST_PORT;

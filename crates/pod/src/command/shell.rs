@@ -19,7 +19,9 @@ use std::process::Command;
 
 use rustix::process::{Pid, getppid};
 
-use super::{Place, exec, tell};
+use super::exec;
+use super::output::tell;
+use super::place::Place;
 use crate::process::kind;
 use crate::process::shells::{self, SHELLS, TIMED, TIMED_BY};
 

@@ -8,7 +8,8 @@ use clap::Subcommand;
 use spillway_wire::link::{Answer, Ask};
 use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
 
-use super::{EXIT_REFUSED, ask, print, tell, unreachable_sidecar};
+use super::ask;
+use super::output::{EXIT_REFUSED, print, tell, unreachable_sidecar};
 
 /// Between two questions for an item that were answered with none.
 const PAUSE: Duration = Duration::from_millis(100);

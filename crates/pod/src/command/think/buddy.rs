@@ -10,7 +10,7 @@ use super::prompt;
 use super::scheduler::by_rules;
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use crate::command::print;
+use crate::command::output::print;
 
 /// The most bytes of a line; a terminal gives no more than 4,096.
 const MAX_LINE: u64 = 16 * 1024;

@@ -31,7 +31,8 @@ mod scheduler;
 mod sidecar;
 mod thinker;
 
-use super::{EXIT_USAGE, Place, tell};
+use super::output::{EXIT_USAGE, tell};
+use super::place::Place;
 use sidecar::Sidecar;
 use thinker::Thinker;
 

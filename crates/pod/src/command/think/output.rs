@@ -1,6 +1,6 @@
 //! Words of others, printed so that they steer no terminal.
 
-use crate::command::print;
+use crate::command::output::print;
 
 /// Prints words of which others wrote a part: without what would steer the terminal of whoever reads them.
 pub(super) fn print_plain(words: &str) {

@@ -11,7 +11,7 @@ use super::output::print_plain;
 use super::prompt;
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use crate::command::{EXIT_UNREACHABLE, tell};
+use crate::command::output::{EXIT_UNREACHABLE, tell};
 use crate::files;
 
 /// The most bytes of an idea.

@@ -15,7 +15,7 @@ use super::prompt;
 use super::rules::{self, Request};
 use super::sidecar::{Sidecar, Trouble};
 use super::thinker::{Thinker, Thought, note};
-use crate::command::print;
+use crate::command::output::print;
 
 /// The most bytes of a message about a failure.
 const MAX_MESSAGE: usize = 1000;

@@ -11,7 +11,8 @@ use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
 use spillway_wire::{Code, Refusal};
 
 use super::decision::{Queueing, Step, queueing};
-use crate::command::{Place, ask, follow, key_or_new};
+use crate::command::place::Place;
+use crate::command::{ask, follow, key_or_new};
 
 /// Times that a question is asked while nobody can answer it.
 const MAX_TRIES: u32 = 5;

@@ -11,7 +11,7 @@ use super::model::Model;
 use super::routes::Routes;
 use super::sidecar::Sidecar;
 use super::{prompt, reply};
-use crate::command::tell;
+use crate::command::output::tell;
 use crate::files;
 
 /// The most bytes of a prompt.

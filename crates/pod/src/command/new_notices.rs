@@ -1,0 +1,25 @@
+//! Prints the notices that were not printed before.
+
+use spillway_wire::agent::Notice;
+use spillway_wire::link::{Answer, Ask};
+
+use super::ask;
+use super::heard::Heard;
+use super::output::{line, tell};
+use super::place::Place;
+
+/// Prints the notices that were not printed before.
+pub(super) fn tell_new(heard: &mut Heard, known: Vec<Notice>) {
+    let new = heard.new_ones(known);
+    for notice in &new {
+        tell(&format!("notice: {}", line(notice)));
+    }
+    heard.remember(&new);
+}
+
+/// Asks for notices and prints the new ones, for a program that did not call us.
+pub(super) fn tell_notices(place: &Place) {
+    if let Ok(Answer::Notices(known)) = ask::once(&place.ask_socket, &Ask::Notices) {
+        tell_new(&mut Heard::new(&place.ask_data), known);
+    }
+}
