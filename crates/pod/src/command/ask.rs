@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use spillway_wire::link::{Answer, Ask, Hello};
+use spillway_wire::{Code, Refusal};
 
-use crate::{MAX_ORDER, lines};
+use crate::{MAX_ORDER, lines, random};
 
 /// A little more than the sidecar takes for any question.
 const WITHIN: Duration = Duration::from_secs(35);
@@ -15,6 +16,11 @@ const WITHIN: Duration = Duration::from_secs(35);
 /// A sidecar that is being restarted is asked again for so long. Every question may be repeated.
 const RESTART: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The key under which a repetition of a question makes nothing twice: this one, or a new one.
+pub fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
+    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("no key can be made: {error}")))
+}
 
 /// Asks.
 pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use clap::{Args, Subcommand};
-use spillway_wire::budget::{AskTokens, Left, Limit};
+use spillway_wire::budget::AskTokens;
 use spillway_wire::link::{Answer, Ask};
 
+use super::answer::show;
+use super::ask;
 use super::output::{print, unreachable_sidecar};
-use super::{ask, show};
 
 /// What of it is printed, or asked.
 #[derive(Debug, Args)]
@@ -53,29 +54,6 @@ pub fn run(socket: &Path, Arguments { json, verb }: Arguments) -> u8 {
     }
 }
 
-/// Prints a line for each limit.
-pub fn show_left(Left { limits }: &Left) {
-    if limits.is_empty() {
-        print("nothing limits the tokens of this agent");
-    }
-    limits.iter().for_each(|limit| print(&line(limit)));
-}
-
-fn line(limit: &Limit) -> String {
-    let Limit { budget, name, window, limit: tokens, used, held, left, resets, enforced, paused } = limit;
-    let mut line = format!("{budget}, {name} ({window}): {left} of {tokens} left, {used} used, {held} held");
-    if let Some(resets) = resets {
-        line.push_str(&format!(", resets {resets}"));
-    }
-    if *paused {
-        line.push_str(", paused");
-    }
-    if !enforced {
-        line.push_str(", only counted");
-    }
-    line
-}
-
 /// A number of tokens as people write it.
 fn tokens(text: &str) -> Result<i64, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
@@ -100,25 +78,5 @@ mod tests {
         for text in ["", "0", "k", "-5", "+5", "1.5M", "5kk", "5m", "9223372036854775807k", "all"] {
             assert!(tokens(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn a_limit_is_one_line() {
-        let limit = Limit {
-            budget: "Budget/default in team".into(),
-            name: "hourly".into(),
-            window: "Hour".into(),
-            limit: 1000,
-            used: 200,
-            held: 50,
-            left: 750,
-            resets: Some("2026-11-22T11:00:00Z".into()),
-            enforced: true,
-            paused: false,
-        };
-        let said = "Budget/default in team, hourly (Hour): 750 of 1000 left, 200 used, 50 held, resets 2026-11-22T11:00:00Z";
-        assert_eq!(line(&limit), said);
-        let life = Limit { resets: None, enforced: false, paused: true, ..limit };
-        assert!(line(&life).ends_with("50 held, paused, only counted"));
     }
 }

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use spillway_wire::Refusal;
 use spillway_wire::body::{self, Checked as _, MAX_BYTES};
-use spillway_wire::follow::{AskInbox, Inbox, Line, ListWork, Listed, Message};
+use spillway_wire::follow::{AskInbox, Inbox, ListWork};
 use spillway_wire::link::{Answer, Ask};
-use spillway_wire::plan::{Plan, Planned};
+use spillway_wire::plan::Plan;
 use spillway_wire::work::MAX_WAIT_SECONDS;
 
+use super::answer::{message_line, show};
+use super::ask::{self, key_or_new};
 use super::output::{EXIT_REFUSED, print, refused, tell, unreachable_sidecar};
-use super::{ask, key_or_new, show};
 use crate::files;
 
 /// Holds the cursor of the last answer that was printed. The program's own to spoil: then it hears again what it heard.
@@ -80,12 +81,6 @@ pub fn plan(socket: &Path, PlanArguments { file, key }: PlanArguments) -> u8 {
     }
 }
 
-/// Prints a plan that was queued.
-pub fn show_plan(Planned { plan, items }: &Planned) {
-    print(plan);
-    items.iter().for_each(|item| print(&format!("{}\t{}", item.key, item.name)));
-}
-
 /// Prints the items that the agents of the pool submitted.
 pub fn list(socket: &Path, ListArguments { group, plan, json }: ListArguments) -> u8 {
     match ask::ask(socket, &Ask::ListWork(ListWork { submitted_by: None, group, plan })) {
@@ -96,13 +91,6 @@ pub fn list(socket: &Path, ListArguments { group, plan, json }: ListArguments) -
         Ok(answer) => show(&answer, None),
         Err(error) => unreachable_sidecar(&error),
     }
-}
-
-/// Prints how many items there are of each phase, and the items.
-pub fn show_list(Listed { counts, items }: &Listed) {
-    let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
-    print(&if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") });
-    items.iter().for_each(|item| print(&line(item, true)));
 }
 
 /// Prints what ended since this was asked last; waits for something if told to.
@@ -117,7 +105,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
             if printed { 0 } else { u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS) };
         match ask::ask(socket, &Ask::Inbox(AskInbox { after: after.clone(), wait_seconds })) {
             Ok(Answer::Inbox(Inbox { messages, cursor })) => {
-                messages.iter().for_each(|message| print(&told(message, json)));
+                messages.iter().for_each(|message| print(&message_line(message, json)));
                 printed = true;
                 remember(&file, &cursor);
                 after = Some(cursor); // there may be more than fits one answer
@@ -153,40 +141,6 @@ pub fn remember(file: &Path, cursor: &str) {
     }
 }
 
-/// A message in one line.
-pub fn told(message: &Message, json: bool) -> String {
-    if json {
-        return serde_json::to_string(message).unwrap_or_default(); // our own types have no value that JSON cannot say
-    }
-    match message {
-        Message::ItemEnded { item } => line(item, true),
-        Message::PlanEnded { plan, counts } => {
-            let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
-            format!("{plan}: finished, {}", counts.join(", "))
-        }
-        Message::ItemWaits { item, text } => format!("{}: waits: {text}", item.name),
-        Message::Escalated { agent, signal, text, item } => {
-            let item = item.as_ref().map(|item| format!(" (holds {item})")).unwrap_or_default();
-            format!("{agent}{item}: {signal}: {}", text.split_whitespace().collect::<Vec<_>>().join(" "))
-        }
-    }
-}
-
-/// An item in one line, with what came out of it or without.
-pub fn line(item: &Line, with_result: bool) -> String {
-    let mut line = format!("{}: {}", item.name, item.phase);
-    if let Some(reason) = &item.reason {
-        line.push_str(&format!(" ({reason})"));
-    }
-    if let Some(position) = item.position {
-        line.push_str(&format!(", {position} before it"));
-    }
-    if let Some(result) = item.result.as_ref().filter(|_| with_result) {
-        line.push_str(&format!(": {}", result.trim().replace(['\n', '\r'], " ")));
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,13 +160,5 @@ mod tests {
             assert_eq!(cursor(&file), None, "{spoiled}");
         }
         std::fs::remove_dir_all(&folder).expect("removed");
-    }
-
-    #[test]
-    fn an_item_is_one_line_whatever_came_out_of_it() {
-        let item = Line { name: "a".into(), phase: "Succeeded".into(), result: Some("one\ntwo\n".into()), ..Line::default() };
-        assert_eq!((line(&item, true).as_str(), line(&item, false).as_str()), ("a: Succeeded: one two", "a: Succeeded"));
-        let item = Line { name: "a".into(), phase: "Ready".into(), position: Some(3), reason: Some("Redriven".into()), ..Line::default() };
-        assert_eq!(line(&item, true), "a: Ready (Redriven), 3 before it");
     }
 }

@@ -1,6 +1,7 @@
 //! `spillway`: what the program in the pod can say and ask. Each command asks the sidecar one question through the unix
 //! socket; none holds a secret or talks to anybody else.
 
+mod answer;
 mod ask;
 mod budget;
 mod exec;
@@ -18,16 +19,17 @@ mod work;
 use std::io::Read as _;
 
 use clap::{Args, Parser, Subcommand};
-use spillway_wire::agent::{Directive, Goodbye, Spawn, Wanted};
+use spillway_wire::agent::{Goodbye, Spawn};
 use spillway_wire::body::MAX_BYTES;
 use spillway_wire::link::{Answer, Ask, Progress};
 use spillway_wire::work::{NotifyOn, Requires, Submit};
 use spillway_wire::{Code, Refusal};
 
-use crate::random;
+use answer::show;
+use ask::key_or_new;
 use heard::Heard;
 use new_notices::tell_new;
-use output::{line, print, refused, tell, unreachable_sidecar};
+use output::{notice_line, print, refused, unreachable_sidecar};
 
 pub use output::{EXIT_REFUSED, EXIT_UNREACHABLE};
 pub use place::Place;
@@ -162,7 +164,7 @@ pub fn run_verb(place: &Place, verb: Verb) -> u8 {
     };
     if let Verb::Notices = verb {
         let notices = heard.all(known);
-        notices.iter().for_each(|notice| print(&line(notice)));
+        notices.iter().for_each(|notice| print(&notice_line(notice)));
         heard.remember(&notices);
         // What was written down can be read without a sidecar; that there may be more has to be said.
         return match asked {
@@ -207,10 +209,6 @@ fn carry_out(place: &Place, verb: Verb) -> u8 {
         Ok(answer) => show(&answer, key.as_deref()),
         Err(error) => unreachable_sidecar(&error),
     }
-}
-
-fn key_or_new(key: Option<String>) -> Result<String, Refusal> {
-    key.map_or_else(random::key, Ok).map_err(|error| Refusal::new(Code::Internal, format!("no key can be made: {error}")))
 }
 
 fn submit(arguments: SubmitArguments) -> Result<(String, Submit), Refusal> {
@@ -266,63 +264,6 @@ fn requirement(text: &str) -> Result<(Requirement, String), String> {
 fn end(name: &str) -> Result<NotifyOn, String> {
     let ends = [NotifyOn::Finished, NotifyOn::Failed, NotifyOn::DeadLettered];
     ends.into_iter().find(|end| format!("{end:?}") == name).ok_or_else(|| "Finished, Failed or DeadLettered".to_owned())
-}
-
-fn show(answer: &Answer, key: Option<&str>) -> u8 {
-    match answer {
-        Answer::Done => 0,
-        Answer::Kept => {
-            tell("nobody answers now: it is written down and will be told as soon as somebody does");
-            0
-        }
-        Answer::Notices(notices) => {
-            notices.iter().for_each(|notice| print(&line(notice)));
-            0
-        }
-        Answer::Spawned(spawned) => {
-            print(&spawned.agent);
-            0
-        }
-        Answer::Submitted(submitted) => {
-            print(&submitted.name);
-            0
-        }
-        Answer::Planned(planned) => {
-            follow::show_plan(planned);
-            0
-        }
-        Answer::Listed(listed) => {
-            follow::show_list(listed);
-            0
-        }
-        Answer::Inbox(inbox) => {
-            inbox.messages.iter().for_each(|message| print(&follow::told(message, false)));
-            0
-        }
-        Answer::Budget(left) => {
-            budget::show_left(left);
-            0
-        }
-        Answer::Item(item) => work::show(item.as_deref(), false),
-        Answer::Status { registered, wanted } => {
-            print(&status(*registered, wanted));
-            0
-        }
-        // Only `exec` asks for these.
-        Answer::CommandBegun(_) | Answer::CommandRejected(_) | Answer::CommandUntimed => 0,
-        Answer::Refused(refusal) => refused(refusal, key),
-    }
-}
-
-fn status(registered: bool, wanted: &Wanted) -> String {
-    let directive = match wanted.directive {
-        Directive::Run => "run: work",
-        Directive::Pause => "pause: take nothing new",
-        Directive::Drain => "drain: finish and leave, the agent is about to be ended",
-        Directive::Stop => "stop: end now",
-    };
-    let registered = if registered { "yes" } else { "not yet" };
-    format!("registered: {registered}\nwanted: {directive}\nnotices: {}", wanted.notices.len())
 }
 
 #[cfg(test)]

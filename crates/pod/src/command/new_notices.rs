@@ -5,14 +5,14 @@ use spillway_wire::link::{Answer, Ask};
 
 use super::ask;
 use super::heard::Heard;
-use super::output::{line, tell};
+use super::output::{notice_line, tell};
 use super::place::Place;
 
 /// Prints the notices that were not printed before.
 pub(super) fn tell_new(heard: &mut Heard, known: Vec<Notice>) {
     let new = heard.new_ones(known);
     for notice in &new {
-        tell(&format!("notice: {}", line(notice)));
+        tell(&format!("notice: {}", notice_line(notice)));
     }
     heard.remember(&new);
 }

@@ -38,7 +38,7 @@ pub(super) fn tell(line: &str) {
 }
 
 /// A notice in one line, whatever it holds.
-pub(super) fn line(notice: &Notice) -> String {
+pub(super) fn notice_line(notice: &Notice) -> String {
     let text = notice.text.replace(['\n', '\r'], " ");
     format!("{} {}: {text}", notice.time, notice.about)
 }
@@ -50,6 +50,6 @@ mod tests {
     #[test]
     fn a_notice_is_one_line() {
         let notice = Notice { id: 1, time: "T".into(), about: "A".into(), text: "one\ntwo".into() };
-        assert_eq!(line(&notice), "T A: one two");
+        assert_eq!(notice_line(&notice), "T A: one two");
     }
 }

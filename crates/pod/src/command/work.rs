@@ -1,15 +1,15 @@
 //! `spillway work`: what a program says of the item in hand, and how it asks for the next.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use spillway_wire::link::{Answer, Ask};
-use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
+use spillway_wire::work::{MAX_WAIT_SECONDS, Outcome};
 
+use super::answer::{show, show_item};
 use super::ask;
-use super::output::{EXIT_REFUSED, print, tell, unreachable_sidecar};
+use super::output::unreachable_sidecar;
 
 /// Between two questions for an item that were answered with none.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -64,7 +64,7 @@ pub fn run(socket: &Path, verb: Verb) -> u8 {
         Verb::Release { message } => Outcome::Release { reason: "Released".to_owned(), message: message.join(" ") },
     };
     match ask::ask(socket, &Ask::Finish(outcome)) {
-        Ok(answer) => super::show(&answer, None),
+        Ok(answer) => show(&answer, None),
         Err(error) => unreachable_sidecar(&error),
     }
 }
@@ -77,24 +77,9 @@ fn next(socket: &Path, wait: Duration, json: bool) -> u8 {
         let wait_seconds = u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS);
         match ask::ask(socket, &Ask::Next { wait_seconds }) {
             Ok(Answer::Item(None)) if began.elapsed() < wait => std::thread::sleep(PAUSE),
-            Ok(Answer::Item(item)) => return show(item.as_deref(), json),
-            Ok(answer) => return super::show(&answer, None),
+            Ok(Answer::Item(item)) => return show_item(item.as_deref(), json),
+            Ok(answer) => return show(&answer, None),
             Err(error) => return unreachable_sidecar(&error),
         }
     }
-}
-
-/// Prints the item, its task exactly as it is.
-pub fn show(item: Option<&Assignment>, json: bool) -> u8 {
-    let Some(item) = item else {
-        tell("there is no item");
-        return EXIT_REFUSED;
-    };
-    if json {
-        print(&serde_json::to_string(item).unwrap_or_default()); // our own types have no value that JSON cannot say
-    } else {
-        let mut out = std::io::stdout();
-        let _ = out.write_all(item.payload.as_bytes()).and_then(|()| out.flush()); // whoever closed it has read enough
-    }
-    0
 }

@@ -23,7 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
 use serde_json::Value;
 
-use super::{Place, tell};
+use super::output::tell;
+use super::place::Place;
 use crate::files;
 use protocol::Said;
 use tool::{Call, Ran};

@@ -6,7 +6,7 @@ use spillway_wire::follow::Listed;
 use super::arguments::Role;
 use super::reply::{MAX_DOCUMENT, MAX_QUESTIONS, MAX_STEPS, named};
 use super::routes::{Route, Routes};
-use crate::command::follow;
+use crate::command::answer::item_line;
 
 /// The most items that a summary of the work names.
 const MAX_LISTED: usize = 20;
@@ -80,7 +80,7 @@ pub fn work(listed: &Listed) -> String {
     let counts: Vec<String> = listed.counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let mut lines = vec![if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") }];
     let going = listed.items.iter().filter(|item| !ENDED.contains(&item.phase.as_str()));
-    lines.extend(going.take(MAX_LISTED).map(|item| follow::line(item, false)));
+    lines.extend(going.take(MAX_LISTED).map(|item| item_line(item, false)));
     lines.join("\n")
 }
 

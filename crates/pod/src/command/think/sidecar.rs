@@ -11,8 +11,10 @@ use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
 use spillway_wire::{Code, Refusal};
 
 use super::decision::{Queueing, Step, queueing};
+use crate::command::answer::message_line;
+use crate::command::ask::{self, key_or_new};
+use crate::command::follow;
 use crate::command::place::Place;
-use crate::command::{ask, follow, key_or_new};
 
 /// Times that a question is asked while nobody can answer it.
 const MAX_TRIES: u32 = 5;
@@ -184,7 +186,7 @@ impl Sidecar {
 
 /// A message, in one line.
 fn in_words(message: &Message) -> String {
-    let line = follow::told(message, false);
+    let line = message_line(message, false);
     match message {
         Message::ItemEnded { item } => match line.strip_prefix(&format!("{}: Succeeded", item.name)) {
             Some(rest) => format!("Done: {}{rest}", item.name),
