@@ -1,0 +1,345 @@
+//! What the sidecar makes of each input: answers of the gateway, looks at the walls, connections, and questions.
+//!
+//! It calls nobody by itself: that is planned by the state.
+
+use std::time::Duration;
+
+use spillway_wire::agent::{Directive, Goodbye, Settings, Wanted};
+use spillway_wire::link::{Answer as Reply, Ask, Control, Order};
+use spillway_wire::{Code, Refusal};
+use tokio::sync::oneshot;
+
+use super::calls::{self, Delivery};
+use super::commands::Begin;
+use super::gateway::{Answer, Silence};
+use super::input::{Candidate, Input, Worked};
+use super::retry::lasting;
+use super::sidecar::{Sidecar, unkept};
+use super::socket::{self, Admission, Supervisor, admit};
+use super::state::Link;
+use crate::clock::BootTime;
+use crate::{link_says, random};
+
+/// A goodbye is tried for so long before its caller is told that it is kept.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
+/// Between two lines about the same trouble with the gateway.
+const SAY_EACH: Duration = Duration::from_secs(60);
+
+impl Sidecar {
+    /// Takes what comes to the loop.
+    pub(super) fn take(&mut self, input: Input) {
+        match input {
+            Input::Registered(result) => self.take_registered(result),
+            Input::Reported(result) => self.take_reported(result),
+            Input::Waited(result) => {
+                self.hear(&result);
+                self.hear_right(&result);
+                if let Ok(Answer::Done(body)) = &result {
+                    self.take_wanted(body);
+                }
+            }
+            Input::Delivered(goodbye, result) => self.take_delivered(&goodbye, &result),
+            Input::Carried(result) => self.hear(&result),
+            Input::Work(worked) => self.take_worked(worked),
+            Input::Probed(reachable) => self.take_probed(reachable),
+            Input::Candidate(candidate) => self.take_candidate(candidate),
+            Input::Control(number, said) => {
+                if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
+                    let now = BootTime::now();
+                    match said {
+                        Control::State(report) => self.state.program(now, report),
+                        Control::NoticesSeen(id) => self.state.notices_seen(id),
+                        Control::Ended => self.state.ended(now),
+                        Control::CommandHung => {
+                            let journal = &self.journal;
+                            self.commands.hung(now, random::fraction(), |kept| journal.keep_commands(kept));
+                        }
+                        Control::Finished { held, outcome } => {
+                            self.state.finished(held, outcome);
+                            self.journal.forget_action();
+                        }
+                    }
+                }
+            }
+            Input::Gone(number) => {
+                if self.supervisor.as_ref().is_some_and(|(known, _)| *known == number) {
+                    self.supervisor = None;
+                    self.state.disconnected();
+                }
+            }
+            Input::Ask(ask, reply) => self.take_ask(ask, reply),
+            Input::Called(calls) => {
+                if let Some(answered) = calls.answered {
+                    self.commands.answered(BootTime::from_millis(answered));
+                }
+                self.state.called(calls);
+            }
+            Input::Tried(command, answer, reply) => {
+                if answer.is_none() {
+                    link_says!("nobody says whether a command may be tried: it is run");
+                }
+                let answer = self.commands.asked(BootTime::now(), random::fraction(), command, answer);
+                let _ = reply.send(answer); // who asked may have gone: what it was given has failed when its time is over
+            }
+        }
+    }
+
+    /// Of who runs outside the cluster: its user may not register agents any more, so it is none. About calls that every agent may
+    /// make; others are refused for other reasons.
+    fn hear_right(&mut self, result: &Result<Answer, Silence>) {
+        if let (Ok(Answer::Refused(refusal)), true) = (result, self.outside.is_some())
+            && refusal.code == Code::NotAllowed
+        {
+            self.state.refused(BootTime::now(), Code::NotAnAgent);
+        }
+    }
+
+    /// Whatever came of a call: whether somebody is there, and whether they know us.
+    fn hear(&mut self, result: &Result<Answer, Silence>) {
+        let now = BootTime::now();
+        let trouble = match result {
+            Ok(Answer::Done(_) | Answer::Nothing) => {
+                self.state.answered(now);
+                self.state.accepted();
+                None
+            }
+            Ok(Answer::Refused(refusal)) => {
+                // Outside the cluster nobody renews a token by itself: who shows one that is over is as silent, to the governor, as
+                // one that shows none, and gives up when that does.
+                if self.outside.is_some() && refusal.code.status() == 401 {
+                    self.state.unanswered();
+                } else {
+                    self.state.answered(now);
+                }
+                self.state.refused(now, refusal.code);
+                Some(refusal.to_string())
+            }
+            Err(silence) => {
+                self.state.unanswered();
+                Some(silence.to_string())
+            }
+        };
+        match trouble {
+            None => {
+                if std::mem::replace(&mut self.troubled, false) {
+                    link_says!("the gateway answers again");
+                }
+            }
+            Some(trouble) => {
+                let known = self.trouble_said.as_ref().is_some_and(|(text, said)| *text == trouble && now.since(*said) < SAY_EACH);
+                if !known {
+                    link_says!("{trouble}; trying again");
+                    self.trouble_said = Some((trouble, now));
+                    self.troubled = true;
+                }
+            }
+        }
+    }
+
+    fn take_registered(&mut self, result: Result<Answer, Silence>) {
+        self.hear(&result);
+        self.hear_right(&result);
+        let now = BootTime::now();
+        // In a pod others end what is no agent any more. Here nobody knows of it.
+        if let (Ok(Answer::Refused(refusal)), Some(wanted), false) = (&result, &self.outside, self.state.was_let_start())
+            && (lasting(refusal.code) || refusal.code == Code::NotAnAgent)
+        {
+            wanted.send_replace(Directive::Stop);
+        }
+        if let Ok(Answer::Done(body)) = &result {
+            match serde_json::from_slice::<Settings>(body) {
+                Ok(settings) => {
+                    let settings = if self.outside.is_some() { without_commands(settings) } else { settings };
+                    self.commands.limit(now, settings.commands);
+                    self.commands.spare(settings.untimed.clone());
+                    self.commands.behave(now, settings.wanted.commands.as_deref());
+                    let remember = self.state.registered(now, settings);
+                    return self.perform(remember);
+                }
+                Err(error) => link_says!("the settings are not understood: {error}"),
+            }
+        }
+        self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction());
+    }
+
+    fn take_reported(&mut self, result: Result<Answer, Silence>) {
+        self.hear(&result);
+        self.hear_right(&result);
+        let now = BootTime::now();
+        match &result {
+            Ok(Answer::Done(body)) => {
+                self.state.reported(now);
+                self.take_wanted(body);
+            }
+            Ok(Answer::Nothing) => self.state.reported(now),
+            Ok(Answer::Refused(_)) | Err(_) => self.state.call_failed(now, calls::asked_to_wait(&result), random::fraction()),
+        }
+    }
+
+    /// A body that is a wanted state. Another one (an empty object) says that there is nothing to say.
+    fn take_wanted(&mut self, body: &[u8]) {
+        if let Ok(wanted) = serde_json::from_slice::<Wanted>(body) {
+            self.commands.behave(BootTime::now(), wanted.commands.as_deref());
+            if let Some(remember) = self.state.wanted(wanted) {
+                self.perform(remember);
+            }
+        }
+    }
+
+    fn take_delivered(&mut self, goodbye: &Goodbye, result: &Result<Answer, Silence>) {
+        self.hear(result);
+        let reply = match result {
+            Ok(Answer::Done(_) | Answer::Nothing) => Reply::Done,
+            Ok(Answer::Refused(refusal)) if lasting(refusal.code) => Reply::Refused(refusal.clone()),
+            Ok(Answer::Refused(_)) | Err(_) => return, // kept, and tried again
+        };
+        // Another one may have been said meanwhile; it is delivered next.
+        if self.goodbye.borrow().as_ref() == Some(goodbye) {
+            self.journal.forget_goodbye();
+            self.goodbye.send_replace(None);
+            for waiting in self.farewells.drain(..) {
+                let _ = waiting.send(reply.clone()); // who asked may have gone
+            }
+        }
+    }
+
+    fn take_worked(&mut self, worked: Worked) {
+        let (now, random) = (BootTime::now(), random::fraction());
+        match worked {
+            Worked::Claimed(result) => {
+                self.hear(&result);
+                self.state.desk().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random);
+            }
+            Worked::Advanced(held, told, result) => {
+                self.hear(&result);
+                self.state.desk().advanced(now, &held, &told, calls::taken(&result), calls::asked_to_wait(&result), random);
+            }
+            Worked::Finished(held, result) => {
+                self.hear(&result);
+                self.state.desk().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random);
+            }
+        }
+    }
+
+    fn take_probed(&mut self, reachable: Vec<String>) {
+        if reachable != self.reachable {
+            match &reachable[..] {
+                [] => link_says!("nothing can be reached any more that must not be"),
+                [..] => link_says!("reachable and must not be: {}", reachable.join(", ")),
+            }
+            self.reachable.clone_from(&reachable);
+        }
+        self.state.probed(BootTime::now(), reachable);
+    }
+
+    fn take_candidate(&mut self, candidate: Candidate) {
+        let admission = admit(candidate.key.as_deref(), self.key.as_deref(), self.state.was_let_start(), self.state.is_connected());
+        let key = match (admission, &candidate.key) {
+            (Admission::Known, Some(shown)) => Ok(shown.clone()),
+            (Admission::First, _) | (Admission::Known, None) => random::key(),
+            (Admission::Refused, _) => {
+                link_says!("a second control connection is refused");
+                tokio::spawn(socket::refuse(candidate));
+                return;
+            }
+        };
+        let key = match key {
+            Ok(key) => key,
+            Err(error) => return link_says!("no key can be made: {error}"), // it comes again
+        };
+        if self.key.as_ref() != Some(&key)
+            && let Err(error) = self.journal.keep_key(&key)
+        {
+            link_says!("the supervisor's key cannot be written to the journal: {error}");
+        }
+        self.key = Some(key.clone());
+        self.supervisors += 1;
+        self.supervisor = Some((self.supervisors, Supervisor::accept(candidate, self.supervisors, self.inputs.clone())));
+        self.state.connected();
+        self.tell(Order::Key(key));
+    }
+
+    fn take_ask(&mut self, ask: Ask, reply: oneshot::Sender<Reply>) {
+        self.state.asked(None);
+        let answer = match ask {
+            Ask::Goodbye(goodbye) => return self.say_goodbye(goodbye, reply),
+            Ask::Spawn { key, request } => return self.carry(Delivery::spawn(key, &request, self.spawning.clone()), reply),
+            Ask::Submit { key, request } => return self.carry(Delivery::submit(key, &request, self.spawning.clone()), reply),
+            Ask::Plan { key, request } => return self.carry(Delivery::plan(key, &request, self.spawning.clone()), reply),
+            Ask::ListWork(request) => return self.carry(Ok(Delivery::list(&request, self.listening.clone())), reply),
+            Ask::Inbox(request) => return self.carry(Ok(Delivery::inbox(&request, self.listening.clone())), reply),
+            Ask::Budget => return self.carry(Ok(Delivery::budget(self.listening.clone())), reply),
+            Ask::AskTokens(request) => return self.carry(Ok(Delivery::ask_tokens(&request, self.spawning.clone())), reply),
+            Ask::Next { wait_seconds } => return self.ask_desk(reply, |state, now, number| state.next(now, number, wait_seconds)),
+            Ask::Finish(outcome) => return self.ask_desk(reply, |state, now, number| state.say(now, number, outcome)),
+            Ask::Progress(progress) => {
+                if !progress.action.is_empty()
+                    && let Err(error) = self.journal.keep_action(&progress.action)
+                {
+                    link_says!("what the program does cannot be written to the journal: {error}");
+                }
+                self.state.progress(&progress);
+                if self.state.in_touch() { Reply::Done } else { self.kept() }
+            }
+            Ask::BeginCommand(command) => {
+                let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
+                match self.commands.begin(now, random, command, |kept| journal.keep_commands(kept)) {
+                    Begin::Answer(answer) => answer,
+                    Begin::Try(command) => {
+                        tokio::spawn(calls::try_command(self.gateway.clone(), self.inputs.clone(), command, reply));
+                        return;
+                    }
+                }
+            }
+            Ask::EndCommand(ended) => {
+                let (now, random, journal) = (BootTime::now(), random::fraction(), &self.journal);
+                if let Some(told) = self.commands.end(now, random, ended, |kept| journal.keep_commands(kept)) {
+                    tokio::spawn(calls::end_try(self.gateway.clone(), self.inputs.clone(), told));
+                }
+                Reply::Done
+            }
+            Ask::Notices => Reply::Notices(self.state.notices()),
+            Ask::Status => Reply::Status { registered: self.state.is_registered(), wanted: self.state.current() },
+        };
+        let _ = reply.send(answer); // who asked may have gone
+    }
+
+    fn carry(&self, delivery: Result<Delivery, Refusal>, reply: oneshot::Sender<Reply>) {
+        match delivery {
+            Ok(delivery) => {
+                tokio::spawn(delivery.carry(self.gateway.clone(), self.inputs.clone(), reply));
+            }
+            Err(refusal) => drop(reply.send(Reply::Refused(refusal))), // who asked may have gone
+        }
+    }
+
+    /// A question about work, which is answered now, or when there is an answer.
+    fn ask_desk(&mut self, reply: oneshot::Sender<Reply>, ask: impl FnOnce(&mut Link, BootTime, u64) -> Option<Reply>) {
+        self.questions += 1;
+        match ask(&mut self.state, BootTime::now(), self.questions) {
+            Some(answer) => drop(reply.send(answer)), // who asked may have gone
+            None => {
+                self.asked.insert(self.questions, reply);
+            }
+        }
+    }
+
+    /// Kept first, then delivered; who asked waits a while for the latter.
+    fn say_goodbye(&mut self, goodbye: Goodbye, reply: oneshot::Sender<Reply>) {
+        let (waiting, answer) = oneshot::channel();
+        self.farewells.retain(|waiting| !waiting.is_closed());
+        self.farewells.push(waiting);
+        let kept = self.keep_goodbye(goodbye);
+        tokio::spawn(async move {
+            let answer = tokio::time::timeout(GOODBYE_WITHIN, answer).await.ok().and_then(Result::ok);
+            let _ = reply.send(answer.unwrap_or_else(|| if kept { Reply::Kept } else { unkept() })); // who asked may have gone
+        });
+    }
+}
+
+/// What is told to an agent outside the cluster, whatever a governor says: who may change a pool must not run commands on
+/// somebody's machine.
+fn without_commands(settings: Settings) -> Settings {
+    let none = Vec::new;
+    Settings { drain_hook: none(), warn_hook: none(), checkpoint_hook: none(), preflight_command: none(), canaries: none(), ..settings }
+}

@@ -1,0 +1,287 @@
+//! The loop of the sidecar: it owns the [state](super::state::Link), and does what that plans.
+//!
+//! It takes no input itself: that is in `input_handling`.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_wire::Refusal;
+use spillway_wire::agent::{Directive, Goodbye};
+use spillway_wire::link::{Answer as Reply, Order};
+use spillway_wire::work::Held;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::action::{Action, WorkAction};
+use super::calls::{self, Spawning};
+use super::canary;
+use super::commands::Commands;
+use super::gateway::{self, Answer, Gateway, Silence};
+use super::input::{Input, Worked};
+use super::journal::Journal;
+use super::models::Models;
+use super::options::Options;
+use super::socket::Supervisor;
+use super::state::Link;
+use crate::clock::BootTime;
+use crate::link_says;
+
+/// After SIGTERM, for the supervisor's last lines, which are on their way.
+const LAST_LINES: Duration = Duration::from_millis(50);
+/// Between two notes of when somebody last answered.
+const HEARD_EACH: Duration = Duration::from_secs(5);
+/// Between two tries to write what could not be written to the journal.
+const CATCH_UP_EACH: Duration = Duration::from_secs(1);
+
+/// The state of the loop.
+pub(super) struct Sidecar {
+    pub(super) state: Link,
+    pub(super) journal: Journal,
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) inputs: mpsc::Sender<Input>,
+    pub(super) supervisor: Option<(u64, Supervisor)>,
+    pub(super) supervisors: u64,
+    pub(super) key: Option<String>,
+    /// The goodbye that is to be delivered.
+    pub(super) goodbye: watch::Sender<Option<Goodbye>>,
+    pub(super) farewells: Vec<oneshot::Sender<Reply>>,
+    /// Questions about work that are not answered yet, by their numbers.
+    pub(super) asked: BTreeMap<u64, oneshot::Sender<Reply>>,
+    pub(super) questions: u64,
+    pub(super) spawning: Spawning,
+    pub(super) listening: Spawning,
+    pub(super) commands: Commands,
+    /// The revision to wait beyond.
+    pub(super) revision: watch::Sender<Option<String>>,
+    /// The item in hand, for calls of models.
+    pub(super) item: watch::Sender<Option<Held>>,
+    pub(super) heard_kept: BootTime,
+    /// When what could not be written to the journal is tried again.
+    pub(super) catch_up_at: BootTime,
+    /// A line about trouble was written, and none yet about its end.
+    pub(super) troubled: bool,
+    pub(super) trouble_said: Option<(String, BootTime)>,
+    /// What the last look reached.
+    pub(super) reachable: Vec<String>,
+    /// It runs outside the cluster: who ends its processes is told here what is wanted.
+    pub(super) outside: Option<watch::Sender<Directive>>,
+}
+
+impl Sidecar {
+    pub(super) fn new(options: &Options, gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>) -> Self {
+        let Options { gateway: _, ca: _, token: _, journal, socket: _, first_port: _, look_each, commands_open } = options.clone();
+        let journal = Journal::new(journal);
+        let now = BootTime::now();
+        let remembered = journal.remembered();
+        let limits = remembered.settings.as_ref().map(|settings| settings.commands);
+        let (goodbye, deliver) = watch::channel(journal.goodbye());
+        let mut commands = Commands::new(now, limits, commands_open, journal.commands());
+        if let Some(settings) = &remembered.settings {
+            commands.spare(settings.untimed.clone());
+            commands.behave(now, settings.wanted.commands.as_deref());
+        }
+        let (revision, beyond) = watch::channel(None);
+        tokio::spawn(calls::deliver(gateway.clone(), deliver, inputs.clone()));
+        tokio::spawn(calls::wait(gateway.clone(), beyond, inputs.clone()));
+        Self {
+            state: Link::new(now, look_each, remembered),
+            key: journal.key(),
+            commands,
+            journal,
+            gateway,
+            inputs,
+            supervisor: None,
+            supervisors: 0,
+            goodbye,
+            farewells: Vec::new(),
+            asked: BTreeMap::new(),
+            questions: 0,
+            spawning: Spawning::default(),
+            listening: Spawning::default(),
+            revision,
+            item: watch::channel(None).0,
+            heard_kept: BootTime::default(),
+            catch_up_at: BootTime::default(),
+            troubled: false,
+            trouble_said: None,
+            reachable: Vec::new(),
+            outside: None,
+        }
+    }
+
+    /// What the port of models needs of us.
+    pub(super) fn models(&self) -> Models {
+        Models::new(self.gateway.clone(), self.item.subscribe(), self.inputs.clone())
+    }
+
+    pub(super) async fn run<T>(&mut self, received: &mut mpsc::Receiver<Input>, end: impl Future<Output = T>) -> T {
+        let mut end = pin!(end);
+        loop {
+            let wake = self.act();
+            tokio::select! {
+                Some(input) = received.recv() => self.take(input),
+                () = tokio::time::sleep(wake) => {}
+                ended = &mut end => return ended,
+            }
+        }
+    }
+
+    /// Goes on for a moment, so that what was said is told: a goodbye, how an item ended, and that the program ended.
+    pub(super) async fn flush(&mut self, received: &mut mpsc::Receiver<Input>, within: Duration) {
+        let began = BootTime::now();
+        self.state.leave(began);
+        loop {
+            let wake = self.act();
+            let passed = BootTime::now().since(began);
+            let told = self.goodbye.borrow().is_none() && self.state.all_told(BootTime::now());
+            if passed >= within || (told && passed >= LAST_LINES) {
+                return;
+            }
+            let left = if told { LAST_LINES.saturating_sub(passed) } else { within.saturating_sub(passed) };
+            tokio::select! {
+                Some(input) = received.recv() => self.take(input),
+                () = tokio::time::sleep(wake.min(left)) => {}
+            }
+        }
+    }
+
+    /// Does what is to be done now; says for how long nothing is.
+    fn act(&mut self) -> Duration {
+        let now = BootTime::now();
+        self.state.commands(self.commands.counts());
+        self.state.breaker(self.commands.state());
+        let (actions, wake) = self.state.plan(now);
+        for action in actions {
+            self.perform(action);
+        }
+        let revision = self.state.revision();
+        self.revision.send_if_modified(|known| std::mem::replace(known, revision.clone()) != revision);
+        if let Some(wanted) = &self.outside {
+            self.tell_outside(wanted);
+        }
+        let held = self.state.desk().held();
+        self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
+        if self.state.heard().since(self.heard_kept) >= HEARD_EACH {
+            self.heard_kept = self.state.heard();
+            self.journal.keep_heard(self.heard_kept);
+        }
+        let wake = self.catch_up(now).map_or(wake, |again| again.min(wake));
+        // Never zero: a plan that is not carried out must not become a loop.
+        wake.since(now).max(Duration::from_millis(1))
+    }
+
+    /// Writes what the journal lacks. When that is to be tried again.
+    fn catch_up(&mut self, now: BootTime) -> Option<BootTime> {
+        if self.journal.is_whole() {
+            return None;
+        }
+        if now >= self.catch_up_at {
+            if self.journal.catch_up() {
+                return None;
+            }
+            self.catch_up_at = now.after(CATCH_UP_EACH);
+        }
+        Some(self.catch_up_at)
+    }
+
+    pub(super) fn perform(&mut self, action: Action) {
+        match action {
+            Action::Register => self.call(calls::register(self.outside.is_some()), Input::Registered),
+            Action::Report(report) => self.call(calls::report(&report), Input::Reported),
+            Action::Probe(targets) => {
+                let inputs = self.inputs.clone();
+                tokio::spawn(async move {
+                    let _ = inputs.send(Input::Probed(canary::probe(targets).await)).await; // we are ending
+                });
+            }
+            Action::Tell(order) => self.tell(order),
+            Action::RememberStart => self.journal.keep_start(),
+            Action::RememberSettings(settings) => self.journal.keep_settings(&settings),
+            Action::Work(action) => self.perform_work(action),
+        }
+    }
+
+    fn perform_work(&mut self, action: WorkAction) {
+        match action {
+            WorkAction::Remember(kept) => self.journal.keep_work(&kept),
+            WorkAction::Claim(wait) => self.call(calls::claim(wait), |result| Input::Work(Worked::Claimed(result))),
+            WorkAction::Advance(held, told) => {
+                let call = calls::advance(&held, &told);
+                self.call(call, move |result| Input::Work(Worked::Advanced(held, told, result)));
+            }
+            WorkAction::Finish(held, outcome) => {
+                let call = calls::finish(&held, &outcome);
+                self.call(call, move |result| Input::Work(Worked::Finished(held, result)));
+            }
+            WorkAction::Answer(number, answer) => {
+                let answer = if answer == Reply::Kept { self.kept() } else { answer };
+                match (self.asked.remove(&number), &self.supervisor) {
+                    // A program that hears that it is done may end at once: its supervisor has to know before.
+                    (Some(waiting), Some((_, supervisor))) => supervisor.then(waiting, answer),
+                    (Some(waiting), None) => drop(waiting.send(answer)), // who asked may have gone
+                    (None, _) => {}
+                }
+            }
+            WorkAction::Goodbye(reason) => {
+                self.keep_goodbye(Goodbye { reason });
+            }
+            WorkAction::Say(what) => link_says!("{what}"),
+        }
+    }
+
+    pub(super) fn call(&self, call: gateway::Call, as_input: impl FnOnce(Result<Answer, Silence>) -> Input + Send + 'static) {
+        let (gateway, inputs) = (self.gateway.clone(), self.inputs.clone());
+        tokio::spawn(async move {
+            let _ = inputs.send(as_input(gateway.call(&call).await)).await; // we are ending
+        });
+    }
+
+    pub(super) fn tell(&mut self, order: Order) {
+        match &order {
+            Order::Start(settings) if self.outside.is_some() => {
+                link_says!("registered as {}, outside the cluster, where nothing isolates the program: it may start", settings.agent);
+            }
+            Order::Start(settings) => link_says!("registered as {} and walled in: the program may start", settings.agent),
+            Order::Abandoned => link_says!("nobody has answered for too long: the program has to end"),
+            Order::WallsDown(reachable) => link_says!("the walls do not stand ({}): the program has to end", reachable.join(", ")),
+            Order::Wanted(wanted) => link_says!("wanted: {:?} (revision {})", wanted.directive, wanted.revision),
+            Order::Key(_) | Order::Activity { .. } | Order::Item(_) | Order::Said(..) | Order::Settled(_) => {}
+        }
+        if let Some((_, supervisor)) = &self.supervisor
+            && !supervisor.tell(order)
+        {
+            link_says!("the supervisor does not read; its connection is closed");
+            self.supervisor = None;
+            self.state.disconnected();
+        }
+    }
+
+    /// Tells who ends our processes what is wanted. Before anybody knew us nothing is, and an end that was said stays.
+    fn tell_outside(&self, wanted: &watch::Sender<Directive>) {
+        let directive = self.state.current().directive;
+        let over = |known: Directive| known == Directive::Stop;
+        wanted.send_if_modified(|known| !over(*known) && std::mem::replace(known, directive) != directive);
+    }
+
+    /// What is told of what no gateway took yet: that it is kept, if it is.
+    pub(super) fn kept(&self) -> Reply {
+        if self.journal.is_whole() { Reply::Kept } else { unkept() }
+    }
+
+    /// Whether it is kept: it is delivered in any case.
+    pub(super) fn keep_goodbye(&mut self, goodbye: Goodbye) -> bool {
+        let kept = self.journal.keep_goodbye(&goodbye);
+        if let Err(error) = &kept {
+            link_says!("a goodbye cannot be written to the journal: {error}");
+        }
+        self.goodbye.send_replace(Some(goodbye));
+        kept.is_ok()
+    }
+}
+
+/// No gateway took it, and it would be lost with this process.
+pub(super) fn unkept() -> Reply {
+    let message = "no gateway took it yet, and it cannot be written down here; it is tried on, say it again to be sure";
+    Reply::Refused(Refusal::new(spillway_wire::Code::GovernorAway, message).retry_after(5))
+}
