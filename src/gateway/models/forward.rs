@@ -14,16 +14,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answers::{Part, Parts};
+use super::failure::Failure;
 use super::seat::Seat;
 use super::state::Times;
-use super::upstream::{Call, Trouble};
+use super::upstream::Call;
 use super::{credentials, headers};
 use crate::cluster::token::PodIdentity;
 use crate::gateway::meter::{Held, dialect_label};
 use crate::gateway::state::Gateway;
 use crate::serve::bodies;
 use crate::serve::turns::{Full, Turn};
-use crate::wire::meter::{Outcome, Quality, Target, Usage, Way, Why};
+use crate::wire::meter::{Outcome, Quality, Target, Usage, Way};
 use crate::wire::{Code, Refusal};
 
 /// Parts of an answer that wait for the client.
@@ -233,71 +234,6 @@ async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &Way) {
             && matches!(refusal.code, Code::AgentEnded | Code::NotAnAgent | Code::LeaseLost)
         {
             return;
-        }
-    }
-}
-
-/// Why there is no answer to pass on.
-enum Failure {
-    Refused(Refusal),
-    Trouble(Trouble),
-    Slow,
-    Redirect,
-    Encoded,
-    /// The provider does not take the team's credential. Its own words may repeat it.
-    Credential(StatusCode),
-}
-
-impl Failure {
-    /// What it says of the provider.
-    fn outcome(&self) -> Outcome {
-        let failed = |why| Outcome::Failed { why, retry_after: None };
-        match self {
-            Self::Trouble(Trouble::Unreachable { .. }) => failed(Why::Unreachable),
-            Self::Trouble(Trouble::Broken { .. }) => failed(Why::Broken),
-            Self::Slow => failed(Why::Late),
-            // Of our own making, or of people's.
-            Self::Refused(_)
-            | Self::Trouble(Trouble::NotListed(_) | Trouble::Address { .. })
-            | Self::Redirect
-            | Self::Encoded
-            | Self::Credential(_) => Outcome::Nothing,
-        }
-    }
-
-    fn may_have_cost(&self) -> bool {
-        match self {
-            Self::Refused(_) | Self::Redirect | Self::Credential(_) => false,
-            Self::Trouble(trouble) => trouble.may_have_cost(),
-            Self::Slow | Self::Encoded => true,
-        }
-    }
-
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Refused(_) => "refused",
-            Self::Trouble(_) | Self::Redirect | Self::Encoded => "unreachable",
-            Self::Slow => "slow",
-            Self::Credential(_) => "provider_error",
-        }
-    }
-
-    fn refusal(&self, origin: &str) -> Refusal {
-        // What does not pass is a 400, which clients show and do not repeat.
-        let lasting = |message: String| Refusal::new(Code::ModelNotAllowed, message);
-        let passing = |message: String| Refusal::new(Code::GovernorAway, message).retry_after(5);
-        match self {
-            Self::Refused(refusal) => refusal.clone(),
-            Self::Trouble(trouble) if trouble.passes() => passing(trouble.to_string()),
-            Self::Trouble(trouble) => lasting(trouble.to_string()),
-            Self::Slow => passing(format!("{origin} did not begin to answer in time")),
-            Self::Redirect => lasting(format!("{origin} answers with a redirect, which is not followed: correct spec.models[].origin")),
-            Self::Credential(status) => lasting(format!(
-                "{origin} refuses the team's credential for this call ({}): correct the Secret that spec.models[].credentialsRef names, or \
-                 what its account may use. The provider's words are left out, since they may repeat the credential",
-                status.as_u16(),
-            )),
-            Self::Encoded => lasting(format!("{origin} answers in an encoding that was not asked for, which cannot be metered")),
         }
     }
 }

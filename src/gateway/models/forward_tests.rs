@@ -25,7 +25,7 @@ use crate::gateway::models::upstream::Upstream;
 use crate::gateway::park::Park;
 use crate::serve::bodies::Bodies;
 use crate::telemetry::Metrics;
-use crate::wire::meter::{Dialect, End, Given, Open, Told};
+use crate::wire::meter::{Dialect, End, Given, Open, Told, Why};
 
 const TOKEN: &str = "the-teams-own-key";
 /// Long enough for a busy machine.

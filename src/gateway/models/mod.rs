@@ -10,6 +10,7 @@
 //! | `state` | what calls of models work with, and how long each part may take |
 //! | `seat` | an agent's place among its calls in flight |
 //! | `forward` | from there: a task of its own, which a client that goes does not end |
+//! | `failure` | why there is no answer to pass on |
 //! | [`answers`] | writing answers: whole where they are small, else as they come |
 //! | [`headers`] | which headers go out and come back |
 //! | [`origins`] | where calls may go: origins, addresses |
@@ -18,6 +19,7 @@
 
 mod answers;
 pub mod credentials;
+mod failure;
 mod forward;
 pub mod headers;
 pub mod origins;
