@@ -320,7 +320,7 @@ mod tests {
         let sheet = shown(vec![outside, Row::default()]);
         assert_eq!(sheet.header.last().map(AsRef::as_ref), Some("EXTERNAL"), "agents outside the cluster say whose they are");
         let users: Vec<_> = sheet.rows.iter().filter_map(|(cells, _)| cells.last().map(String::as_str)).collect();
-        assert_eq!((users, sheet.rows[0].0.len()), (vec!["alice", "-"], sheet.header.len()));
+        assert_eq!((users, sheet.rows[0].0.len()), (vec!["alice", ""], sheet.header.len()));
         assert_eq!(shown(vec![Row::default()]).header.last().map(AsRef::as_ref), Some("NAME"), "where there are none nothing is said");
         let mut sort = Sort::Name;
         (0..orders.len()).for_each(|_| sort = sort.next());

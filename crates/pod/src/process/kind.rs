@@ -400,11 +400,16 @@ mod tests {
         let mut child = std::process::Command::new("sh").args(["-c", "read line; :", &long]).stdin(std::process::Stdio::piped()).spawn();
         let child = child.as_mut().expect("a child");
         let pid = i32::try_from(child.id()).expect("a pid");
-        // Whoever starts a program goes on a moment before that has its name.
-        while !read(pid).names.iter().any(|name| name == "sh") {
+        // Whoever starts a program goes on a moment before that has its name, and its words come a moment after the name.
+        let begun =
+            |found: &Kind| found.names.iter().any(|name| name == "sh") && found.words != Kind::of("sh", b"", None, Input::Other).words;
+        let found = loop {
+            let found = read(pid);
+            if begun(&found) {
+                break found;
+            }
             assert!(child.try_wait().expect("asked").is_none(), "it waits");
-        }
-        let found = read(pid);
+        };
         child.kill().expect("killed");
         child.wait().expect("reaped");
         let mut words = format!("sh\0-c\0read line; :\0{long}");
