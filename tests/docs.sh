@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests of the documentation: that relative links lead somewhere, that every `make X` exists, that every test and constant that
-# a page names exists, and that every example of ours is accepted by the API server (a dry run: nothing is stored). The last
-# needs a cluster with our CRDs:
+# Tests of the documentation: that relative links lead somewhere, that the book lists every page, that every `make X` exists,
+# that every test and constant that a page names exists, and that every example of ours is accepted by the API server (a dry
+# run: nothing is stored). The last needs a cluster with our CRDs:
 #
 #   tests/docs.sh                              without one: examples are skipped
 #   e2e/cluster/cluster run tests/docs.sh      with the local one
@@ -43,6 +43,13 @@ for page in "${pages[@]}"; do
     done < <(prose "$page" | sed -E 's/`[^`]*`//g' | grep -oE '\]\([^) ]+\)' | sed -E 's/^\]\(//; s/\)$//')
     if [ -z "$broken" ]; then ok "links of $page"; else bad "links of $page" "${broken%$'\n'}"; fi
 done
+
+# --- the book ---------------------------------------------------------------------------------------------------------
+unlisted=''
+while read -r page; do
+    grep -qF "(${page#docs/})" docs/SUMMARY.md || unlisted+="$page"$'\n'
+done < <(find docs -name '*.md' -not -name SUMMARY.md | sort)
+if [ -z "$unlisted" ]; then ok "docs/SUMMARY.md lists every page"; else bad "docs/SUMMARY.md lists every page" "${unlisted%$'\n'}"; fi
 
 # --- make -------------------------------------------------------------------------------------------------------------
 # In code only: `make sure` in a sentence is no command.
