@@ -1,6 +1,7 @@
 //! Agents outside the cluster: processes on the test's machine, with the token of a ServiceAccount and no pod, as `spillway-agent run`
 //! runs them.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -214,8 +215,12 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     let mut laptop = Outside::start(&room, "laptop", "exec sleep 1000");
     let agent = agent_is(&room, "laptop", AgentPhase::Idle).await;
     let gateway = Caller::at_the_gateway(&room).await;
-    let as_account =
-        async |account: &str, place: &str| gateway.with(&token(&room, account, GATEWAY_AUDIENCE, None).await).saying(EXTERNAL, place);
+    // One token each: an address may show no more than some twenty that are not known.
+    let mut tokens = HashMap::new();
+    for account in ["laptop", "desktop", "stranger"] {
+        tokens.insert(account, token(&room, account, GATEWAY_AUDIENCE, None).await);
+    }
+    let as_account = |account: &str, place: &str| gateway.with(&tokens[account]).saying(EXTERNAL, place);
     let of = |name: &str, agent: &Agent| format!("{}/{name}/{}/{}", room.namespace, agent.name_any(), agent.uid().expect("a uid"));
     let pool = format!("{}/laptops", room.namespace);
     let before = room.list::<Agent>().await.len();
@@ -227,32 +232,32 @@ async fn who_may_not_is_refused_in_words_and_changes_nothing() {
     };
     let reports = "/agent/v1/report";
     // Without the right; for another pool; of another namespace, where this one has none.
-    refuses(&as_account("stranger", &pool).await, enrol, Code::NotAllowed, "agentpools/external").await;
-    refuses(&as_account("stranger", &of("laptops", &agent)).await, reports, Code::NotAllowed, "agentpools/external").await;
-    refuses(&as_account("laptop", "default/laptops").await, enrol, Code::NotAllowed, "namespace default").await;
-    refuses(&as_account("laptop", &format!("{}/free", room.namespace)).await, enrol, Code::NotAllowed, "spec.external").await;
-    refuses(&as_account("laptop", &format!("{}/none", room.namespace)).await, enrol, Code::NotAllowed, "does not exist").await;
+    refuses(&as_account("stranger", &pool), enrol, Code::NotAllowed, "agentpools/external").await;
+    refuses(&as_account("stranger", &of("laptops", &agent)), reports, Code::NotAllowed, "agentpools/external").await;
+    refuses(&as_account("laptop", "default/laptops"), enrol, Code::NotAllowed, "namespace default").await;
+    refuses(&as_account("laptop", &format!("{}/free", room.namespace)), enrol, Code::NotAllowed, "spec.external").await;
+    refuses(&as_account("laptop", &format!("{}/none", room.namespace)), enrol, Code::NotAllowed, "does not exist").await;
     // Too many.
-    refuses(&as_account("desktop", &pool).await, enrol, Code::LimitReached, "spec.external.maxAgents").await;
+    refuses(&as_account("desktop", &pool), enrol, Code::LimitReached, "spec.external.maxAgents").await;
     // Who may register agents itself is none of the others.
-    refuses(&as_account("desktop", &of("laptops", &agent)).await, reports, Code::NotAnAgent, "by nobody else").await;
-    refuses(&as_account("desktop", &of("laptops", &inside)).await, reports, Code::NotAnAgent, "by nobody else").await;
+    refuses(&as_account("desktop", &of("laptops", &agent)), reports, Code::NotAnAgent, "by nobody else").await;
+    refuses(&as_account("desktop", &of("laptops", &inside)), reports, Code::NotAnAgent, "by nobody else").await;
     let uid = inside.status.as_ref().and_then(|status| status.pod_ref.as_ref()).expect("a pod").uid.clone();
     let pods_own = format!("{}/laptops/{}/{uid}", room.namespace, inside.name_any());
-    refuses(&as_account("desktop", &pods_own).await, reports, Code::NotAnAgent, "by nobody else").await;
+    refuses(&as_account("desktop", &pods_own), reports, Code::NotAnAgent, "by nobody else").await;
     // A pod's token, outside or inside.
     let pod = room.api::<Pod>().get(&inside.name_any()).await.expect("its pod");
     let stolen = gateway.with(&token_of(&room, &pod).await);
     refuses(&stolen.saying(EXTERNAL, &pool), enrol, Code::NotAllowed, "bound to pod").await;
     refuses(&stolen.saying(EXTERNAL, &of("laptops", &agent)), reports, Code::NotAllowed, "bound to pod").await;
-    refuses(&gateway.with(&token(&room, "laptop", GATEWAY_AUDIENCE, None).await), reports, Code::NotAPod, "not bound to a pod").await;
+    refuses(&gateway.with(&tokens["laptop"]), reports, Code::NotAPod, "not bound to a pod").await;
     assert_eq!(room.list::<Agent>().await.len(), before, "no Agent was made");
     assert_eq!(phase(&room.api::<Agent>().get(&agent.name_any()).await.expect("an Agent")), Some(AgentPhase::Idle));
 
     // A right that is taken away: its process is refused, and ends.
     room.api::<RoleBinding>().delete("laptop", &DeleteParams::default()).await.expect("deleted");
     assert_ne!(laptop.ended().await, Some(0));
-    refuses(&as_account("laptop", &of("laptops", &agent)).await, reports, Code::NotAllowed, "agentpools/external").await;
+    refuses(&as_account("laptop", &of("laptops", &agent)), reports, Code::NotAllowed, "agentpools/external").await;
     room.close().await;
 }
 
