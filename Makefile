@@ -15,7 +15,7 @@ STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --targe
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
 
-.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint cli-portable deny supply-chain unit fuzz fuzz-night h2spec chart e2e clients bench bench-ledger
+.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e clients bench bench-ledger
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -98,6 +98,11 @@ fuzz: toolchain ## run each fuzz target for FUZZ_SECONDS (60), two at a time, fr
 
 fuzz-night: export FUZZ_SECONDS ?= 3600
 fuzz-night: fuzz ## the same, an hour each
+
+# Histories of the ledger in which tokens were lost were one in a hundred thousand.
+properties-night: export PROPTEST_CASES ?= 1000000
+properties-night: toolchain ## the properties of the machines over PROPTEST_CASES (1000000) random histories each, about an hour
+	cargo test --package spillway-policy --lib --locked
 
 e2e: PROFILE = quick
 e2e: images ## the chart and the whole system on a real cluster of its own, which is removed afterwards if all passed

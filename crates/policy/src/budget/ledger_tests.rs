@@ -381,6 +381,27 @@ fn a_leader_that_takes_over_counts_all_that_may_have_been_given_until_it_is_told
 }
 
 #[test]
+fn nothing_is_acknowledged_before_a_record_that_may_have_been_written_behind_our_back_is_ours() {
+    let nodes = [place(top(), None, vec![limit(Window::Hour, 1000, 0)]), place(Key::budget("team", "low"), Some(top()), Vec::new())];
+    let mut one = One::new(&nodes);
+    one.hold(&mut route("top"), 1);
+    // The next leader reads; then the one before, which does not know that yet, lets the session into one more record.
+    let mut next = one.next_leader(&nodes);
+    let hold = one.hold(&mut route("low"), 30);
+    let log = Log { next_hold: one.next, open: vec![one.open(hold, 30)], ..Log::default() };
+    let (session, _) = next.begin(NOW, "g0", &log);
+    let settle = Settle { seq: 1, hold, usage: used(20), quality: Quality::Exact, input: 0, output: 30 };
+    assert_eq!(next.settle(NOW, session, &settle), Settled::Counted);
+    let write = |ledger: &mut Ledger, key: &Key| {
+        let draft = ledger.draft(NOW + 60_000, key).expect("there is something to write");
+        ledger.written(&draft);
+        ledger.acknowledged(session)
+    };
+    assert_eq!(write(&mut next, &top()), 0, "the other record does not contain it");
+    assert_eq!(write(&mut next, &Key::budget("team", "low")), 1, "nobody wrote that one: the session held nothing there");
+}
+
+#[test]
 fn a_gateway_that_dies_with_the_leader_is_charged_what_may_have_been_given_and_credited_if_it_comes_back() {
     let nodes = [hourly(100)];
     let mut one = One::new(&nodes);

@@ -152,10 +152,12 @@ impl Ledger {
 
     /// A session tells of a hold at a record that does not know it. Either it was dead, and its holds are charged and closed
     /// there: then the charge stands. Or a leader before us wrote after we read: then all is to be begun anew. Our own write
-    /// of the record will tell, and before it nothing is acknowledged.
+    /// of the record will tell, and before it neither the hold's settle nor any after it is acknowledged: `seq`, or the next
+    /// one if the hold is open.
     fn fence(&mut self, record: usize, session: usize, seq: Option<u64>) {
         self.touch(record, true);
-        if let (Some(member), Some(seq)) = (self.member(record, session), seq) {
+        let seq = seq.unwrap_or(self.sessions[session].received.saturating_add(1));
+        if let Some(member) = self.member(record, session) {
             member.first.get_or_insert(seq);
         }
     }

@@ -46,8 +46,14 @@ fn check_quiet(world: &mut World) {
     }
 }
 
+/// Some histories matter that are one in a hundred thousand: `PROPTEST_CASES` asks for more of them.
+fn config() -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig { cases: asked.cases.max(5_000), max_shrink_iters: 20_000, ..asked }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn never_more_than_the_limit_and_in_the_end_exactly_what_was_used(history in histories()) {
