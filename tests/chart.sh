@@ -179,13 +179,13 @@ one_namespace_each() { # each policy names the namespaces it is for
 check "one namespace: so are the policies" one_namespace_each
 check "one namespace: only its agents reach the gateway" says "kubernetes.io/metadata.name: team-a" without_crds --set namespaceScope=team-a --show-only templates/networkpolicy.yaml
 check "nobody outside the cluster reaches the gateway" lacks "Agents outside the cluster" without_crds --show-only templates/networkpolicy.yaml
-check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
+check "but from the addresses that are said" says 'cidr: "192.0.2.0/24"' without_crds --set gateway.external.enabled=true --set 'gateway.external.cidrs={192.0.2.0/24}' --show-only templates/networkpolicy.yaml
 check "agents outside the cluster are not taken" lacks "--external-agents" without_crds --show-only templates/gateway.yaml
 check "and no gateway asks for the rights of users" lacks "subjectaccessreviews" without_crds --show-only templates/rbac.yaml
 check "but where that is said" says "- --external-agents" without_crds --set gateway.external.enabled=true --show-only templates/gateway.yaml
 check "gateways ask for the rights of users then" says "subjectaccessreviews" without_crds --set gateway.external.enabled=true --show-only templates/rbac.yaml
 check "tokens of persons are taken for the gateway's audience alone" lacks "--user-audience" without_crds --show-only templates/gateway.yaml
-check "but for those that are said" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
+check "but for those that are said" says '"--user-audience=https://kubernetes.default.svc"' without_crds --set gateway.external.enabled=true --set 'gateway.external.audiences={https://kubernetes.default.svc}' --show-only templates/gateway.yaml
 check "a digest decides over a tag" says "image: \"spillway/spillway@sha256:$(printf 'a%.0s' {1..64})\"" without_crds --set image.tag=dev --set "image.digest=sha256:$(printf 'a%.0s' {1..64})"
 crds_are() { local want=$1; shift; [ "$(render "$@" | grep -c '^kind: CustomResourceDefinition$')" = "$want" ]; }
 check "every CRD is installed" crds_are "$(find crds -name '*.spillway.dev.yaml' | wc -l)"
@@ -268,6 +268,9 @@ bound() { # the gateway's roles are bound to the gateway, all others to the cont
 }
 bound_right() { diff <(printf '%s\n' "spillway spillway" "spillway-certificates spillway" "spillway-gateway spillway-gateway" "spillway-gateway spillway-gateway" "spillway-leader spillway" "spillway-node-leases spillway") <(bound); }
 check "the gateway's roles are its own, all others the controller's" bound_right
+for setting in 'cidrs=["192.0.2.0/24"]' 'audiences=["https://kubernetes.default.svc"]'; do
+  check "refuses ${setting%%=*} of agents outside the cluster where none are taken" refused "need gateway.external.enabled" render --set-json "gateway.external.$setting"
+done
 check "refuses one account for both" refused "must not hold the controller's rights" render --set gateway.serviceAccount.create=false --set gateway.serviceAccount.name=spillway
 edit_rules() { without_crds --show-only templates/aggregated.yaml | grep -v '^#' | sed -n '/name: spillway-edit/,/^---/p'; }
 check "edit cannot change grants" lacks grants edit_rules

@@ -116,7 +116,10 @@ async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user:
     let why = match tokio::time::timeout(ASKED_WITHIN, api.create(&PostParams::default(), review)).await {
         Ok(Ok(answer)) => match answer.status.as_ref().and_then(|status| status.evaluation_error.clone()) {
             // Who could not find out says no: that takes nobody's right away.
-            Some(why) if answer.status.as_ref().is_some_and(|status| !status.allowed && status.denied != Some(true)) => why,
+            Some(why) if answer.status.as_ref().is_some_and(|status| !status.allowed && status.denied != Some(true)) => {
+                tracing::warn!(why, user, "an authorizer of the cluster could not say what a user may do");
+                return Err(Refusal::away(format!("an authorizer of the cluster could not say what {user} may do; try again")));
+            }
             Some(_) | None => return judge(answer, user),
         },
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => {

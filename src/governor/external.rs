@@ -143,8 +143,8 @@ fn of_pool(pool: &AgentPool) -> ListParams {
 
 /// The Agent that was made under this name: for who asked for it before.
 fn again(known: &Agent, wanted: &Agent, pool: &AgentPool) -> Result<Enrolled, Refusal> {
-    let same = known.spec.external == wanted.spec.external && known.spec.display_name == wanted.spec.display_name;
-    if !same {
+    let asked = |agent: &Agent| (agent.spec.pool_ref.clone(), agent.spec.external.clone(), agent.spec.display_name.clone());
+    if asked(known) != asked(wanted) {
         return Err(Refusal::new(Code::KeyReused, "this Idempotency-Key was used for another agent").field("Idempotency-Key"));
     }
     if ended(known) {

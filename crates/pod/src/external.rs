@@ -108,6 +108,8 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let children = signal(SignalKind::child())?;
         // All that can fail here, before there is an Agent that would wait for us.
         let (key, secret, folder) = (random::key()?, random::key()?, Folder::new()?);
+        // Whatever becomes of the supervisor, what it started is ours to end.
+        let tree = Tree::new()?;
         let models = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let at = models.local_addr()?.port();
         let caller = Gateway::new(gateway.clone(), ca.clone(), token.clone());
@@ -131,8 +133,6 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
         let environment =
             environment(&place, &enrolled, &folder, &format!("http://127.0.0.1:{at}/{secret}"), |name| std::env::var_os(name));
         let (wanted, directives) = watch::channel(Directive::Run);
-        // Whatever becomes of the supervisor, what it started is ours to end.
-        let tree = Tree::new()?;
         let child = match supervisor(&folder, environment, &command) {
             Ok(child) => child,
             Err(error) => {
