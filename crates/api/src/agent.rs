@@ -1,4 +1,4 @@
-//! `Agent`: one a running agent. Made by its pool, or by hand; owns its pod.
+//! `Agent`: one object for each agent. Its pool, a person or another agent creates it. It owns its pod.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -12,7 +12,7 @@ use crate::budget::Ledger;
 use crate::schema::never_falls;
 use crate::shared::LocalRef;
 
-/// One running agent.
+/// Desired state of one agent.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -25,7 +25,7 @@ use crate::shared::LocalRef;
     namespaced,
     status = "AgentStatus",
     derive = "PartialEq",
-    doc = "One AI coding agent: made by its AgentPool or by hand, owner of its pod.",
+    doc = "One AI coding agent. Its AgentPool, a person or another agent creates it. It owns its pod.",
     selectable = ".status.phase",
     selectable = ".spec.poolRef.name",
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
@@ -58,34 +58,34 @@ use crate::shared::LocalRef;
         .message("external agents have no pod: sequence, parentRef and resources must be unset").field_path(".external"),
 )]
 pub struct AgentSpec {
-    /// The pool whose bulkhead, program and sandbox it has.
+    /// AgentPool whose bulkhead, program and sandbox the agent has.
     pub pool_ref: LocalRef,
-    /// A name for people.
+    /// Name shown to people.
     #[schemars(length(min = 1, max = 63))]
     pub display_name: Option<String>,
-    /// The number under which its pool made it: with the pool's uid it gives the name, which proves that it is the pool's
-    /// own. Unset: made by hand.
+    /// Sequence number under which the pool created the Agent. The Agent's name is derived from this number and the pool's uid, which
+    /// proves that it belongs to the pool. If unset, the pool did not create it.
     #[schemars(range(min = 0))]
     pub sequence: Option<i64>,
-    /// The agent that spawned it.
+    /// Agent that spawned this one.
     pub parent_ref: Option<LocalRef>,
-    /// A mark of an Agent that was made by hand: it is outside min and max of its pool, never outside its bulkhead. Whether its
-    /// pool made it is decided by its name and `sequence`, not by this.
+    /// Marks an Agent that a person created. `min` and `max` of its pool do not count it, but its bulkhead always applies. This field does
+    /// not decide whether the pool created the Agent; its name and `sequence` do.
     pub manual: Option<bool>,
-    /// Take no work and make no model calls.
+    /// Whether the agent is paused: it takes no work and makes no model calls. Defaults to false.
     pub paused: Option<bool>,
-    /// Resume the pause of this number (`status.pauses`).
+    /// Number of the pause to resume from (`status.pauses`).
     #[schemars(range(min = 0))]
     pub resume_pause: Option<i64>,
-    /// It is to be without a pod for now, and to keep its identity and its volume. Its pool sets this, and takes it back when
-    /// there is work (`whenEmpty.action: Hibernate`).
+    /// Whether the agent has no pod for now and keeps its identity and volume. Its pool sets this, and unsets it when there is work
+    /// (`whenEmpty.action: Hibernate`).
     pub hibernated: Option<bool>,
-    /// Compute, where it differs from the pool's.
+    /// Compute resources of this agent. Defaults to those of the pool.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::resources")]
     pub resources: Option<ResourceRequirements>,
-    /// It runs outside the cluster and has no pod: a process that registered with the gateway. The leader makes such Agents,
-    /// for pools with `external`.
+    /// Set if the agent runs outside the cluster: it has no pod, and its process registered with the gateway. The leader creates such
+    /// Agents for pools with `external`.
     pub external: Option<ExternalProcess>,
 }
 
@@ -93,13 +93,13 @@ pub struct AgentSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalProcess {
-    /// The user whose token registered it, as the API server names it. Calls under other users are not its own.
+    /// User whose token registered the process, as the API server names it. Calls of other users are refused.
     #[schemars(length(min = 1, max = 512))]
     pub user: String,
 }
 
 impl Agent {
-    /// The uid under which its calls come: of its pod, or its own where it runs outside the cluster. None: it has no pod now.
+    /// Uid that identifies the agent's calls: that of its pod, or its own if it runs outside the cluster. `None` if it has no pod now.
     pub fn caller_uid(&self) -> Option<&str> {
         match &self.spec.external {
             Some(_) => self.metadata.uid.as_deref(),
@@ -107,12 +107,12 @@ impl Agent {
         }
     }
 
-    /// Whether its stored phase says that its life is over.
+    /// Whether the stored phase says that the agent has ended.
     pub fn has_ended(&self) -> bool {
         self.status.as_ref().and_then(|status| status.phase).is_some_and(AgentPhase::ended)
     }
 
-    /// The uid of the pool that owns it; one made by hand may have none.
+    /// Uid of the pool that owns the Agent. An Agent that a person created may have none.
     pub fn owner_uid(&self) -> Option<&str> {
         let owners = self.metadata.owner_references.iter().flatten();
         owners
@@ -122,33 +122,33 @@ impl Agent {
     }
 }
 
-/// Where an agent is in its life.
+/// Phase of the agent. Stopped and ForceStopped are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum AgentPhase {
-    /// Its pod is being made.
+    /// Its pod is created or starts.
     Spawning,
-    /// Its pod runs.
+    /// Its pod runs, and it may not work yet.
     Running,
-    /// It holds an item.
+    /// It holds an item, or a person uses its terminal.
     Active,
-    /// It is registered and holds none.
+    /// It is registered and holds no item.
     Idle,
-    /// It is held.
+    /// It is paused and takes nothing new.
     Paused,
-    /// Its pod was given back, its volume and identity are kept.
+    /// It has no pod and keeps its volume and identity.
     Hibernated,
-    /// It is leaving.
+    /// Its pod ends with a grace period.
     Goodbye,
-    /// It ended.
+    /// It has ended.
     Stopped,
-    /// It is silent.
+    /// It is given up, or its node is unreachable.
     Stale,
     /// It was ended by force.
     ForceStopped,
 }
 
 impl AgentPhase {
-    /// All of them, in the order of a life.
+    /// All phases, in the order of an agent's life.
     pub const ALL: [Self; 10] = [
         Self::Spawning,
         Self::Running,
@@ -162,7 +162,7 @@ impl AgentPhase {
         Self::ForceStopped,
     ];
 
-    /// Its name, as it is stored.
+    /// Name under which the phase is stored.
     pub fn name(self) -> &'static str {
         match self {
             Self::Spawning => "Spawning",
@@ -178,7 +178,7 @@ impl AgentPhase {
         }
     }
 
-    /// Whether the life of the agent is over: it never comes back and never counts.
+    /// Whether the agent has ended. An agent that has ended never returns and is never counted.
     pub fn ended(self) -> bool {
         match self {
             Self::Stopped | Self::ForceStopped => true,
@@ -189,85 +189,85 @@ impl AgentPhase {
     }
 }
 
-/// The pod an agent runs in: known only from our own create response.
+/// The pod of an agent, known only from the response to our own create request.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRef {
-    /// Its name.
+    /// Name of the pod.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its uid: the agent's identity.
+    /// Uid of the pod. It is the identity of the agent.
     #[schemars(length(max = 64))]
     pub uid: String,
 }
 
-/// The claim of an agent's own volume.
+/// The PersistentVolumeClaim of an agent's own volume.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRef {
-    /// Its name.
+    /// Name of the PersistentVolumeClaim.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its uid.
+    /// Uid of the PersistentVolumeClaim.
     #[schemars(length(max = 64))]
     pub uid: String,
 }
 
-/// A goodbye that was said.
+/// An agent's statement that its work is over.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Goodbye {
-    /// When.
+    /// Time of the goodbye.
     pub time: Time,
-    /// Why.
+    /// Reason that the agent gave.
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
 }
 
-/// The item an agent holds.
+/// The item that an agent holds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentItem {
-    /// Its name.
+    /// Name of the WorkItem.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its uid.
+    /// Uid of the WorkItem.
     #[schemars(length(max = 64))]
     pub uid: String,
-    /// The lease epoch it is held under.
+    /// Epoch of the lease under which the agent holds it.
     pub epoch: i64,
 }
 
-/// Tokens of an agent's life.
+/// Lifetime tokens of an agent.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentTokens {
-    /// Spent.
+    /// Tokens spent.
     pub used: Option<i64>,
-    /// Held for calls in flight.
+    /// Tokens held for calls in flight.
     pub held: Option<i64>,
-    /// Charged for gateways that went away.
+    /// Tokens charged for gateways that disappeared.
     pub lost: Option<i64>,
-    /// The limit, top-ups and grants included.
+    /// Token limit, including top-ups and grants.
     pub limit: Option<i64>,
-    /// Top-ups taken.
+    /// Number of top-ups taken.
     pub top_ups: Option<i32>,
-    /// Holds are given from memory below this; raised before they are passed.
+    /// Total up to which tokens are given without a write. It is raised before it is reached.
     pub high_water: Option<i64>,
-    /// What makes the ledger exactly once.
+    /// Records with which the ledger counts each call exactly once.
     pub ledger: Option<Ledger>,
 }
 
-/// What became of an agent's items.
+/// Results of an agent's items.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentItems {
-    /// Finished with success.
+    /// Number of items that succeeded.
     #[serde(default)]
     pub succeeded: i32,
-    /// Finished with failure.
+    /// Number of items that failed.
     #[serde(default)]
     pub failed: i32,
 }
@@ -277,36 +277,36 @@ pub struct AgentItems {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxReport {
-    /// The tier in force.
+    /// Tier of the sandbox in force.
     #[schemars(length(max = 63))]
     pub tier: String,
-    /// Guarantees that the node cannot give.
+    /// Guarantees that are not in force.
     #[schemars(length(max = 16), inner(length(max = 128)))]
     pub missing: Option<Vec<String>>,
 }
 
-/// Something the supervisor did.
+/// An intervention of the supervisor.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterventionRecord {
-    /// When.
+    /// Time of the intervention.
     pub time: Time,
-    /// On which signal.
+    /// Signal that caused the intervention.
     #[schemars(length(max = 63))]
     pub signal: String,
-    /// What.
+    /// Action of the supervisor.
     #[schemars(length(max = 63))]
     pub action: String,
-    /// Why, in words.
+    /// Reason for the action, as text.
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// What else would have been done at that moment, each as `signal: action`.
+    /// Other actions that applied at that moment and were not taken, each as `signal: action`.
     #[schemars(length(max = 16), inner(length(max = 128)))]
     pub overruled: Option<Vec<String>>,
 }
 
-/// What Spillway says of an agent.
+/// Observed state of an agent.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -315,56 +315,56 @@ pub struct InterventionRecord {
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct AgentStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Where it is in its life.
+    /// Phase of the agent. Stopped and ForceStopped are final.
     pub phase: Option<AgentPhase>,
-    /// Its pod, from our own create response.
+    /// Pod of the agent, from the response to our own create request.
     pub pod_ref: Option<PodRef>,
-    /// The claim of its own volume, which outlives its pod.
+    /// PersistentVolumeClaim of the agent's own volume. It outlives the pod.
     pub claim_ref: Option<ClaimRef>,
-    /// The node its pod is on.
+    /// Node on which the pod runs.
     #[schemars(length(max = 253))]
     pub node: Option<String>,
-    /// Its container, as the runtime names it.
+    /// Container ID, as the container runtime reports it.
     #[serde(rename = "containerID")]
     #[schemars(length(max = 256))]
     pub container_id: Option<String>,
-    /// When its program started.
+    /// When the program started.
     pub start_time: Option<Time>,
-    /// Its last heartbeat, written only with other changes.
+    /// Time of the last heartbeat. It is written only together with other changes.
     pub last_heartbeat_time: Option<Time>,
-    /// Its program's last activity, written only with other changes.
+    /// Time of the program's last activity. It is written only together with other changes.
     pub last_activity_time: Option<Time>,
-    /// The goodbye it said.
+    /// The agent's statement that its work is over.
     pub goodbye: Option<Goodbye>,
-    /// What it does now.
+    /// Current action, as the agent reports it.
     #[schemars(length(max = 256))]
     pub current_action: Option<String>,
-    /// The item it holds.
+    /// Item that the agent holds.
     pub current_item: Option<CurrentItem>,
-    /// Tokens of its life.
+    /// Lifetime tokens of the agent.
     pub tokens: Option<AgentTokens>,
-    /// Time-outs so far.
+    /// Number of time-outs so far.
     pub timeouts: Option<i32>,
-    /// Pauses so far.
+    /// Number of pauses so far.
     pub pauses: Option<i64>,
-    /// It is paused because the tokens of its life were over at this limit, and goes on by itself when the limit is higher.
+    /// Limit at which the agent was paused because its lifetime tokens were spent. It continues automatically when the limit is higher.
     pub paused_at_limit: Option<i64>,
-    /// Agents it spawned that live.
+    /// Number of living agents that it spawned.
     pub children: Option<i32>,
-    /// What became of its items.
+    /// Results of its items.
     pub items: Option<AgentItems>,
-    /// The sandbox in force.
+    /// The sandbox in force, as the pod reported it.
     pub sandbox: Option<SandboxReport>,
-    /// What the supervisor did, the newest last, at most 5.
+    /// The last 5 interventions of the supervisor, the newest last.
     #[schemars(length(max = 5))]
     pub interventions: Option<Vec<InterventionRecord>>,
-    /// When it ended.
+    /// When the agent ended.
     pub stop_time: Option<Time>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, Heartbeating, GoodbyeRequested, GivenUp, SandboxEnforced, BudgetAvailable, Paused, Checkpointed.
+    /// Conditions: Ready, Heartbeating, GoodbyeRequested, GivenUp, SandboxEnforced, BudgetAvailable, Paused, Checkpointed, TokensRequested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

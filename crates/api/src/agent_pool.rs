@@ -1,4 +1,4 @@
-//! `AgentPool`: how many agents of which kind, from which queues, inside which walls.
+//! `AgentPool`: how many agents of which type run, from which queues they take items, and under which limits and isolation.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::schema::{never_falls, short_command};
 use crate::shared::LocalRef;
 pub use crate::supervision::{Gang, Intervention, Signal, Supervision, SupervisionRule, ViolatedRule};
 
-/// A fleet of agents of one type. Editing a pool is as powerful as creating pods in its namespace.
+/// Desired state of a pool of agents of one type. Permission to edit a pool is as powerful as permission to create pods in its namespace.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -29,7 +29,7 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
     namespaced,
     status = "AgentPoolStatus",
     derive = "PartialEq",
-    doc = "A fleet of AI coding agents of one type: how many, working on what, inside which bulkhead.",
+    doc = "A fleet of AI coding agents of one type: their program, their number, their queues and their limits.",
     scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.agents", label_selector_path = ".status.selector"),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be a DNS label of at most 63 characters: it is the prefix of its agents' names and a label value"),
@@ -77,61 +77,64 @@ pub use crate::supervision::{Gang, Intervention, Signal, Supervision, Supervisio
         .field_path(".external"),
 )]
 pub struct AgentPoolSpec {
-    /// What the agents are: worker, drone, scheduler, prd, buddy and free are known; any DNS label is allowed.
+    /// Type of the agents. Known types are worker, drone, scheduler, prd, buddy and free; any other DNS label is allowed. It sets some
+    /// defaults.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub type_: String,
-    /// Works from queues, or waits for a person to attach.
+    /// How the agents get their tasks: from queues (`Perseverance`, the default), or from a person who attaches to the agent (`Chat`).
     #[serde(default)]
     #[schemars(default)]
     pub mode: PoolMode,
-    /// How many. What is unset is decided by the type.
+    /// Number of agents. The defaults of some fields depend on `type`.
     pub scaling: Option<Scaling>,
-    /// Exactly so many agents; set by `kubectl scale`. Then scaling and whenEmpty are ignored. Unset: automatic.
+    /// Exact number of agents, as `kubectl scale` sets it. While it is set, `scaling` and `whenEmpty` are ignored. If unset, the pool
+    /// scales automatically.
     #[schemars(range(min = 0, max = 10000))]
     pub replicas: Option<i32>,
-    /// Queues in order of priority. An edit applies at the next claim.
+    /// WorkQueues from which the agents take items, in order of priority. An edit takes effect at the next claim.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub queues: Option<Vec<QueueRef>>,
-    /// What agents of a work-aware pool do for whom there is no work; unset: what the first queue says.
+    /// Action for agents without work in a work-aware pool. Defaults to `whenEmpty` of the first queue.
     pub when_empty: Option<WhenEmpty>,
-    /// The walls around each agent.
+    /// Limits of each agent.
     pub bulkhead: Option<Bulkhead>,
-    /// Budget of the pool; unset: `default`, whose absence never blocks. A named one that is missing does.
+    /// Budget that limits the pool. If unset, the Budget `default` applies if it exists. A named Budget that does not exist blocks the
+    /// pool.
     pub budget_ref: Option<LocalRef>,
-    /// What its agents may submit and spawn; empty: nothing.
+    /// Queues to which the agents may submit items, and pools in which they may spawn agents. If empty, there are none.
     pub may: Option<May>,
-    /// The program.
+    /// Program that each agent runs.
     pub agent: AgentProgram,
-    /// Model APIs its agents may call.
+    /// Model APIs that the agents may call.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub models: Option<Vec<ModelApi>>,
-    /// Where its agents work; unset: an empty folder.
+    /// Working directory of each agent. If unset, it is an empty directory.
     pub workspace: Option<Workspace>,
-    /// The sandbox of each agent.
+    /// Sandbox of each agent.
     pub sandbox: Option<Sandbox>,
-    /// Privileged tools, offered through the bridge. Not supported by this version.
+    /// Toolsets: privileged programs that the agents may call through the bridge. Not supported by this version.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub toolsets: Option<Vec<LocalRef>>,
-    /// How its agents are watched.
+    /// How the agents are monitored, and which actions the supervisor takes.
     pub supervision: Option<Supervision>,
-    /// What must hold before work is taken.
+    /// Checks that an agent must pass before it gets work.
     pub preflight: Option<Preflight>,
-    /// Where its pods go.
+    /// Scheduling and other settings of the pods.
     pub scheduling: Option<Scheduling>,
-    /// Agents outside the cluster (`spillway-agent run`), beside those that the pool makes. Unset: there are none, and those that there
-    /// were have to leave. What they run is chosen where they run: the image, the command, the hooks, the preflight, the workspace and
-    /// the sandbox of the pool are not for them. Queues, models, tokens, time-outs and `may` are.
+    /// Agents outside the cluster (`spillway-agent run`), in addition to those that the pool creates. If unset, none are allowed, and
+    /// running ones must leave. Their user chooses the program: image, command, hooks, preflight, workspace and sandbox of the pool do not
+    /// apply. Queues, models, tokens, time-outs and `may` apply.
     pub external: Option<ExternalAgents>,
 }
 
-/// Agents outside the cluster. Nothing isolates their programs, and the payloads of the queues' items leave the cluster. Who may
-/// register one, RBAC says: `create` on `agentpools/external`.
+/// Agents outside the cluster. Nothing isolates their programs, and the payloads of the queues' items leave the cluster. A user who
+/// registers an agent needs the RBAC verb `create` on `agentpools/external`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalAgents {
-    /// How many may live at a time. They are outside `scaling`, `replicas` and the limits of Budgets on agents. A lower number ends none
-    /// of those that live.
+    /// Maximum number of these agents at a time. `scaling`, `replicas` and the agent limits of Budgets do not count them. A lower number
+    /// does not end running agents.
     #[schemars(range(min = 1, max = 100))]
     pub max_agents: i32,
 }
@@ -139,14 +142,14 @@ pub struct ExternalAgents {
 /// How the agents of a pool get their tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum PoolMode {
-    /// From queues.
+    /// The agents take items from queues.
     #[default]
     Perseverance,
-    /// From a person who attaches.
+    /// A person attaches to an agent.
     Chat,
 }
 
-/// How many agents.
+/// Number of agents.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -156,26 +159,26 @@ pub enum PoolMode {
         .field_path(".min"),
 )]
 pub struct Scaling {
-    /// At least so many (a work-aware pool still goes to 0 without work). Default 0; for type scheduler 1.
+    /// Minimum number of agents. A work-aware pool still scales to 0 without work. Defaults to 0, for type scheduler to 1.
     #[schemars(range(min = 0, max = 10000))]
     pub min: Option<i32>,
-    /// At most so many; 0 drains the pool. Default 1.
+    /// Maximum number of agents. 0 drains the pool. Defaults to 1.
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<i32>,
-    /// Follow the work in the queues. Default true for types worker and drone, else false.
+    /// Whether the number of agents follows the work in the queues. Defaults to true for types worker and drone, else to false.
     pub work_aware: Option<bool>,
-    /// Items one agent is wanted for. Default 1.
+    /// Number of items for which the pool runs one agent. Defaults to 1.
     #[schemars(range(min = 1, max = 1000))]
     pub items_per_agent: Option<i32>,
-    /// Agents beyond what the work asks for. Default 0.
+    /// Number of agents in addition to those that the work needs. Defaults to 0.
     #[schemars(range(min = 0, max = 1000))]
     pub idle_buffer: Option<i32>,
-    /// How long a lower target must hold before agents leave, in seconds. Default 30.
+    /// Seconds for which a lower target must hold before the pool removes agents. Defaults to 30.
     #[schemars(range(min = 0, max = 86400))]
     pub cooldown_seconds: Option<i32>,
 }
 
-/// A queue the pool works from.
+/// A queue from which the pool takes items.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -183,20 +186,21 @@ pub struct QueueRef {
     /// Name of the WorkQueue.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Item types taken from it; unset or empty: all.
+    /// Types of items that the pool takes from the queue. If unset or empty, it takes all types.
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub types: Option<Vec<String>>,
 }
 
-/// What to do without work.
+/// Action for agents without work.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WhenEmpty {
-    /// What.
+    /// Action. `Hibernate` deletes the pod and keeps the volume until there is work. `Idle` (default) and `Terminate` both end the agents
+    /// of a work-aware pool.
     #[serde(default)]
     #[schemars(default)]
     pub action: EmptyAction,
-    /// After how many seconds without work.
+    /// Seconds without work before the action is taken. Defaults to 60.
     #[serde(default = "sixty")]
     #[schemars(default = "sixty", range(min = 0, max = 86400))]
     pub after_seconds: i32,
@@ -206,20 +210,20 @@ fn sixty() -> i32 {
     60
 }
 
-/// What an agent does when its queues are empty.
+/// Action for an agent whose queues are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum EmptyAction {
-    /// Stay, without work. In a pool that follows its queues the agents leave, as with Terminate.
+    /// The agent stays without work. In a work-aware pool it ends, as with `Terminate`.
     #[default]
     Idle,
-    /// Give the pod back, keep volume and identity, and come back when there is work. It needs
-    /// `workspace.volumeClaimTemplate`; in a pool without one it is as Terminate.
+    /// The agent gives up its pod, keeps its volume and identity, and returns when there is work. It needs `workspace.volumeClaimTemplate`;
+    /// in a pool without one it acts as `Terminate`.
     Hibernate,
-    /// End.
+    /// The agent ends.
     Terminate,
 }
 
-/// Level 2: the walls around each agent.
+/// Limits of each agent (level 2 of the bulkheads).
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -229,55 +233,56 @@ pub enum EmptyAction {
         .field_path(".commandTimeoutSeconds"),
 )]
 pub struct Bulkhead {
-    /// Tokens an agent may spend in its life. Default from the ClusterBudget.
+    /// Tokens that an agent may spend in its life. Defaults to the value of the ClusterBudget, else to 10000.
     #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
     pub lifetime_tokens: Option<i64>,
-    /// What is asked of the pool's budget when an agent runs out.
+    /// Tokens that an agent gets automatically when its lifetime tokens are spent, if the pool's budget has as many. Defaults to the value
+    /// of the ClusterBudget, else to none.
     pub top_up: Option<TopUp>,
-    /// Seconds a command may run when it brings no time of its own. Default 120. Shells that a program runs by itself are commands too:
-    /// agent.untimedCommands names what is meant to stay.
+    /// Time limit in seconds of a command that sets none itself. Defaults to 120. It also applies to shells that a program starts;
+    /// agent.untimedCommands lists exceptions.
     #[schemars(range(min = 1, max = 86400))]
     pub command_timeout_seconds: Option<i32>,
-    /// The most seconds a command may ask for. Default 3600.
+    /// Maximum time limit in seconds that a command may set. Defaults to 3600.
     #[schemars(range(min = 1, max = 86400))]
     pub max_command_timeout_seconds: Option<i32>,
-    /// Seconds a model turn may take. Default 600.
+    /// Time limit in seconds of a model turn. Defaults to 600.
     #[schemars(range(min = 1, max = 86400))]
     pub model_turn_timeout_seconds: Option<i32>,
-    /// Time-outs after which an agent is given up. Default 3.
+    /// Number of time-outs after which an agent is given up. Defaults to 3.
     #[schemars(range(min = 1, max = 1000))]
     pub max_timeouts: Option<i32>,
-    /// Agents an agent may spawn. Default 0.
+    /// Maximum number of living agents that an agent may have spawned. Defaults to 0.
     #[schemars(range(min = 0, max = 1000))]
     pub max_child_agents: Option<i32>,
 }
 
-/// More tokens for an agent that ran out.
+/// Additional tokens for an agent whose lifetime tokens are spent.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopUp {
-    /// Tokens each time.
+    /// Tokens of each top-up.
     #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
     pub tokens: i64,
-    /// How many times.
+    /// Maximum number of top-ups.
     #[schemars(range(min = 0, max = 1000))]
     pub max: i32,
 }
 
-/// What agents of the pool may make.
+/// Queues and pools in which the agents may create items and agents.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct May {
-    /// Queues they may submit to.
+    /// Queues to which the agents may submit items.
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub submit_to: Option<Vec<String>>,
-    /// Pools they may spawn agents in.
+    /// Pools in which the agents may spawn agents.
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub spawn_in: Option<Vec<String>>,
 }
 
-/// The program an agent runs.
+/// Program that each agent runs.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -289,74 +294,76 @@ pub struct May {
         .field_path(".env"),
 )]
 pub struct AgentProgram {
-    /// Container image. It needs no knowledge of Spillway.
+    /// Container image. It needs no support for Spillway.
     #[schemars(length(min = 1, max = 512), regex(pattern = "^[^\\s]+$"))]
     pub image: String,
-    /// Program and arguments. It is needed: Spillway's supervisor starts it, and what an image would start by itself cannot
-    /// be known from outside. As in a container's command `$(NAME)` is a variable of the environment, and `$$` one dollar sign.
+    /// Program and its arguments. They are required, because the supervisor starts the program and cannot read the entrypoint of the image.
+    /// As in a container, `$(NAME)` is replaced by an environment variable, and `$$` is one dollar sign.
     #[schemars(length(min = 1, max = 64), inner(length(max = 4096)))]
     pub command: Vec<String>,
-    /// Environment. No references: no secret enters an agent's pod.
+    /// Environment variables. References are not possible, because no Secret enters an agent's pod.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Option<Vec<EnvVar>>,
-    /// Compute of each agent. Limits are always set: what is unset is filled in.
+    /// Compute resources of each agent. Limits always exist: a default replaces an unset limit.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::resources")]
     pub resources: Option<ResourceRequirements>,
-    /// Items after which an agent says goodbye. Unset: no end. Type drone: always 1.
+    /// Number of items after which an agent ends. If unset, there is no limit. For type drone it is always 1.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_items: Option<i32>,
-    /// Files from ConfigMaps. They are copied under HOME or the workspace before the program starts, and are the program's own.
+    /// Files from ConfigMaps. They are copied below HOME or the workspace before the program starts. The program may change its copies.
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["path"]))]
     pub files: Option<Vec<ProgramFile>>,
-    /// Who asks for work: the supervisor for each item, or the program itself.
+    /// How the program gets items. `PerItem` (default): the supervisor starts it once for each item. `LongRunning`: it keeps running and
+    /// claims items itself.
     #[serde(default)]
     #[schemars(default)]
     pub run: RunMode,
-    /// How an item's payload reaches the program.
+    /// How the program gets the payload of an item: on standard input (`Stdin`, the default), in `$SPILLWAY_DATA_DIR/payload` (`File`), or
+    /// as the last argument (`Argument`).
     #[serde(default)]
     #[schemars(default)]
     pub input: InputMode,
-    /// Prompt the program again until its item is done.
+    /// Prompt with which the program runs again until its item is done.
     #[serde(rename = "continue")]
     pub continue_: Option<Continue>,
-    /// Must exit 0 in 30 s, without input and without a terminal, before the program is started and work is taken. It is run
-    /// again while it fails.
+    /// Command that must exit 0 within 30 s before the program is started and work is taken. It has no input and no terminal. It is
+    /// repeated while it fails.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub preflight_command: Option<Vec<String>>,
-    /// Programs that are meant to stay, by their names (`vite`, `http.server`): a shell's command that one of them belongs to has no
-    /// time. `*`: none has, unless it was run with `spillway exec`.
+    /// Names of programs that must keep running (`vite`, `http.server`). A shell command that starts one of them has no time limit. With
+    /// `*`, no command has a time limit unless it runs with `spillway exec`.
     #[schemars(length(max = 32), inner(length(min = 1, max = 64), regex(pattern = "^([*]|[A-Za-z0-9_][A-Za-z0-9_.+-]*)$")))]
     pub untimed_commands: Option<Vec<String>>,
-    /// Commands at turning points of an agent's life.
+    /// Commands that run at certain points in an agent's life.
     pub hooks: Option<Hooks>,
 }
 
-/// One environment variable.
+/// An environment variable.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVar {
-    /// Its name. Those that Spillway sets are refused.
+    /// Name of the variable. Names that Spillway sets are refused.
     #[schemars(length(min = 1, max = 128), regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
     #[x_kube(validation = Rule::new("!self.startsWith('SPILLWAY_') && !(self.upperAscii() in ['HTTP_PROXY', 'HTTPS_PROXY', 'NO_PROXY', 'ALL_PROXY']) && !(self in ['HOME', 'TMPDIR', 'PATH', 'ANTHROPIC_BASE_URL', 'OPENAI_BASE_URL', 'GOOGLE_GEMINI_BASE_URL', 'ANTHROPIC_API_KEY', 'OPENAI_API_KEY', 'GEMINI_API_KEY'])")
         .message("name is reserved: Spillway sets SPILLWAY_*, HOME, TMPDIR, PATH, the proxy variables, the *_BASE_URL and the *_API_KEY variables of the models itself"))]
     pub name: String,
-    /// Its value.
+    /// Value of the variable.
     #[schemars(length(max = 8192))]
     pub value: Option<String>,
 }
 
-/// A file taken from a ConfigMap.
+/// A file from a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramFile {
-    /// Path below HOME (`.codex/config.toml`), or below the workspace (`workspace/AGENTS.md`).
+    /// Path below HOME (`.codex/config.toml`) or below the workspace (`workspace/AGENTS.md`).
     #[schemars(length(min = 1, max = 256), regex(pattern = "^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$"))]
     #[x_kube(validation = Rule::new("!self.split('/').exists(part, part == '..' || part == '.')")
         .message("path must not contain '.' or '..' as a part"))]
     pub path: String,
-    /// Where its content comes from.
+    /// ConfigMap key that holds the content of the file.
     pub config_map_key_ref: ConfigMapKeyRef,
 }
 
@@ -367,22 +374,22 @@ pub struct ConfigMapKeyRef {
     /// Name of the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Key in it.
+    /// Key in the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
 }
 
-/// Who asks for work.
+/// How the program gets items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum RunMode {
-    /// The supervisor runs the command once an item.
+    /// The supervisor runs the command once for each item.
     #[default]
     PerItem,
-    /// The program runs on and asks for work itself.
+    /// The program keeps running and claims items itself.
     LongRunning,
 }
 
-/// How an item's payload reaches the program.
+/// How the program gets the payload of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum InputMode {
     /// On standard input.
@@ -394,19 +401,19 @@ pub enum InputMode {
     Argument,
 }
 
-/// Prompting again.
+/// Prompt with which the program runs again.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Continue {
-    /// What to say.
+    /// Text that replaces the payload in further runs.
     #[schemars(length(min = 1, max = 4096))]
     pub prompt: String,
-    /// How many times the command runs for one item at most.
+    /// Maximum number of runs of the command for one item.
     #[schemars(range(min = 1, max = 1000))]
     pub max_turns: i32,
 }
 
-/// Commands at turning points of an agent's life.
+/// Commands that run at certain points in an agent's life.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -416,41 +423,41 @@ pub struct Continue {
     validation = short_command("warn", 16_384),
 )]
 pub struct Hooks {
-    /// Before work with value is paused.
+    /// Command that runs before work with progress is paused.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub checkpoint: Option<Vec<String>>,
-    /// When the agent is asked to leave.
+    /// Command that runs when the agent is asked to leave.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub drain: Option<Vec<String>>,
-    /// When the supervisor warns.
+    /// Command that runs when the supervisor warns the agent.
     #[schemars(length(max = 64), inner(length(max = 4096)))]
     pub warn: Option<Vec<String>>,
 }
 
-/// A model API the agents may call.
+/// A model API that the agents may call.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelApi {
-    /// Name of the entry, part of the loopback URL.
+    /// Name of the entry. It is part of the loopback URL.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// The protocol it speaks.
+    /// Protocol of the API.
     pub dialect: Dialect,
-    /// Its origin.
+    /// Scheme, host and port of the API, such as `https://api.anthropic.com`.
     #[schemars(length(min = 9, max = 253), regex(pattern = "^https://[A-Za-z0-9.-]+(:[0-9]{1,5})?$"))]
     pub origin: String,
     /// Secret that holds the credential.
     pub credentials_ref: Option<LocalRef>,
-    /// Models that may be called, with `*` as wildcard; unset or empty: none.
+    /// Models that may be called, with `*` as wildcard. If unset or empty, no model may be called.
     #[schemars(length(max = 64), inner(length(min = 1, max = 128)))]
     pub allow: Option<Vec<String>>,
-    /// How the credential is sent; unset: as the dialect does.
+    /// How the credential is sent: Bearer, x-api-key, x-goog-api-key or api-key. If unset, the dialect decides.
     #[schemars(length(min = 1, max = 63))]
     pub credential_type: Option<String>,
 }
 
-/// A model protocol.
+/// Protocol of a model API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Dialect {
     /// Anthropic Messages.
@@ -463,7 +470,7 @@ pub enum Dialect {
     Gemini,
 }
 
-/// Where agents work. Exactly one field is set.
+/// Working directory of each agent. Exactly one field must be set.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -472,20 +479,20 @@ pub enum Dialect {
         .message("workspace must set exactly one of empty, git, volumeClaimTemplate and claimName"),
 )]
 pub struct Workspace {
-    /// An empty folder, gone with the pod.
+    /// An empty directory that is deleted with the pod.
     pub empty: Option<EmptyWorkspace>,
     /// A clone of a git repository. Not supported by this version.
     pub git: Option<GitWorkspace>,
-    /// A volume of each agent's own: a PersistentVolumeClaim's spec.
+    /// Spec of a PersistentVolumeClaim. Each agent gets a volume of its own.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::claim_spec")]
     pub volume_claim_template: Option<PersistentVolumeClaimSpec>,
-    /// An existing PersistentVolumeClaim, for a pool of at most one agent.
+    /// Name of an existing PersistentVolumeClaim. The pool may then have at most one agent.
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
 }
 
-/// An empty folder.
+/// An empty directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmptyWorkspace {}
@@ -495,49 +502,50 @@ pub struct EmptyWorkspace {}
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitWorkspace {
-    /// URL of the repository, without a user or password in it.
+    /// URL of the repository, without user name and password.
     #[schemars(length(min = 9, max = 1024), regex(pattern = "^https://[^@\\s]+$"))]
     pub remote: String,
-    /// Branch, tag or commit; unset: the default branch.
+    /// Branch, tag or commit. Defaults to the default branch.
     #[serde(rename = "ref")]
     #[schemars(length(min = 1, max = 255))]
     pub ref_: Option<String>,
-    /// Pattern of the refs that may be pushed; unset: none.
+    /// Pattern of the refs that may be pushed. If unset, none may be pushed.
     #[schemars(length(min = 1, max = 255))]
     pub push: Option<String>,
     /// Secret that holds the credential.
     pub credentials_ref: Option<LocalRef>,
 }
 
-/// What must hold before work is taken.
+/// Checks that an agent must pass before it gets work.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Preflight {
-    /// The sandbox is in force: an agent whose pod reports a missing guarantee gets no work. Unset: true, but for what this
-    /// version builds nowhere (Landlock, AgentStrict).
+    /// Whether the sandbox must be in force. An agent whose pod reports a missing guarantee then gets no work. If unset, it must be, except
+    /// for guarantees that this version never provides (Landlock, AgentStrict).
     pub require_sandbox: Option<bool>,
-    /// Who serves these https URLs answers. Agents reach the origins of models and no others: a pool with another URL starts
-    /// no agents and says so.
+    /// https URLs whose servers must answer. Agents can reach only the origins of `models`: a pool with any other URL reports it and starts
+    /// no agents.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024), regex(pattern = "^https://[^/?#@\\s]+([/?#]\\S*)?$")))]
     pub urls: Option<Vec<String>>,
-    /// Each entry of models answers with its credential: its provider's list of models, which costs no tokens. Default false.
+    /// Whether each entry of `models` must answer with its credential. The check requests the list of models and costs no tokens. Defaults
+    /// to false.
     pub models: Option<bool>,
-    /// Programs that are on the path of the agents' program. Items ask for them by requires.tools.
+    /// Programs that must be on the PATH of the agent's program. An item asks for them with `requires.tools`.
     #[schemars(length(max = 32), inner(length(min = 1, max = 128), regex(pattern = "^[A-Za-z0-9._+-]+$")))]
     pub tools: Option<Vec<String>>,
 }
 
-/// Where pods go.
+/// Scheduling and other settings of the pods.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Scheduling {
-    /// Labels a node must have.
+    /// Labels that a node must have.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::labels")]
     pub node_selector: Option<BTreeMap<String, String>>,
-    /// Taints that are tolerated, as in a pod.
+    /// Taints that the pods tolerate, as in a pod.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::tolerations")]
     pub tolerations: Option<Vec<Toleration>>,
@@ -547,15 +555,15 @@ pub struct Scheduling {
     /// RuntimeClass of the pods.
     #[schemars(length(min = 1, max = 253))]
     pub runtime_class_name: Option<String>,
-    /// ServiceAccount of the pods; its token is never mounted.
+    /// ServiceAccount of the pods. Its token is never mounted.
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
-    /// Secrets the kubelet pulls the image with; they are never mounted.
+    /// Secrets with which the kubelet pulls the image. They are never mounted.
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Option<Vec<LocalRef>>,
 }
 
-/// What Spillway says of a pool.
+/// Observed state of a pool.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -568,35 +576,35 @@ pub struct Scheduling {
         .message("collectedBelow must not fall: what was collected is never made again"),
 )]
 pub struct AgentPoolStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// How many agents are wanted.
+    /// Desired number of agents.
     pub desired: Option<i32>,
-    /// How many are there: made by the pool, and not ended.
+    /// Number of agents that the pool created and that have not ended.
     pub agents: Option<i32>,
-    /// How many of them hold an item.
+    /// Number of these agents that hold an item.
     pub active: Option<i32>,
-    /// How many of them are registered and hold none.
+    /// Number of these agents that are registered and hold no item.
     pub idle: Option<i32>,
-    /// How many hibernate: they have no pod, and are not among those.
+    /// Number of hibernated agents. They have no pod, and `agents` does not count them.
     pub hibernated: Option<i32>,
-    /// Label selector of the pods, for /scale.
+    /// Label selector of the pods, for the scale subresource.
     #[schemars(length(max = 512))]
     pub selector: Option<String>,
-    /// Sequence numbers given out so far: the next Agent gets this one.
+    /// Number of sequence numbers allocated so far. It is the sequence number of the next Agent.
     pub spawned: Option<i64>,
-    /// Every sequence number below this one was seen to exist once and is never made again.
+    /// Each sequence number below this one was seen in use once and is never used again.
     pub collected_below: Option<i64>,
-    /// Ready items the pool would take.
+    /// Number of ready items that the pool would take.
     pub work_ready: Option<i64>,
-    /// Items its agents hold.
+    /// Number of items that the pool's agents hold.
     pub work_leased: Option<i64>,
-    /// Why desired is what it is, or what is in the way.
+    /// Reason for the desired number of agents, or for not reaching it.
     #[schemars(length(max = 64))]
     pub reason: Option<String>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, Reconciling, Stalled, ScaledToZero, AtMax, Blocked.
+    /// Conditions: Ready, Reconciling, Stalled, ScaledToZero, AtMax, Blocked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

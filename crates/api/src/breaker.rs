@@ -1,4 +1,4 @@
-//! `Breaker`: guards (work, project, commands, models) that stop what keeps failing. The machine itself is not here.
+//! `Breaker`: guards (work, project, commands, models) that stop operations which keep failing. The state machine is not here.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -9,7 +9,7 @@ use serde_with::skip_serializing_none;
 use crate::schema::never_falls;
 use crate::shared::Mode;
 
-/// The guards of a namespace or of some of its pools.
+/// Desired guards of a namespace or of some of its pools.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -22,7 +22,7 @@ use crate::shared::Mode;
     namespaced,
     status = "BreakerStatus",
     derive = "PartialEq",
-    doc = "Circuit breakers of a project: for runaway retries, hanging commands and failing model providers.",
+    doc = "Circuit breakers of a project against runaway retries, hanging commands and failing model providers.",
     printcolumn(name = "Work", type_ = "string", json_path = ".status.summary.work"),
     printcolumn(name = "Commands", type_ = "string", json_path = ".status.summary.commands"),
     printcolumn(name = "Models", type_ = "string", json_path = ".status.summary.models"),
@@ -38,29 +38,31 @@ use crate::shared::Mode;
         .field_path(".project"),
 )]
 pub struct BreakerSpec {
-    /// Refuse, only count, or neither.
+    /// `Enforce` (default): refuse while a circuit is open. `Observe`: only count. `Disabled`: do neither.
     #[serde(default)]
     #[schemars(default)]
     pub mode: Mode,
-    /// Pools it guards; unset or empty: all of the namespace. The most specific Breaker wins, then the first by name.
+    /// Pools that this Breaker guards. If unset or empty, it guards all pools of the namespace. The most specific Breaker of a pool
+    /// applies, then the first by name.
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)), extend("x-kubernetes-list-type" = "set"))]
     pub pools: Option<Vec<String>>,
-    /// Guards each pool against runaway retries.
+    /// Guard of each pool against runaway retries.
     pub work: Option<WorkGuard>,
-    /// Guards the whole project: time-outs of all its pools together stop all of them. Only in a Breaker without `pools`.
+    /// Guard of the whole project: time-outs of all its pools together stop all of them. Only in a Breaker without `pools`.
     pub project: Option<WorkGuard>,
-    /// Guards pod and node against hanging commands.
+    /// Guard of pod and node against hanging commands.
     pub commands: Option<CommandsGuard>,
-    /// Guards the provider and the bill.
+    /// Guard of the model provider and of the costs against failing calls.
     pub models: Option<ModelsGuard>,
-    /// Holds all circuits in one state, whatever happens. Unset: they decide themselves.
+    /// State in which a person holds all circuits. If unset, the circuits change their state automatically.
     pub force: Option<Force>,
-    /// A person has approved all openings up to the one with this epoch. Needed with `review: Required`.
+    /// Epoch up to which a person has approved the openings of circuits. It is needed with `review: Required`.
     #[schemars(range(min = 0))]
     pub approved_epoch: Option<i64>,
 }
 
-/// The state in which a person holds all circuits.
+/// State in which a person holds all circuits: `Open` refuses everything, and `Closed` lets everything pass. If unset, the circuits change
+/// their state automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Force {
     /// Everything is refused.
@@ -69,7 +71,7 @@ pub enum Force {
     Closed,
 }
 
-/// Guards a pool, or all pools of a project together, against runaway retries.
+/// Guard of a pool, or of all pools of a project together, against runaway retries.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -79,44 +81,46 @@ pub enum Force {
         .field_path(".openSeconds"),
 )]
 pub struct WorkGuard {
-    /// Failures within the window that open it. Default 3; of `project` as many as of `work`, if those are more.
+    /// Failures within the window that open the circuit. Defaults to 3, for `project` to the value of `work` if that is higher.
     #[schemars(range(min = 1, max = 100_000))]
     pub failure_threshold: Option<i32>,
-    /// Seconds a failure counts. Default 300; of `work` at least failureThreshold times the pool's model turn time-out.
+    /// Seconds for which a failure counts. Defaults to 300. For `work` it is at least failureThreshold times the pool's model turn
+    /// time-out.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
-    /// Seconds it stays open. Default 60.
+    /// Seconds for which the circuit stays open. Defaults to 60.
     #[schemars(range(min = 1, max = 86400))]
     pub open_seconds: Option<i32>,
-    /// Successful probes that close it. Default 1.
+    /// Successful probes that close the circuit. Defaults to 1.
     #[schemars(range(min = 1, max = 100_000))]
     pub success_threshold: Option<i32>,
-    /// Whether it closes itself or a person must approve. Default Auto.
+    /// Whether an open circuit is probed by itself (Auto) or after a person's approval (Required). Defaults to Auto.
     pub review: Option<Review>,
-    /// What each opening in a row multiplies openSeconds by. Default 1.
+    /// Factor by which each consecutive opening multiplies openSeconds. Defaults to 1.
     #[schemars(range(min = 1, max = 10))]
     pub backoff_factor: Option<i32>,
-    /// Seconds it stays open at most. Default 900.
+    /// Maximum seconds for which the circuit stays open. Defaults to 900.
     #[schemars(range(min = 1, max = 86400))]
     pub max_open_seconds: Option<i32>,
-    /// Probes at once while it is half open. Default 1.
+    /// Maximum number of probes at a time while the circuit is half open. Defaults to 1.
     #[schemars(range(min = 1, max = 1000))]
     pub half_open_probes: Option<i32>,
-    /// Seconds after which a probe without an outcome is a failure. Unset: the guarded operation's own limit.
+    /// Seconds after which a probe without a result is a failure. Defaults to the time limit of the guarded operation.
     #[schemars(range(min = 1, max = 86400))]
     pub probe_timeout_seconds: Option<i32>,
 }
 
-/// Who closes a work circuit.
+/// Whether an open circuit is probed after openSeconds (`Auto`, the default), or only after a person approves it with `approvedEpoch`
+/// (`Required`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Review {
-    /// A successful probe.
+    /// The circuit is probed after openSeconds.
     Auto,
-    /// A person, by `approvedEpoch`.
+    /// The circuit is probed after a person approves it with `approvedEpoch`.
     Required,
 }
 
-/// Guards pod and node against hanging commands.
+/// Guard of pod and node against hanging commands.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -126,48 +130,49 @@ pub enum Review {
         .field_path(".openSeconds"),
 )]
 pub struct CommandsGuard {
-    /// The circuit of each agent.
+    /// Circuit of each agent.
     pub session: Option<SessionGuard>,
-    /// Failures of all agents within the window that open the circuit of the namespace. Default 50.
+    /// Failures of all agents within the window that open the circuit of the namespace. Defaults to 50.
     #[schemars(range(min = 1, max = 100_000))]
     pub failure_threshold: Option<i32>,
-    /// Seconds a failure counts. Default 120; for a session at least failureThreshold times the pool's command time-out.
+    /// Seconds for which a failure counts. Defaults to 120. For a session it is at least failureThreshold times the pool's command
+    /// time-out.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
-    /// Seconds it stays open. Default 30.
+    /// Seconds for which the circuit stays open. Defaults to 30.
     #[schemars(range(min = 1, max = 86400))]
     pub open_seconds: Option<i32>,
-    /// Successful probes that close it. Default 2.
+    /// Successful probes that close the circuit. Defaults to 2.
     #[schemars(range(min = 1, max = 100_000))]
     pub success_threshold: Option<i32>,
-    /// Exit codes that count as failures; all others do not.
+    /// Exit codes that count as failures. All others do not.
     #[schemars(length(max = 32), inner(range(min = 1, max = 255)), extend("x-kubernetes-list-type" = "set"))]
     pub failure_exit_codes: Option<Vec<i32>>,
-    /// What each opening in a row multiplies openSeconds by. Default 1.
+    /// Factor by which each consecutive opening multiplies openSeconds. Defaults to 1.
     #[schemars(range(min = 1, max = 10))]
     pub backoff_factor: Option<i32>,
-    /// Seconds it stays open at most. Default 900.
+    /// Maximum seconds for which the circuit stays open. Defaults to 900.
     #[schemars(range(min = 1, max = 86400))]
     pub max_open_seconds: Option<i32>,
-    /// Probes at once while it is half open. Default 1.
+    /// Maximum number of probes at a time while the circuit is half open. Defaults to 1.
     #[schemars(range(min = 1, max = 1000))]
     pub half_open_probes: Option<i32>,
-    /// Seconds after which a probe without an outcome is a failure. Unset: the guarded operation's own limit.
+    /// Seconds after which a probe without a result is a failure. Defaults to the time limit of the guarded operation.
     #[schemars(range(min = 1, max = 86400))]
     pub probe_timeout_seconds: Option<i32>,
 }
 
-/// The circuit of one agent.
+/// Circuit of one agent.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionGuard {
-    /// Failures of one agent within the window that open its circuit. Default 10.
+    /// Failures of one agent within the window that open its circuit. Defaults to 10.
     #[schemars(range(min = 1, max = 100_000))]
     pub failure_threshold: Option<i32>,
 }
 
-/// Guards the provider and the bill.
+/// Guard of the model provider and of the costs against failing calls.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -177,36 +182,36 @@ pub struct SessionGuard {
         .field_path(".openSeconds"),
 )]
 pub struct ModelsGuard {
-    /// Failures within the window that open it. Default 5.
+    /// Failures within the window that open the circuit. Defaults to 5.
     #[schemars(range(min = 1, max = 100_000))]
     pub failure_threshold: Option<i32>,
-    /// Seconds a failure counts. Default 60.
+    /// Seconds for which a failure counts. Defaults to 60.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
-    /// Seconds it stays open. Default 60.
+    /// Seconds for which the circuit stays open. Defaults to 60.
     #[schemars(range(min = 1, max = 86400))]
     pub open_seconds: Option<i32>,
-    /// Successful probes that close it. Default 1.
+    /// Successful probes that close the circuit. Defaults to 1.
     #[schemars(range(min = 1, max = 100_000))]
     pub success_threshold: Option<i32>,
-    /// Seconds to the first token after which a call is a failure. Default 60.
+    /// Seconds to the first token after which a call is a failure. Defaults to 60.
     #[schemars(range(min = 1, max = 86400))]
     pub first_token_seconds: Option<i32>,
-    /// What each opening in a row multiplies openSeconds by. Default 1.
+    /// Factor by which each consecutive opening multiplies openSeconds. Defaults to 1.
     #[schemars(range(min = 1, max = 10))]
     pub backoff_factor: Option<i32>,
-    /// Seconds it stays open at most. Default 900.
+    /// Maximum seconds for which the circuit stays open. Defaults to 900.
     #[schemars(range(min = 1, max = 86400))]
     pub max_open_seconds: Option<i32>,
-    /// Probes at once while it is half open. Default 1.
+    /// Maximum number of probes at a time while the circuit is half open. Defaults to 1.
     #[schemars(range(min = 1, max = 1000))]
     pub half_open_probes: Option<i32>,
-    /// Seconds after which a probe without an outcome is a failure. Unset: the guarded operation's own limit.
+    /// Seconds after which a probe without a result is a failure. Defaults to the time limit of the guarded operation.
     #[schemars(range(min = 1, max = 86400))]
     pub probe_timeout_seconds: Option<i32>,
 }
 
-/// The state of a circuit.
+/// State of a circuit: everything passes (`Closed`), everything is refused (`Open`), or probes pass (`HalfOpen`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum CircuitState {
     /// Everything passes.
@@ -217,7 +222,7 @@ pub enum CircuitState {
     HalfOpen,
 }
 
-/// One circuit. What is durable: a trip survives a fail-over, counts do not.
+/// A circuit. A trip survives a change of leader; the counts do not.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -225,23 +230,24 @@ pub enum CircuitState {
     validation = Rule::new("self.epoch >= oldSelf.epoch").message("epoch of a circuit must not fall").field_path(".epoch"),
 )]
 pub struct Circuit {
-    /// What it guards: `work/POOL`, `work` (all pools of the project), `commands`, or `models/HOST/CLASS` with the class of models.
+    /// Object that the circuit guards: `work/POOL`, `work` (all pools of the project), `commands`, or `models/HOST/CLASS` with the class of
+    /// models.
     #[schemars(length(min = 1, max = 128))]
     pub key: String,
-    /// Its state.
+    /// State of the circuit.
     pub state: CircuitState,
-    /// Rises with each opening and each half-opening, never falls.
+    /// Number that rises with each opening and each half-opening and never falls.
     #[schemars(range(min = 0))]
     pub epoch: i64,
-    /// Openings in a row.
+    /// Number of consecutive openings.
     #[schemars(range(min = 0))]
     pub opens: Option<i32>,
-    /// Until when it is open.
+    /// Time until which the circuit is open.
     pub open_until: Option<Time>,
-    /// Failures that count now.
+    /// Number of failures that count now.
     #[schemars(range(min = 0))]
     pub failures: Option<i32>,
-    /// The last failure, in words.
+    /// The last failure, as text.
     #[schemars(length(max = 256))]
     pub last_failure: Option<String>,
 }
@@ -251,20 +257,20 @@ pub struct Circuit {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CircuitSummary {
-    /// Of the work circuits, of pools and of the project.
+    /// Worst state of the work circuits, of pools and of the project.
     pub work: Option<CircuitState>,
-    /// Of the command circuits.
+    /// Worst state of the command circuits.
     pub commands: Option<CircuitState>,
-    /// Of the model circuits.
+    /// Worst state of the model circuits.
     pub models: Option<CircuitState>,
-    /// The most openings in a row.
+    /// Highest number of consecutive openings.
     #[schemars(range(min = 0))]
     pub opens: Option<i32>,
-    /// Until when the last of them is open.
+    /// Time until which the last of them is open.
     pub open_until: Option<Time>,
 }
 
-/// What Spillway says of a breaker.
+/// Observed state of a breaker.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -273,16 +279,16 @@ pub struct CircuitSummary {
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct BreakerStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Its circuits.
+    /// Circuits of the Breaker.
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["key"]))]
     pub circuits: Option<Vec<Circuit>>,
     /// The worst circuit of each guard.
     pub summary: Option<CircuitSummary>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, Tripped.
+    /// Conditions: Ready, Tripped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

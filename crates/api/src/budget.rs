@@ -1,5 +1,5 @@
-//! `Budget`: how many tokens, agents and how much compute a namespace may use, and the pieces it shares with
-//! `ClusterBudget`. The arithmetic of the ledger is not here.
+//! `Budget`: how many tokens, agents and how much compute a namespace may use, and the types it shares with `ClusterBudget`. The arithmetic
+//! of the ledger is not here.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use serde_with::skip_serializing_none;
 use crate::schema::never_falls;
 use crate::shared::{LocalRef, Mode};
 
-/// The most tokens any number here can be: far above any real limit, far below what an i64 sum could overflow with.
+/// Highest number of tokens in any field: far above any real limit, and far below what could overflow an i64 sum.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
 
-/// Rules of whatever has `reservations`.
+/// CEL rules for types with `reservations`.
 const SHARES_FIT: &str = "!has(self.reservations) || self.reservations.map(share, share.percent).sum() <= 100";
 const SHARES_APART: &str = "!has(self.reservations) || self.reservations.all(share, share.poolTypes.all(poolType, self.reservations.exists_one(other, poolType in other.poolTypes)))";
 
-/// Limits of a namespace or a part of it.
+/// Desired limits of a namespace or of some of its pools.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -33,7 +33,7 @@ const SHARES_APART: &str = "!has(self.reservations) || self.reservations.all(sha
     namespaced,
     status = "BudgetStatus",
     derive = "PartialEq",
-    doc = "Limits of a project: tokens a window, agents at once, requests, compute, and what happens near a limit.",
+    doc = "Limits of a project: tokens in a window, agents at a time, requests, compute, and actions near a limit.",
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("metadata.name must have at most 63 characters: it is written with every call that the Budget counts"),
     validation = Rule::new("!has(self.spec.parentRef) || self.spec.parentRef.name != self.metadata.name")
@@ -50,23 +50,24 @@ const SHARES_APART: &str = "!has(self.reservations) || self.reservations.all(sha
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetSpec {
-    /// Refuse, only count, or neither.
+    /// `Enforce` (default): refuse beyond a limit. `Observe`: only count. `Disabled`: do neither.
     #[serde(default)]
     #[schemars(default)]
     pub mode: Mode,
-    /// A Budget of this namespace that must have room as well.
+    /// Budget of this namespace whose limits apply as well.
     pub parent_ref: Option<LocalRef>,
-    /// Tokens of model calls.
+    /// Limits on the tokens of model calls. Unset fields have the values of the ClusterBudget. If it has no `limits` either, the limit is
+    /// 100000 tokens in an hour.
     pub tokens: Option<TokenPolicy>,
-    /// Agents at once.
+    /// Limits on the number of agents at a time.
     pub agents: Option<AgentLimits>,
-    /// Work that waits.
+    /// Limits on unfinished items.
     pub work: Option<WorkLimits>,
-    /// Model requests.
+    /// Limits on model requests.
     pub requests: Option<RequestLimits>,
-    /// Compute, as a ResourceQuota and a LimitRange. On one Budget of a namespace at most.
+    /// Compute of the namespace, applied as a ResourceQuota and a LimitRange. Only one Budget of a namespace may set it.
     pub compute: Option<Compute>,
-    /// What happens near a limit.
+    /// Actions at percentages of a limit. Defaults to those of the ClusterBudget, else to 80 Warn, 90 Notify and 100 Pause.
     #[schemars(
         length(max = 16),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["percent", "action"])
@@ -74,7 +75,7 @@ pub struct BudgetSpec {
     pub thresholds: Option<Vec<Threshold>>,
 }
 
-/// Tokens of model calls.
+/// Limits on the tokens of model calls.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -90,29 +91,29 @@ pub struct BudgetSpec {
         .field_path(".minOutputTokens"),
 )]
 pub struct TokenPolicy {
-    /// Limits, each in its window; all must have room.
+    /// Token limits, each for a window. A call must fit in all of them.
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub limits: Option<Vec<TokenLimit>>,
-    /// Shares kept for types of pools.
+    /// Shares of the limits that are kept for types of pools.
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub reservations: Option<Vec<Reservation>>,
-    /// What a token of each sort counts.
+    /// Weight of a token of each kind, in thousandths.
     pub weights_permille: Option<Weights>,
-    /// Output tokens one request may ask for. Default 16000.
+    /// Maximum number of output tokens that a request may ask for. Defaults to 16000.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_output_tokens_per_request: Option<i32>,
-    /// Output tokens below which a request is refused instead of cut. Default 1024.
+    /// If fewer output tokens are left, a request is refused instead of shortened. Defaults to 1024.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub min_output_tokens: Option<i32>,
-    /// How a request's input is estimated. Default Ratio.
+    /// How the input of a request is estimated. Defaults to Ratio.
     pub estimate: Option<Estimate>,
-    /// What becomes of a request that asks for more output than is left. Default ClampOutput.
+    /// Handling of a request that asks for more output than is left. Defaults to ClampOutput.
     pub on_insufficient: Option<OnInsufficient>,
-    /// What becomes of tokens spent beyond a limit. Default Next.
+    /// Handling of tokens spent beyond a limit. Defaults to Next.
     pub debt: Option<Debt>,
 }
 
-/// Tokens a window.
+/// A token limit for a window.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -122,20 +123,20 @@ pub struct TokenPolicy {
         .field_path(".guaranteed"),
 )]
 pub struct TokenLimit {
-    /// Name of the limit: refusals and grants say it.
+    /// Name of the limit. Refusals and Grants refer to it.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// How many. 0 refuses every call.
+    /// Number of tokens. 0 refuses every call.
     #[schemars(range(min = 0, max = MAX_TOKENS))]
     pub tokens: i64,
-    /// How many of them siblings can never take, also while they are not used. Default: none.
+    /// Number of these tokens that sibling Budgets can never take, even while they are not used. Defaults to none.
     #[schemars(range(min = 0, max = MAX_TOKENS))]
     pub guaranteed: Option<i64>,
-    /// The window, aligned in UTC; weeks begin on Monday.
+    /// Window of the limit, aligned in UTC. Weeks begin on Monday.
     pub window: Window,
 }
 
-/// A span of time that a limit holds for.
+/// Period of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Window {
@@ -147,75 +148,76 @@ pub enum Window {
     Lifetime,
 }
 
-/// A share of a limit, kept for types of pools.
+/// A share of a limit that is kept for types of pools.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
-    /// Name of the share.
+    /// Name of the reservation.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// The types it is kept for.
+    /// Types of pools for which the share is kept.
     #[schemars(
         length(min = 1, max = 8),
         inner(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub pool_types: Vec<String>,
-    /// How large it is.
+    /// Size of the share, in percent of the limit.
     #[schemars(range(min = 1, max = 100))]
     pub percent: i32,
-    /// They may use no more than it. Default false.
+    /// Whether these pools may use no more than the share. Defaults to false.
     pub cap: Option<bool>,
 }
 
-/// What a token of each sort counts, in thousandths.
+/// Weight of a token of each kind, in thousandths.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Weights {
-    /// Input that no cache had. Default 1000.
+    /// Weight of input that was not read from a cache. Defaults to 1000.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub input: Option<i32>,
-    /// Output, reasoning among it. Default 1000.
+    /// Weight of output, including reasoning. Defaults to 1000.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub output: Option<i32>,
-    /// Input that a cache had. Default 1000.
+    /// Weight of input that was read from a cache. Defaults to 1000.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub cache_read: Option<i32>,
-    /// Input written to a cache. Default 1000.
+    /// Weight of input that was written to a cache. Defaults to 1000.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub cache_write: Option<i32>,
 }
 
-/// How a request's input is estimated before it is sent.
+/// How the input of a request is estimated before it is sent. `Ratio` (default): by the learned ratio of tokens to bytes, which is close
+/// and may be exceeded. `Bytes`: one token a byte, which is never exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Estimate {
-    /// By the learned ratio of tokens to bytes: close, may be exceeded.
+    /// By the learned ratio of tokens to bytes. It is close and may be exceeded.
     Ratio,
-    /// A token a byte: never exceeded.
+    /// One token a byte. It is never exceeded.
     Bytes,
 }
 
-/// What becomes of a request that asks for more output than is left.
+/// Handling of a request that asks for more output than is left. `ClampOutput` (default): its output is limited. `Reject`: it is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum OnInsufficient {
-    /// It may write less.
+    /// The output of the request is limited to what is left.
     ClampOutput,
-    /// It is refused.
+    /// The request is refused.
     Reject,
 }
 
-/// What becomes of tokens spent beyond a limit.
+/// Handling of tokens spent beyond a limit. `Next` (default): the next window begins with them. `Forgive`: they end with their window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Debt {
     /// The next window begins with them.
     Next,
-    /// They are forgotten with their window.
+    /// They are not counted after their window.
     Forgive,
 }
 
-/// Agents at once.
+/// Limits on the number of agents at a time.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -228,35 +230,35 @@ pub enum Debt {
         .field_path(".reservations"),
 )]
 pub struct AgentLimits {
-    /// Agents with a pod. Unset: no limit but the defaults'.
+    /// Maximum number of agents with a pod. If unset, only the limits of the defaults apply.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_concurrent: Option<i32>,
-    /// Shares of maxConcurrent kept for types of pools, in whole agents, rounded up; less than 100 percent leaves others one.
+    /// Shares of maxConcurrent that are kept for types of pools, in whole agents, rounded up. Shares of less than 100 percent leave others
+    /// at least one agent.
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub reservations: Option<Vec<Reservation>>,
 }
 
-/// Work that waits.
+/// Limits on unfinished items.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkLimits {
-    /// Items that are not finished, over all queues of the namespace; more are refused (ProjectFull). Of a Budget without a parent,
-    /// and of a ClusterBudget, whoever makes them; of a Budget below another one, what agents under it make. Unset: no limit but
-    /// those of the queues.
+    /// Maximum number of unfinished items in all queues of the namespace. More are refused (ProjectFull). If the Budget has a parent, only
+    /// items that its agents create are refused; else, and in a ClusterBudget, all items. If unset, only the limits of the queues apply.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_pending: Option<i32>,
 }
 
-/// Model requests.
+/// Limits on model requests.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestLimits {
-    /// At once. Default 64.
+    /// Maximum number of requests at a time. Defaults to 64.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_in_flight: Option<i32>,
-    /// By one agent in a second. Default 20.
+    /// Maximum number of requests of one agent in a second. Defaults to 20.
     #[schemars(range(min = 1, max = 10_000))]
     pub per_agent_per_second: Option<i32>,
 }
@@ -266,15 +268,15 @@ pub struct RequestLimits {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Compute {
-    /// What the namespace may use, by the names of a ResourceQuota (`requests.cpu`).
+    /// Limits of the namespace, by the resource names of a ResourceQuota (`requests.cpu`).
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::quantities")]
     pub hard: Option<BTreeMap<String, Quantity>>,
-    /// What one agent's container may use.
+    /// Limits of each container of the namespace.
     pub per_agent: Option<PerAgentCompute>,
 }
 
-/// What one agent's container may use, by the names of a LimitRange (`cpu`, `memory`).
+/// Limits of each container of the namespace, by the resource names of a LimitRange (`cpu`, `memory`).
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -298,43 +300,44 @@ pub struct PerAgentCompute {
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::quantities")]
     pub default_request: Option<BTreeMap<String, Quantity>>,
-    /// The least.
+    /// Minimum of a container.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::quantities")]
     pub min: Option<BTreeMap<String, Quantity>>,
-    /// The most.
+    /// Maximum of a container.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::quantities")]
     pub max: Option<BTreeMap<String, Quantity>>,
 }
 
-/// What happens at a share of a limit.
+/// An action at a percentage of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Threshold {
-    /// The share.
+    /// Percentage of the limit.
     #[schemars(range(min = 1, max = 100))]
     pub percent: i32,
-    /// What happens, once a window.
+    /// Action, taken once in a window: `Log`, `Warn` (tell the agents), `Notify` (tell people), `Pause` (refuse new calls) or `Reap` (end
+    /// or pause the agents).
     pub action: ThresholdAction,
 }
 
-/// What can happen at a threshold, weakest first.
+/// An action at a threshold, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 pub enum ThresholdAction {
-    /// A line in the log.
+    /// Writes a line to the log.
     Log,
-    /// The agents are told.
+    /// Tells the agents.
     Warn,
-    /// People are told.
+    /// Tells people.
     Notify,
-    /// No new holds; agents keep their items and wait.
+    /// Refuses new holds. Agents keep their items and wait.
     Pause,
-    /// Agents are ended.
+    /// Raises the signal TokenBudgetExceeded for each agent, which ends or pauses it.
     Reap,
 }
 
-/// One window of one limit, as it is counted.
+/// Use of a limit in one window.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -342,33 +345,33 @@ pub struct WindowStatus {
     /// Name of the limit.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// The window: its start in UTC, `lifetime` where it has none.
+    /// Start of the window in UTC, or `lifetime` if it has none.
     #[schemars(length(min = 1, max = 40))]
     pub id: String,
-    /// The highest that the limit was in this window, grants among it: what is spent beyond it is debt.
+    /// Highest value of the limit in this window, including grants. Tokens spent beyond it are debt.
     pub limit: Option<i64>,
-    /// Spent.
+    /// Tokens spent.
     #[serde(default)]
     pub used: i64,
-    /// Held for calls in flight.
+    /// Tokens held for calls in flight.
     pub held: Option<i64>,
-    /// Charged for gateways that went away.
+    /// Tokens charged for gateways that disappeared.
     pub lost: Option<i64>,
-    /// Debt of the windows before.
+    /// Debt of earlier windows.
     pub carried: Option<i64>,
-    /// Holds are given from memory below this; raised before they are passed.
+    /// Total up to which tokens are given without a write. It is raised before it is reached.
     pub high_water: Option<i64>,
 }
 
-/// What one reservation has used.
+/// Use of one reservation.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReservationUsage {
-    /// The reservation.
+    /// Name of the reservation.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Its windows.
+    /// Use of the reservation in each window.
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
@@ -376,7 +379,7 @@ pub struct ReservationUsage {
     pub windows: Option<Vec<WindowStatus>>,
 }
 
-/// The window nearest to its limit, for columns and people.
+/// The window that is nearest to its limit, for columns and people.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -384,62 +387,62 @@ pub struct Tightest {
     /// Name of the limit.
     #[schemars(length(max = 63))]
     pub name: Option<String>,
-    /// The limit with grants.
+    /// Limit, including grants.
     pub limit: Option<i64>,
-    /// Spent, lost tokens among it.
+    /// Tokens spent, including lost ones.
     pub used: Option<i64>,
-    /// Held for calls in flight.
+    /// Tokens held for calls in flight.
     pub held: Option<i64>,
-    /// What is left; never below 0.
+    /// Tokens left. It is never below 0.
     pub left: Option<i64>,
-    /// When the window ends; unset: never, or nothing is counted in it yet.
+    /// When the window ends. It is unset if the window never ends or nothing is counted in it yet.
     pub reset_time: Option<Time>,
 }
 
-/// What makes the ledger exactly once over crashes.
+/// Records with which the ledger counts each call exactly once, also after a crash.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ledger {
-    /// How far the settles of each gateway session are contained in this status.
+    /// For each gateway session, the settles that this status includes.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["session"]))]
     pub acked: Option<Vec<Acked>>,
-    /// Thresholds that have acted in a window that lives.
+    /// Thresholds that have acted in a current window.
     #[schemars(length(max = 256))]
     pub latched: Option<Vec<Latched>>,
 }
 
-/// How far a session's settles are contained.
+/// The settles of a gateway session that the status includes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Acked {
     /// The session: uid of the gateway's pod.
     #[schemars(length(min = 1, max = 128))]
     pub session: String,
-    /// Number of its last settle that is contained.
+    /// Number of the last settle that is included.
     #[schemars(range(min = 0))]
     pub seq: i64,
 }
 
-/// A threshold that has acted: it does so once a window and generation of the limit.
+/// A threshold that has acted. It acts once for each window and generation of the limit.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Latched {
-    /// The namespace, in a ClusterBudget's limits by namespace.
+    /// Namespace, for limits by namespace of a ClusterBudget.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
     /// Name of the limit.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// The window.
+    /// Window of the limit.
     #[schemars(length(min = 1, max = 40))]
     pub id: String,
-    /// The share.
+    /// Percentage of the threshold.
     pub percent: i32,
-    /// What was done.
+    /// Action that was taken.
     pub action: ThresholdAction,
-    /// The generation of the limit: how high it was, grants among it. A higher one arms the threshold again.
+    /// Value of the limit at that time, including grants. If the limit is higher, the threshold can act again.
     pub generation: i64,
 }
 
@@ -447,12 +450,12 @@ pub struct Latched {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentUsage {
-    /// Agents with a pod.
+    /// Number of agents with a pod.
     #[serde(default)]
     pub used: i32,
 }
 
-/// What Spillway says of a budget.
+/// Observed state of a budget.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -461,26 +464,26 @@ pub struct AgentUsage {
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct BudgetStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// The windows that are counted, and a few old ones for late settles.
+    /// Current windows, and a few earlier ones for late settles.
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
     )]
     pub windows: Option<Vec<WindowStatus>>,
-    /// The windows of its reservations.
+    /// Use of its reservations.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub reservations: Option<Vec<ReservationUsage>>,
-    /// The window nearest to its limit.
+    /// The window that is nearest to its limit.
     pub tightest: Option<Tightest>,
-    /// What makes the ledger exactly once.
+    /// Records with which the ledger counts each call exactly once.
     pub ledger: Option<Ledger>,
     /// Agents that are counted.
     pub agents: Option<AgentUsage>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, NearLimit, Blocked, QuotaApplied, Stalled.
+    /// Conditions: Ready, NearLimit, Blocked, QuotaApplied, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

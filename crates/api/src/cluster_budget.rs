@@ -1,5 +1,5 @@
-//! `ClusterBudget`: level 0, above all projects. The team never owns the limit that binds it, so what each namespace
-//! has used is kept here, in the status.
+//! `ClusterBudget`: limits above all projects (level 0). A team never owns the limit that binds it. Therefore the use of each namespace is
+//! recorded here, in the status.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
@@ -14,7 +14,7 @@ use crate::budget::{
 };
 use crate::schema::never_falls;
 
-/// Limits over all projects it selects.
+/// Desired limits of all selected namespaces.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -26,7 +26,7 @@ use crate::schema::never_falls;
     category = "spillway",
     status = "ClusterBudgetStatus",
     derive = "PartialEq",
-    doc = "Limits over many projects: the token rate that protects the API keys, what each namespace may use, and defaults.",
+    doc = "Limits of many projects: the token rate that protects the API keys, limits of each namespace, and defaults.",
     printcolumn(name = "Window", type_ = "string", json_path = ".status.tightest.name"),
     printcolumn(name = "Limit", type_ = "integer", json_path = ".status.tightest.limit"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.tightest.used"),
@@ -43,98 +43,99 @@ use crate::schema::never_falls;
         .field_path(".perNamespace"),
 )]
 pub struct ClusterBudgetSpec {
-    /// The namespaces it binds; `{}` is all. Two that match one namespace are Stalled.
+    /// Label selector for the namespaces; `{}` selects all. If two ClusterBudgets select one namespace, the newer one is Stalled, and the
+    /// older one limits its tokens.
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub namespace_selector: LabelSelector,
-    /// Tokens of all of them together: the rate that protects the API keys.
+    /// Token limits of all these namespaces together. They protect the API keys.
     pub tokens: Option<TokenPolicy>,
-    /// What each of them may use.
+    /// Limits of each of these namespaces.
     pub per_namespace: Option<PerNamespace>,
-    /// Agents of all of them together.
+    /// Limit on the agents of all these namespaces together.
     pub agents: Option<TotalAgents>,
-    /// Pools of all of them together.
+    /// Limit on the number of these namespaces that have pools.
     pub projects: Option<Projects>,
-    /// Compute of all agent pods together.
+    /// Limits on the compute of all agent pods together.
     pub compute: Option<TotalCompute>,
-    /// What a namespace or a pool leaves unset.
+    /// Defaults for fields that a namespace or a pool leaves unset.
     pub defaults: Option<Defaults>,
 }
 
-/// What each namespace may use.
+/// Limits of each namespace.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PerNamespace {
-    /// Tokens of model calls.
+    /// Limits on the tokens of model calls.
     pub tokens: Option<TokenPolicy>,
-    /// Agents at once.
+    /// Limits on the number of agents at a time.
     pub agents: Option<AgentLimits>,
-    /// Work that waits.
+    /// Limits on unfinished items.
     pub work: Option<WorkLimits>,
 }
 
-/// Agents of all namespaces.
+/// Limit on the agents of all namespaces.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TotalAgents {
-    /// Agents with a pod. Unset: no limit.
+    /// Maximum number of agents with a pod. If unset, there is no limit.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_total: Option<i32>,
 }
 
-/// Projects: namespaces with a pool.
+/// Limit on projects, which are namespaces with a pool.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Projects {
-    /// How many. Unset: no limit.
+    /// Maximum number of namespaces with a pool. If unset, there is no limit.
     #[schemars(range(min = 0, max = 200))]
     pub max: Option<i32>,
 }
 
-/// Compute of all agent pods.
+/// Limits on the compute of all agent pods.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TotalCompute {
-    /// Memory limits together. Unset: no limit.
+    /// Maximum sum of the memory limits. If unset, there is no limit.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::quantity")]
     pub memory: Option<Quantity>,
-    /// Volumes together. Unset: no limit.
+    /// Maximum sum of the volumes. If unset, there is no limit.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::quantity")]
     pub storage: Option<Quantity>,
 }
 
-/// What a namespace or a pool leaves unset.
+/// Defaults for fields that a namespace or a pool leaves unset.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Defaults {
-    /// For pools.
+    /// Defaults for pools.
     pub bulkhead: Option<Bulkhead>,
-    /// For Budgets.
+    /// Defaults for Budgets.
     pub budget: Option<BudgetDefaults>,
-    /// For Breakers.
+    /// Defaults for Breakers.
     pub breaker: Option<BreakerDefaults>,
 }
 
-/// What a Budget leaves unset.
+/// Defaults for fields that a Budget leaves unset.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetDefaults {
-    /// Tokens of model calls.
+    /// Limits on the tokens of model calls.
     pub tokens: Option<TokenPolicy>,
-    /// Agents at once.
+    /// Limits on the number of agents at a time.
     pub agents: Option<AgentLimits>,
-    /// Work that waits.
+    /// Limits on unfinished items.
     pub work: Option<WorkLimits>,
-    /// Model requests.
+    /// Limits on model requests.
     pub requests: Option<RequestLimits>,
-    /// What happens near a limit.
+    /// Actions at percentages of a limit. Defaults to 80 Warn, 90 Notify and 100 Pause.
     #[schemars(
         length(max = 16),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["percent", "action"])
@@ -142,43 +143,43 @@ pub struct BudgetDefaults {
     pub thresholds: Option<Vec<Threshold>>,
 }
 
-/// What a Breaker leaves unset.
+/// Defaults for fields that a Breaker leaves unset.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerDefaults {
-    /// Runaway retries.
+    /// Guard of each pool against runaway retries.
     pub work: Option<WorkGuard>,
-    /// Runaway retries of all pools of a project together.
+    /// Guard of all pools of a project together against runaway retries.
     pub project: Option<WorkGuard>,
-    /// Hanging commands.
+    /// Guard against hanging commands.
     pub commands: Option<CommandsGuard>,
-    /// Failing providers.
+    /// Guard against failing model providers.
     pub models: Option<ModelsGuard>,
 }
 
-/// What one namespace has used of `perNamespace`.
+/// Use of `perNamespace` by one namespace.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceUsage {
-    /// The namespace.
+    /// Name of the namespace.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Its windows.
+    /// Use of its limits in each window.
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
     )]
     pub windows: Option<Vec<WindowStatus>>,
-    /// The windows of its reservations.
+    /// Use of its reservations.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub reservations: Option<Vec<ReservationUsage>>,
-    /// Its agents.
+    /// Agents of the namespace that are counted.
     pub agents: Option<AgentUsage>,
 }
 
-/// What Spillway says of a cluster budget.
+/// Observed state of a cluster budget.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -187,29 +188,29 @@ pub struct NamespaceUsage {
         .message("governorEpoch must not fall: the writer has lost its leadership"),
 )]
 pub struct ClusterBudgetStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// The windows over all namespaces.
+    /// Windows of all namespaces together.
     #[schemars(
         length(max = 64),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name", "id"])
     )]
     pub windows: Option<Vec<WindowStatus>>,
-    /// The windows of its reservations.
+    /// Use of its reservations.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub reservations: Option<Vec<ReservationUsage>>,
-    /// What each namespace has used.
+    /// Use by each namespace.
     #[schemars(length(max = 400), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub namespaces: Option<Vec<NamespaceUsage>>,
-    /// The window nearest to its limit.
+    /// The window that is nearest to its limit.
     pub tightest: Option<Tightest>,
-    /// What makes the ledger exactly once.
+    /// Records with which the ledger counts each call exactly once.
     pub ledger: Option<Ledger>,
     /// Agents that are counted.
     pub agents: Option<AgentUsage>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Ready, NearLimit, Blocked, Stalled.
+    /// Conditions: Ready, NearLimit, Blocked, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::{CustomResourceExt, Resource};
 use serde_json::json;
 
-/// Every CRD of the group, in the order of their names.
+/// All CRDs of the group, in the order of their names.
 pub fn all() -> Vec<CustomResourceDefinition> {
     let mut all = vec![
         crate::Agent::crd(),
@@ -28,7 +28,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     all
 }
 
-/// Their plural names, in the same order, without their schemas: making those takes tens of milliseconds.
+/// Plural names of all kinds, in the same order, without their schemas, because those take tens of milliseconds to create.
 pub fn plurals() -> [Cow<'static, str>; 9] {
     [
         crate::AgentPool::plural(&()),
@@ -43,8 +43,8 @@ pub fn plurals() -> [Cow<'static, str>; 9] {
     ]
 }
 
-/// What the derive cannot say: a new object must not look finished to anybody who waits for a condition, so its status
-/// begins with an observedGeneration that no generation equals.
+/// Settings that the derive macro cannot express. A client that waits for a condition must not take a new object for a finished one.
+/// Therefore the status of a new object begins with an observedGeneration that no generation equals.
 fn finish(crd: &mut CustomResourceDefinition) {
     for version in &mut crd.spec.versions {
         let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
@@ -65,8 +65,8 @@ fn finish(crd: &mut CustomResourceDefinition) {
     }
 }
 
-/// Null for an enum: the API server refuses it if the field is `nullable`, even where the enum lists null; if it is not, a
-/// create or replace takes null for "left out". So enums are not nullable.
+/// Makes enums not nullable. The API server refuses null for an enum in a `nullable` field, even if the enum lists null. In a field that is
+/// not nullable, a create or replace treats null as absent.
 fn no_null_enums(schema: &mut JSONSchemaProps) {
     if schema.enum_.is_some() {
         schema.nullable = None;

@@ -1,88 +1,90 @@
-//! What a field means when it is unset, where that depends on other fields: computed here, not defaulted by the CRD, so
-//! that a later change of `type` takes its own defaults along.
+//! Values of unset fields that depend on other fields. They are computed here and not defaulted by the CRD, so that a later change of
+//! `type` changes its defaults too.
 
 use crate::AgentPoolSpec;
 use crate::agent_pool::PoolMode;
 use crate::names;
 
-/// Seconds between being asked to stop and being killed.
+/// Default number of seconds between heartbeats.
 pub const HEARTBEAT_PERIOD_SECONDS: i32 = 20;
 const HEARTBEAT_TIMEOUT_SECONDS: i32 = 1800;
 const STARTUP_TIMEOUT_SECONDS: i32 = 300;
 const GOODBYE_TIMEOUT_SECONDS: i32 = 15;
-/// Seconds a stopped Agent is kept for reading.
+/// Default number of seconds for which the object of a stopped Agent is kept.
 pub const STOPPED_TTL_SECONDS: i32 = 3600;
 
 impl AgentPoolSpec {
-    /// At least so many agents: 0, for schedulers 1.
+    /// Minimum number of agents. Defaults to 0, for schedulers to 1.
     pub fn min(&self) -> u32 {
         let by_type = u32::from(self.type_ == names::SCHEDULER);
         self.scaling.as_ref().and_then(|scaling| scaling.min).map_or(by_type, at_least_zero)
     }
 
-    /// At most so many agents: 1.
+    /// Maximum number of agents. Defaults to 1.
     pub fn max(&self) -> u32 {
         self.scaling.as_ref().and_then(|scaling| scaling.max).map_or(1, at_least_zero)
     }
 
-    /// Whether the pool follows the work in its queues: workers and drones do. A Chat pool never does.
+    /// Whether the number of agents follows the work in the queues. Defaults to true for workers and drones. It is always false for a Chat
+    /// pool.
     pub fn work_aware(&self) -> bool {
         let by_type = matches!(self.type_.as_str(), "worker" | names::DRONE);
         self.mode == PoolMode::Perseverance && self.scaling.as_ref().and_then(|scaling| scaling.work_aware).unwrap_or(by_type)
     }
 
-    /// Items one agent is wanted for: 1.
+    /// Number of items for which the pool runs one agent. Defaults to 1.
     pub fn items_per_agent(&self) -> u32 {
         self.scaling.as_ref().and_then(|scaling| scaling.items_per_agent).map_or(1, at_least_zero)
     }
 
-    /// Agents beyond what the work asks for: 0.
+    /// Number of agents in addition to those that the work needs. Defaults to 0.
     pub fn idle_buffer(&self) -> u32 {
         self.scaling.as_ref().and_then(|scaling| scaling.idle_buffer).map_or(0, at_least_zero)
     }
 
-    /// Seconds for which a lower target must hold: 30.
+    /// Seconds for which a lower target must hold. Defaults to 30.
     pub fn cooldown_seconds(&self) -> u32 {
         self.scaling.as_ref().and_then(|scaling| scaling.cooldown_seconds).map_or(30, at_least_zero)
     }
 
-    /// Exactly so many agents, if a person or an autoscaler said so.
+    /// Exact number of agents, if a person or an autoscaler set it.
     pub fn fixed_replicas(&self) -> Option<u32> {
         self.replicas.map(at_least_zero)
     }
 
-    /// Seconds between being asked to stop and being killed, at least 1.
+    /// Seconds from the request to stop until the agent is killed, at least 1. Defaults to 15.
     pub fn goodbye_timeout_seconds(&self) -> u32 {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.goodbye_timeout_seconds);
         at_least_zero(set.unwrap_or(GOODBYE_TIMEOUT_SECONDS)).max(1)
     }
 
-    /// Seconds between heartbeats: 20.
+    /// Seconds between heartbeats, at least 1. Defaults to 20.
     pub fn heartbeat_period_seconds(&self) -> u32 {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.heartbeat_period_seconds);
         at_least_zero(set.unwrap_or(HEARTBEAT_PERIOD_SECONDS)).max(1)
     }
 
-    /// Seconds of silence after which an agent is stale: 1800.
+    /// Seconds of silence after which an agent is stale, at least 3. Defaults to 1800.
     pub fn heartbeat_timeout_seconds(&self) -> u32 {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.heartbeat_timeout_seconds);
         at_least_zero(set.unwrap_or(HEARTBEAT_TIMEOUT_SECONDS)).max(3)
     }
 
-    /// Seconds a new agent may take to register: 300.
+    /// Seconds in which a new agent must register, at least 1. Defaults to 300.
     pub fn startup_timeout_seconds(&self) -> u32 {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.startup_timeout_seconds);
         at_least_zero(set.unwrap_or(STARTUP_TIMEOUT_SECONDS)).max(1)
     }
 
-    /// Seconds a stopped Agent is kept for reading.
+    /// Seconds for which the object of a stopped Agent is kept. Defaults to 3600.
     pub fn stopped_ttl_seconds(&self) -> u32 {
         let set = self.supervision.as_ref().and_then(|supervision| supervision.stopped_ttl_seconds);
         at_least_zero(set.unwrap_or(STOPPED_TTL_SECONDS))
     }
 }
 
-/// The CRD refuses negative numbers; an object stored before a rule was tightened may still carry one.
+/// The number, or 0 if it is negative. The CRD refuses negative numbers, but an object that was stored before a rule was tightened may hold
+/// one.
 fn at_least_zero(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! `Grant`: more tokens for one target, given by a person. An object of its own, so that a repeat is harmless.
+//! `Grant`: additional tokens that a person gives one target. It is an object of its own, so that a repeated create is harmless.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -8,7 +8,7 @@ use serde_with::skip_serializing_none;
 
 use crate::schema::unchanged;
 
-/// Tokens on top of a limit. Only its end may be changed: a ledger counts each grant once.
+/// Tokens in addition to a limit. Only `untilTime` may be changed, because a ledger counts each grant once.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -20,7 +20,7 @@ use crate::schema::unchanged;
     namespaced,
     status = "GrantStatus",
     derive = "PartialEq",
-    doc = "Tokens that a person gives an Agent, a Budget or a ClusterBudget on top of its limit.",
+    doc = "Tokens that a person gives an Agent, a Budget or a ClusterBudget in addition to its limit.",
     printcolumn(name = "Target", type_ = "string", json_path = ".spec.targetRef.name"),
     printcolumn(name = "Tokens", type_ = "integer", json_path = ".spec.tokens"),
     printcolumn(name = "Until", type_ = "string", json_path = ".spec.untilTime"),
@@ -36,33 +36,33 @@ use crate::schema::unchanged;
         .message("targetRef, limitName and tokens cannot be changed: make another Grant"),
 )]
 pub struct GrantSpec {
-    /// Who gets them.
+    /// Object that gets the tokens.
     pub target_ref: GrantTarget,
-    /// Which limit of a Budget or ClusterBudget is raised.
+    /// Name of the limit of the Budget or ClusterBudget. It must be unset for an Agent.
     #[schemars(length(min = 1, max = 63))]
     pub limit_name: Option<String>,
-    /// How many.
+    /// Number of tokens.
     #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
     pub tokens: i64,
-    /// Until when they may be spent; unset: to the end of the window, for an Agent of its life.
+    /// Time until which the tokens may be spent. If unset, until the end of the window, or of the Agent's life.
     pub until_time: Option<Time>,
 }
 
-/// The target of a Grant: in its own namespace, unless it is a ClusterBudget.
+/// Target of a Grant. It is in the Grant's namespace, unless it is a ClusterBudget.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantTarget {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: GrantTargetKind,
-    /// Its name.
+    /// Name of the object.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// What can be given tokens.
+/// Kind of object that can get tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum GrantTargetKind {
-    /// An agent's lifetime.
+    /// The lifetime tokens of an agent.
     Agent,
     /// A limit of a Budget.
     Budget,
@@ -70,14 +70,14 @@ pub enum GrantTargetKind {
     ClusterBudget,
 }
 
-/// What Spillway says of a grant.
+/// Observed state of a grant.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Applied, Expired.
+    /// Conditions: Applied, Expired.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,9 +1,8 @@
-//! The custom resources of Spillway: what people write and what Spillway answers.
+//! The custom resources of Spillway: the spec that people write and the status that Spillway writes.
 //!
-//! Types, defaults, CEL rules, names. It must hold no client, no clock and no async code: everything
-//! here can be checked without a cluster. What always holds: every kind is in [`crds`], every field
-//! is bounded (so that CEL stays cheap), and `spec` is required (its absence would bypass the
-//! transition rules).
+//! This crate holds types, defaults, CEL rules and names. It must hold no client, no clock and no async code: all of it can be checked
+//! without a cluster. Every kind is in [`crds`], every field is bounded (so that CEL stays cheap), and `spec` is required (without it, the
+//! transition rules would be bypassed).
 #![expect(clippy::duplicated_attributes, reason = "a CRD has many columns, each an attribute of the same names")]
 
 pub mod agent;
@@ -37,7 +36,7 @@ pub use toolset::{Toolset, ToolsetSpec, ToolsetStatus};
 pub use work_item::{WorkItem, WorkItemSpec, WorkItemStatus};
 pub use work_queue::{WorkQueue, WorkQueueSpec, WorkQueueStatus};
 
-/// The API group of every kind here.
+/// API group of all kinds in this crate.
 pub const GROUP: &str = "spillway.dev";
-/// The only version served today.
+/// The only version that is served.
 pub const VERSION: &str = "v1alpha1";

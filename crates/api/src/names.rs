@@ -1,53 +1,53 @@
-//! Names, labels, annotations, finalizers and field managers: every string that another machine matches on.
+//! Names, labels, annotations, finalizers and field managers: all strings that other programs match on.
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Value of `app.kubernetes.io/managed-by` on everything Spillway makes.
+/// Value of `app.kubernetes.io/managed-by` on all objects that Spillway creates.
 pub const MANAGED_BY: &str = "spillway";
 /// The standard label that carries [`MANAGED_BY`].
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Name of the pool an Agent or pod belongs to.
+/// Name of the pool of an Agent or pod.
 pub const POOL_LABEL: &str = "spillway.dev/pool";
-/// Uid of that pool: a pool made again under an old name owns nothing of its predecessor.
+/// Uid of that pool. A pool that is created again under an old name owns no object of its predecessor.
 pub const POOL_UID_LABEL: &str = "spillway.dev/pool-uid";
-/// Name of the Agent a pod belongs to.
+/// Name of the Agent of a pod.
 pub const AGENT_LABEL: &str = "spillway.dev/agent";
-/// Type of the agent, as its pool had it when the agent was made.
+/// Type of the agent: that of its pool when the agent was created.
 pub const TYPE_LABEL: &str = "spillway.dev/type";
-/// How the pool's agents get their tasks: a person attaches only to agents of mode Chat.
+/// Mode of the pool. A person can attach only to agents of mode Chat.
 pub const MODE_LABEL: &str = "spillway.dev/mode";
 /// Uid of the pod of the agent that asked for this one.
 pub const PARENT_UID_LABEL: &str = "spillway.dev/parent-uid";
 /// Name of the pool whose agent submitted an item.
 pub const SUBMITTED_BY_LABEL: &str = "spillway.dev/submitted-by";
-/// The NetworkPolicy, in every namespace with pools, around every agent's pod.
+/// Name of the NetworkPolicy that isolates the pods of agents, in each namespace with pools.
 pub const WALL: &str = "spillway-agents";
-/// The ConfigMap, in every namespace with pools, that says which certificates pods trust.
+/// Name of the ConfigMap with the certificates that pods trust, in each namespace with pools.
 pub const CA_CONFIG_MAP: &str = "spillway-ca";
-/// The Budget, the Breaker, and the ClusterBudget, that hold where none is named.
+/// Name of the Budget, the Breaker and the ClusterBudget that apply where none is named.
 pub const DEFAULT: &str = "default";
-/// The type of pools whose agents keep a team's queues: they are never ended for want of tokens.
+/// Type of pools whose agents manage the queues of a team. They are never ended because their tokens are spent.
 pub const SCHEDULER: &str = "scheduler";
-/// The type of pools whose agents do one item each: a failure under one is final.
+/// Type of pools whose agents work on one item each. A failure of such an item is final.
 pub const DRONE: &str = "drone";
-/// Why a person did something, for people.
+/// Reason for a person's action, for people.
 pub const REASON_ANNOTATION: &str = "spillway.dev/reason";
-/// On a ResourceQuota or LimitRange of a Budget: a hash of what was applied, so that what is left out later is taken back.
+/// On a ResourceQuota or LimitRange of a Budget: hash of the applied fields, so that a field that is later left out is removed.
 pub const APPLIED_ANNOTATION: &str = "spillway.dev/applied";
-/// On a `Budget/default` or `Breaker/default` that Spillway made: it goes with the last pool, if nobody else wrote it.
+/// On a `Budget/default` or `Breaker/default` that Spillway created. It is deleted with the last pool if nobody else wrote it.
 pub const DEFAULT_ANNOTATION: &str = "spillway.dev/default";
-/// On the ConfigMap [`CA_CONFIG_MAP`] of a namespace: `Budget/default` was made there once, and is not made again.
+/// On the ConfigMap [`CA_CONFIG_MAP`] of a namespace: `Budget/default` was created there once and is not created again.
 pub const DEFAULT_MADE_ANNOTATION: &str = "spillway.dev/default-budget-made";
-/// The same of `Breaker/default`.
+/// The same for `Breaker/default`.
 pub const DEFAULT_BREAKER_MADE_ANNOTATION: &str = "spillway.dev/default-breaker-made";
-/// Argo CD's, on what it keeps: an object that is removed comes again.
+/// Annotation of Argo CD on the objects that it manages. Argo CD creates a deleted object again.
 pub const ARGO_TRACKING_ANNOTATION: &str = "argocd.argoproj.io/tracking-id";
-/// Kept on an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
+/// Finalizer of an Agent until its pod is gone, so that a deleted Agent never leaves a running pod behind.
 pub const AGENT_FINALIZER: &str = "spillway.dev/pod";
 
-/// Field managers of server-side apply, one a writer.
+/// Field managers of server-side apply, one for each writer.
 pub mod managers {
     /// The AgentPool controller.
     pub const POOL: &str = "spillway-pool";
@@ -55,19 +55,19 @@ pub mod managers {
     pub const AGENT: &str = "spillway-agent";
     /// The kubectl plugin.
     pub const PLUGIN: &str = "kubectl-spillway";
-    /// The keeper of the internal certificates.
+    /// The writer of the internal certificates.
     pub const PKI: &str = "spillway-pki";
-    /// What follows from a Budget beside its tokens: ResourceQuota, LimitRange, and the conditions that tell of them.
+    /// The writer of a Budget's ResourceQuota and LimitRange, and of the conditions about them.
     pub const COMPUTE: &str = "spillway-compute";
-    /// What is made where nobody made any: `Budget/default`, `Breaker/default`, `ClusterBudget/default`.
+    /// The writer of the default objects: `Budget/default`, `Breaker/default`, `ClusterBudget/default`.
     pub const DEFAULTS: &str = "spillway-defaults";
-    /// What a Toolset says of itself.
+    /// The writer of a Toolset's status.
     pub const TOOLSET: &str = "spillway-toolset";
-    /// What agents ask for themselves: children, items of work; and what became of items.
+    /// The governor: child agents and items that agents create, and the status of items.
     pub const GOVERNOR: &str = "spillway-governor";
 }
 
-/// The labels by which everything of a pool is found.
+/// Labels that select all objects of a pool.
 pub fn pool_labels(pool: &str, pool_uid: &str, type_: &str) -> BTreeMap<String, String> {
     [(MANAGED_BY_LABEL, MANAGED_BY), (POOL_LABEL, pool), (POOL_UID_LABEL, pool_uid), (TYPE_LABEL, type_)]
         .into_iter()
@@ -75,9 +75,9 @@ pub fn pool_labels(pool: &str, pool_uid: &str, type_: &str) -> BTreeMap<String, 
         .collect()
 }
 
-/// The longest name that is also a label value and a DNS label.
+/// Maximum length of a name that is also a label value and a DNS label.
 const LABEL_MAX: usize = 63;
-/// Hexadecimal digits of the hash in an Agent's name: 40 bits.
+/// Number of hexadecimal digits of the hash in an Agent's name: 40 bits.
 const HASH_DIGITS: usize = 10;
 
 /// The first `digits` hexadecimal digits of the SHA-256 of `parts`, each ended by a NUL so that they cannot run together.
@@ -90,23 +90,23 @@ pub fn short_hash(parts: &[&str], digits: usize) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>()[..digits].to_owned()
 }
 
-/// The name of the Agent with sequence number `sequence` of a pool. The same inputs always give the same name: that is
-/// what turns a repeated create into a 409 instead of a second Agent.
+/// Name of the Agent with sequence number `sequence` of a pool. The same inputs always give the same name. Therefore a repeated create ends
+/// in a 409 and not in a second Agent.
 pub fn agent_name(pool: &str, pool_uid: &str, sequence: i64) -> String {
     let hash = short_hash(&[pool_uid, &sequence.to_string()], HASH_DIGITS);
     let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
-/// The name of the claim of an Agent's own volume.
+/// Name of the PersistentVolumeClaim of an Agent's own volume.
 pub fn claim_name(agent: &str) -> String {
     format!("{agent}-workspace")
 }
 
-/// The longest name of an object.
+/// Maximum length of the name of an object.
 const NAME_MAX: usize = 253;
 
-/// The name of the ResourceQuota and of the LimitRange of a Budget.
+/// Name of the ResourceQuota and of the LimitRange of a Budget.
 pub fn compute_name(budget: &str) -> String {
     let name = format!("spillway-{budget}");
     if name.len() <= NAME_MAX {
@@ -116,22 +116,22 @@ pub fn compute_name(budget: &str) -> String {
     format!("{}-{}", prefix.trim_end_matches(['-', '.']), short_hash(&[budget], HASH_DIGITS))
 }
 
-/// The name of the Agent that an agent asked for: the same parent and key always give the same name.
+/// Name of an Agent that another agent spawned. The same parent and key always give the same name.
 pub fn child_name(pool: &str, parent_uid: &str, key: &str) -> String {
     let hash = short_hash(&["child", parent_uid, key], HASH_DIGITS);
     let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
-/// The name of the Agent of a process outside the cluster: the same user and key always give the same name in a pool.
+/// Name of the Agent of a process outside the cluster. The same user and key always give the same name in a pool.
 pub fn external_name(pool: &str, pool_uid: &str, user: &str, key: &str) -> String {
     let hash = short_hash(&["external", pool_uid, user, key], HASH_DIGITS);
     let prefix: String = pool.chars().take(LABEL_MAX - 1 - HASH_DIGITS).collect();
     format!("{}-{hash}", prefix.trim_end_matches('-'))
 }
 
-/// Whether an Agent called `name` really is number `sequence` of the pool: the name holds a hash of both, so this needs no
-/// label and no owner reference, which anybody may change.
+/// Whether the Agent `name` has sequence number `sequence` of the pool. The name holds a hash of both. Therefore this needs no label and no
+/// owner reference, which people may change.
 pub fn is_agent_of(name: &str, sequence: i64, pool: &str, pool_uid: &str) -> bool {
     sequence >= 0 && agent_name(pool, pool_uid, sequence) == name
 }
@@ -197,7 +197,7 @@ const BEINGS: &[&str] = &[
     "walrus",
 ];
 
-/// A name for people, the same for the same Agent for ever. Not unique: the object's name is.
+/// Name shown to people. It is always the same for the same Agent. It is not unique; the name of the object is.
 pub fn display_name(agent: &str) -> String {
     let hash = Sha256::digest(agent.as_bytes());
     let pick = |words: &[&'static str], at: usize| words[usize::from(u16::from_be_bytes([hash[at], hash[at + 1]])) % words.len()];

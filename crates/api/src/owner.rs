@@ -1,9 +1,9 @@
-//! Owner references: by them the API server's garbage collector removes a child whose owner is gone.
+//! Owner references: through them the API server's garbage collector deletes a child whose owner is gone.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
-/// The owner reference of a controlled child of the object with this metadata.
+/// Owner reference for a controlled child of the object with this metadata.
 pub fn owner<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),

@@ -1,14 +1,14 @@
-//! Quantities of Kubernetes as numbers: the API server writes them in its own words (`1000m` becomes `1`), so that only
-//! their numbers can be compared and added.
+//! Kubernetes quantities as numbers. The API server rewrites a quantity (`1000m` becomes `1`), so that only numbers can be compared and
+//! added.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Billionths in one: the finest that Kubernetes keeps.
+/// Billionths in one: the finest resolution of Kubernetes.
 const NANOS: i128 = 1_000_000_000;
-/// No number of good sense has more digits; with them nothing here overflows.
+/// Maximum length of a quantity. No reasonable number has more digits, and no number of this length overflows.
 const LONGEST: usize = 32;
 
-/// The number in billionths, rounded up. `None`: it is no quantity, or a larger one than anybody has.
+/// The number in billionths, rounded up. `None` if the text is not a quantity or is too large.
 pub fn nanos(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.trim();
     if text.len() > LONGEST {
@@ -31,18 +31,18 @@ pub fn nanos(quantity: &Quantity) -> Option<i128> {
     Some(if text.starts_with('-') { -rounded } else { rounded })
 }
 
-/// The number in whole units, rounded up; 0 for what is none.
+/// The number in whole units, rounded up. 0 if the text is not a quantity.
 pub fn units(quantity: &Quantity) -> u64 {
     let nanos = nanos(quantity).unwrap_or(0).max(0);
     u64::try_from(nanos.saturating_add(NANOS - 1) / NANOS).unwrap_or(u64::MAX)
 }
 
-/// Whether both are the same number, however they are written.
+/// Whether both quantities are the same number, in any notation.
 pub fn same(one: &Quantity, other: &Quantity) -> bool {
     one.0 == other.0 || nanos(one).is_some_and(|number| Some(number) == nanos(other))
 }
 
-/// What a suffix makes of a number, in billionths.
+/// How a suffix scales a number, in billionths.
 enum Scale {
     Times(i128),
     Over(i128),

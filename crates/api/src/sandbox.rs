@@ -1,6 +1,6 @@
-//! The sandbox as people write it: five primitives, each a field, any combination legal or refused with a reason.
+//! The sandbox settings that people write. Each combination of fields is legal or is refused with a reason.
 //!
-//! A pool sets it; an item may only narrow it. What the fields become on a node is not decided here.
+//! A pool sets the sandbox; an item may only narrow it. This module does not decide how a node enforces the fields.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -9,33 +9,34 @@ use serde_with::skip_serializing_none;
 
 use crate::schema::short_command;
 
-/// The sandbox of each agent.
+/// Sandbox of each agent.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// How changes are kept apart until they are accepted.
+    /// How changes are isolated until they are accepted.
     pub changeset: Option<Changeset>,
-    /// What isolates the agent from the node.
+    /// Isolation of the agent from the node.
     pub isolation: Option<Isolation>,
-    /// What may leave the pod. Not supported by this version: agents reach the models of their pool alone.
+    /// Destinations that the pod may reach. Not supported by this version: agents reach only the models of their pool.
     pub outputs: Option<Outputs>,
-    /// Which software may run.
+    /// Software that may run.
     pub software: Option<Software>,
 }
 
-/// How changes are kept apart.
+/// How changes are isolated.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = short_command("verify", 16_384))]
 pub struct Changeset {
-    /// The means. Default None. Git and Copy are not supported by this version.
+    /// Method: `Git` (a fresh clone for each item), `Copy` (a copy of the workspace) or `None` (the default). Git and Copy are not
+    /// supported by this version.
     pub driver: Option<ChangesetDriver>,
-    /// Paths that may not change. Not supported by this version.
+    /// Paths that must not change. Not supported by this version.
     #[schemars(length(max = 64), inner(length(min = 1, max = 256)))]
     pub protect: Option<Vec<String>>,
-    /// The most bytes a changeset may hold. Not supported by this version.
+    /// Maximum size of a changeset in bytes. Not supported by this version.
     #[schemars(range(min = 1))]
     pub max_bytes: Option<i64>,
     /// Command that must exit 0 before a changeset is accepted. Not supported by this version.
@@ -43,41 +44,43 @@ pub struct Changeset {
     pub verify: Option<Vec<String>>,
 }
 
-/// The means of a changeset.
+/// Method that isolates changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum ChangesetDriver {
-    /// A fresh clone per item.
+    /// A fresh clone for each item.
     Git,
     /// A copy of the workspace.
     Copy,
-    /// None.
+    /// No isolation.
     None,
 }
 
-/// What isolates the agent from the node.
+/// Isolation of the agent from the node.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Isolation {
-    /// Landlock. Unset: taken where it can be had. Required is not supported by this version.
+    /// Whether Landlock restricts the program. Defaults to Preferred. This version applies Landlock nowhere, so Required is not supported
+    /// by this version.
     pub landlock: Option<Requirement>,
-    /// The seccomp profile of the pod and its commands. Default RuntimeDefault. AgentStrict and Localhost are not supported by this
+    /// Seccomp profile of the pod and its commands. Defaults to RuntimeDefault. AgentStrict and Localhost are not supported by this
     /// version.
     pub seccomp: Option<SeccompProfile>,
-    /// A user namespace of the pod's own (hostUsers: false). Default Preferred: where every node that can take the pod supports it.
+    /// Whether the pod has its own user namespace (`hostUsers: false`). Defaults to Preferred: only if each node that can run the pod
+    /// supports it.
     pub user_namespace: Option<Requirement>,
 }
 
-/// How much a guarantee is wanted.
+/// How strongly a guarantee is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(transform = crate::schema::described_where_it_is_used)]
 pub enum Requirement {
-    /// Without it the agent does not run.
+    /// The agent does not run without it.
     Required,
-    /// Taken where it can be had.
+    /// It is used where it is available.
     Preferred,
-    /// Not taken.
+    /// It is not used.
     Disabled,
 }
 
@@ -87,13 +90,13 @@ pub enum Requirement {
 pub enum SeccompProfile {
     /// Spillway's own filter around the agent's commands.
     AgentStrict,
-    /// The container runtime's.
+    /// The profile of the container runtime.
     RuntimeDefault,
-    /// A profile installed on the node.
+    /// A profile that is installed on the node.
     Localhost,
 }
 
-/// What may leave the pod.
+/// Destinations that the pod may reach.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -103,46 +106,46 @@ pub enum SeccompProfile {
         .field_path(".allow"),
 )]
 pub struct Outputs {
-    /// Other hosts than models, git remote and tools. Default None.
+    /// Hosts that can be reached, other than models, git remote and tools. Defaults to None.
     pub egress: Option<Egress>,
-    /// Hosts, as `host:port` or `*.domain:port`, with egress AllowList.
+    /// Hosts that can be reached with egress AllowList, as `host:port` or `*.domain:port`.
     #[schemars(
         length(max = 64),
         inner(length(min = 3, max = 260), regex(pattern = "^(\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?:[0-9]{1,5}$"))
     )]
     pub allow: Option<Vec<String>>,
-    /// Loopback ports of the pod. Default Open.
+    /// Loopback ports of the pod that can be reached. Defaults to Open.
     pub loopback: Option<Loopback>,
 }
 
-/// Which hosts can be reached.
+/// Hosts that can be reached: none (`None`, the default), those in `allow` (`AllowList`), or all public hosts (`Open`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Egress {
-    /// None.
+    /// No host.
     None,
-    /// Those listed.
+    /// The listed hosts.
     AllowList,
-    /// All public ones.
+    /// All public hosts.
     Open,
 }
 
-/// Which loopback ports can be reached.
+/// Loopback ports that can be reached: all of the pod (`Open`, the default), or only those of Spillway's sidecar (`LinkOnly`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum Loopback {
-    /// All of the pod's own.
+    /// All ports of the pod.
     Open,
-    /// Only those of Spillway's sidecar.
+    /// Only the ports of Spillway's sidecar.
     LinkOnly,
 }
 
-/// Which software may run.
+/// Software that may run.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Software {
-    /// Refuse an image that is not named by digest. Default false.
+    /// Whether an image without a digest is refused. Defaults to false.
     pub require_digest: Option<bool>,
-    /// More folders with programs. Not supported by this version.
+    /// Additional directories with programs. Not supported by this version.
     #[schemars(length(max = 16), inner(length(min = 1, max = 256)))]
     pub path: Option<Vec<String>>,
 }

@@ -3,8 +3,8 @@
 use kube::core::Rule;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// Fields that keep what they were created with, absence included. Written with `has` because the API server cannot
-/// bound the cost of comparing optionals (`self.?x == oldSelf.?x`) and refuses such a rule.
+/// A rule that fields keep the value, or the absence, with which the object was created. It uses `has`, because the API server cannot bound
+/// the cost of comparing optionals (`self.?x == oldSelf.?x`) and refuses such a rule.
 pub(crate) fn unchanged(fields: &[&str]) -> Rule {
     let parts: Vec<String> = fields
         .iter()
@@ -13,19 +13,19 @@ pub(crate) fn unchanged(fields: &[&str]) -> Rule {
     Rule::new(parts.join(" && "))
 }
 
-/// A counter that only rises and is never taken away.
+/// A rule that a counter only rises and is never removed.
 pub(crate) fn never_falls(field: &str) -> Rule {
     Rule::new(format!("!has(oldSelf.{field}) || (has(self.{field}) && self.{field} >= oldSelf.{field})")).field_path(format!(".{field}"))
 }
 
-/// The parts of a command have together at most so many characters.
+/// A rule that the parts of a command have at most `most` characters together.
 pub(crate) fn short_command(field: &str, most: usize) -> Rule {
     Rule::new(format!("!has(self.{field}) || self.{field}.map(part, part.size()).sum() <= {most}"))
         .message(format!("{field} must have at most {most} characters in all: put longer text into a file").as_str())
         .field_path(format!(".{field}"))
 }
 
-/// Takes the words of an enumeration away: where a field of it is optional, they would stand in the place of the field's own.
+/// Removes the description of an enumeration. In an optional field, it would replace the description of the field.
 pub(crate) fn described_where_it_is_used(schema: &mut Schema) {
     schema.remove("description");
 }
@@ -34,7 +34,7 @@ pub(crate) fn described_where_it_is_used(schema: &mut Schema) {
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
-        "description": "What holds now, each with a reason and the generation it speaks of.",
+        "description": "Current conditions, each with a reason and the generation that it describes.",
         "maxItems": 16,
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
@@ -45,44 +45,45 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "type": {"type": "string", "maxLength": 64, "description": "Name of the condition."},
                 "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "True, False or Unknown."},
                 "reason": {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-                           "description": "Why, as one word for machines."},
-                "message": {"type": "string", "maxLength": 32768, "description": "Why, in words for people."},
+                           "description": "Reason, as one word for machines."},
+                "message": {"type": "string", "maxLength": 32768, "description": "Reason, as text for people."},
                 "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When the status last changed."},
                 "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0,
-                                       "description": "The metadata.generation this condition speaks of."}
+                                       "description": "The metadata.generation that this condition describes."}
             }
         }
     })
 }
 
-/// The spec of a PersistentVolumeClaim as Kubernetes has it, bounded.
+/// The spec of a PersistentVolumeClaim as in Kubernetes, with bounds.
 pub(crate) fn claim_spec(generator: &mut SchemaGenerator) -> Schema {
     let mut resources = resources(generator);
-    resources.insert("description".to_owned(), "How large the volume is: requests.storage.".into());
+    resources.insert("description".to_owned(), "Size of the volume: requests.storage.".into());
     let mut selector = label_selector(generator);
-    selector.insert("description".to_owned(), "Volumes that may be bound, by their labels.".into());
+    selector.insert("description".to_owned(), "Labels of the volumes that may be bound.".into());
     json_schema!({
         "type": "object",
         "properties": {
             "accessModes": {
-                "type": "array", "maxItems": 4, "description": "How nodes may mount the volume.",
+                "type": "array", "maxItems": 4, "description": "Access modes of the volume.",
                 "items": {"type": "string", "enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]}
             },
             "resources": resources,
             "storageClassName": {"type": "string", "maxLength": 253,
-                                 "description": "StorageClass that makes the volume; unset: the default one; empty: none."},
-            "volumeMode": {"type": "string", "enum": ["Filesystem", "Block"], "description": "Agents work in a Filesystem, which is the default."},
+                                 "description": "StorageClass that provisions the volume. If unset, the default one; if empty, none."},
+            "volumeMode": {"type": "string", "enum": ["Filesystem", "Block"],
+                           "description": "Mode of the volume. Agents need Filesystem, which is the default."},
             "volumeAttributesClassName": {"type": "string", "maxLength": 253, "description": "VolumeAttributesClass of the volume."},
-            "volumeName": {"type": "string", "maxLength": 253, "description": "PersistentVolume that is bound; one volume serves one agent."},
+            "volumeName": {"type": "string", "maxLength": 253, "description": "PersistentVolume to bind. One volume serves one agent."},
             "selector": selector,
             "dataSource": {
                 "type": "object", "required": ["kind", "name"],
-                "description": "What the volume is filled from: a VolumeSnapshot or a PersistentVolumeClaim of the namespace.",
+                "description": "Source of the volume's content: a VolumeSnapshot or a PersistentVolumeClaim of the namespace.",
                 "properties": reference(false)
             },
             "dataSourceRef": {
                 "type": "object", "required": ["kind", "name"],
-                "description": "What the volume is filled from: any object that a volume populator of the cluster knows.",
+                "description": "Source of the volume's content: any object that a volume populator of the cluster supports.",
                 "properties": reference(true)
             }
         }
@@ -92,39 +93,40 @@ pub(crate) fn claim_spec(generator: &mut SchemaGenerator) -> Schema {
 /// The fields of a reference to an object of any kind.
 fn reference(namespaced: bool) -> serde_json::Value {
     let mut fields = serde_json::json!({
-        "apiGroup": {"type": "string", "maxLength": 253, "description": "API group of the kind; unset: the core group."},
+        "apiGroup": {"type": "string", "maxLength": 253, "description": "API group of the kind. Defaults to the core group."},
         "kind": {"type": "string", "minLength": 1, "maxLength": 63, "description": "Kind of the object."},
         "name": {"type": "string", "minLength": 1, "maxLength": 253, "description": "Name of the object."}
     });
     if namespaced {
         fields["namespace"] = serde_json::json!({"type": "string", "minLength": 1, "maxLength": 63,
-            "description": "Namespace of the object; unset: that of the pool."});
+            "description": "Namespace of the object. Defaults to that of the pool."});
     }
     fields
 }
 
-/// The tolerations of a pod as Kubernetes has them, at most 16.
+/// The tolerations of a pod as in Kubernetes, at most 16.
 pub(crate) fn tolerations(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array", "maxItems": 16,
         "items": {
             "type": "object",
             "properties": {
-                "key": {"type": "string", "maxLength": 317, "description": "Key of the taint; empty: all, with operator Exists."},
+                "key": {"type": "string", "maxLength": 317,
+                        "description": "Key of the taint. If empty, with operator Exists, all taints match."},
                 "operator": {"type": "string", "enum": ["", "Exists", "Equal", "Lt", "Gt"],
-                             "description": "How the taint's value relates to the value. Default Equal."},
+                             "description": "Relation of the taint's value to `value`. Defaults to Equal."},
                 "value": {"type": "string", "maxLength": 63, "description": "Value of the taint."},
                 "effect": {"type": "string", "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
-                           "description": "Effect of the taint; unset: all."},
+                           "description": "Effect of the taint. If unset, all effects match."},
                 "tolerationSeconds": {"type": "integer", "format": "int64",
-                                      "description": "How long a taint NoExecute is tolerated; unset: for ever."}
+                                      "description": "Seconds for which a taint NoExecute is tolerated. If unset, forever."}
             }
         }
     })
 }
 
-/// Keys of a map are bounded by a rule alone: a schema cannot say how long they may be. A label's key is 63 characters at
-/// most, its prefix 253, with a slash between them; so is the name of a resource.
+/// A rule that bounds the keys of a map, because a schema cannot. The key of a label has at most 63 characters, and its prefix 253, with a
+/// slash between them. The name of a resource has the same limits.
 fn short_keys() -> serde_json::Value {
     serde_json::json!({
         "rule": "self.all(key, key.size() <= 317)",
@@ -132,7 +134,7 @@ fn short_keys() -> serde_json::Value {
     })
 }
 
-/// Labels to match: at most 16 of them. A label's value is 63 characters at most.
+/// At most 16 labels to match. The value of a label has at most 63 characters.
 pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object", "maxProperties": 16,
@@ -141,7 +143,7 @@ pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A label selector as Kubernetes has it, bounded.
+/// A label selector as in Kubernetes, with bounds.
 pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -159,9 +161,9 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
                     "properties": {
                         "key": {"type": "string", "minLength": 1, "maxLength": 317, "description": "Key of the label."},
                         "operator": {"type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"],
-                                     "description": "How the label's value relates to the values."},
+                                     "description": "Relation of the label's value to `values`."},
                         "values": {"type": "array", "maxItems": 32, "items": {"type": "string", "maxLength": 63},
-                                   "description": "Values for In and NotIn; none for the others."}
+                                   "description": "Values for In and NotIn. They must be absent for the other operators."}
                     },
                     "x-kubernetes-validations": [{
                         "rule": "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
@@ -174,7 +176,7 @@ pub(crate) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A quantity that is not negative. A number is taken as well, because `cpu: 2` is what people write.
+/// A quantity that is not negative. A number is accepted as well, because people write `cpu: 2`.
 pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,
@@ -186,18 +188,18 @@ pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Quantities by the name of the resource, at most 16.
+/// At most 16 quantities, by the name of the resource.
 pub(crate) fn quantities(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "maxProperties": 16, "additionalProperties": quantity(generator),
         "x-kubernetes-validations": [short_keys()]})
 }
 
-/// `requests` and `limits` of a container. Claims of dynamic resources are not offered: nothing here could bound them.
+/// `requests` and `limits` of a container. Claims of dynamic resources are not offered, because nothing here could bound them.
 pub(crate) fn resources(generator: &mut SchemaGenerator) -> Schema {
     let mut requests = quantities(generator);
-    requests.insert("description".to_owned(), "What a node must have free.".into());
+    requests.insert("description".to_owned(), "Requested amounts, by resource name.".into());
     let mut limits = quantities(generator);
-    limits.insert("description".to_owned(), "What may be used at most.".into());
+    limits.insert("description".to_owned(), "Maximum amounts, by resource name.".into());
     json_schema!({
         "type": "object",
         "properties": {"requests": requests, "limits": limits},

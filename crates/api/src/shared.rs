@@ -1,4 +1,4 @@
-//! Pieces that several kinds share.
+//! Types that several kinds share.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -12,14 +12,14 @@ pub struct LocalRef {
     pub name: String,
 }
 
-/// What a layer does with its findings. Layers can be turned down one by one.
+/// How far a layer of Spillway acts. Each layer has a mode of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 pub enum Mode {
-    /// Decide and act.
+    /// The layer decides and acts.
     #[default]
     Enforce,
-    /// Decide, publish and count what would have been done, act never.
+    /// The layer decides, publishes and counts what it would do, and never acts.
     Observe,
-    /// Do nothing.
+    /// The layer does nothing.
     Disabled,
 }

@@ -1,4 +1,4 @@
-//! How a pool's agents are watched, and what is done about what the monitors report.
+//! How a pool's agents are monitored, and which actions follow from the signals of the monitors.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -7,7 +7,7 @@ use serde_with::skip_serializing_none;
 
 use crate::shared::Mode;
 
-/// How agents are watched.
+/// How the agents are monitored.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -17,49 +17,49 @@ use crate::shared::Mode;
         .field_path(".heartbeatTimeoutSeconds"),
 )]
 pub struct Supervision {
-    /// Act, only watch, or neither.
+    /// `Enforce` (default): the supervisor acts. `Observe`: it only reports what it would do. `Disabled`: it does neither.
     #[serde(default)]
     #[schemars(default)]
     pub mode: Mode,
-    /// Seconds between heartbeats. Default 20.
+    /// Seconds between heartbeats. Defaults to 20.
     #[schemars(range(min = 1, max = 3600))]
     pub heartbeat_period_seconds: Option<i32>,
-    /// Seconds of silence after which an agent is stale. Default 1800.
+    /// Seconds of silence after which an agent is stale. Defaults to 1800.
     #[schemars(range(min = 3, max = 86400))]
     pub heartbeat_timeout_seconds: Option<i32>,
-    /// Seconds between being asked to stop and being killed. Default 15.
+    /// Seconds from the request to stop until the agent is killed. Defaults to 15.
     #[schemars(range(min = 1, max = 3600))]
     pub goodbye_timeout_seconds: Option<i32>,
-    /// Seconds a new agent may take to register and to start its program. Default 300.
+    /// Seconds in which a new agent must register and start its program. Defaults to 300.
     #[schemars(range(min = 1, max = 86400))]
     pub startup_timeout_seconds: Option<i32>,
-    /// Seconds a stopped Agent is kept for reading. Default 3600.
+    /// Seconds for which the object of a stopped Agent is kept. Defaults to 3600.
     #[serde(rename = "stoppedTTLSeconds")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub stopped_ttl_seconds: Option<i32>,
-    /// When the agents of one group fail together.
+    /// When the agents of one group count as failing together. If unset, this is not monitored.
     pub gang: Option<Gang>,
-    /// Other answers than the default ones.
+    /// Actions that replace the default actions for signals.
     #[schemars(length(max = 32))]
     pub rules: Option<Vec<SupervisionRule>>,
 }
 
-/// When the agents of one group fail together.
+/// When the agents of one group count as failing together.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Gang {
-    /// Percentage of failed members.
+    /// Minimum percentage of failed members.
     #[schemars(range(min = 1, max = 100))]
     pub failed_percent: i32,
-    /// And at least so many.
+    /// Minimum number of failed members.
     #[schemars(range(min = 1, max = 1000))]
     pub min_failed: i32,
-    /// Within so many seconds.
+    /// Seconds in which the failures count.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: i32,
 }
 
-/// An answer to a signal.
+/// An action for a signal.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -72,23 +72,24 @@ pub struct Gang {
         .field_path(".count"),
 )]
 pub struct SupervisionRule {
-    /// The signal. BadChangeset is not supported by this version: nothing raises it.
+    /// Signal to which the rule applies. BadChangeset is not supported by this version: nothing raises it.
     pub signal: Signal,
-    /// Which rule was violated, with `signal: RuleViolated`. NetworkDenied, ToolRejected and ForbiddenPath are not supported by this
-    /// version: nothing raises them.
+    /// Violated rule, for `signal: RuleViolated`. NetworkDenied, ToolRejected and ForbiddenPath are not supported by this version: nothing
+    /// raises them.
     pub rule: Option<ViolatedRule>,
-    /// How many times, within `windowSeconds`.
+    /// Number of signals within `windowSeconds` from which the rule applies. If unset, it applies to each signal.
     #[schemars(range(min = 1, max = 256))]
     pub count: Option<i32>,
-    /// The window, in seconds.
+    /// Seconds in which `count` signals must occur.
     #[schemars(range(min = 1, max = 86400))]
     pub window_seconds: Option<i32>,
-    /// What to do.
+    /// Action: `Log`, `Warn` (tell the program), `Notify` (tell people), `Escalate` (tell a scheduler too) or `Pause`. The others end the
+    /// agent by force.
     #[serde(rename = "do")]
     pub do_: Intervention,
 }
 
-/// What a monitor can report.
+/// A signal that a monitor can raise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the names are the documentation; docs/reference lists when each is raised")]
 pub enum Signal {
@@ -108,7 +109,7 @@ pub enum Signal {
     GangDivergence,
 }
 
-/// A rule of the sandbox that an agent can violate.
+/// A rule that an agent can violate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[schemars(transform = crate::schema::described_where_it_is_used)]
 #[expect(missing_docs, reason = "the names are the documentation")]
@@ -119,7 +120,7 @@ pub enum ViolatedRule {
     ForbiddenPath,
 }
 
-/// What the supervisor can do, weakest first.
+/// An action of the supervisor, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum Intervention {

@@ -1,4 +1,4 @@
-//! `Toolset`: privileged programs that run outside the sandbox, offered to agents through the bridge.
+//! `Toolset`: privileged programs that run outside the sandbox. Agents call them through the bridge.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -10,7 +10,7 @@ use serde_with::skip_serializing_none;
 use crate::sandbox::Egress;
 use crate::shared::LocalRef;
 
-/// Programs with credentials. Who may edit it, or its definitions, may use the credentials.
+/// Desired state of a set of programs with credentials. A user who can edit the Toolset or its definitions can use the credentials.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -23,7 +23,7 @@ use crate::shared::LocalRef;
     namespaced,
     status = "ToolsetStatus",
     derive = "PartialEq",
-    doc = "Privileged programs that agents may call through the bridge, outside of their sandbox. Not supported by this version: nothing serves them.",
+    doc = "Privileged programs outside the sandbox that agents may call through the bridge. Not supported by this version: nothing serves them.",
     validation = Rule::new("self.metadata.name.size() <= 52 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name must be a DNS label of at most 52 characters: its Deployment and its Service are named after it"),
     printcolumn(name = "Programs", type_ = "integer", json_path = ".status.programCount"),
@@ -45,22 +45,22 @@ pub struct ToolsetSpec {
     /// ConfigMaps whose `*.md` keys define the programs.
     #[schemars(length(min = 1, max = 16))]
     pub definitions: Vec<Definitions>,
-    /// ServiceAccount of the bridge; unset: one of its own, without rights.
+    /// ServiceAccount of the bridge. If unset, the bridge has its own ServiceAccount without permissions.
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
-    /// Secrets that programs may name.
+    /// Secrets that the definitions of programs may name.
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub credentials: Option<Vec<ToolCredential>>,
-    /// Compute of the bridge.
+    /// Compute resources of the bridge.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::resources")]
     pub resources: Option<ResourceRequirements>,
-    /// What its programs may reach; unset: nothing.
+    /// Hosts that the programs may reach. If unset, they reach none.
     pub egress: Option<ToolsetEgress>,
-    /// Seconds an execution may take at most. Default 300.
+    /// Time limit in seconds of an execution. Defaults to 300.
     #[schemars(range(min = 1, max = 86400))]
     pub max_execution_seconds: Option<i32>,
-    /// Programs that definitions may name: absolute paths, or all of a folder by `/*`.
+    /// Programs that definitions may name: absolute paths, or all programs of a directory (`/*`).
     #[schemars(
         length(min = 1, max = 64),
         inner(length(min = 2, max = 256), regex(pattern = "^(/[A-Za-z0-9._+-]+)+(/\\*)?$")),
@@ -69,33 +69,33 @@ pub struct ToolsetSpec {
     #[x_kube(validation = Rule::new("self.all(command, !command.split('/').exists(part, part == '..' || part == '.'))")
         .message("allowedCommands must not contain '.' or '..' as a part"))]
     pub allowed_commands: Vec<String>,
-    /// Where the audit goes. If it cannot be written, calls are denied.
+    /// Destination of the audit log. Calls are denied if it cannot be written.
     pub audit: Option<Audit>,
 }
 
-/// A ConfigMap with definitions.
+/// A ConfigMap with definitions of programs.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Definitions {
-    /// The ConfigMap.
+    /// ConfigMap that holds the definitions.
     pub config_map_ref: LocalRef,
-    /// Take one that is not immutable, and load it again when it changes. Default false.
+    /// Whether the ConfigMap may be mutable. It is loaded again when it changes. Defaults to false.
     pub mutable: Option<bool>,
 }
 
-/// A Secret that programs may name.
+/// A Secret that definitions may name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCredential {
-    /// The name that definitions use.
+    /// Name that definitions use.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// The Secret.
+    /// Secret that holds the credential.
     pub secret_ref: LocalRef,
 }
 
-/// What programs may reach.
+/// Hosts that the programs may reach.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -105,9 +105,9 @@ pub struct ToolCredential {
         .field_path(".allow"),
 )]
 pub struct ToolsetEgress {
-    /// Which hosts. Default None.
+    /// Hosts that can be reached. Defaults to None.
     pub mode: Option<Egress>,
-    /// Hosts, as `host:port` or `*.domain:port`, with mode AllowList.
+    /// Hosts that can be reached with mode AllowList, as `host:port` or `*.domain:port`.
     #[schemars(
         length(max = 64),
         inner(length(min = 3, max = 260), regex(pattern = "^(\\*\\.)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?:[0-9]{1,5}$"))
@@ -115,7 +115,7 @@ pub struct ToolsetEgress {
     pub allow: Option<Vec<String>>,
 }
 
-/// Where the audit goes.
+/// Destination of the audit log.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -125,56 +125,56 @@ pub struct ToolsetEgress {
         .field_path(".claimName"),
 )]
 pub struct Audit {
-    /// The means.
+    /// Type of destination: the standard output of the bridge (`Stdout`, the default), or a file on a volume (`PersistentVolumeClaim`).
     #[serde(default)]
     #[schemars(default)]
     pub sink: AuditSink,
-    /// The PersistentVolumeClaim.
+    /// Name of the PersistentVolumeClaim.
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
 }
 
-/// The means of an audit.
+/// Type of destination of the audit log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum AuditSink {
-    /// The bridge's standard output.
+    /// The standard output of the bridge.
     #[default]
     Stdout,
     /// A file on a volume.
     PersistentVolumeClaim,
 }
 
-/// One program, as it was loaded.
+/// A program, as it was loaded.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgramStatus {
-    /// Its name.
+    /// Name of the program.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Its definition holds.
+    /// Whether its definition is valid.
     pub valid: bool,
-    /// File, line and rule of what does not.
+    /// File, line and rule of an invalid definition.
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 }
 
-/// What Spillway says of a toolset.
+/// Observed state of a toolset.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolsetStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Its programs.
+    /// Programs of the toolset.
     #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub programs: Option<Vec<ProgramStatus>>,
-    /// How many of them are offered.
+    /// Number of programs that are offered.
     pub program_count: Option<i32>,
-    /// The revision of the definitions in force.
+    /// Revision of the definitions in force.
     #[schemars(length(max = 64))]
     pub revision: Option<String>,
-    /// Ready, DefinitionsValid.
+    /// Conditions: Ready, DefinitionsValid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,34 +1,34 @@
-//! What the API has and this version does not do. Nothing of it is taken and left out in silence: an object that asks for it
-//! says `Unsupported` with the field's name, the API server warns who writes it, and the reference marks it.
+//! Fields of the API that this version does not support. None is accepted and ignored silently. An object that uses one reports
+//! `Unsupported` with the name of the field, the API server warns its writer, and the reference marks the field.
 //!
-//! This is the only list. The conditions, the admission policy and the pages are made from it; a test compares it with the
-//! schemas and with the code that reads each other field. Who builds one of these takes its row out.
+//! This is the only list. The conditions, the admission policy and the pages are generated from it. A test compares it with the schemas and
+//! with the code that reads each other field. Remove the entry of a field when you implement it.
 
 use serde_json::Value;
 
-/// What of a field is not done.
+/// Values of a field that are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Anything: it may not be set.
+    /// Any value: the field must not be set.
     Any,
-    /// A list with something in it.
+    /// A list that is not empty.
     NotEmpty,
     /// `true`.
     True,
-    /// These values.
+    /// The listed values.
     These(&'static [&'static str]),
 }
 
-/// A field that this version does not do.
+/// A field that this version does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The kind of its object.
+    /// Kind of its object.
     pub kind: &'static str,
-    /// Its path, as the reference writes it: `spec.supervision.rules[].signal`.
+    /// Path of the field, as the reference writes it: `spec.supervision.rules[].signal`.
     pub path: &'static str,
-    /// What of it.
+    /// Values that are not supported.
     pub values: Values,
-    /// What to do instead.
+    /// Advice about an alternative.
     pub instead: &'static str,
 }
 
@@ -40,7 +40,7 @@ const NO_SANDBOX: &str = "leave it unset; the walls of the pod stand";
 const NO_CHANGESETS: &str = "leave it unset; the workspace is written to directly";
 const NO_GIT: &str = "leave it unset; a volume can hold the clone (requires.volumes)";
 
-/// All of them.
+/// All unsupported fields.
 pub const FIELDS: [Field; 16] = [
     field("AgentPool", "spec.workspace.git", Values::Any, "use empty, claimName or volumeClaimTemplate"),
     field("AgentPool", "spec.sandbox.changeset.driver", Values::These(&["Git", "Copy"]), NO_CHANGESETS),
@@ -66,7 +66,7 @@ pub const FIELDS: [Field; 16] = [
 ];
 
 impl Field {
-    /// One sentence for whoever asks for it.
+    /// One sentence for the writer of an object that uses the field.
     pub fn message(&self) -> String {
         let Self { kind: _, path, values, instead } = self;
         let which = match values {
@@ -77,13 +77,13 @@ impl Field {
         format!("{path}{which} is not supported by this version: {instead}")
     }
 
-    /// Whether an object with this spec asks for it.
+    /// Whether an object with this spec uses the field.
     pub fn is_asked(&self, spec: &Value) -> bool {
         let below = self.path.strip_prefix("spec").unwrap_or(self.path);
         asks(spec, below.trim_start_matches('.'), self.values)
     }
 
-    /// An expression of CEL that is true of an object (its name is `root`) that does not ask for it.
+    /// A CEL expression that is true for an object, named `root`, that does not use the field.
     pub fn expression(&self, root: &str) -> String {
         let asked = match self.path.split_once("[].") {
             None => present(root, self.path, self.values),
@@ -96,7 +96,7 @@ impl Field {
     }
 }
 
-/// That each part of a path is there.
+/// A CEL expression that each part of a path exists.
 fn has(root: &str, path: &str) -> String {
     let ends = path.match_indices('.').map(|(end, _)| end).chain([path.len()]);
     ends.map(|end| format!("has({root}.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
@@ -131,7 +131,7 @@ fn asks(value: &Value, path: &str, values: Values) -> bool {
     }
 }
 
-/// What an object of this kind asks for with its spec and does not get.
+/// The unsupported fields that the spec of an object of this kind uses.
 pub fn asked(kind: &str, spec: &Value) -> Vec<Field> {
     FIELDS.iter().filter(|field| field.kind == kind && field.is_asked(spec)).copied().collect()
 }

@@ -1,7 +1,7 @@
-//! `WorkItem`: one task. Written once by whoever wants it done; its life is in its status.
+//! `WorkItem`: one task. A person or an agent writes its spec once; Spillway records its progress in its status.
 //!
-//! What always holds, by the schema alone: the task cannot change under the agent that holds it, a cancel is not taken
-//! back, a redrive count and a released epoch never fall, and neither the lease's epoch nor the writer's falls.
+//! The schema alone ensures the following. The task does not change while an agent holds it. A cancellation is not undone. The redrive
+//! count, the released epoch, the epoch of the lease and the epoch of the writer never fall.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime, Time};
 use kube::{CustomResource, KubeSchema};
@@ -15,7 +15,7 @@ use crate::schema::{never_falls, unchanged};
 use crate::shared::LocalRef;
 use crate::work_queue::ItemPolicy;
 
-/// One task. Immutable but for suspend, priority, cancelRequested, redrives, resumePause and releasedEpoch.
+/// Desired state of one task. It is immutable except for suspend, priority, cancelRequested, redrives, resumePause and releasedEpoch.
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[kube(
@@ -28,7 +28,7 @@ use crate::work_queue::ItemPolicy;
     namespaced,
     status = "WorkItemStatus",
     derive = "PartialEq",
-    doc = "One task for an AI coding agent: what to do, before which deadline, after which other items.",
+    doc = "One task for an AI coding agent: its payload, its deadline, and the items that must end before it.",
     selectable = ".status.phase",
     selectable = ".spec.queueRef.name",
     selectable = ".spec.group",
@@ -65,99 +65,100 @@ use crate::work_queue::ItemPolicy;
         .field_path(".notBeforeTime"),
 )]
 pub struct WorkItemSpec {
-    /// The queue it waits in; unset: the one that accepts its type, else the default queue.
+    /// WorkQueue of the item. If unset, the queue that accepts its type, else the default queue.
     pub queue_ref: Option<LocalRef>,
-    /// What kind of work it is.
+    /// Type of the work.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub type_: Option<String>,
-    /// The higher the sooner, within its queue.
+    /// Priority within the queue. Items with a higher number are claimed first. Defaults to 0.
     #[serde(default)]
     #[schemars(default, range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
-    /// Items that are cancelled together.
+    /// Group of items that are cancelled together.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub group: Option<String>,
-    /// Items of one key are worked on up to the queue's maxLeasedPerKey at once.
+    /// Key that limits concurrency: agents hold at most `maxLeasedPerKey` items of the queue with the same key at a time.
     #[schemars(length(min = 1, max = 253))]
     pub concurrency_key: Option<String>,
-    /// At most one item of one key exists in the namespace.
+    /// Deduplication key: at most one item with the same key exists in the namespace.
     #[schemars(length(min = 1, max = 253))]
     pub dedup_key: Option<String>,
-    /// The plan it belongs to: its items wait until all of them exist.
+    /// Plan of the item. The items of a plan wait until all of them exist.
     pub plan: Option<Plan>,
-    /// The task, JSON or text, at most 16 KiB.
+    /// The task, as JSON or text, at most 16 KiB.
     #[serde(default)]
     #[schemars(default, length(max = 16384))]
     #[x_kube(validation = Rule::new("bytes(self).size() <= 16384").message("payload must be at most 16384 bytes"))]
     pub payload: String,
-    /// When it was submitted: the order within one priority. Times over a minute before its creation do not count.
+    /// When the item was submitted. It decides the order within one priority. A time more than a minute before the creation is ignored.
     pub submit_time: Option<MicroTime>,
-    /// Not given out before.
+    /// Time before which the item cannot be claimed.
     pub not_before_time: Option<Time>,
-    /// Not given out after; work in progress is cancelled then.
+    /// Time after which the item cannot be claimed. Work in progress is cancelled at that time.
     pub deadline_time: Option<Time>,
-    /// Do not give it out. Default false.
+    /// Whether the item is held back from agents. Defaults to false.
     pub suspend: Option<bool>,
-    /// End it; cannot be taken back. Default false.
+    /// Whether the item is to be cancelled. This cannot be undone. Defaults to false.
     pub cancel_requested: Option<bool>,
-    /// How often it shall have been started again after it ended; never falls. Default 0.
+    /// How many times in total the item is to be started again after it ended. It never falls. Defaults to 0.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub redrives: Option<i64>,
-    /// Resume the pause of this number (`status.pauses`).
+    /// Number of the pause to resume from (`status.pauses`).
     #[schemars(range(min = 0))]
     pub resume_pause: Option<i64>,
-    /// The node of whoever holds, or held, the lease of this epoch (`status.lease.leaseTransitions`) is dead and will not
-    /// come back: give the item to another agent without waiting for proof. If the node does come back, two work on it for
-    /// a while, and only the second one's finish counts.
+    /// Epoch of a lease (`status.lease.leaseTransitions`) whose node is dead and will not return. The item is given to another agent
+    /// without proof that the first one ended. If the node does return, two agents work on the item for a while, and only the second one's
+    /// finish counts.
     #[schemars(range(min = 0))]
     pub released_epoch: Option<i64>,
-    /// Items that must have ended before, at most 32.
+    /// Items that must have ended before this one starts, at most 32.
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub depends_on: Option<Vec<Dependency>>,
-    /// What becomes of it when one of them cannot be satisfied.
+    /// Action if a dependency cannot be satisfied: cancel the item (`Cancel`, the default), run it anyway (`Run`), or wait for a person
+    /// (`Hold`).
     #[serde(default)]
     #[schemars(default)]
     pub on_dependency_failure: OnDependencyFailure,
-    /// What an agent must have before the item is given to it. Of its fields `repositories` is not supported by this version.
+    /// Requirements that an agent must meet before it gets the item. The field `repositories` is not supported by this version.
     pub requires: Option<Requires>,
-    /// Level 3: walls around this task, only narrower than the agent's.
+    /// Limits of this task. They can only be narrower than those of the agent.
     pub bulkhead: Option<ItemBulkhead>,
-    /// Labels of the agents that may take it; unset: any.
+    /// Label selector for the agents that may take the item. If unset, any agent may.
     #[serde(default)]
     #[schemars(schema_with = "crate::schema::label_selector")]
     pub agent_selector: Option<LabelSelector>,
-    /// What its submitter is told of.
+    /// Results that are reported to the submitter: any end (`Finished`), a final failure (`Failed`) or a dead letter (`DeadLettered`).
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub notify_on: Option<Vec<NotifyOn>>,
-    /// Where it differs from its queue's itemDefaults.
+    /// Settings that replace the queue's itemDefaults.
     pub overrides: Option<ItemPolicy>,
 }
 
-/// The plan an item belongs to.
+/// The plan of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// Name of the plan, the same in all its items.
+    /// Name of the plan. It is the same in all its items.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub id: String,
-    /// How many items it has.
+    /// Number of items in the plan.
     #[schemars(range(min = 1, max = 1000))]
     pub size: i32,
 }
 
-/// An item that must have ended before.
+/// An item that must have ended first.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Dependency {
-    /// Name of the item.
+    /// Name of the WorkItem.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its queue, where that is another one; for people.
+    /// Queue of that item if it is another one. For information only.
     #[schemars(length(min = 1, max = 253))]
     pub queue: Option<String>,
-    /// How it must have ended.
+    /// How that item must have ended: with success (`Succeeded`, the default) or in any way (`Finished`).
     #[serde(default)]
     #[schemars(default)]
     pub condition: DependencyCondition,
@@ -173,44 +174,44 @@ pub enum DependencyCondition {
     Finished,
 }
 
-/// What becomes of an item whose dependency cannot be satisfied.
+/// Action if a dependency cannot be satisfied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum OnDependencyFailure {
-    /// Cancelled too.
+    /// The item is cancelled too.
     #[default]
     Cancel,
-    /// Run anyway.
+    /// The item runs anyway.
     Run,
-    /// Wait for a person.
+    /// The item waits for a person.
     Hold,
 }
 
-/// What must be there before an item is given out.
+/// Requirements that an agent must meet before it gets the item.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Requires {
-    /// Programs that the pool's agents are checked for: those of its preflight.tools.
+    /// Programs that are in `preflight.tools` of the agent's pool.
     #[schemars(length(max = 32), inner(length(min = 1, max = 128)))]
     pub tools: Option<Vec<String>>,
-    /// Models that the pool's agents may call: each fits an entry of allow of its models.
+    /// Models that the agent's pool may call: each matches an entry of `allow` of its models.
     #[schemars(length(max = 32), inner(length(min = 1, max = 128)))]
     pub models: Option<Vec<String>>,
-    /// https URLs that the pool's agents reach: in this version those of the origins of its models.
+    /// https URLs that the agent's pool can reach. In this version, these are the URLs at the origins of its models.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub urls: Option<Vec<String>>,
-    /// Credentials that the pool's agents work with, by name: in this version those of its models (credentialsRef).
+    /// Names of credentials of the agent's pool. In this version, these are the credentials of its models (credentialsRef).
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub accounts: Option<Vec<String>>,
-    /// PersistentVolumeClaims that the pool's agents work on, by name: its workspace.claimName.
+    /// Names of PersistentVolumeClaims of the agent's pool: its workspace.claimName.
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     pub volumes: Option<Vec<String>>,
-    /// Git repositories, by URL. Not supported by this version: there is no way to git.
+    /// URLs of git repositories. Not supported by this version, in which agents cannot reach git.
     #[schemars(length(max = 32), inner(length(min = 1, max = 1024)))]
     pub repositories: Option<Vec<String>>,
 }
 
-/// Level 3: walls around one task.
+/// Limits of one task (level 3 of the bulkheads).
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -220,63 +221,63 @@ pub struct Requires {
         .field_path(".changeset"),
 )]
 pub struct ItemBulkhead {
-    /// Tokens the task may spend; unset: what the agent has left.
+    /// Tokens that each attempt may spend. If unset, the limit is the rest of the agent's tokens.
     #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
     pub tokens: Option<i64>,
-    /// Seconds an attempt may take; the lesser of it and attemptTimeoutSeconds holds.
+    /// Time limit in seconds of an attempt. The lesser of this and attemptTimeoutSeconds applies.
     #[schemars(range(min = 1, max = 2_592_000))]
     pub timeout_seconds: Option<i32>,
-    /// How its changes are kept apart. Not supported by this version.
+    /// How the changes are isolated. Not supported by this version.
     pub changeset: Option<Changeset>,
-    /// Its sandbox, where it is narrower than the pool's. Not supported by this version.
+    /// Sandbox of the task, where it is narrower than the pool's. Not supported by this version.
     pub sandbox: Option<Sandbox>,
 }
 
-/// What a submitter is told of.
+/// Results that are reported to a submitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum NotifyOn {
-    /// Any end.
+    /// The item ended in any way.
     Finished,
-    /// It failed for good.
+    /// The item failed permanently.
     Failed,
-    /// It was set aside.
+    /// The item became a dead letter.
     DeadLettered,
 }
 
-/// Where an item is in its life.
+/// Phase of the item. Succeeded and Cancelled are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub enum WorkItemPhase {
-    /// Not admitted yet.
+    /// It is not admitted yet.
     Pending,
-    /// Not admitted: no queue, a full one, a duplicate, a cycle, too large.
+    /// It was not admitted: no queue, a full queue, a duplicate, a cycle, or too large.
     Rejected,
-    /// Held by a person.
+    /// A person holds it back.
     Suspended,
-    /// Waits for other items.
+    /// It waits for other items.
     Blocked,
-    /// Waits for a time.
+    /// It waits for a time.
     Scheduled,
-    /// Can be claimed.
+    /// It can be claimed.
     Ready,
     /// An agent holds it.
     Leased,
-    /// An agent holds it and is paused; the lease's clock stands still.
+    /// An agent holds it and is paused. The time of the lease does not run.
     Paused,
     /// An agent holds it and was told to stop.
     Cancelling,
-    /// Done.
+    /// It succeeded.
     Succeeded,
-    /// Failed for good.
+    /// It failed permanently.
     Failed,
-    /// Set aside for a person.
+    /// It failed or stalled too often and waits for a person.
     DeadLettered,
-    /// Ended by a person, a group or a policy.
+    /// A person, a group or a policy ended it.
     Cancelled,
     /// Its deadline passed.
     Expired,
 }
 
-/// Who holds an item. Never removed: a release clears holder, agent and times, so that the epoch stays.
+/// The lease of an item. It is never removed: a release clears holder, agent and times, and keeps the epoch.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -284,33 +285,33 @@ pub struct ItemLease {
     /// Uid of the holder's pod.
     #[schemars(length(max = 64))]
     pub holder: Option<String>,
-    /// Name of the Agent.
+    /// Name of the Agent that holds the item.
     #[schemars(length(max = 63))]
     pub agent: Option<String>,
-    /// Seconds it lasts without a report.
+    /// Seconds for which the lease lasts without a report.
     #[schemars(range(min = 1, max = 3600))]
     pub lease_duration_seconds: Option<i32>,
-    /// When it was taken.
+    /// When the lease was acquired.
     pub acquire_time: Option<MicroTime>,
-    /// The epoch: rises at each claim, never falls.
+    /// Epoch of the lease. It rises with each claim and never falls.
     #[schemars(range(min = 0))]
     pub lease_transitions: Option<i64>,
 }
 
-/// How far a task is.
+/// Progress of a task.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// 0 to 100, as the agent says.
+    /// Progress from 0 to 100, as the agent reports it.
     #[schemars(range(min = 0, max = 100))]
     pub percent: Option<i32>,
-    /// In words.
+    /// Progress as text.
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
-    /// When it was said.
+    /// When the agent reported it.
     pub update_time: Option<Time>,
-    /// Where to go on from; means something to the agent alone.
+    /// Where another attempt can continue. Only the agent interprets this text.
     #[schemars(length(max = 1024))]
     pub checkpoint_ref: Option<String>,
 }
@@ -320,62 +321,62 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemTokens {
-    /// By all attempts.
+    /// Tokens spent by all attempts.
     #[serde(default)]
     pub used: i64,
-    /// What the last attempt that called a model has used of `spec.bulkhead.tokens`.
+    /// Use of `spec.bulkhead.tokens` by the last attempt that called a model.
     pub share: Option<ShareUsage>,
 }
 
-/// What one attempt has used of its item's share.
+/// Use of an item's token limit by one attempt.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareUsage {
-    /// The lease epoch of the attempt.
+    /// Epoch of the attempt's lease.
     #[schemars(range(min = 0))]
     pub epoch: i64,
-    /// The limit.
+    /// Token limit of the attempt.
     pub limit: Option<i64>,
-    /// Spent.
+    /// Tokens spent.
     #[serde(default)]
     pub used: i64,
-    /// Held for calls in flight.
+    /// Tokens held for calls in flight.
     pub held: Option<i64>,
-    /// Charged for gateways that went away.
+    /// Tokens charged for gateways that disappeared.
     pub lost: Option<i64>,
-    /// Holds are given from memory below this; raised before they are passed.
+    /// Total up to which tokens are given without a write. It is raised before it is reached.
     pub high_water: Option<i64>,
-    /// What makes the ledger exactly once.
+    /// Records with which the ledger counts each call exactly once.
     pub ledger: Option<Ledger>,
 }
 
-/// One attempt that ended.
+/// An attempt that ended.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// The lease epoch it ran under.
+    /// Epoch of the attempt's lease.
     pub epoch: i64,
     /// Name of the Agent.
     #[schemars(length(max = 63))]
     pub agent: String,
-    /// When it began.
+    /// When the attempt began.
     pub start_time: Time,
-    /// When it ended.
+    /// When the attempt ended.
     pub end_time: Option<Time>,
-    /// How it ended, as the transition is called: Complete, Fail, Release, LeaseExpired, Stalled, CancelDone.
+    /// How the attempt ended, as the name of the transition: Complete, Fail, Release, LeaseExpired, Stalled, CancelDone.
     #[schemars(length(max = 32))]
     pub verb: String,
-    /// Why, as one word.
+    /// Reason, as one word.
     #[schemars(length(max = 64))]
     pub reason: Option<String>,
-    /// Why, in words.
+    /// Reason, as text.
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 }
 
-/// What Spillway says of an item.
+/// Observed state of an item.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -390,54 +391,54 @@ pub struct Attempt {
         .field_path(".phase"),
 )]
 pub struct WorkItemStatus {
-    /// The generation this status speaks of; -1 before the first look.
+    /// Generation that this status describes; -1 before the first reconcile.
     pub observed_generation: Option<i64>,
-    /// Where it is in its life.
+    /// Phase of the item. Succeeded and Cancelled are final.
     pub phase: Option<WorkItemPhase>,
-    /// Why, as one word.
+    /// Reason for the phase, as one word.
     #[schemars(length(max = 64))]
     pub reason: Option<String>,
-    /// The queue it was routed to, where its spec names none.
+    /// Queue to which the item was admitted.
     #[schemars(length(max = 253))]
     pub queue: Option<String>,
-    /// Who holds it.
+    /// Lease of the item.
     pub lease: Option<ItemLease>,
-    /// Claims since the last redrive, for information.
+    /// Number of claims since the last redrive, for information.
     #[schemars(range(min = 0))]
     pub attempts: Option<i32>,
-    /// Failures of the task since the last redrive.
+    /// Number of failures of the task since the last redrive.
     #[schemars(range(min = 0))]
     pub failures: Option<i32>,
-    /// Losses of agent or node since the last redrive.
+    /// Number of losses of the agent or its node since the last redrive.
     #[schemars(range(min = 0))]
     pub stalls: Option<i32>,
-    /// Redrives done.
+    /// Number of redrives done.
     #[schemars(range(min = 0))]
     pub redrives: Option<i64>,
-    /// Pauses so far.
+    /// Number of pauses so far.
     #[schemars(range(min = 0))]
     pub pauses: Option<i64>,
-    /// When it can be claimed again.
+    /// When the item can be claimed again.
     pub next_attempt_time: Option<Time>,
-    /// When it was ready for the first time since the last redrive: what its queue's objectives are measured from.
+    /// When the item was first ready since the last redrive. The queue's objectives are measured from this time.
     pub ready_time: Option<Time>,
-    /// When it was first claimed.
+    /// When the item was first claimed.
     pub start_time: Option<Time>,
-    /// When it ended.
+    /// When the item ended.
     pub completion_time: Option<Time>,
-    /// How far it is.
+    /// Progress of the task.
     pub progress: Option<Progress>,
-    /// What came out, at most 4 KiB.
+    /// Result of the task, at most 4 KiB.
     #[schemars(length(max = 4096))]
     pub result: Option<String>,
-    /// Tokens spent on it.
+    /// Tokens spent on the item.
     pub tokens: Option<ItemTokens>,
-    /// The last attempts, the newest last, at most 5.
+    /// The last 5 attempts, the newest last.
     #[schemars(length(max = 5))]
     pub attempt_history: Option<Vec<Attempt>>,
     /// Owner epoch of the last writer.
     pub governor_epoch: Option<i64>,
-    /// Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed.
+    /// Conditions: Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
