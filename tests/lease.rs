@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use spillway::cluster::lease::{Identity, Won, win};
+use spillway::cluster::lease::{Identity, LeadershipTerm, win};
 use spillway::policy::lease::{SeenLeader, StoreRollback, Timing, owner_epoch};
 use spillway::wire::governor::ROLLBACK_ANNOTATION;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ const TIMING: Timing =
 
 /// The stored Lease, and how the server behaves.
 #[derive(Default)]
-struct Stored {
+struct StoredLease {
     lease: Option<Value>,
     version: u64,
     writes: u64,
@@ -27,7 +27,7 @@ struct Stored {
 }
 
 #[derive(Clone, Default)]
-struct Server(Arc<Mutex<Stored>>);
+struct Server(Arc<Mutex<StoredLease>>);
 
 impl Server {
     fn client(&self) -> Client {
@@ -92,7 +92,7 @@ impl Server {
     }
 }
 
-impl Stored {
+impl StoredLease {
     /// Compare-and-swap.
     fn write(&mut self, mut lease: Value) -> (StatusCode, Value) {
         let sent = lease["metadata"]["resourceVersion"].as_str().map(str::to_owned);
@@ -117,7 +117,7 @@ fn identity(holder: &str) -> Identity {
     Identity { namespace: "ns".into(), name: "l".into(), holder: holder.into(), address: None }
 }
 
-async fn lead(server: &Server, holder: &str, stop: &CancellationToken) -> Won {
+async fn lead(server: &Server, holder: &str, stop: &CancellationToken) -> LeadershipTerm {
     win(server.client(), identity(holder), TIMING, stop.clone()).await.expect("leadership")
 }
 
@@ -199,7 +199,7 @@ async fn a_standby_that_is_stopped_leaves() {
 }
 
 /// Renews it so often.
-async fn renewed(won: &Won, times: u32) {
+async fn renewed(won: &LeadershipTerm, times: u32) {
     for _ in 0..times {
         won.leadership.confirm().await.expect("renewed");
     }

@@ -17,7 +17,7 @@ use spillway::gateway::models::Times;
 use spillway::wire::governor::Change;
 use spillway::wire::meter::{Quality, Settle, Usage};
 use spillway::wire::{Code, Refusal};
-use world::{Script, Side, World, messages, secret, until};
+use world::{Script, Side, TestCluster, messages, secret, until};
 
 const USED: Usage = Usage { input: 10, cache_read: 3, cache_write: 2, output: 7 };
 const NOTHING: Usage = Usage { input: 0, cache_read: 0, cache_write: 0, output: 0 };
@@ -49,18 +49,18 @@ fn answer() -> Script {
 /// Short enough to wait for, and longer than anything else takes on a busy machine.
 const SHORT: Duration = Duration::from_secs(3);
 
-async fn plain() -> (World, Side) {
-    let world = World::new().await;
+async fn plain() -> (TestCluster, Side) {
+    let world = TestCluster::new().await;
     let side = world.gateway("g", Times::default(), true);
     (world, side)
 }
 
 /// The settle with this number, once it is there.
-async fn settled(world: &World, seq: usize) -> Settle {
+async fn settled(world: &TestCluster, seq: usize) -> Settle {
     until("a settle", || world.leader.table().settles.get(seq - 1).cloned()).await
 }
 
-async fn costs_nothing(world: &World, seq: usize) {
+async fn costs_nothing(world: &TestCluster, seq: usize) {
     let settle = settled(world, seq).await;
     assert_eq!((settle.usage, settle.quality), (NOTHING, Quality::Exact));
 }
@@ -191,7 +191,7 @@ async fn a_redirect_is_not_followed() {
 
 #[tokio::test]
 async fn a_private_address_is_not_called_unless_that_is_said() {
-    let world = World::new().await;
+    let world = TestCluster::new().await;
     let side = world.gateway("g", Times::default(), false);
     let got = side.ask(messages(false)).await;
     assert!(got.status == 400 && got.body.is_some_and(|body| body.contains("allowPrivate")));
@@ -268,7 +268,7 @@ async fn a_refusal_of_the_ledger_is_said_in_the_dialect_and_nothing_is_forwarded
 
 #[tokio::test]
 async fn a_governor_that_is_away_is_waited_for_but_not_for_ever() {
-    let world = World::new().await;
+    let world = TestCluster::new().await;
     let side = world.gateway("g", Times { patience: SHORT, ..Times::default() }, true);
     world.provider.then(answer());
     assert_eq!(side.ask(messages(false)).await.status, 200);
@@ -292,7 +292,7 @@ async fn a_governor_that_is_away_is_waited_for_but_not_for_ever() {
 
 #[tokio::test]
 async fn a_provider_that_speaks_the_older_protocol_is_called_too() {
-    let world = World::with(false).await;
+    let world = TestCluster::with(false).await;
     let side = world.gateway("g", Times::default(), true);
     for seq in [1, 2] {
         world.provider.then(Script::Events(stream()));
@@ -377,7 +377,7 @@ async fn what_ends_an_agent_ends_its_stream_and_refuses_its_calls() {
     body.frame().await.expect("a part").expect("whole");
     world.leader.changes.send(Change::Revoked { uid: "uid-pod-a".into() }).expect("heard");
     assert!(body.collect().await.is_err(), "it is cut");
-    assert!(side.park.is_revoked("uid-pod-a"));
+    assert!(side.long_polls.is_revoked("uid-pod-a"));
     let got = side.ask(messages(true)).await;
     assert!((400..500).contains(&got.status) && got.body.is_some_and(|body| body.contains("ended")));
     assert_eq!(world.provider.calls(), 1);
@@ -396,7 +396,7 @@ async fn an_end_that_was_not_heard_of_is_asked_about() {
 
 #[tokio::test]
 async fn a_provider_that_says_nothing_is_given_up() {
-    let world = World::new().await;
+    let world = TestCluster::new().await;
     let side = world.gateway("g", Times { first_byte: SHORT, ..Times::default() }, true);
     world.provider.then(Script::Never);
     let got = side.ask(messages(false)).await;

@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use spillway::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkItem, WorkQueue};
-use spillway::cluster::tolerant::{LONGEST_SPEC, Named, Tolerant};
+use spillway::cluster::tolerant::{MAX_SPEC_BYTES, MetadataOnly, Tolerant};
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -153,8 +153,8 @@ fn bounded<T: DeserializeOwned>(crd: &CustomResourceDefinition, written_by_users
         assert!(peak <= 24 * text.len() + 65_536, "{place}");
         // And of what users write by a constant, however long it is. The status is not theirs.
         if written_by_users && !name.contains("status") {
-            assert!(kept <= 13 * LONGEST_SPEC, "{place}");
-            assert!(peak <= 3 * text.len() + 24 * LONGEST_SPEC, "{place}");
+            assert!(kept <= 13 * MAX_SPEC_BYTES, "{place}");
+            assert!(peak <= 3 * text.len() + 24 * MAX_SPEC_BYTES, "{place}");
         }
         drop(black_box(read));
     }
@@ -174,6 +174,6 @@ fn what_is_kept_of_an_object_is_bounded_by_its_length_and_of_a_users_by_a_consta
     bounded::<Tolerant<WorkItem>>(of("WorkItem"), true);
     bounded::<Tolerant<WorkQueue>>(of("WorkQueue"), true);
     // Of these only the metadata is watched.
-    bounded::<Named<Toolset>>(of("Toolset"), true);
-    bounded::<Named<WorkQueue>>(of("WorkQueue"), true);
+    bounded::<MetadataOnly<Toolset>>(of("Toolset"), true);
+    bounded::<MetadataOnly<WorkQueue>>(of("WorkQueue"), true);
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use spillway::gateway::models::Times;
 use spillway::serve::Bounds;
 use spillway::serve::lifetime::Times as ConnectionTimes;
-use world::{Side, World};
+use world::{Side, TestCluster};
 
 /// Long enough for whatever is honest on a busy machine; the test waits for connections that end after it.
 const SHORT: Duration = Duration::from_secs(3);
@@ -36,13 +36,13 @@ fn short() -> Bounds {
 
 /// A gateway that is served.
 struct Served {
-    world: World,
+    world: TestCluster,
     side: Side,
     address: SocketAddr,
 }
 
 async fn served(bounds: Bounds) -> Served {
-    let world = World::new().await;
+    let world = TestCluster::new().await;
     let side = world.gateway("g", Times::default(), true);
     let address = world.serve(&side, bounds).await;
     Served { world, side, address }

@@ -10,10 +10,10 @@ use serde_json::json;
 use spillway::api::Breaker;
 
 use crate::audit::{self, Write};
+use crate::bench_namespace::{BenchNamespace, Nodes};
 use crate::operator::Operator;
 use crate::processes::{self, Memory};
 use crate::report::{Report, Row, float, percentile};
-use crate::room::{Nodes, Room};
 use crate::simulated::{Fleet, Sample};
 use crate::size::{POOLS, Size};
 use crate::watch::{ReadyPods, goodbyes};
@@ -31,7 +31,7 @@ const GOODBYE_EACH: Duration = Duration::from_millis(100);
 /// What is looked at.
 struct Stage {
     size: Size,
-    room: Room,
+    room: BenchNamespace,
     controller: Operator,
     gateway: Operator,
     fleet: Fleet,
@@ -54,7 +54,7 @@ const HANGS: usize = 50;
 
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
-    let room = Room::open("agents").await?;
+    let room = BenchNamespace::open("agents").await?;
     let (controller, gateway) = room.staffed().await?;
     let api_server = processes::api_server(&std::env::var("SPILLWAY_AUDIT_LOG")?)?;
     let (used, time) = (processes::processor_seconds(api_server)?, size.time(IDLE));

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use spillway::policy::breaker::{Answer, At, Circuit, Guard, Outcome, Settings, admission};
+use spillway::policy::breaker::{Answer, Circuit, Guard, Moment, Outcome, Settings, admission};
 
 use crate::report::{Report, Row, float, folder, milliseconds};
 use crate::size::Size;
@@ -48,7 +48,7 @@ fn rate(guards: &[Guard], time: Duration) -> anyhow::Result<f64> {
         for _ in 0..1000 {
             count += 1;
             // A millisecond apart, so that one failure is forgotten when the next one comes.
-            let at = At { now: count as u64, random: 0.5 };
+            let at = Moment { now: count as u64, random: 0.5 };
             let mut all: Vec<&mut Circuit> = circuits.iter_mut().collect();
             let Answer::Permit(permits) = admission::admit(&mut all, at, 1000) else {
                 anyhow::bail!("a circuit opened: the benchmark is wrong")

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::audit;
+use crate::bench_namespace::{BenchNamespace, Nodes};
 use crate::report::{Report, Row};
-use crate::room::{Nodes, Room};
 use crate::simulated::Fleet;
 use crate::size::Size;
 
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
-    let room = Room::open("burst").await?;
+    let room = BenchNamespace::open("burst").await?;
     let _operator = room.staffed().await?;
     let _fleet = Fleet::start(&room);
     let (mut first, mut all, mut ready) = (Vec::new(), Vec::new(), Vec::new());

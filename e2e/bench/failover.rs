@@ -7,9 +7,9 @@ use anyhow::Context as _;
 use rustix::process::Signal;
 
 use crate::audit;
+use crate::bench_namespace::{BenchNamespace, Nodes};
 use crate::operator::Operator;
 use crate::report::{Report, Row};
-use crate::room::{Nodes, Room};
 use crate::simulated::Fleet;
 use crate::size::Size;
 use crate::watch::{Sights, births};
@@ -30,7 +30,7 @@ struct Times {
 
 /// A room with two replicas, a gateway and one pool.
 struct Stage {
-    room: Room,
+    room: BenchNamespace,
     leader: Operator,
     standby: Operator,
     gateway: Operator,
@@ -41,7 +41,7 @@ struct Stage {
 
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
-    let room = Room::open("failover").await?;
+    let room = BenchNamespace::open("failover").await?;
     let (leader, gateway) = room.staffed().await?;
     let _fleet = Fleet::start(&room);
     let standby = Operator::start(&room, "two")?;

@@ -11,10 +11,10 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::audit::{self, Write};
+use crate::bench_namespace::{BenchNamespace, Nodes, within};
 use crate::operator::Operator;
 use crate::processes::Memory;
 use crate::report::{Report, Row, float, percentile};
-use crate::room::{Nodes, Room, within};
 use crate::simulated::Fleet;
 use crate::size::{POOLS, Size};
 use crate::watch::ReadyPods;
@@ -31,7 +31,7 @@ const REST: Duration = Duration::from_secs(60);
 
 /// Takes both.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
-    let room = Room::open("fleet").await?;
+    let room = BenchNamespace::open("fleet").await?;
     let (leader, gateway) = room.staffed().await?;
     let standby = Operator::start(&room, "two")?;
     standby.stands_by().await?;
@@ -72,7 +72,7 @@ fn weight(what: &str, memory: Memory, goal: Option<&'static str>) -> Vec<Row> {
 
 /// A pod as Spillway makes it, without what belongs to that one: from a pool of one in a room of its own.
 async fn template() -> anyhow::Result<Pod> {
-    let room = Room::open("template").await?;
+    let room = BenchNamespace::open("template").await?;
     let _operator = room.staffed().await?;
     let _fleet = Fleet::start(&room);
     room.apply_pool("one", 1, Nodes::Fake).await?;
@@ -88,7 +88,7 @@ async fn template() -> anyhow::Result<Pod> {
 
 /// The floor: the same pods, made by a client that does nothing else, on the same nodes. Pods a second.
 async fn bare(template: Pod, size: Size) -> anyhow::Result<Vec<Row>> {
-    let room = Room::open("bare").await?;
+    let room = BenchNamespace::open("bare").await?;
     let mut ready = ReadyPods::start(&room);
     let api: Api<Pod> = room.api();
     let (applied, began) = (jiff::Timestamp::now(), Instant::now());
@@ -120,7 +120,7 @@ async fn bare(template: Pod, size: Size) -> anyhow::Result<Vec<Row>> {
 }
 
 /// A fleet from nothing.
-async fn spawn(room: &Room, bare: Vec<Row>, size: Size) -> anyhow::Result<Report> {
+async fn spawn(room: &BenchNamespace, bare: Vec<Row>, size: Size) -> anyhow::Result<Report> {
     let (Size { agents: wanted }, limit) = (size, size.limit(LIMIT));
     let mut ready = ReadyPods::start(room);
     let (applied, began) = (jiff::Timestamp::now(), Instant::now());

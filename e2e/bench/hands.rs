@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rand::RngExt as _;
 use spillway_pod::link::calls;
 use spillway_pod::link::gateway::{Answer, Silence};
-use spillway_pod::link::retry::Taken;
-use spillway_wire::work::Held;
+use spillway_pod::link::retry::CallOutcome;
+use spillway_wire::work::LeaseRef;
 use tokio::sync::Semaphore;
 
 /// An agent was given an item.
@@ -18,7 +18,7 @@ pub struct Claim {
     /// The item's name.
     pub item: String,
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// When the agent had the answer.
     pub at: Instant,
 }
@@ -27,7 +27,7 @@ pub struct Claim {
 #[derive(Clone, Debug)]
 pub struct End {
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// When the agent had the answer.
     pub at: Instant,
 }
@@ -93,15 +93,15 @@ impl Hands {
     pub fn claimed(&self, result: &Result<Answer, Silence>) {
         let at = Instant::now();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if let Taken::Done(Some(assignment)) = calls::claimed(result) {
+        if let CallOutcome::Done(Some(assignment)) = calls::claimed(result) {
             self.log().claims.push(Claim { item: assignment.name, held: assignment.held, at });
         }
     }
 
     /// It told of the end of this item; that was taken, or not.
-    pub fn ended(&self, held: &Held, result: &Result<Answer, Silence>) {
+    pub fn ended(&self, held: &LeaseRef, result: &Result<Answer, Silence>) {
         let at = Instant::now();
-        if let Taken::Done(()) = calls::taken(result) {
+        if let CallOutcome::Done(()) = calls::taken(result) {
             self.log().ends.push(End { held: held.clone(), at });
             self.places.add_permits(1);
         }

@@ -12,6 +12,7 @@ mod agents;
 mod arrivals;
 #[path = "../tests/support/audit.rs"]
 mod audit;
+mod bench_namespace;
 mod breaker;
 mod burst;
 mod cgroup;
@@ -24,7 +25,6 @@ mod operator;
 mod pod;
 mod processes;
 mod report;
-mod room;
 mod simulated;
 mod size;
 mod watch;
@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use report::{Machine, Report, Taken};
+use report::{BenchmarkRun, Machine, Report};
 use size::Size;
 
 /// In this order: what is timed comes before what fills the cluster; first those whose controller serves all namespaces.
@@ -92,7 +92,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Takes one benchmark, prints what it saw, and keeps what went wrong.
-fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, cluster: bool) -> Taken {
+fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, cluster: bool) -> BenchmarkRun {
     let (started, load_before) = (Instant::now(), report::load());
     let mut reports = Vec::new();
     let result = runtime.block_on(async {
@@ -123,12 +123,12 @@ fn take(runtime: &tokio::runtime::Runtime, name: &'static str, size: Size, clust
     if let Some(error) = &error {
         println!("{name}: could not be measured: {error}");
     }
-    let taken = Taken { name, seconds: started.elapsed().as_secs_f64(), load_before, load_after: report::load(), reports, error };
+    let taken = BenchmarkRun { name, seconds: started.elapsed().as_secs_f64(), load_before, load_after: report::load(), reports, error };
     println!("{name} took {:.0} s; load average {:.2} before, {:.2} after", taken.seconds, taken.load_before, taken.load_after);
     taken
 }
 
-fn write(machine: &Machine, size: Size, taken: &[Taken]) -> anyhow::Result<()> {
+fn write(machine: &Machine, size: Size, taken: &[BenchmarkRun]) -> anyhow::Result<()> {
     let path = report::folder(".")?.join("fleet.json");
     let all = serde_json::json!({"machine": machine, "size": size, "benchmarks": taken});
     std::fs::write(&path, serde_json::to_string_pretty(&all).context("cannot write JSON")?)

@@ -14,9 +14,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
+use crate::bench_namespace::{BenchNamespace, GATEWAY, within};
 use crate::processes::{self, Memory};
 use crate::report::folder;
-use crate::room::{GATEWAY, Room, within};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Of the pods' programs, as `e2e/images/build.sh` names it.
@@ -39,16 +39,16 @@ struct Line {
 
 impl Operator {
     /// Starts a controller that serves `room` only, under a name that no other of the room has.
-    pub fn start(room: &Room, name: &str) -> anyhow::Result<Self> {
+    pub fn start(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
         Self::controller(room, name, &["--namespace", &room.namespace])
     }
 
     /// Starts one that serves all namespaces: no other keeps account of ClusterBudgets. Whoever uses it cleans up.
-    pub fn everywhere(room: &Room, name: &str) -> anyhow::Result<Self> {
+    pub fn everywhere(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
         Self::controller(room, name, &[])
     }
 
-    fn controller(room: &Room, name: &str, serves: &[&str]) -> anyhow::Result<Self> {
+    fn controller(room: &BenchNamespace, name: &str, serves: &[&str]) -> anyhow::Result<Self> {
         let namespace = &room.namespace;
         let governor = SocketAddr::new(room.node, free_port(room.node)?);
         let mut arguments: Vec<String> = ["controller", "--lease-namespace", namespace].map(str::to_owned).into();
@@ -62,12 +62,12 @@ impl Operator {
     }
 
     /// Starts a gateway under the room's address for one.
-    pub fn gateway(room: &Room, name: &str) -> anyhow::Result<Self> {
+    pub fn gateway(room: &BenchNamespace, name: &str) -> anyhow::Result<Self> {
         Self::gateway_with(room, name, &[])
     }
 
     /// The same, with more arguments.
-    pub fn gateway_with(room: &Room, name: &str, more: &[String]) -> anyhow::Result<Self> {
+    pub fn gateway_with(room: &BenchNamespace, name: &str, more: &[String]) -> anyhow::Result<Self> {
         let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
         // Everywhere: each simulated agent has an address of its own for it.
         arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{}", room.gateway.port()), "--governor-token-file".to_owned()]);
@@ -77,7 +77,7 @@ impl Operator {
     }
 
     /// Its log goes to `target/bench/logs`.
-    fn spawn(room: &Room, name: &str, listen: &str, arguments: &[String]) -> anyhow::Result<Self> {
+    fn spawn(room: &BenchNamespace, name: &str, listen: &str, arguments: &[String]) -> anyhow::Result<Self> {
         let binary = std::env::var_os("SPILLWAY_BINARY").context("SPILLWAY_BINARY")?;
         let log = folder("logs")?.join(format!("{}-{name}.log", room.namespace));
         let port = free_port(Ipv4Addr::LOCALHOST.into())?;
@@ -89,7 +89,7 @@ impl Operator {
     }
 
     /// Waits until it holds the lease of `room` and has filled its caches.
-    pub async fn leads(&self, room: &Room) -> anyhow::Result<()> {
+    pub async fn leads(&self, room: &BenchNamespace) -> anyhow::Result<()> {
         within(PATIENCE, &format!("{} leads", self.name), async || {
             let lease = room.api::<Lease>().get_opt("spillway-controller").await?;
             let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();

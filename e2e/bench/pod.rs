@@ -12,9 +12,9 @@ use kube::api::{ListParams, LogParams, ObjectMeta, PostParams};
 use spillway::api::names::AGENT_LABEL;
 
 use crate::audit;
-use crate::processes::{self, InPod, Memory};
+use crate::bench_namespace::{BenchNamespace, Nodes, within};
+use crate::processes::{self, Memory, PodProcesses};
 use crate::report::{Report, Row, percentile};
-use crate::room::{Nodes, Room, within};
 use crate::size::Size;
 
 const RUNS: usize = 10;
@@ -59,7 +59,7 @@ type Start = Vec<(&'static str, f64)>;
 
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
-    let room = Room::open("pod").await?;
+    let room = BenchNamespace::open("pod").await?;
     let _operator = room.staffed().await?;
     // The first pod is the pattern of the others, and brings the image's files into the page cache.
     room.apply_program(POOL, 1, Nodes::Real, &PROGRAM).await?;
@@ -84,12 +84,12 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
 }
 
 /// The pods of the room's agents.
-async fn agents(room: &Room) -> anyhow::Result<Vec<Pod>> {
+async fn agents(room: &BenchNamespace) -> anyhow::Result<Vec<Pod>> {
     Ok(room.api::<Pod>().list(&ListParams::default().labels(AGENT_LABEL)).await?.items)
 }
 
 /// Starts one. It stays: the end of one pod would cost the next one's start some hundred milliseconds.
-async fn once(room: &Room, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Result<Start> {
+async fn once(room: &BenchNamespace, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Result<Start> {
     let (pods, since) = (room.api::<Pod>(), Timestamp::now());
     let name = match kind {
         Kind::Spillway => another_agent(room).await?,
@@ -112,7 +112,7 @@ async fn once(room: &Room, kind: Kind, run: usize, pattern: &Pod) -> anyhow::Res
 }
 
 /// Lets the pool have one more; the name of its pod.
-async fn another_agent(room: &Room) -> anyhow::Result<String> {
+async fn another_agent(room: &BenchNamespace) -> anyhow::Result<String> {
     let known: BTreeSet<String> = agents(room).await?.iter().map(ResourceExt::name_any).collect();
     room.resize(POOL, known.len() + 1).await?;
     within(LIMIT, "the pool makes one more", async || {
@@ -154,12 +154,17 @@ fn like(pattern: &Pod, kind: Kind, name: &str) -> anyhow::Result<Pod> {
 }
 
 /// What can be seen of the way to the program, in order.
-async fn marks(room: &Room, kind: Kind, name: &str, processes: &[InPod]) -> anyhow::Result<Vec<(&'static str, Timestamp)>> {
-    let begun = |is: &dyn Fn(&InPod) -> bool| {
+async fn marks(
+    room: &BenchNamespace,
+    kind: Kind,
+    name: &str,
+    processes: &[PodProcesses],
+) -> anyhow::Result<Vec<(&'static str, Timestamp)>> {
+    let begun = |is: &dyn Fn(&PodProcesses) -> bool| {
         let found = processes.iter().filter(|one| is(one)).map(|one| processes::began(one.pid)).collect::<anyhow::Result<Vec<_>>>();
         found.map(|times| times.into_iter().min())
     };
-    let program = |one: &InPod| one.words == PROGRAM;
+    let program = |one: &PodProcesses| one.words == PROGRAM;
     let mut marks = Vec::new();
     match kind {
         Kind::Spillway => {
@@ -181,17 +186,17 @@ async fn marks(room: &Room, kind: Kind, name: &str, processes: &[InPod]) -> anyh
     Ok(marks.into_iter().filter_map(|(what, at)| Some((what, at?))).collect())
 }
 
-fn is_link(process: &InPod) -> bool {
+fn is_link(process: &PodProcesses) -> bool {
     process.words.iter().map(String::as_str).eq(["/spillway-agent", "link"])
 }
 
-fn is_supervisor(process: &InPod) -> bool {
+fn is_supervisor(process: &PodProcesses) -> bool {
     let mut words = process.words.iter().map(String::as_str);
     words.next().is_some_and(|name| name.ends_with("/spillway-agent")) && words.next() == Some("agent")
 }
 
 /// When the container first wrote a line with this in it, as the container runtime read it.
-async fn line(room: &Room, pod: &str, container: &str, text: &str) -> anyhow::Result<Option<Timestamp>> {
+async fn line(room: &BenchNamespace, pod: &str, container: &str, text: &str) -> anyhow::Result<Option<Timestamp>> {
     let params = LogParams { container: Some(container.to_owned()), timestamps: true, ..LogParams::default() };
     let log = room.api::<Pod>().logs(pod, &params).await?;
     log.lines().find(|line| line.contains(text)).and_then(|line| line.split_once(' ')).map(|(time, _)| Ok(time.parse()?)).transpose()
@@ -227,7 +232,8 @@ fn weighed(pods: &[Pod]) -> anyhow::Result<Report> {
     let mut add = |what, value| rows.entry(what).or_default().push(value);
     for pod in pods {
         let all = processes::of_pod(&pod.uid().context("a uid")?)?;
-        let find = |is: fn(&InPod) -> bool| all.iter().find(|one| is(one)).with_context(|| format!("its program in {}", pod.name_any()));
+        let find =
+            |is: fn(&PodProcesses) -> bool| all.iter().find(|one| is(one)).with_context(|| format!("its program in {}", pod.name_any()));
         let (link, supervisor) = (find(is_link)?, find(is_supervisor)?);
         let (of_link, of_supervisor) = (processes::memory(link.pid)?, processes::memory(supervisor.pid)?);
         for (whose, Memory { resident, anonymous, .. }) in [

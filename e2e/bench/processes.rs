@@ -122,7 +122,7 @@ fn command_line(folder: &Path) -> std::io::Result<Vec<String>> {
 
 /// A process in a pod.
 #[derive(Clone, Debug)]
-pub struct InPod {
+pub struct PodProcesses {
     /// Its number, as we see it.
     pub pid: u32,
     /// Its command line.
@@ -132,7 +132,7 @@ pub struct InPod {
 }
 
 /// Every process of the pod with this uid, on this machine.
-pub fn of_pod(uid: &str) -> anyhow::Result<Vec<InPod>> {
+pub fn of_pod(uid: &str) -> anyhow::Result<Vec<PodProcesses>> {
     // The kubelet's two ways to name a pod's cgroup.
     let names = [format!("pod{uid}"), format!("pod{}", uid.replace('-', "_"))];
     let mut all = Vec::new();
@@ -144,7 +144,7 @@ pub fn of_pod(uid: &str) -> anyhow::Result<Vec<InPod>> {
         if !names.iter().any(|name| groups.contains(name.as_str())) {
             continue;
         }
-        all.extend(memory_cgroup(&groups).map(|cgroup| InPod { pid, words, cgroup }));
+        all.extend(memory_cgroup(&groups).map(|cgroup| PodProcesses { pid, words, cgroup }));
     }
     Ok(all)
 }
@@ -158,7 +158,7 @@ pub struct Charged {
     pub anonymous: f64,
 }
 
-impl InPod {
+impl PodProcesses {
     /// What is charged to its container.
     pub fn charged(&self) -> anyhow::Result<Charged> {
         let read = |name: &str| fs::read_to_string(self.cgroup.join(name));

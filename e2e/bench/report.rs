@@ -50,7 +50,7 @@ pub fn load() -> f64 {
 
 /// One benchmark as it was taken.
 #[derive(Serialize)]
-pub struct Taken {
+pub struct BenchmarkRun {
     /// Its name.
     pub name: &'static str,
     /// How long it took.

@@ -29,22 +29,22 @@ use spillway_pod::clock::BootTime;
 use spillway_pod::link::action::{Action, WorkAction};
 use spillway_pod::link::calls;
 use spillway_pod::link::gateway::{Answer, Call, Gateway, Silence};
-use spillway_pod::link::input::{Input, Worked};
-use spillway_pod::link::remembered::Remembered;
+use spillway_pod::link::input::{Input, WorkResult};
+use spillway_pod::link::kept_state::KeptState;
 use spillway_pod::link::retry::lasting;
 use spillway_pod::link::state::Link;
 use spillway_pod::random;
-use spillway_wire::agent::{Goodbye, Program, Report, Run, Settings, Wanted};
+use spillway_wire::agent::{DesiredState, Goodbye, Program, Report, Run, Settings};
 use spillway_wire::command::CommandCounts;
 use spillway_wire::link::{Control, Order};
-use spillway_wire::work::{Assignment, Held, Outcome};
+use spillway_wire::work::{Assignment, LeaseRef, Outcome};
 use spillway_wire::{CA_FILE, GATEWAY_AUDIENCE};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
+use crate::bench_namespace::{BenchNamespace, within};
 use crate::hands::Hands;
 use crate::report::milliseconds;
-use crate::room::{Room, within};
 
 /// Between two looks at walls that stand, as in a pod.
 const LOOK_EACH: Duration = Duration::from_secs(60);
@@ -73,27 +73,27 @@ pub struct Sample {
 }
 
 struct Shared {
-    room: Room,
+    room: BenchNamespace,
     /// The certificates to trust, once they are known.
     ca: OnceCell<PathBuf>,
     go: watch::Sender<bool>,
     /// By pod.
-    known: Mutex<HashMap<String, One>>,
+    known: Mutex<HashMap<String, SimulatedPod>>,
     samples: Mutex<Vec<Sample>>,
     hands: Arc<Hands>,
 }
 
-struct One {
+struct SimulatedPod {
     leave: watch::Sender<bool>,
     goodbye: watch::Sender<Option<Goodbye>>,
     hung: watch::Sender<u64>,
     task: AbortHandle,
-    seen: Seen,
+    seen: AgentProgress,
 }
 
 /// What is known of an agent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct AgentProgress {
     /// It has its token.
     prepared: bool,
     registered: Option<Instant>,
@@ -110,16 +110,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Fleet {
     /// Sidecars that start as soon as their pods run.
-    pub fn start(room: &Room) -> Self {
+    pub fn start(room: &BenchNamespace) -> Self {
         Self::new(room, true)
     }
 
     /// Sidecars that have their tokens and wait for [`Self::go`].
-    pub fn held(room: &Room) -> Self {
+    pub fn held(room: &BenchNamespace) -> Self {
         Self::new(room, false)
     }
 
-    fn new(room: &Room, go: bool) -> Self {
+    fn new(room: &BenchNamespace, go: bool) -> Self {
         let (ca, go, known, samples) = (OnceCell::new(), watch::Sender::new(go), Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { room: room.clone(), ca, go, known, samples, hands: Arc::default() });
         let task = tokio::spawn(follow(shared.clone()));
@@ -153,7 +153,13 @@ impl Fleet {
         self.until(wanted, limit, "answered", |seen| seen.answered).await
     }
 
-    async fn until(&self, wanted: usize, limit: Duration, what: &str, time: fn(&Seen) -> Option<Instant>) -> anyhow::Result<Instant> {
+    async fn until(
+        &self,
+        wanted: usize,
+        limit: Duration,
+        what: &str,
+        time: fn(&AgentProgress) -> Option<Instant>,
+    ) -> anyhow::Result<Instant> {
         within(limit, &format!("{wanted} agents are {what}"), async || {
             let mut times: Vec<Instant> = lock(&self.shared.known).values().filter_map(|one| time(&one.seen)).collect();
             times.sort();
@@ -252,7 +258,7 @@ fn begin(shared: &Arc<Shared>, pod: &Pod) {
             lock(&shared.known).remove(&name);
         }
     });
-    known.insert(name, One { leave, goodbye, hung, task: task.abort_handle(), seen: Seen::default() });
+    known.insert(name, SimulatedPod { leave, goodbye, hung, task: task.abort_handle(), seen: AgentProgress::default() });
 }
 
 fn leave(shared: &Shared, name: &str) {
@@ -289,7 +295,7 @@ async fn live(shared: Arc<Shared>, name: String, uid: String, says: Says) -> any
     let mut lanes = JoinSet::new();
     lanes.spawn(calls::wait(gateway.clone(), revision.subscribe(), inputs.clone()));
     lanes.spawn(calls::deliver(gateway.clone(), goodbye.subscribe(), inputs.clone()));
-    let mut state = Link::new(BootTime::now(), LOOK_EACH, Remembered::default());
+    let mut state = Link::new(BootTime::now(), LOOK_EACH, KeptState::default());
     state.connected();
     let mut sidecar = Sidecar { shared, name, state, gateway, inputs, revision, goodbye };
     loop {
@@ -324,7 +330,7 @@ pub fn address(port: u16) -> SocketAddr {
 }
 
 /// The namespace's certificates, in a file.
-async fn certificates(room: &Room) -> anyhow::Result<PathBuf> {
+async fn certificates(room: &BenchNamespace) -> anyhow::Result<PathBuf> {
     let map = room.api::<ConfigMap>().get(CA_CONFIG_MAP).await.context("the certificates to trust")?;
     let pem = map.data.and_then(|mut data| data.remove(CA_FILE)).context("certificates in the ConfigMap")?;
     let path = room.folder().join(CA_FILE);
@@ -333,7 +339,7 @@ async fn certificates(room: &Room) -> anyhow::Result<PathBuf> {
 }
 
 impl Shared {
-    fn see(&self, name: &str, change: impl FnOnce(&mut Seen)) {
+    fn see(&self, name: &str, change: impl FnOnce(&mut AgentProgress)) {
         if let Some(one) = lock(&self.known).get_mut(name) {
             change(&mut one.seen);
         }
@@ -421,7 +427,7 @@ impl Sidecar {
                     let result = gateway.call(&calls::claim(wait)).await;
                     shared.hands.claimed(&result);
                     shared.sample("claim", None, &result);
-                    let _ = inputs.send(Input::Work(Worked::Claimed(result))).await; // it has ended
+                    let _ = inputs.send(Input::Work(WorkResult::Claimed(result))).await; // it has ended
                 });
             }
             WorkAction::Finish(held, outcome) => {
@@ -430,7 +436,7 @@ impl Sidecar {
                     let result = gateway.call(&calls::finish(&held, &outcome)).await;
                     shared.hands.ended(&held, &result);
                     shared.sample("finish", Some(began.elapsed()), &result);
-                    let _ = inputs.send(Input::Work(Worked::Finished(held, result))).await; // it has ended
+                    let _ = inputs.send(Input::Work(WorkResult::Finished(held, result))).await; // it has ended
                 });
             }
             // There is no journal, and no program that asks or tells.
@@ -495,13 +501,13 @@ impl Sidecar {
                 self.state.program(now, with_item(Program::Waiting, &held));
                 self.state.finished(held, outcome);
             }
-            Input::Work(Worked::Claimed(result)) => {
+            Input::Work(WorkResult::Claimed(result)) => {
                 self.hear(&result);
-                self.state.desk().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random::fraction());
+                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random::fraction());
             }
-            Input::Work(Worked::Finished(held, result)) => {
+            Input::Work(WorkResult::Finished(held, result)) => {
                 self.hear(&result);
-                self.state.desk().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random::fraction());
+                self.state.sidecar_work().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random::fraction());
             }
             // Nobody here asks, probes, connects, tells of progress, or runs commands.
             Input::Carried(_)
@@ -510,14 +516,14 @@ impl Sidecar {
             | Input::Control(..)
             | Input::Gone(_)
             | Input::Ask(..)
-            | Input::Work(Worked::Advanced(..))
+            | Input::Work(WorkResult::Advanced(..))
             | Input::Called(..)
             | Input::Tried(..) => {}
         }
     }
 
     fn take_wanted(&mut self, result: &Result<Answer, Silence>) {
-        if let Some(wanted) = body::<Wanted>(result) {
+        if let Some(wanted) = body::<DesiredState>(result) {
             if wanted.commands.as_ref().is_some_and(|commands| commands.open_globally.is_some()) {
                 self.shared.see(&self.name, |seen| seen.open = seen.open.or_else(|| Some(Instant::now())));
             }
@@ -543,7 +549,7 @@ impl Sidecar {
 }
 
 /// How a program is that has this item.
-fn with_item(program: Program, held: &Held) -> Report {
+fn with_item(program: Program, held: &LeaseRef) -> Report {
     Report { held: Some(held.clone()), ..Report::of(program) }
 }
 

@@ -15,18 +15,18 @@ use spillway::api::Agent;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::room::Room;
+use crate::bench_namespace::BenchNamespace;
 
 /// What is seen: the name of an object, and when.
 pub type Sights = mpsc::UnboundedReceiver<(String, Instant)>;
 
 /// Tells each Agent that is new.
-pub async fn births(room: &Room) -> anyhow::Result<Sights> {
+pub async fn births(room: &BenchNamespace) -> anyhow::Result<Sights> {
     sights(room.api::<PartialObjectMeta<Agent>>(), |_| true).await
 }
 
 /// Tells each Agent whose goodbye is in its conditions.
-pub async fn goodbyes(room: &Room) -> anyhow::Result<Sights> {
+pub async fn goodbyes(room: &BenchNamespace) -> anyhow::Result<Sights> {
     let said = |agent: &Agent| {
         let conditions = agent.status.iter().flat_map(|status| &status.conditions);
         conditions.into_iter().any(|condition| condition.type_ == "GoodbyeRequested" && condition.status == "True")
@@ -73,7 +73,7 @@ pub struct ReadyPods {
 
 impl ReadyPods {
     /// Starts counting.
-    pub fn start(room: &Room) -> Self {
+    pub fn start(room: &BenchNamespace) -> Self {
         let (tell, count) = watch::channel(0);
         let api: Api<Pod> = room.api();
         let task = tokio::spawn(async move {

@@ -7,8 +7,8 @@ use kube::api::ListParams;
 use spillway::api::Agent;
 
 use crate::audit::{self, Write};
+use crate::bench_namespace::{BenchNamespace, Nodes, within};
 use crate::report::{Report, Row, float};
-use crate::room::{Nodes, Room, within};
 use crate::simulated::Fleet;
 use crate::size::Size;
 
@@ -33,7 +33,7 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
 }
 
 async fn life(name: &str, agents: usize, nodes: Nodes) -> anyhow::Result<Vec<Row>> {
-    let room = Room::open(name).await?;
+    let room = BenchNamespace::open(name).await?;
     let _operator = room.staffed().await?;
     let _fleet = (nodes == Nodes::Fake).then(|| Fleet::start(&room));
     let began = jiff::Timestamp::now();

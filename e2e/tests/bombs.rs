@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use spillway::api;
 
 use crate::refusals::table;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 const USER: &str = "hostile-editor";
 /// What the chart gives the leader, in kB.
@@ -36,7 +36,7 @@ fn kinds() -> [(ApiResource, bool); 9] {
 }
 
 /// A client of somebody who may in the room what the chart gives to `edit`, and nothing elsewhere.
-async fn editor(room: &Room) -> Client {
+async fn editor(room: &TestNamespace) -> Client {
     let may = |resources: &[&str], verbs: &[&str]| json!({"apiGroups": ["spillway.dev"], "resources": resources, "verbs": verbs});
     let read = ["get", "list", "watch"];
     let write = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
@@ -72,7 +72,7 @@ fn least() -> BTreeMap<String, Value> {
 fn bombs(kind: &str, least: &Value) -> Vec<(&'static str, Value)> {
     let with = |patch: Value| {
         let mut object = least.clone();
-        crate::support::room::merge(&mut object, patch);
+        crate::support::test_namespace::merge(&mut object, patch);
         object
     };
     let parts: Vec<Value> = std::iter::repeat_n(json!({"": 0}), 900_000 / 7).collect();
@@ -122,11 +122,11 @@ fn largest(kind: &str, least: &Value) -> Value {
     };
     let mut object = least.clone();
     let annotations: Map<String, Value> = (0..4).map(|at| (format!("a{at}"), json!("x".repeat(65_000)))).collect();
-    crate::support::room::merge(&mut object, json!({"spec": spec, "metadata": {"annotations": annotations}}));
+    crate::support::test_namespace::merge(&mut object, json!({"spec": spec, "metadata": {"annotations": annotations}}));
     object
 }
 
-fn at(client: &Client, resource: &ApiResource, room: &Room) -> Api<DynamicObject> {
+fn at(client: &Client, resource: &ApiResource, room: &TestNamespace) -> Api<DynamicObject> {
     match resource.kind.as_str() {
         "ClusterBudget" => Api::all_with(client.clone(), resource),
         _ => Api::namespaced_with(client.clone(), &room.namespace, resource),
@@ -147,7 +147,7 @@ async fn create(api: &Api<DynamicObject>, name: &str, mut object: Value) -> bool
 // It serves all namespaces, also those of tests beside it.
 #[tokio::test]
 async fn alone_an_editor_of_one_namespace_harms_no_other_by_what_it_writes() {
-    let (hostile, honest) = (Room::open("bombs").await, Room::open("honest").await);
+    let (hostile, honest) = (TestNamespace::open("bombs").await, TestNamespace::open("honest").await);
     let client = editor(&hostile).await;
     let least = least();
     for (resource, may) in kinds() {
@@ -195,7 +195,7 @@ async fn alone_an_editor_of_one_namespace_harms_no_other_by_what_it_writes() {
 }
 
 /// Removes what has finalizers that nobody takes away.
-async fn remove(room: &Room) {
+async fn remove(room: &TestNamespace) {
     use kube::api::{DeleteParams, Patch, PatchParams};
     for (resource, _) in kinds().into_iter().filter(|(_, may)| *may) {
         let api = at(&room.client, &resource, room);

@@ -12,18 +12,18 @@ use spillway::api::{Agent, Breaker};
 
 use crate::notifications::{Calls, receiver, webhooks};
 use crate::support::work::attempts;
-use crate::support::{Operator, Room, eventually, plugin_path, seen};
+use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
 
 /// Of each item the first attempts run out of time; it is done when its agent finds what the test left for it in the payload.
 const HANGS: &str = "case \"$task\" in good*) exit 0;; esac; while :; do sleep 1; done";
 
-pub async fn breaker(room: &Room, name: &str, spec: Value) {
+pub async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": name}, "spec": spec});
     room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
 }
 
 /// Waits until the condition `type_` of a Breaker says this; gives its message.
-pub async fn says(room: &Room, name: &str, type_: &str, status: &str, reason: &str) -> String {
+pub async fn says(room: &TestNamespace, name: &str, type_: &str, status: &str, reason: &str) -> String {
     eventually(&format!("Breaker {name} says {type_}={status}, {reason}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let conditions = breaker.status.map(|status| status.conditions).unwrap_or_default();
@@ -34,13 +34,13 @@ pub async fn says(room: &Room, name: &str, type_: &str, status: &str, reason: &s
 }
 
 /// The circuit of a pool's work, as it is stored: its state and epoch.
-async fn circuit(room: &Room, name: &str, pool: &str) -> Option<(CircuitState, i64)> {
+async fn circuit(room: &TestNamespace, name: &str, pool: &str) -> Option<(CircuitState, i64)> {
     let breaker = room.api::<Breaker>().get(name).await.expect("the Breaker is there");
     let circuits = breaker.status.and_then(|status| status.circuits).unwrap_or_default();
     circuits.into_iter().find(|circuit| circuit.key == format!("work/{pool}")).map(|circuit| (circuit.state, circuit.epoch))
 }
 
-fn plugin(room: &Room, words: &[&str]) -> String {
+fn plugin(room: &TestNamespace, words: &[&str]) -> String {
     let mut run = std::process::Command::new(plugin_path());
     let output = run.args(words).args(["-n", &room.namespace]).output().expect("the plugin runs");
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -56,8 +56,8 @@ fn quickly() -> Value {
 }
 
 /// A room with a pool that works on what hangs, and with items that do.
-async fn hanging(name: &str, spec: Value, items: usize) -> (Room, Operator, Calls) {
-    let room = Room::open(name).await;
+async fn hanging(name: &str, spec: Value, items: usize) -> (TestNamespace, Operator, Calls) {
+    let room = TestNamespace::open(name).await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
@@ -175,7 +175,7 @@ async fn it_tries_again_by_itself_with_one_probe_and_a_person_may_hold_it() {
 
 #[tokio::test]
 async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
-    let room = Room::open("project").await;
+    let room = TestNamespace::open("project").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     // As shipped, and another one for one of the pools.
@@ -224,7 +224,7 @@ async fn three_time_outs_of_several_pools_stop_the_whole_project_as_shipped() {
 
 #[tokio::test]
 async fn nonsense_is_refused_and_one_that_guards_nothing_says_so() {
-    let room = Room::open("nonsense").await;
+    let room = TestNamespace::open("nonsense").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let nonsense = [

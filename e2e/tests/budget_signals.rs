@@ -11,7 +11,7 @@ use crate::support::gateways::Gateways;
 use crate::support::history::{condition, says};
 use crate::support::models::{Scripted, spent};
 use crate::support::work::attempts;
-use crate::support::{Room, eventually, seen};
+use crate::support::{TestNamespace, eventually, seen};
 
 /// One call of a model, by the address that stands in the environment; what it answers is not looked at. If it fails, what
 /// follows is done.
@@ -21,7 +21,7 @@ fn one_call(model: &str, failed: &str) -> String {
     format!(r#"wget {options} --post-data '{body}' "$OPENAI_BASE_URL/chat/completions" || {failed}"#)
 }
 
-async fn budget(room: &Room, tokens: i64) {
+async fn budget(room: &TestNamespace, tokens: i64) {
     let object = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
         // A call needs more than the least output: that a pool's calls do not fit any more is learned from their refusal.
@@ -30,7 +30,7 @@ async fn budget(room: &Room, tokens: i64) {
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Budget is accepted");
 }
 
-async fn agent(room: &Room, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(what, async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
         seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
@@ -40,7 +40,7 @@ async fn agent(room: &Room, what: &str, name: &str, fits: impl Fn(&Agent) -> boo
 
 #[tokio::test]
 async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
-    let room = Room::open("felt").await;
+    let room = TestNamespace::open("felt").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
@@ -117,7 +117,7 @@ async fn work_waits_for_a_spent_budget_and_is_done_when_that_is_raised() {
 
 #[tokio::test]
 async fn what_a_gateways_death_cut_is_counted_for_items_as_for_agents_and_budgets() {
-    let room = Room::open("cut").await;
+    let room = TestNamespace::open("cut").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;

@@ -15,11 +15,11 @@ use spillway::api::{Agent, Budget};
 
 use crate::support::caller::{Answer, Line};
 use crate::support::gateways::{Gateways, Life};
-use crate::support::kept::Controllers;
 use crate::support::kills::Dice;
 use crate::support::models::{Counted, Scripted, agrees, amounts, spent};
+use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
-use crate::support::{GENEROUS, Room, eventually, seen};
+use crate::support::{GENEROUS, TestNamespace, eventually, seen};
 
 /// Below the entry `gpt` of a pool.
 const PATH: &str = "/v1/chat/completions";
@@ -67,7 +67,7 @@ impl Call {
 }
 
 /// The room's budget gives so many tokens, whatever the hour, and nothing of it pauses anybody. It is counted when this returns.
-async fn budget(room: &Room, tokens: i64) {
+async fn budget(room: &TestNamespace, tokens: i64) {
     let object = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
         "spec": {
@@ -87,7 +87,7 @@ async fn budget(room: &Room, tokens: i64) {
 }
 
 /// So many agents that may call the provider, whose lives are no limit.
-async fn agents(room: &Room, provider: &Scripted, count: usize) -> Vec<Standin> {
+async fn agents(room: &TestNamespace, provider: &Scripted, count: usize) -> Vec<Standin> {
     let models = [provider.entry("gpt", "OpenAIChat")];
     room.standins("callers", count, json!({"models": models, "bulkhead": {"lifetimeTokens": 1_000_000_000_i64}})).await
 }
@@ -162,13 +162,13 @@ fn passed(all: &[(usize, Answer)]) -> usize {
 
 #[tokio::test]
 async fn of_512_calls_at_once_no_more_pass_than_the_budget_bears() {
-    let room = Room::open("flood").await;
+    let room = TestNamespace::open("flood").await;
     let controllers = Controllers::start(&room, 1);
     controllers.are_kept_for(&room, under_a_flood(&room)).await;
     room.close().await;
 }
 
-async fn under_a_flood(room: &Room) {
+async fn under_a_flood(room: &TestNamespace) {
     let provider = Scripted::serve(room).await;
     // What costs all that is held for it: ten have room.
     let call = Call::new("--wait", false, 100, 100);
@@ -230,7 +230,7 @@ const FLEET: usize = 50;
 const ANSWER: usize = 3_500;
 
 /// What became of one call that may have cost something.
-struct Made {
+struct MadeCall {
     /// The header `x-caller`.
     name: String,
     agent: String,
@@ -257,13 +257,13 @@ enum Outcome {
 }
 
 struct Scene<'a> {
-    room: &'a Room,
+    room: &'a TestNamespace,
     provider: &'a Scripted,
     gateways: Gateways<'a>,
     /// Of every other agent: one whose usage is believed, and one that is extended.
     calls: [Call; 2],
     limit: i64,
-    made: Mutex<Vec<Made>>,
+    made: Mutex<Vec<MadeCall>>,
     /// Answers that came whole.
     whole: AtomicUsize,
     controllers: &'a Controllers,
@@ -311,7 +311,7 @@ impl Scene<'_> {
         };
         self.whole.fetch_add(usize::from(whole), Ordering::SeqCst);
         let (most, believed) = (call.most, call.most == call.estimate);
-        let made = Made { name: name.to_owned(), agent: agent.name.clone(), gateway, life, whole, most, believed };
+        let made = MadeCall { name: name.to_owned(), agent: agent.name.clone(), gateway, life, whole, most, believed };
         self.made.lock().expect("not poisoned").push(made);
         outcome
     }
@@ -386,7 +386,7 @@ impl Scene<'_> {
     fn bounds(&self) -> BTreeMap<String, (i64, i64)> {
         let counted = self.provider.callers();
         let mut bounds = BTreeMap::new();
-        for Made { name, agent, gateway, life, whole, most: call_most, believed } in self.made.lock().expect("not poisoned").iter() {
+        for MadeCall { name, agent, gateway, life, whole, most: call_most, believed } in self.made.lock().expect("not poisoned").iter() {
             let killed = self.gateways.life(*gateway).number != life.number;
             let (least, most) = match counted.get(name) {
                 // Who leaves is charged what the provider says, if it is heard to its end.
@@ -436,14 +436,14 @@ impl Scene<'_> {
 
 #[tokio::test]
 async fn a_budget_holds_while_gateways_and_leaders_are_killed_and_stopped() {
-    let room = Room::open("budgetfaults").await;
+    let room = TestNamespace::open("budgetfaults").await;
     let mut dice = Dice::seeded();
     let controllers = Controllers::start(&room, 3);
     controllers.are_kept_for(&room, under_faults(&room, &controllers, &mut dice)).await;
     room.close().await;
 }
 
-async fn under_faults(room: &Room, controllers: &Controllers, dice: &mut Dice) {
+async fn under_faults(room: &TestNamespace, controllers: &Controllers, dice: &mut Dice) {
     let provider = Scripted::serve(room).await;
     // Half of what is held is used in the end: by those who stay, and by those who leave.
     let calls = [Call::new("--events-8--pace-300", true, 64, 50), Call::extended("--events-8--pace-300", 64, 50)];

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use spillway::api::breaker::{Circuit, CircuitState};
 use spillway::api::{Agent, Breaker};
 
-use crate::support::exec::{Said, exec, sh};
+use crate::support::exec::{CommandOutput, exec, sh};
 use crate::support::history::pod_uid;
-use crate::support::{Operator, Room, eventually, node, seen};
+use crate::support::{Operator, TestNamespace, eventually, node, seen};
 
 /// A program that runs the scripts which [`run`] gives it, one after the other.
 const PROGRAM: &str =
@@ -19,24 +19,24 @@ const PROGRAM: &str =
 const GIVE: &str = "cd /tmp; rm -f over; printf %s \"$1\" > new; mv new task; until [ -e over ]; do sleep 0.2; done; cat out; cat err >&2; exit $(cat over)";
 
 /// Has the agent's program run a script.
-async fn run(room: &Room, agent: &str, script: &str) -> Said {
+async fn run(room: &TestNamespace, agent: &str, script: &str) -> CommandOutput {
     exec(room, agent, &["/bin/sh", "-c", GIVE, "sh", script]).await
 }
 
 /// What is printed with `--output json`, alone.
-fn told(said: &Said) -> Value {
+fn told(said: &CommandOutput) -> Value {
     serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"))
 }
 
-async fn opened(name: &str) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     (room, operator)
 }
 
 /// So many agents that run what they are given.
-async fn agents(room: &Room, pool: &str, count: usize) -> Vec<String> {
+async fn agents(room: &TestNamespace, pool: &str, count: usize) -> Vec<String> {
     let extra = json!({
         "replicas": count, "agent": {"command": ["/bin/sh", "-c", PROGRAM]}, "supervision": {"heartbeatPeriodSeconds": 1},
     });
@@ -44,13 +44,13 @@ async fn agents(room: &Room, pool: &str, count: usize) -> Vec<String> {
     room.idle(pool, count).await.iter().map(ResourceExt::name_any).collect()
 }
 
-async fn breaker(room: &Room, name: &str, spec: Value) {
+async fn breaker(room: &TestNamespace, name: &str, spec: Value) {
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Breaker", "metadata": {"name": name}, "spec": spec});
     room.api::<Breaker>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Breaker is accepted");
 }
 
 /// Waits until a Breaker says of its circuit of commands what fits.
-async fn circuit(room: &Room, name: &str, what: &str, fits: impl Fn(&Circuit) -> bool) -> Breaker {
+async fn circuit(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Circuit) -> bool) -> Breaker {
     eventually(&format!("the circuit of commands of Breaker {name} {what}"), async || {
         let breaker = room.api::<Breaker>().get(name).await.map_err(|error| error.to_string())?;
         let circuits = breaker.status.as_ref().and_then(|status| status.circuits.as_deref()).unwrap_or_default();
@@ -71,7 +71,7 @@ fn summary(breaker: &Breaker) -> (Option<CircuitState>, String) {
 }
 
 /// How often the breaker of an agent's commands opened, as its Agent counts it.
-async fn timeouts(room: &Room, agent: &str) -> Option<i32> {
+async fn timeouts(room: &TestNamespace, agent: &str) -> Option<i32> {
     room.api::<Agent>().get(agent).await.expect("the Agent is there").status.and_then(|status| status.timeouts)
 }
 
@@ -190,7 +190,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
     let open = circuit(&room, "strict", "is open", |circuit| circuit.state == CircuitState::Open).await;
     assert_eq!(summary(&open), (Some(CircuitState::Open), "True/CircuitOpen".to_owned()));
 
-    let refused = |said: &Said| {
+    let refused = |said: &CommandOutput| {
         let told = told(said);
         assert!(told["refused"].as_str().is_some_and(|words| words.starts_with("bash circuit breaker open globally: ")), "{said:?}");
         assert!(told["retryAfterMilliseconds"].as_u64().is_some_and(|wait| wait > 0), "{said:?}");
@@ -209,7 +209,7 @@ async fn those_of_many_agents_stop_their_namespace_until_two_that_are_tried_work
         next.leads(&room).await;
     };
     let (all, ()) = futures::join!(join_all(many.iter().map(|agent| run(&room, agent, asks))), takes_over);
-    all.into_iter().for_each(|said| refused(&Said { out: said.clone().ok(), ..said }));
+    all.into_iter().for_each(|said| refused(&CommandOutput { out: said.clone().ok(), ..said }));
 
     // Nobody is given the right to try while one agent has it, and that one keeps it until it is told to go on.
     let probe =
@@ -253,7 +253,7 @@ const TREE: &str = "count() { cat /proc/[0-9]*/cmdline 2> /dev/null | tr '\\0' '
 stands() { until [ \"$(count)\" -ge \"$1\" ]; do sleep 0.1; done; touch stands; }
 ";
 
-async fn count(room: &Room, agent: &str) -> String {
+async fn count(room: &TestNamespace, agent: &str) -> String {
     sh(room, agent, &format!("{TREE} count")).await.out.trim().to_owned()
 }
 

@@ -8,15 +8,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use spillway::api::{AgentPool, Budget};
 
-use crate::support::{Room, eventually, room::is_live, seen};
+use crate::support::{TestNamespace, eventually, seen, test_namespace::is_live};
 
-async fn apply_budget(room: &Room, name: &str, spec: Value) {
+async fn apply_budget(room: &TestNamespace, name: &str, spec: Value) {
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": name}, "spec": spec});
     room.api::<Budget>().patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(object)).await.expect("the Budget is accepted");
 }
 
 /// Waits until the condition of the Budget has this status for the current generation; returns its reason and message.
-async fn budget_says(room: &Room, name: &str, type_: &str, status: &str) -> (String, String) {
+async fn budget_says(room: &TestNamespace, name: &str, type_: &str, status: &str) -> (String, String) {
     eventually(&format!("{name} says {type_}={status}"), async || {
         let budget = room.api::<Budget>().get(name).await.map_err(|error| error.to_string())?;
         let conditions = budget.status.map(|status| status.conditions).unwrap_or_default();
@@ -28,7 +28,7 @@ async fn budget_says(room: &Room, name: &str, type_: &str, status: &str) -> (Str
     .await
 }
 
-async fn gone<K>(room: &Room, name: &str)
+async fn gone<K>(room: &TestNamespace, name: &str)
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -39,7 +39,7 @@ where
     .await;
 }
 
-async fn quota_says(room: &Room, name: &str, pods: &str) {
+async fn quota_says(room: &TestNamespace, name: &str, pods: &str) {
     eventually(&format!("ResourceQuota/{name} says pods {pods}"), async || {
         let quota = room.api::<ResourceQuota>().get(name).await.map_err(|error| error.to_string())?;
         let hard = quota.spec.and_then(|spec| spec.hard).unwrap_or_default();
@@ -49,7 +49,7 @@ async fn quota_says(room: &Room, name: &str, pods: &str) {
 }
 
 /// Waits until the quota of the Budget `team` is enforced.
-async fn quota_counts(room: &Room) {
+async fn quota_counts(room: &TestNamespace) {
     eventually("the quota is counted", async || {
         let quota = room.api::<ResourceQuota>().get("spillway-team").await.map_err(|error| error.to_string())?;
         seen(quota.status.and_then(|status| status.hard).is_some_and(|hard| !hard.is_empty()), || "not yet".into())
@@ -57,13 +57,13 @@ async fn quota_counts(room: &Room) {
     .await;
 }
 
-async fn live_pods(room: &Room) -> usize {
+async fn live_pods(room: &TestNamespace) -> usize {
     room.list::<Pod>().await.iter().filter(|pod| is_live(pod)).count()
 }
 
 #[tokio::test]
 async fn compute_of_a_budget_is_applied_repaired_and_removed() {
-    let room = Room::open("compute").await;
+    let room = TestNamespace::open("compute").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let spec = json!({"compute": {"hard": {"pods": "50", "requests.cpu": "2000m"}, "perAgent": {"max": {"memory": "4096Mi"}}}});
@@ -98,7 +98,7 @@ async fn compute_of_a_budget_is_applied_repaired_and_removed() {
 
 #[tokio::test]
 async fn of_two_budgets_with_compute_the_older_binds() {
-    let room = Room::open("two-budgets").await;
+    let room = TestNamespace::open("two-budgets").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let compute = json!({"compute": {"hard": {"pods": "40"}}});
@@ -120,7 +120,7 @@ async fn of_two_budgets_with_compute_the_older_binds() {
 
 #[tokio::test]
 async fn a_quota_of_somebody_else_is_not_taken_over() {
-    let room = Room::open("foreign-quota").await;
+    let room = TestNamespace::open("foreign-quota").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let theirs: ResourceQuota =
@@ -137,7 +137,7 @@ async fn a_quota_of_somebody_else_is_not_taken_over() {
 
 #[tokio::test]
 async fn a_pool_goes_on_by_itself_when_its_budget_raises_the_quota() {
-    let room = Room::open("quota-raised").await;
+    let room = TestNamespace::open("quota-raised").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     apply_budget(&room, "team", json!({"compute": {"hard": {"pods": "1"}}})).await;
@@ -154,7 +154,7 @@ async fn a_pool_goes_on_by_itself_when_its_budget_raises_the_quota() {
 
 #[tokio::test]
 async fn a_pool_goes_on_by_itself_when_another_leaves_the_quota() {
-    let room = Room::open("quota-left").await;
+    let room = TestNamespace::open("quota-left").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     apply_budget(&room, "team", json!({"compute": {"hard": {"pods": "2"}}})).await;
@@ -175,7 +175,7 @@ async fn a_pool_goes_on_by_itself_when_another_leaves_the_quota() {
 
 #[tokio::test]
 async fn no_more_agents_than_a_budget_allows_over_two_pools() {
-    let room = Room::open("concurrent").await;
+    let room = TestNamespace::open("concurrent").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     apply_budget(&room, "team", json!({"agents": {"maxConcurrent": 3}})).await;
@@ -216,7 +216,7 @@ async fn no_more_agents_than_a_budget_allows_over_two_pools() {
 
 #[tokio::test]
 async fn a_namespace_without_a_budget_gets_one_that_goes_with_its_last_pool() {
-    let room = Room::open("default-budget").await;
+    let room = TestNamespace::open("default-budget").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"replicas": 1})).await;

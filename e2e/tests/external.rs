@@ -21,7 +21,7 @@ use crate::support::caller::{Caller, report, token, token_of};
 use crate::support::history::{condition, phase, says};
 use crate::support::models::{Scripted, agrees};
 use crate::support::work::{attempts, holder};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// Asks a model for each task, and says what came of it.
 const ASKS: &str = r#"read -r task; busybox wget -q -Y off -O answer-$$ --header 'content-type: application/json' \
@@ -33,7 +33,7 @@ struct Outside(Child);
 
 impl Outside {
     /// Runs `script` as an agent of the pool `laptops`, with the token in `token`.
-    fn start(room: &Room, name: &str, script: &str) -> Self {
+    fn start(room: &TestNamespace, name: &str, script: &str) -> Self {
         // Beside the operator, where it is built.
         let operator = std::env::var_os("SPILLWAY_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_spillway").into());
         let binary = PathBuf::from(operator).with_file_name("spillway-agent");
@@ -67,19 +67,19 @@ impl Drop for Outside {
     }
 }
 
-fn file(room: &Room, name: &str) -> PathBuf {
+fn file(room: &TestNamespace, name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", room.namespace))
 }
 
 /// A room with an operator, a pool `laptops` that makes no agents itself and takes so many from outside, and a ServiceAccount
 /// `laptop` that may register them.
-async fn opened(name: &str, most: u32, extra: Value) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str, most: u32, extra: Value) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_queue("jobs", json!({})).await;
     let mut spec = json!({"scaling": {"max": 0}, "external": {"maxAgents": most}});
-    crate::support::room::merge(&mut spec, extra);
+    crate::support::test_namespace::merge(&mut spec, extra);
     room.apply_workers("laptops", &["jobs"], "exit 1", spec).await;
     for account in ["laptop", "desktop", "stranger"] {
         let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": account}})).expect("an account");
@@ -105,7 +105,7 @@ async fn opened(name: &str, most: u32, extra: Value) -> (Room, Operator) {
 }
 
 /// Waits until an agent outside the cluster is in this phase.
-async fn agent_is(room: &Room, name: &str, wanted: AgentPhase) -> Agent {
+async fn agent_is(room: &TestNamespace, name: &str, wanted: AgentPhase) -> Agent {
     eventually(&format!("{name} is {wanted:?}"), async || {
         let agents: Vec<Agent> = room.list().await;
         let found = agents.into_iter().find(|agent| agent.spec.display_name.as_deref() == Some(name)).ok_or("no such Agent")?;
@@ -125,7 +125,7 @@ async fn a_process_outside_the_cluster_works_is_metered_and_says_goodbye() {
     room.api::<Budget>().patch("default", &PatchParams::apply("e2e").force(), &Patch::Apply(budget)).await.expect("the Budget is accepted");
     let models = json!({"models": [provider.entry("claude", "Anthropic")], "bulkhead": {"lifetimeTokens": 1_000_000}});
     let mut spec = json!({"scaling": {"max": 0}, "external": {"maxAgents": 2}});
-    crate::support::room::merge(&mut spec, models);
+    crate::support::test_namespace::merge(&mut spec, models);
     room.apply_workers("laptops", &["jobs"], "exit 1", spec).await;
 
     let mut laptop = Outside::start(&room, "laptop", ASKS);

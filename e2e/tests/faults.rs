@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::support::history::History;
 use crate::support::proxy::Proxy;
-use crate::support::{Operator, Room, audit, eventually, seen, track, within};
+use crate::support::{Operator, TestNamespace, audit, eventually, seen, track, within};
 
 const AGENTS: usize = 30;
 /// Thirty pods at once are what two cores carry: these tests go one after the other.
@@ -18,18 +18,18 @@ static THIRTY: Mutex<()> = Mutex::const_new(());
 
 /// What came to be in the room, seen by watches: of a create whose client died the API server's log says that it failed, also
 /// when it was made.
-struct Watched {
+struct WatchedPool {
     pods: track::Pods,
     history: History,
 }
 
-impl Watched {
-    fn start(room: &Room) -> Self {
+impl WatchedPool {
+    fn start(room: &TestNamespace) -> Self {
         Self { pods: track::Pods::start(room), history: History::start(room) }
     }
 
     /// All are there, none too many ever was, and it stays so.
-    async fn exactly(&self, room: &Room) {
+    async fn exactly(&self, room: &TestNamespace) {
         room.pool_says("many", "Ready", "True").await;
         room.pods_ready(AGENTS).await;
         assert_eq!(self.history.agents_ever().await.len(), AGENTS, "Agents ever created");
@@ -45,7 +45,7 @@ impl Watched {
     }
 }
 
-async fn some_pods(room: &Room, least: usize) {
+async fn some_pods(room: &TestNamespace, least: usize) {
     eventually(&format!("{least} agents have pods"), async || {
         let with_pods =
             room.list::<Agent>().await.iter().filter(|agent| agent.status.as_ref().is_some_and(|status| status.pod_ref.is_some())).count();
@@ -57,11 +57,11 @@ async fn some_pods(room: &Room, least: usize) {
 #[tokio::test]
 async fn the_leader_is_killed_while_thirty_scale() {
     let _one = THIRTY.lock().await;
-    let room = Room::open("kill").await;
+    let room = TestNamespace::open("kill").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    let watched = Watched::start(&room);
+    let watched = WatchedPool::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::KILL);
@@ -74,11 +74,11 @@ async fn the_leader_is_killed_while_thirty_scale() {
 #[tokio::test]
 async fn the_leader_stops_cleanly_while_thirty_scale() {
     let _one = THIRTY.lock().await;
-    let room = Room::open("term").await;
+    let room = TestNamespace::open("term").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    let watched = Watched::start(&room);
+    let watched = WatchedPool::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::TERM);
@@ -95,11 +95,11 @@ async fn the_leader_stops_cleanly_while_thirty_scale() {
 #[tokio::test]
 async fn two_leaders_at_once_make_thirty() {
     let _one = THIRTY.lock().await;
-    let room = Room::open("two").await;
+    let room = TestNamespace::open("two").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
-    let watched = Watched::start(&room);
+    let watched = WatchedPool::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     some_pods(&room, 5).await;
     first.signal(Signal::STOP);
@@ -119,11 +119,11 @@ async fn two_leaders_at_once_make_thirty() {
 
 #[tokio::test]
 async fn watches_half_a_minute_late_make_thirty() {
-    let room = Room::open("late").await;
+    let room = TestNamespace::open("late").await;
     let proxy = Proxy::with_late_watches(room.client.clone(), &room.namespace, Duration::from_secs(30)).await;
     let operator = Operator::start(&room, "late", Some(&proxy.kubeconfig));
     operator.leads(&room).await;
-    let watched = Watched::start(&room);
+    let watched = WatchedPool::start(&room);
     room.apply_pool("many", json!({"replicas": AGENTS})).await;
     // Each doubling takes two delays: one to see the Agents, one to see that they have their pods.
     within(Duration::from_secs(900), "thirty agents have pods", async || {
@@ -139,7 +139,7 @@ async fn watches_half_a_minute_late_make_thirty() {
 
 #[tokio::test]
 async fn a_pod_that_nobody_recorded_is_replaced_and_never_adopted() {
-    let room = Room::open("foreign").await;
+    let room = TestNamespace::open("foreign").await;
     // Somebody takes the name that the first agent's pod will have, before there is an operator.
     let pool = room.apply_pool("many", json!({"replicas": 1})).await;
     let uid = pool.metadata.uid.expect("a uid");

@@ -11,13 +11,13 @@ use spillway::api::{Agent, AgentPool, WorkItem};
 use crate::support::history::{History, phase, pod_uid, says};
 use crate::support::track::Pods;
 use crate::support::work::{UNTIL_TOLD, attempts, holder};
-use crate::support::{Operator, Room, audit, eventually, seen};
+use crate::support::{Operator, TestNamespace, audit, eventually, seen};
 
 /// Says what the items before it left, and leaves something itself.
 const REMEMBER: &str = "cat /workspace/log > $SPILLWAY_RESULT_FILE 2>/dev/null; echo $task >> /workspace/log";
 
-async fn opened(name: &str) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_queue("bugs", json!({})).await;
@@ -33,7 +33,7 @@ fn sleepy(max: u32) -> Value {
     })
 }
 
-impl Room {
+impl TestNamespace {
     /// Waits until there are so many Agents, all of them asleep and without a pod.
     async fn asleep(&self, count: usize) -> Vec<Agent> {
         let asleep = eventually(&format!("{count} agents hibernate"), async || {

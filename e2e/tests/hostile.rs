@@ -19,7 +19,7 @@ use crate::support::caller::Caller;
 use crate::support::cgroup::MemoryGroup;
 use crate::support::exec::sh;
 use crate::support::models::Scripted;
-use crate::support::{Operator, Room};
+use crate::support::{Operator, TestNamespace};
 
 /// Memory of the containers in the chart's values, in MiB (`resources.limits.memory`).
 const GATEWAY_LIMIT: u32 = 512;
@@ -71,7 +71,7 @@ async fn send_brackets(agent: Caller) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_serves_within_its_memory_while_others_want_all_of_it() {
-    let room = Room::open("hostile").await;
+    let room = TestNamespace::open("hostile").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
@@ -114,7 +114,7 @@ async fn a_gateway_serves_within_its_memory_while_others_want_all_of_it() {
 
 #[tokio::test]
 async fn a_controller_leads_within_its_memory_whatever_pools_a_user_makes() {
-    let room = Room::open("hostilepools").await;
+    let room = TestNamespace::open("hostilepools").await;
     // Free lists of small objects: what takes most memory of each byte that is stored.
     let parts: Vec<Value> = std::iter::repeat_n(json!({"": 0}), 980_000 / 7).collect();
     let api: Api<DynamicObject> = Api::namespaced_with(room.client.clone(), &room.namespace, &ApiResource::erase::<AgentPool>(&()));

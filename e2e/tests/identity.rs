@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use spillway::api::Agent;
-use spillway::wire::access::{Caller as Who, Found, TABLE, find};
+use spillway::wire::access::{Caller as Who, RequestMatch, TABLE, find};
 use spillway::wire::body::MAX_BYTES;
 use spillway::wire::governor::{CALLER_NAMESPACE, CALLER_POD, CALLER_UID, GATEWAY};
 use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_AUDIENCE};
@@ -17,11 +17,11 @@ use spillway::wire::{Code, GATEWAY_AUDIENCE, GOVERNOR_AUDIENCE};
 use crate::support::caller::{Answer, Caller, report, token, token_of};
 use crate::support::fleet::{Chronicle, Fleet};
 use crate::support::schema::Schema;
-use crate::support::{Operator, Room, eventually, operator, seen, stopped, within};
+use crate::support::{Operator, TestNamespace, eventually, operator, seen, stopped, within};
 
 /// A room with a pool of agents at rest, and the gateway they call.
 struct Scene {
-    room: Room,
+    room: TestNamespace,
     gateway: Operator,
     _operator: Operator,
     /// The agents' pods.
@@ -32,7 +32,7 @@ struct Scene {
 
 impl Scene {
     async fn set(name: &str, pool: Value, agents: usize) -> Self {
-        let room = Room::open(name).await;
+        let room = TestNamespace::open(name).await;
         // Ours, to read what it counts.
         room.kill_gateway();
         let gateway = Operator::gateway(&room, "counted");
@@ -101,7 +101,7 @@ fn goodbye() -> String {
 }
 
 /// A pod of somebody's own that no node takes, so that it holds its name and a token's binding and runs nothing.
-async fn somebodys_pod(room: &Room, metadata: Value) -> Pod {
+async fn somebodys_pod(room: &TestNamespace, metadata: Value) -> Pod {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "agent", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
     let pod = json!({"metadata": metadata, "spec": {"nodeSelector": {"no-such": "label"}, "containers": [container]}});
@@ -444,7 +444,7 @@ async fn the_table_of_calls_is_kept_row_by_row() {
         // Without a token nobody learns even that.
         scene.refuses(&scene.nobody, row.method, &path, "[]", Code::NoToken, &["Bearer"]).await;
         for method in
-            ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter().filter(|method| matches!(find(method, &path), Found::OtherMethod))
+            ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter().filter(|method| matches!(find(method, &path), RequestMatch::OtherMethod))
         {
             let answer = scene.refuses(&agent, method, &path, "{}", Code::WrongMethod, &[row.method]).await;
             let allow = answer.headers.get("allow").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();

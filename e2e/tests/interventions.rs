@@ -14,7 +14,7 @@ use crate::support::caller::{Caller, token_of};
 use crate::support::history::{condition, says};
 use crate::support::models::Scripted;
 use crate::support::work::{UNTIL_TOLD, attempts, holder};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// A function of the shell that makes one call of this model.
 fn call(model: &str) -> String {
@@ -23,7 +23,7 @@ fn call(model: &str) -> String {
     format!(r#"call() {{ wget {options} --post-data '{body}' "$OPENAI_BASE_URL/chat/completions"; }}"#)
 }
 
-async fn agent(room: &Room, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(what, async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
         seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
@@ -49,7 +49,7 @@ async fn told(calls: &Calls, reason: &str) -> Value {
 
 #[tokio::test]
 async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_work() {
-    let room = Room::open("chronic").await;
+    let room = TestNamespace::open("chronic").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
@@ -86,7 +86,7 @@ async fn chronic_time_outs_end_the_agent_and_are_told_to_the_breakers_of_its_wor
 
 #[tokio::test]
 async fn agents_that_crash_one_after_another_are_told_of_as_a_rule_says() {
-    let room = Room::open("crashloop").await;
+    let room = TestNamespace::open("crashloop").await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
@@ -108,7 +108,7 @@ async fn agents_that_crash_one_after_another_are_told_of_as_a_rule_says() {
 
 #[tokio::test]
 async fn thresholds_of_a_budget_tell_people_and_end_agents() {
-    let room = Room::open("thresholds").await;
+    let room = TestNamespace::open("thresholds").await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
@@ -143,7 +143,7 @@ async fn thresholds_of_a_budget_tell_people_and_end_agents() {
 
 #[tokio::test]
 async fn what_a_pool_escalates_comes_to_the_inbox_of_the_scheduler() {
-    let room = Room::open("escalate").await;
+    let room = TestNamespace::open("escalate").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("planner", json!({"type": "scheduler", "replicas": 1})).await;

@@ -15,11 +15,11 @@ use spillway::wire::Code;
 use crate::support::caller::{Caller, token_of};
 use crate::support::exec::{self, Attached, exec, sh};
 use crate::support::history::{History, condition, phase, pod_uid, says};
-use crate::support::{Operator, Room, eventually, node, seen};
+use crate::support::{Operator, TestNamespace, eventually, node, seen};
 
 /// A room with an operator that leads, and all that happens in it.
-async fn opened(name: &str) -> (Room, Operator, History) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator, History) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let history = History::start(&room);
@@ -41,17 +41,17 @@ fn closely(mode: &str) -> Value {
     json!({"mode": mode, "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 5})
 }
 
-async fn scale(room: &Room, pool: &str, replicas: usize) {
+async fn scale(room: &TestNamespace, pool: &str, replicas: usize) {
     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     room.api::<AgentPool>().patch_scale(pool, &PatchParams::default(), &patch).await.expect("scaled");
 }
 
-async fn change(room: &Room, agent: &str, spec: Value) {
+async fn change(room: &TestNamespace, agent: &str, spec: Value) {
     room.api::<Agent>().patch(agent, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await.expect("changed");
 }
 
 /// Waits until the Agent is as wanted now.
-async fn becomes(room: &Room, name: &str, what: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+async fn becomes(room: &TestNamespace, name: &str, what: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(&format!("{name} {what}"), async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
         seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
@@ -60,7 +60,7 @@ async fn becomes(room: &Room, name: &str, what: &str, fits: impl Fn(&Agent) -> b
 }
 
 /// The agent says goodbye by its own command. When it did, by the machine's clock.
-async fn says_goodbye(room: &Room, agent: &str, reason: &str) -> Duration {
+async fn says_goodbye(room: &TestNamespace, agent: &str, reason: &str) -> Duration {
     let script = format!("read up rest < /proc/uptime; echo $up; exec {} goodbye '{reason}'", exec::SPILLWAY);
     let said = sh(room, agent, &script).await;
     assert!(!said.err.contains("refused") && !said.err.contains("error"), "{said:?}");
@@ -84,7 +84,7 @@ fn exit_code(pod: &Pod) -> Option<i32> {
     Some(agent.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
 
-async fn ends_with_goodbye(room: &Room, history: &History, name: &str, reason: &str) {
+async fn ends_with_goodbye(room: &TestNamespace, history: &History, name: &str, reason: &str) {
     let ended = becomes(room, name, "ended", |agent| phase(agent) == Some(Stopped)).await;
     assert!(says(&ended, "Ready", "False", "SaidGoodbye"), "{:?}", ended.status);
     assert_eq!(condition(&ended, "Ready").map(|ready| ready.message.as_str()), Some(reason));
@@ -187,7 +187,7 @@ fn said_that_it_runs(history: &History, uid: &str) {
 }
 
 /// It was found silent for `signal`, ended by force and replaced; the other agent of its pool was not.
-async fn given_up(room: &Room, history: &History, pool: &str, lost: &Agent, other: &str, signal: &str) {
+async fn given_up(room: &TestNamespace, history: &History, pool: &str, lost: &Agent, other: &str, signal: &str) {
     let (name, uid) = (lost.name_any(), pod_uid(lost));
     history.agent("its heartbeat is told as lost", |agent| agent.name_any() == name && says(agent, "Ready", "False", signal)).await;
     let ended = becomes(room, &name, "ended", |agent| phase(agent) == Some(ForceStopped)).await;
@@ -384,7 +384,7 @@ async fn children_are_made_within_the_bulkhead_and_leave_with_their_parent() {
 }
 
 /// That it asked for too much reaches the model, and people.
-async fn warned(room: &Room, name: &str) {
+async fn warned(room: &TestNamespace, name: &str) {
     let rule = "RuleViolated/TooManyChildren";
     eventually("the warning is in the pod", async || {
         let said = sh(room, name, "cat /spillway/data/notices.jsonl").await;
@@ -408,7 +408,7 @@ async fn warned(room: &Room, name: &str) {
 /// How many dead processes nobody took, as the container sees itself.
 const ZOMBIES: &str = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
 
-async fn zombies(room: &Room, pod: &str) -> usize {
+async fn zombies(room: &TestNamespace, pod: &str) -> usize {
     sh(room, pod, ZOMBIES).await.out.trim().parse().expect("a number")
 }
 

@@ -8,17 +8,17 @@ use serde_json::json;
 use spillway::api::Agent;
 use spillway::api::work_item::WorkItemPhase::Succeeded;
 
-use crate::support::{Operator, Room, eventually, plugin_path, seen};
+use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
 
 /// The numbers of one metric, by labels, without the room's namespace.
-async fn metric(room: &Room, operator: &Operator, name: &str) -> Result<BTreeMap<String, f64>, String> {
+async fn metric(room: &TestNamespace, operator: &Operator, name: &str) -> Result<BTreeMap<String, f64>, String> {
     let (_, text) = operator.get("/metrics").await?;
     let here = format!("namespace=\"{}\",", room.namespace);
     let lines = text.lines().filter_map(|line| line.strip_prefix("spillway_")?.strip_prefix(name)?.strip_prefix('{')?.split_once("} "));
     Ok(lines.filter_map(|(labels, number)| Some((labels.replace(&here, ""), number.parse().ok()?))).collect())
 }
 
-async fn until(room: &Room, operator: &Operator, name: &str, expected: &[(&str, f64)]) {
+async fn until(room: &TestNamespace, operator: &Operator, name: &str, expected: &[(&str, f64)]) {
     let expected: BTreeMap<String, f64> = expected.iter().map(|(labels, number)| ((*labels).to_owned(), *number)).collect();
     eventually(&format!("{name} is {expected:?}"), async || {
         let now = metric(room, operator, name).await?;
@@ -27,14 +27,14 @@ async fn until(room: &Room, operator: &Operator, name: &str, expected: &[(&str, 
     .await;
 }
 
-fn plugin(room: &Room, words: &[&str]) -> String {
+fn plugin(room: &TestNamespace, words: &[&str]) -> String {
     let output = Command::new(plugin_path()).args(["-n", &room.namespace]).args(words).output().expect("it runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[tokio::test]
 async fn what_happens_to_work_and_agents_is_counted_once_and_a_new_leader_begins_at_zero() {
-    let room = Room::open("metrics").await;
+    let room = TestNamespace::open("metrics").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_queue("bugs", json!({"itemDefaults": {"maxAttempts": 2, "backoff": {"initialSeconds": 1, "maxSeconds": 1}}})).await;

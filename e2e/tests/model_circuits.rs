@@ -8,17 +8,17 @@ use spillway::api::breaker::{Circuit, CircuitState};
 
 use crate::support::caller::{Answer, Caller};
 use crate::support::gateways::Gateways;
-use crate::support::kept::Controllers;
 use crate::support::models::{Scripted, agrees};
+use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
-use crate::support::{GENEROUS, Room, eventually, seen};
+use crate::support::{GENEROUS, TestNamespace, eventually, seen};
 
 /// As many failures as open a circuit.
 const FAILURES: usize = 5;
 const FAILS: &str = "status-529";
 
 struct Scene<'a> {
-    room: &'a Room,
+    room: &'a TestNamespace,
     provider: Scripted,
     gateways: Gateways<'a>,
     agents: Vec<Standin>,
@@ -26,11 +26,11 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     /// Two agents at two gateways, under a Breaker whose guard of models is this; a turn of theirs may take so many seconds.
-    async fn new(room: &'a Room, guard: Value, turn: i64) -> Self {
+    async fn new(room: &'a TestNamespace, guard: Value, turn: i64) -> Self {
         Self::with(room, Scripted::serve(room).await, guard, turn).await
     }
 
-    async fn with(room: &'a Room, provider: Scripted, guard: Value, turn: i64) -> Self {
+    async fn with(room: &'a TestNamespace, provider: Scripted, guard: Value, turn: i64) -> Self {
         let budget = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
             "spec": {"tokens": {"limits": [{"name": "all", "tokens": 1_000_000_000_i64, "window": "Lifetime"}]}}});
         let budget = serde_json::from_value(budget).expect("a Budget");
@@ -95,7 +95,7 @@ fn is_refused(answer: &Answer, status: u16) {
 
 #[tokio::test]
 async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_comes_back_by_itself() {
-    let room = Room::open("circuit").await;
+    let room = TestNamespace::open("circuit").await;
     let controllers = Controllers::start(&room, 1);
     let test = async {
         let scene = Scene::new(&room, json!({"openSeconds": 10}), 600).await;
@@ -141,7 +141,7 @@ async fn a_provider_that_fails_is_tried_with_one_call_over_all_gateways_and_come
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_restart() {
-    let room = Room::open("dead").await;
+    let room = TestNamespace::open("dead").await;
     let controllers = Controllers::start(&room, 1);
     let test = async {
         // Long enough that what follows is refused by an open circuit, however slow the machine is.
@@ -175,7 +175,7 @@ async fn a_server_that_is_not_there_is_left_alone_and_found_again_without_a_rest
 
 #[tokio::test]
 async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened() {
-    let room = Room::open("circuitkept").await;
+    let room = TestNamespace::open("circuitkept").await;
     let controllers = Controllers::start(&room, 2);
     let test = async {
         let scene = Scene::new(&room, json!({"openSeconds": 3600, "maxOpenSeconds": 3600}), 600).await;
@@ -218,7 +218,7 @@ async fn an_open_circuit_outlives_its_leader_and_what_was_asked_before_it_opened
 
 #[tokio::test]
 async fn a_probe_that_never_answers_does_not_wedge_it() {
-    let room = Room::open("circuitprobe").await;
+    let room = TestNamespace::open("circuitprobe").await;
     let controllers = Controllers::start(&room, 1);
     let test = async {
         let scene = Scene::new(&room, json!({"openSeconds": 2, "firstTokenSeconds": 2}), 600).await;
@@ -253,7 +253,7 @@ async fn a_probe_that_never_answers_does_not_wedge_it() {
 
 #[tokio::test]
 async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_streamed_leave() {
-    let room = Room::open("hungprovider").await;
+    let room = TestNamespace::open("hungprovider").await;
     let controllers = Controllers::start(&room, 1);
     let test = async {
         let guard = json!({"failureThreshold": 2, "firstTokenSeconds": 2, "openSeconds": 600});
@@ -278,7 +278,7 @@ async fn a_provider_that_hangs_counts_when_the_clients_of_calls_that_are_not_str
 
 #[tokio::test]
 async fn a_model_turn_that_takes_too_long_is_told_so_and_counted_all_the_same() {
-    let room = Room::open("turntime").await;
+    let room = TestNamespace::open("turntime").await;
     let controllers = Controllers::start(&room, 1);
     let test = async {
         let scene = Scene::new(&room, json!({}), 2).await;

@@ -11,14 +11,14 @@ use crate::support::caller::{Answer, Caller};
 use crate::support::exec::{sh, spillway};
 use crate::support::history::{condition, says};
 use crate::support::models::{Scripted, agrees, spent};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// Does nothing, until it is asked to end.
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
 /// A room with a provider, a budget of so many tokens an hour, and one agent whose life is no limit.
-async fn opened(name: &str, tokens: i64) -> (Room, Operator, Scripted, Agent) {
-    let room = Room::open(name).await;
+async fn opened(name: &str, tokens: i64) -> (TestNamespace, Operator, Scripted, Agent) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
@@ -35,7 +35,7 @@ async fn opened(name: &str, tokens: i64) -> (Room, Operator, Scripted, Agent) {
     (room, operator, provider, agent)
 }
 
-async fn budget(room: &Room, tokens: i64) {
+async fn budget(room: &TestNamespace, tokens: i64) {
     let object = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
         // Bytes: what is held is never exceeded.

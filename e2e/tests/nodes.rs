@@ -10,10 +10,10 @@ use spillway::api::Agent;
 use crate::outages::went_on;
 use crate::support::fleet::{Chronicle, Fleet, steps};
 use crate::support::neighbours::Neighbours;
-use crate::support::{Room, eventually, seen, stopped};
+use crate::support::{TestNamespace, eventually, seen, stopped};
 
 /// Waits until the condition Ready of the pod's node has this status.
-async fn node_is(room: &Room, pod: &Pod, status: &str) {
+async fn node_is(room: &TestNamespace, pod: &Pod, status: &str) {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a node");
     eventually(&format!("Ready of the node is {status}"), async || {
         let node = Api::<Node>::all(room.client.clone()).get(&node).await.map_err(|error| error.to_string())?;
@@ -36,7 +36,7 @@ async fn alone_a_kubelet_that_is_killed_costs_no_identity_and_the_next_one_no_ag
 
 /// Alone on its cluster, as the tests' names say: every pod is on this node. Others go on, so it is this node's own trouble.
 async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
-    let room = Room::open("kubelet").await;
+    let room = TestNamespace::open("kubelet").await;
     let neighbours = Neighbours::of(&room, 2).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
@@ -91,7 +91,7 @@ async fn a_kubelet_goes_and_comes(how: stopped::Kubelet) {
 
 #[tokio::test]
 async fn alone_on_the_only_node_nobody_is_replaced_when_its_kubelet_is_away() {
-    let room = Room::open("onenode").await;
+    let room = TestNamespace::open("onenode").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);

@@ -8,13 +8,13 @@ use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// Each call: what its header `Spillway-Notice` says, and its body.
 pub type Calls = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// Is away when it is called first, and takes everything from then on.
-pub async fn receiver(room: &Room) -> (String, Calls) {
+pub async fn receiver(room: &TestNamespace) -> (String, Calls) {
     let calls = Calls::default();
     let take = async |State(calls): State<Calls>, headers: HeaderMap, body: String| {
         let mut calls = calls.lock().expect("whole");
@@ -30,7 +30,7 @@ pub async fn receiver(room: &Room) -> (String, Calls) {
 }
 
 /// Arguments of an operator that tells this one of what happens in the room.
-pub fn webhooks(room: &Room, url: &str) -> [String; 2] {
+pub fn webhooks(room: &TestNamespace, url: &str) -> [String; 2] {
     let file = |name: &str| std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.{name}", room.namespace));
     let (list, url_file) = (file("webhooks"), file("url"));
     std::fs::write(&url_file, url).expect("a file");
@@ -40,7 +40,7 @@ pub fn webhooks(room: &Room, url: &str) -> [String; 2] {
 
 #[tokio::test]
 async fn a_webhook_is_told_how_an_item_ended() {
-    let room = Room::open("webhooks").await;
+    let room = TestNamespace::open("webhooks").await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;

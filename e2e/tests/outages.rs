@@ -17,20 +17,20 @@ use spillway::wire::{Code, GOVERNOR_AUDIENCE};
 use crate::support::caller::{self, Caller, report, token_of};
 use crate::support::fake::{Authority, FakeGovernor};
 use crate::support::fleet::{Chronicle, Fleet, log, steps};
-use crate::support::{Room, audit, eventually, operator, seen, stopped};
+use crate::support::{TestNamespace, audit, eventually, operator, seen, stopped};
 
 /// Reports so often, and silent for so long, in seconds.
 fn heartbeat(period: u32, timeout: u32) -> serde_json::Value {
     json!({"heartbeatPeriodSeconds": period, "heartbeatTimeoutSeconds": timeout})
 }
 
-async fn scale(room: &Room, pool: &str, replicas: u32) {
+async fn scale(room: &TestNamespace, pool: &str, replicas: u32) {
     let scale = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     room.api::<AgentPool>().patch_scale(pool, &PatchParams::default(), &scale).await.expect("scaled");
 }
 
 /// Waits until every one of these has found the gateway again, by its own word, `times` times in all.
-async fn answered_again(room: &Room, agents: &[String], times: usize) {
+async fn answered_again(room: &TestNamespace, agents: &[String], times: usize) {
     for agent in agents {
         eventually(&format!("{agent} is answered again"), async || {
             let said = log(room, agent, "link").await;
@@ -41,14 +41,14 @@ async fn answered_again(room: &Room, agents: &[String], times: usize) {
 }
 
 /// The programs went on meanwhile, each step counted once.
-pub async fn went_on(room: &Room, agents: &[String], before: &[u64], at_least: u64) {
+pub async fn went_on(room: &TestNamespace, agents: &[String], before: &[u64], at_least: u64) {
     let after = steps(room, agents).await;
     assert!(before.iter().zip(&after).all(|(before, after)| after - before >= at_least), "from {before:?} to {after:?}");
 }
 
 #[tokio::test]
 async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
-    let room = Room::open("alone").await;
+    let room = TestNamespace::open("alone").await;
     let first = room.operator("first");
     first.leads(&room).await;
     let told = Chronicle::start(&room);
@@ -81,7 +81,7 @@ async fn ten_minutes_without_controller_and_gateway_cost_nothing() {
 
 #[tokio::test]
 async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
-    let room = Room::open("late").await;
+    let room = TestNamespace::open("late").await;
     let first = room.operator("first");
     first.leads(&room).await;
     let told = Chronicle::start(&room);
@@ -118,7 +118,7 @@ async fn a_controller_away_for_longer_than_the_time_out_reaps_nobody() {
 
 #[tokio::test]
 async fn a_roll_out_of_the_gateway_loses_no_agent() {
-    let room = Room::open("roll").await;
+    let room = TestNamespace::open("roll").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
@@ -154,7 +154,7 @@ async fn a_roll_out_of_the_gateway_loses_no_agent() {
 
 #[tokio::test]
 async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothing() {
-    let room = Room::open("stopped").await;
+    let room = TestNamespace::open("stopped").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
@@ -236,7 +236,7 @@ async fn a_leader_that_was_stopped_for_three_minutes_does_nothing_and_says_nothi
 }
 
 /// A gateway, as the governor sees one, that speaks for `pod`.
-async fn gateway_at_the_governor(room: &Room, pod: &Pod) -> Caller {
+async fn gateway_at_the_governor(room: &TestNamespace, pod: &Pod) -> Caller {
     let token = caller::token(room, operator::GATEWAY, GOVERNOR_AUDIENCE, None).await;
     let caller = Caller::at_the_governor(room).await.with(&token).saying(GATEWAY, "test");
     caller.saying(CALLER_NAMESPACE, &room.namespace).saying(CALLER_POD, &pod.name_any()).saying(CALLER_UID, &pod.uid().expect("a uid"))
@@ -244,7 +244,7 @@ async fn gateway_at_the_governor(room: &Room, pod: &Pod) -> Caller {
 
 #[tokio::test]
 async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_the_newest() {
-    let room = Room::open("epoch").await;
+    let room = TestNamespace::open("epoch").await;
     let authority = Authority::make(&room).await;
     let old = FakeGovernor::start(&room, &authority, "old", 7).await;
     old.leads(&room).await;
@@ -299,7 +299,7 @@ async fn a_gateway_refuses_an_epoch_below_the_highest_it_saw_and_goes_on_with_th
 }
 
 /// A pod that no node takes: it is there, and so tokens can be bound to it.
-async fn never_run(room: &Room, name: &str) -> Pod {
+async fn never_run(room: &TestNamespace, name: &str) -> Pod {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let container = json!({"name": "c", "image": "localhost/spillway/demo-agent:dev", "securityContext": walls});
     let pod = json!({"metadata": {"name": name}, "spec": {"nodeSelector": {"no-such": "label"}, "containers": [container]}});
@@ -309,7 +309,7 @@ async fn never_run(room: &Room, name: &str) -> Pod {
 
 #[tokio::test]
 async fn one_silent_agent_is_given_up_after_one_time_out_and_many_together_after_two() {
-    let room = Room::open("silent").await;
+    let room = TestNamespace::open("silent").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
@@ -358,7 +358,7 @@ fn served(words: &str) -> u64 {
 
 #[tokio::test]
 async fn many_that_come_back_in_time_are_as_they_were() {
-    let room = Room::open("back").await;
+    let room = TestNamespace::open("back").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let told = Chronicle::start(&room);
@@ -405,7 +405,7 @@ async fn alone_an_api_server_that_is_away_for_five_minutes_costs_no_agent() {
 /// Nobody can renew a lease meanwhile, neither kubelets nor the leader: the one that comes then is another one, and finds nodes
 /// that Kubernetes does not hear of.
 async fn an_api_server_goes_and_comes(seconds: u64) {
-    let room = Room::open("apiserver").await;
+    let room = TestNamespace::open("apiserver").await;
     let mut first = room.operator("first");
     first.leads(&room).await;
     let second = room.operator("second");
@@ -444,7 +444,7 @@ async fn an_api_server_goes_and_comes(seconds: u64) {
 
 #[tokio::test]
 async fn a_gateway_without_any_leader_answers_everybody_at_once() {
-    let room = Room::open("nobody").await;
+    let room = TestNamespace::open("nobody").await;
     let _authority = Authority::make(&room).await;
     let pod = never_run(&room, "somebody").await;
     let agent = Caller::at_the_gateway(&room).await.with(&token_of(&room, &pod).await);

@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use crate::support::exec::sh;
 use crate::support::history::{History, condition, phase, pod_uid, says};
-use crate::support::{Operator, Room, eventually, node, seen};
+use crate::support::{Operator, TestNamespace, eventually, node, seen};
 
 /// A pod without our walls: `command` in the image of the demo agent. Its address.
-async fn open_pod(room: &Room, name: &str, command: Value) -> IpAddr {
+async fn open_pod(room: &TestNamespace, name: &str, command: Value) -> IpAddr {
     let walls = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}});
     let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 1, "containers":
         [{"name": "agent", "image": "localhost/spillway/demo-agent:dev", "command": command, "securityContext": walls}]}}))
@@ -34,14 +34,14 @@ async fn open_pod(room: &Room, name: &str, command: Value) -> IpAddr {
 }
 
 /// Takes our own pods away again.
-async fn remove(room: &Room, pods: &[&str]) {
+async fn remove(room: &TestNamespace, pods: &[&str]) {
     for pod in pods {
         room.api::<Pod>().delete(pod, &DeleteParams::default()).await.expect("deleted");
     }
 }
 
 /// Tries, from the container `agent` of `pod`, to connect to each of these: whether each took the connection.
-async fn reaches(room: &Room, pod: &str, targets: &[SocketAddr]) -> BTreeMap<SocketAddr, bool> {
+async fn reaches(room: &TestNamespace, pod: &str, targets: &[SocketAddr]) -> BTreeMap<SocketAddr, bool> {
     let tries: Vec<String> = targets
         .iter()
         .map(|target| format!("nc -w 3 {} {} -e /bin/true 2>/dev/null && echo open || echo closed", target.ip(), target.port()))
@@ -54,7 +54,7 @@ async fn reaches(room: &Room, pod: &str, targets: &[SocketAddr]) -> BTreeMap<Soc
 }
 
 /// A name server on the node that knows every name.
-async fn name_server(room: &Room) -> SocketAddr {
+async fn name_server(room: &TestNamespace) -> SocketAddr {
     let socket = UdpSocket::bind((room.node, 0)).await.expect("a port");
     let address = socket.local_addr().expect("an address");
     tokio::spawn(async move {
@@ -73,7 +73,7 @@ async fn name_server(room: &Room) -> SocketAddr {
 
 #[tokio::test]
 async fn an_agent_reaches_its_gateway_and_nothing_else() {
-    let room = Room::open("reach").await;
+    let room = TestNamespace::open("reach").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let listens = json!(["/bin/nc", "-ll", "-p", "8080", "-e", "/bin/true"]);
@@ -113,7 +113,7 @@ async fn an_agent_reaches_its_gateway_and_nothing_else() {
 
 #[tokio::test]
 async fn an_agents_questions_for_names_fail_at_once() {
-    let room = Room::open("names").await;
+    let room = TestNamespace::open("names").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     open_pod(&room, "open", json!(["/bin/sleep", "100000"])).await;
@@ -137,7 +137,7 @@ const TOKEN: &str = "[e]yJhbGciOi";
 
 #[tokio::test]
 async fn an_agent_cannot_read_the_token_of_its_sidecar() {
-    let room = Room::open("token").await;
+    let room = TestNamespace::open("token").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("walled", json!({"replicas": 1})).await;
@@ -189,7 +189,7 @@ async fn an_agent_cannot_read_the_token_of_its_sidecar() {
 struct Listening(SocketAddr, tokio::task::JoinHandle<()>);
 
 impl Listening {
-    async fn on_the_node(room: &Room) -> Self {
+    async fn on_the_node(room: &TestNamespace) -> Self {
         let listener = TcpListener::bind((room.node, 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         Self(address, tokio::spawn(async move { while listener.accept().await.is_ok() {} }))
@@ -203,14 +203,14 @@ impl Drop for Listening {
 }
 
 /// A hole in every wall of the room, as an engine leaves one that is late: `to` may be reached.
-async fn hole(room: &Room, to: SocketAddr) {
+async fn hole(room: &TestNamespace, to: SocketAddr) {
     let out = json!([{"to": [{"ipBlock": {"cidr": format!("{}/32", to.ip())}}], "ports": [{"protocol": "TCP", "port": to.port()}]}]);
     let policy = json!({"metadata": {"name": "hole"}, "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": out}});
     let policy: NetworkPolicy = serde_json::from_value(policy).expect("a policy");
     room.api().create(&PostParams::default(), &policy).await.expect("a policy of our own");
 }
 
-async fn mend(room: &Room) {
+async fn mend(room: &TestNamespace) {
     room.api::<NetworkPolicy>().delete("hole", &DeleteParams::default()).await.expect("deleted");
 }
 
@@ -220,7 +220,7 @@ fn held_back(agent: &Agent, reachable: SocketAddr) -> bool {
     says(agent, "Ready", "False", "EgressNotEnforced") && says(agent, "SandboxEnforced", "False", "EgressNotEnforced") && names_it
 }
 
-async fn output(room: &Room, name: &str) -> String {
+async fn output(room: &TestNamespace, name: &str) -> String {
     let params = LogParams { container: Some("agent".into()), ..LogParams::default() };
     room.api::<Pod>().logs(name, &params).await.expect("its output")
 }
@@ -228,8 +228,8 @@ async fn output(room: &Room, name: &str) -> String {
 /// Says that it began, and waits to be asked to end.
 const BEGINS: &str = "echo begun; trap 'exit 0' TERM; while :; do sleep 1000 & wait $!; done";
 
-async fn with_canary(name: &str) -> (Room, Operator, History, Listening) {
-    let room = Room::open(name).await;
+async fn with_canary(name: &str) -> (TestNamespace, Operator, History, Listening) {
+    let room = TestNamespace::open(name).await;
     let canary = Listening::on_the_node(&room).await;
     let operator = Operator::start_with(&room, "one", None, &["--canary".into(), canary.0.to_string()]);
     operator.leads(&room).await;

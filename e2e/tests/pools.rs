@@ -7,11 +7,11 @@ use serde_json::json;
 use spillway::api::agent::AgentPhase;
 use spillway::api::{Agent, AgentPool, names};
 
-use crate::support::{Room, audit, eventually, seen};
+use crate::support::{TestNamespace, audit, eventually, seen};
 
 #[tokio::test]
 async fn a_pool_runs_its_minimum_takes_scale_and_leaves_nothing_behind() {
-    let room = Room::open("life").await;
+    let room = TestNamespace::open("life").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"scaling": {"min": 2, "max": 10}})).await;
@@ -42,7 +42,7 @@ async fn a_pool_runs_its_minimum_takes_scale_and_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn ready_never_speaks_of_an_older_spec() {
-    let room = Room::open("ready").await;
+    let room = TestNamespace::open("ready").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"scaling": {"min": 1, "max": 10}})).await;
@@ -68,7 +68,7 @@ async fn ready_never_speaks_of_an_older_spec() {
 
 #[tokio::test]
 async fn a_pod_deleted_by_hand_brings_one_replacement() {
-    let room = Room::open("replace").await;
+    let room = TestNamespace::open("replace").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"scaling": {"min": 3, "max": 3}})).await;
@@ -92,7 +92,7 @@ async fn a_pod_deleted_by_hand_brings_one_replacement() {
 
 #[tokio::test]
 async fn programs_that_end_at_once_are_replaced_later_and_later_and_the_pool_says_so() {
-    let room = Room::open("crash").await;
+    let room = TestNamespace::open("crash").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let program = json!({"command": ["/bin/sh", "-c", "exit 7"]});
@@ -112,7 +112,7 @@ async fn programs_that_end_at_once_are_replaced_later_and_later_and_the_pool_say
 
 #[tokio::test]
 async fn ended_agents_are_collected_after_their_time() {
-    let room = Room::open("ttl").await;
+    let room = TestNamespace::open("ttl").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"replicas": 1, "supervision": {"stoppedTTLSeconds": 0}})).await;
@@ -129,7 +129,7 @@ async fn ended_agents_are_collected_after_their_time() {
 
 #[tokio::test]
 async fn a_full_quota_blocks_in_the_servers_words_and_goes_on_when_it_frees() {
-    let room = Room::open("quota").await;
+    let room = TestNamespace::open("quota").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let quota: ResourceQuota =
@@ -162,7 +162,7 @@ async fn a_full_quota_blocks_in_the_servers_words_and_goes_on_when_it_frees() {
 
 #[tokio::test]
 async fn trouble_with_images_and_nodes_is_told_in_the_kubelets_words() {
-    let room = Room::open("trouble").await;
+    let room = TestNamespace::open("trouble").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("image", json!({"replicas": 1, "agent": {"image": "localhost/spillway/there-is-no-such:dev"}})).await;
@@ -179,7 +179,7 @@ async fn trouble_with_images_and_nodes_is_told_in_the_kubelets_words() {
 
 #[tokio::test]
 async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
-    let room = Room::open("missing").await;
+    let room = TestNamespace::open("missing").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("refs", json!({"replicas": 1, "budgetRef": {"name": "gold"}, "queues": [{"name": "bugs"}]})).await;
@@ -208,7 +208,7 @@ async fn what_is_missing_or_not_built_is_named_and_crashes_nothing() {
 
 #[tokio::test]
 async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool() {
-    let room = Room::open("hand").await;
+    let room = TestNamespace::open("hand").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     // Before its pool, as GitOps may apply it.
@@ -256,7 +256,7 @@ async fn an_agent_made_by_hand_runs_outside_min_and_max_and_goes_with_its_pool()
 
 #[tokio::test]
 async fn labels_and_owners_that_somebody_takes_off_change_no_number() {
-    let room = Room::open("labels").await;
+    let room = TestNamespace::open("labels").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"replicas": 3})).await;
@@ -282,7 +282,7 @@ async fn labels_and_owners_that_somebody_takes_off_change_no_number() {
 
 #[tokio::test]
 async fn the_pod_is_what_the_sandbox_promises() {
-    let room = Room::open("walls").await;
+    let room = TestNamespace::open("walls").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     room.apply_pool("free", json!({"replicas": 1})).await;

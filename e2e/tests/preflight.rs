@@ -11,17 +11,17 @@ use crate::scheduler::plugin;
 use crate::support::exec::{sh, spillway};
 use crate::support::models::Scripted;
 use crate::support::work::{attempts, holder};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
-async fn opened(name: &str) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     (room, operator)
 }
 
 /// The only agent there is, once its preflight failed; with what it says.
-async fn unfit(room: &Room) -> (String, String) {
+async fn unfit(room: &TestNamespace) -> (String, String) {
     eventually("an agent fails its preflight", async || {
         let agents: Vec<Agent> = room.list().await;
         let [agent] = &agents[..] else { return Err(format!("{} agents", agents.len())) };
@@ -33,7 +33,7 @@ async fn unfit(room: &Room) -> (String, String) {
 }
 
 /// An agent of the pool, once its preflight failed; with what it says.
-async fn unfit_of(room: &Room, pool: &str) -> (String, String) {
+async fn unfit_of(room: &TestNamespace, pool: &str) -> (String, String) {
     eventually("an agent of the pool fails its preflight", async || {
         let agents: Vec<Agent> = room.list().await;
         let failed = agents.iter().filter(|agent| agent.spec.pool_ref.name == pool).find_map(|agent| {
@@ -98,12 +98,12 @@ async fn a_sandbox_that_is_required_by_name_and_not_there_keeps_work_away() {
 }
 
 /// A queue, and a pool that works from it and may call these models at the provider.
-async fn with_models(room: &Room, provider: &Scripted, pool: &str, allow: &[&str], extra: Value) {
+async fn with_models(room: &TestNamespace, provider: &Scripted, pool: &str, allow: &[&str], extra: Value) {
     let mut entry = provider.entry("main", "OpenAIChat");
     entry["allow"] = json!(allow);
     let mut spec =
         json!({"models": [entry], "scaling": {"min": 0, "max": 2, "cooldownSeconds": 1}, "bulkhead": {"lifetimeTokens": 1_000_000}});
-    crate::support::room::merge(&mut spec, extra);
+    crate::support::test_namespace::merge(&mut spec, extra);
     room.apply_workers(pool, &["bugs"], "echo done > $SPILLWAY_RESULT_FILE", spec).await;
 }
 

@@ -8,7 +8,7 @@ use spillway::api::{Agent, Breaker};
 
 use crate::support::exec::sh;
 use crate::support::models::Scripted;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// Finds a shell as a program does that looks along its `PATH`: busybox would take its own.
 const FIND: &str = r#"cd /tmp
@@ -16,15 +16,15 @@ found() { IFS=:; for folder in $PATH; do if [ -x "$folder/sh" ]; then echo "$fol
 shell=$(found)
 "#;
 
-async fn opened(name: &str) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     (room, operator)
 }
 
 /// One agent that runs this script as its program, and whose commands may take three seconds. Gives its name when the script is over.
-async fn ran(room: &Room, script: &str, extra: Value) -> String {
+async fn ran(room: &TestNamespace, script: &str, extra: Value) -> String {
     let program = format!("{FIND}{script}\ntouch over; exec sleep 100000");
     let mut spec = json!({
         "replicas": 1, "bulkhead": {"commandTimeoutSeconds": 3, "lifetimeTokens": 1_000_000_000_i64},
@@ -46,7 +46,7 @@ async fn ran(room: &Room, script: &str, extra: Value) -> String {
     agent
 }
 
-async fn file(room: &Room, agent: &str, name: &str) -> String {
+async fn file(room: &TestNamespace, agent: &str, name: &str) -> String {
     sh(room, agent, &format!("cat /tmp/{name}")).await.ok()
 }
 

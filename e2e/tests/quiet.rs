@@ -6,11 +6,11 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use spillway::api::{Breaker, Budget};
 
-use crate::support::{Room, audit};
+use crate::support::{TestNamespace, audit};
 
 #[tokio::test]
 async fn an_unchanged_namespace_is_written_to_by_nobody_for_a_minute() {
-    let room = Room::open("quiet").await;
+    let room = TestNamespace::open("quiet").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     // With a Budget of its own the namespace gets none from us; what this one says of compute stands, and is left alone.

@@ -14,7 +14,7 @@ use spillway::api::{self, AgentPool};
 use table::Case;
 
 use crate::support::proxy::Proxy;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// Held by whoever needs the CRDs as they are, or changes one for a moment.
 static SCHEMAS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -35,12 +35,12 @@ fn resource(kind: &str) -> ApiResource {
 }
 
 /// Where the objects of a case are written.
-struct Place {
+struct RefusingPlace {
     client: kube::Client,
     api: Api<DynamicObject>,
 }
 
-impl Place {
+impl RefusingPlace {
     /// Writes `object` as a person (or, for the status, a controller) would. `stored` is what it replaces; nothing is kept
     /// when `dry_run`.
     async fn write(&self, object: &Value, stored: Option<&DynamicObject>, dry_run: bool) -> Result<DynamicObject, kube::Error> {
@@ -71,13 +71,13 @@ impl Place {
 }
 
 /// What the API server says of a case.
-async fn judge(room: &Room, case: &Case) -> Result<(), String> {
+async fn judge(room: &TestNamespace, case: &Case) -> Result<(), String> {
     let resource = resource(&case.kind);
     let api: Api<DynamicObject> = match case.kind.as_str() {
         "ClusterBudget" => Api::all_with(room.client.clone(), &resource),
         _ => Api::namespaced_with(room.client.clone(), &room.namespace, &resource),
     };
-    let place = Place { client: room.client.clone(), api };
+    let place = RefusingPlace { client: room.client.clone(), api };
     let with_status = case.object.get("status").is_some();
     let before = match &case.old {
         Some(old) => {
@@ -101,7 +101,7 @@ async fn judge(room: &Room, case: &Case) -> Result<(), String> {
 
 #[tokio::test]
 async fn the_api_server_agrees_with_every_case_of_the_table() {
-    let room = Room::open("table").await;
+    let room = TestNamespace::open("table").await;
     let _schemas = SCHEMAS.lock().await;
     let cases = table::cases(Path::new("crates/api/tests/cases"));
     assert!(cases.len() > 100);
@@ -120,7 +120,7 @@ async fn the_api_server_agrees_with_every_case_of_the_table() {
 
 #[tokio::test]
 async fn one_malformed_stored_object_never_stops_the_others() {
-    let room = Room::open("bad").await;
+    let room = TestNamespace::open("bad").await;
     // As an older release with a looser schema may have left it: the object is stored, and does not fit our type.
     let schemas = SCHEMAS.lock().await;
     let good = room.apply_pool("good", json!({"replicas": 1})).await;
@@ -131,7 +131,7 @@ async fn one_malformed_stored_object_never_stops_the_others() {
     crds.patch("agentpools.spillway.dev", &PatchParams::default(), &Patch::Merge(loose)).await.expect("a looser CRD");
     let bad = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "bad"}, "spec": {"type": 7, "agent": "none"}});
     let api: Api<DynamicObject> = Api::namespaced_with(room.client.clone(), &room.namespace, &AgentPool::api_resource());
-    let pools = Place { client: room.client.clone(), api };
+    let pools = RefusingPlace { client: room.client.clone(), api };
     let stored =
         eventually("the looser schema is in force", async || pools.write(&bad, None, false).await.map_err(|error| error.to_string())).await;
     let restore = json!({"spec": {"versions": strict.spec.versions}});
@@ -158,7 +158,7 @@ async fn one_malformed_stored_object_never_stops_the_others() {
 
 #[tokio::test]
 async fn not_ready_while_kinds_are_missing_and_says_which() {
-    let room = Room::open("kinds").await;
+    let room = TestNamespace::open("kinds").await;
     let proxy = Proxy::start(room.client.clone(), &room.namespace).await;
     proxy.hide_our_kinds(true);
     let operator = Operator::start(&room, "one", Some(&proxy.kubeconfig));

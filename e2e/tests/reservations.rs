@@ -10,14 +10,14 @@ use spillway::api::{Agent, Budget, ClusterBudget};
 
 use crate::support::history::condition;
 use crate::support::models::Scripted;
-use crate::support::room::merge;
 use crate::support::standins::Standin;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::test_namespace::merge;
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 const PATH: &str = "/models/gpt/v1/chat/completions";
 
 /// `ClusterBudget/default` as the chart writes it, for this room alone, and with numbers that can be reached.
-fn profile(room: &Room, agents: usize, tokens: i64) -> Value {
+fn profile(room: &TestNamespace, agents: usize, tokens: i64) -> Value {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/spillway");
     let words = ["template", "spillway", chart, "--show-only", "templates/deployment.yaml"];
     let rendered = Command::new("helm").args(words).output().expect("helm is on PATH: run this by `make e2e`");
@@ -59,7 +59,7 @@ async fn calls(agents: &[Standin]) -> usize {
 
 #[tokio::test]
 async fn alone_a_flood_of_workers_leaves_schedulers_a_fifth_of_agents_and_tokens() {
-    let room = Room::open("reserved").await;
+    let room = TestNamespace::open("reserved").await;
     let clusters = Api::<ClusterBudget>::all(room.client.clone());
     let params = PatchParams::apply("e2e").force();
     clusters.patch(&room.namespace, &params, &Patch::Apply(profile(&room, 10, 20_000))).await.expect("the ClusterBudget is accepted");

@@ -11,14 +11,14 @@ use spillway::api::work_item::WorkItemPhase::{self, Blocked, Failed, Leased, Rea
 use spillway::api::{Agent, WorkItem};
 
 use crate::support::caller::{Caller, token_of};
-use crate::support::exec::Said;
+use crate::support::exec::CommandOutput;
 use crate::support::fleet::{Fleet, log};
 use crate::support::work::{Ledger, UNTIL_TOLD, attempts, phase};
-use crate::support::{Operator, Room, eventually, plugin_path, seen};
+use crate::support::{Operator, TestNamespace, eventually, plugin_path, seen};
 
 /// A room with an operator that leads, the queues and the scheduler of the samples, and workers that say what they got.
-async fn opened(name: &str) -> (Room, Operator, Ledger) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let ledger = Ledger::start(&room);
@@ -50,22 +50,22 @@ case $item in *'"epoch":1'[!0-9]*)
 esac
 exec spillway think scheduler"#;
 
-async fn workers(room: &Room, script: &str) {
+async fn workers(room: &TestNamespace, script: &str) {
     let pool = json!({"scaling": {"min": 0, "max": 2, "cooldownSeconds": 5}, "whenEmpty": {"action": "Terminate", "afterSeconds": 5}});
     room.apply_workers("workers", &["bugs", "chores", "ideas"], script, pool).await;
 }
 
 /// Runs the plugin, as a person would.
-pub async fn plugin(room: &Room, words: &[&str]) -> Said {
+pub async fn plugin(room: &TestNamespace, words: &[&str]) -> CommandOutput {
     let mut command = std::process::Command::new(plugin_path());
     command.args(["-n", &room.namespace]).args(words).stdin(Stdio::null());
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled").expect("the plugin starts");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Said { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
+    CommandOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
 }
 
 /// Asks, and gives the answer with the items that were queued for it.
-async fn asked(room: &Room, words: &str) -> (String, Vec<WorkItem>) {
+async fn asked(room: &TestNamespace, words: &str) -> (String, Vec<WorkItem>) {
     let said = plugin(room, &["ask", "--timeout", "3m", "--", words]).await;
     let group = said.err.lines().find_map(|line| line.strip_prefix("workitem.spillway.dev/")?.strip_suffix(" asked in queue asks"));
     let group = group.unwrap_or_else(|| panic!("{said:?}")).to_owned();
@@ -73,7 +73,7 @@ async fn asked(room: &Room, words: &str) -> (String, Vec<WorkItem>) {
 }
 
 /// The items of a group, as the API server selects them, in the order of their payloads.
-async fn members(room: &Room, group: &str) -> Vec<WorkItem> {
+async fn members(room: &TestNamespace, group: &str) -> Vec<WorkItem> {
     let params = ListParams::default().fields(&format!("spec.group={group}"));
     let mut items = room.api::<WorkItem>().list(&params).await.expect("a list").items;
     items.sort_by(|one, other| one.spec.payload.cmp(&other.spec.payload));
@@ -85,7 +85,7 @@ fn types(items: &[WorkItem]) -> Vec<(&str, &str)> {
 }
 
 /// Waits until an event with this reason is told of one of these items; gives its words.
-async fn event(room: &Room, reason: &str, items: &[WorkItem]) -> String {
+async fn event(room: &TestNamespace, reason: &str, items: &[WorkItem]) -> String {
     eventually(&format!("an event {reason}"), async || {
         let events: Vec<Event> = room.list().await;
         let of = |event: &&Event| items.iter().any(|item| item.uid().is_some() && item.uid() == event.involved_object.uid);
@@ -97,7 +97,7 @@ async fn event(room: &Room, reason: &str, items: &[WorkItem]) -> String {
 }
 
 /// Waits until the log of the scheduler's agent has a line that fits.
-async fn heard(room: &Room, agent: &str, what: &str, fits: impl Fn(&str) -> bool) {
+async fn heard(room: &TestNamespace, agent: &str, what: &str, fits: impl Fn(&str) -> bool) {
     eventually(&format!("the log of {agent} has {what}"), async || {
         let log = log(room, agent, "agent").await;
         seen(log.lines().any(&fits), || log.clone())
@@ -106,13 +106,15 @@ async fn heard(room: &Room, agent: &str, what: &str, fits: impl Fn(&str) -> bool
 }
 
 /// The one agent of the pool scheduler that lives.
-async fn scheduler(room: &Room) -> String {
+async fn scheduler(room: &TestNamespace) -> String {
     eventually("the scheduler's agent is there", async || {
         let pods: Vec<Pod> = room.list().await;
         let ours = pods.iter().filter(|pod| pod.labels().get("spillway.dev/pool").map(String::as_str) == Some("scheduler"));
         let live: Vec<String> = ours
             .filter(|pod| {
-                crate::support::room::is_live(pod) && crate::support::room::is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
+                crate::support::test_namespace::is_live(pod)
+                    && crate::support::test_namespace::is_ready(pod)
+                    && pod.metadata.deletion_timestamp.is_none()
             })
             .map(ResourceExt::name_any)
             .collect();
@@ -125,7 +127,7 @@ async fn scheduler(room: &Room) -> String {
 }
 
 /// Waits for an agent of the scheduler that is not this one.
-async fn another(room: &Room, than: &str) -> String {
+async fn another(room: &TestNamespace, than: &str) -> String {
     eventually("another agent is there", async || {
         let now = scheduler(room).await;
         seen(now != than, || now.clone()).map(|()| now)
@@ -261,7 +263,7 @@ async fn an_agent_that_is_lost_in_the_middle_queues_nothing_twice() {
 }
 
 /// An agent whose program asks for nothing itself: the test does it, with its token.
-async fn an_agent(room: &Room, may: Value) -> Caller {
+async fn an_agent(room: &TestNamespace, may: Value) -> Caller {
     room.apply_pool("caller", json!({"replicas": 1, "may": may})).await;
     Fleet::of(room, 1).await;
     let pods = room.pods_ready(1).await;
@@ -275,7 +277,7 @@ fn steps(steps: &[(&str, &[&str], Value)]) -> Value {
 
 #[tokio::test]
 async fn a_plan_is_taken_whole_or_refused_by_name() {
-    let room = Room::open("plan").await;
+    let room = TestNamespace::open("plan").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     for queue in ["work", "private"] {

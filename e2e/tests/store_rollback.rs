@@ -16,12 +16,12 @@ use spillway::api::{Agent, Budget, WorkItem};
 use spillway::wire::governor::EPOCH_ANNOTATION;
 
 use crate::support::caller::Caller;
-use crate::support::kept::Controllers;
 use crate::support::models::{Scripted, agrees};
+use crate::support::restarted::Controllers;
 use crate::support::standins::Standin;
 use crate::support::stopped::Etcd;
 use crate::support::work::phase;
-use crate::support::{Room, eventually, seen, within};
+use crate::support::{TestNamespace, eventually, seen, within};
 
 const MODEL: &str = "/models/gpt/v1/chat/completions";
 /// Time between the copy and its restore.
@@ -71,7 +71,7 @@ async fn calls(caller: &Caller) {
     .await;
 }
 
-async fn owner_epoch(room: &Room) -> i64 {
+async fn owner_epoch(room: &TestNamespace) -> i64 {
     eventually("the Lease says the owner epoch", async || {
         let lease = room.api::<Lease>().get("spillway-controller").await.map_err(|error| error.to_string())?;
         let epoch = lease.annotations().get(EPOCH_ANNOTATION).and_then(|epoch| epoch.parse().ok());
@@ -81,7 +81,7 @@ async fn owner_epoch(room: &Room) -> i64 {
 }
 
 /// What the agents' own accounts say, together.
-async fn lives_agree(room: &Room, provider: &Scripted) {
+async fn lives_agree(room: &TestNamespace, provider: &Scripted) {
     eventually("the accounts of all agents say what the provider counted", async || {
         let told = provider.told();
         let used = |agent: Agent| agent.status.and_then(|status| status.tokens).and_then(|tokens| tokens.used).unwrap_or_default();
@@ -93,13 +93,13 @@ async fn lives_agree(room: &Room, provider: &Scripted) {
 
 #[tokio::test]
 async fn alone_a_restored_etcd_costs_no_token_and_no_finish() {
-    let room = Room::open("rollback").await;
+    let room = TestNamespace::open("rollback").await;
     let controllers = Controllers::start(&room, 2);
     controllers.are_kept_for(&room, rolled_back(&room)).await;
     room.close().await;
 }
 
-async fn rolled_back(room: &Room) {
+async fn rolled_back(room: &TestNamespace) {
     let provider = Scripted::serve(room).await;
     let budget = json!({
         "apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},

@@ -15,14 +15,14 @@ use crate::notifications::{receiver, webhooks};
 use crate::support::history::{condition, says};
 use crate::support::models::Scripted;
 use crate::support::work::{attempts, holder};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// A function of the shell that makes one call of about 330 tokens.
 const CALL: &str = r#"call() { wget -q -Y off -O /dev/null --header 'content-type: application/json' --post-data '{"model": "scripted-large--output-300", "max_tokens": 300, "messages": [{"role": "user", "content": "hello"}]}' "$OPENAI_BASE_URL/chat/completions"; }; cd "$SPILLWAY_DATA_DIR""#;
 /// Tokens of a life that ends at the third call or so.
 const LIFE: i64 = 1_000;
 
-async fn agent(room: &Room, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
+async fn agent(room: &TestNamespace, what: &str, name: &str, fits: impl Fn(&Agent) -> bool) -> Agent {
     eventually(what, async || {
         let agent = room.api::<Agent>().get(name).await.map_err(|error| error.to_string())?;
         seen(fits(&agent), || format!("{:?}", agent.status)).map(|()| agent)
@@ -42,7 +42,7 @@ fn counted(item: &WorkItem) -> (i32, i32, i32, i64) {
 
 #[tokio::test]
 async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_grant() {
-    let room = Room::open("fish").await;
+    let room = TestNamespace::open("fish").await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;
@@ -95,7 +95,7 @@ async fn out_of_tokens_work_that_got_somewhere_is_kept_and_finished_after_a_gran
 
 #[tokio::test]
 async fn out_of_tokens_without_progress_the_agent_is_ended_and_its_item_counts_nothing() {
-    let room = Room::open("bait").await;
+    let room = TestNamespace::open("bait").await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
@@ -129,7 +129,7 @@ async fn out_of_tokens_without_progress_the_agent_is_ended_and_its_item_counts_n
 
 #[tokio::test]
 async fn a_gang_of_which_most_fail_is_ended_together_and_told_of_once() {
-    let room = Room::open("gang").await;
+    let room = TestNamespace::open("gang").await;
     let (url, calls) = receiver(&room).await;
     let operator = Operator::start_with(&room, "one", None, &webhooks(&room, &url));
     operator.leads(&room).await;

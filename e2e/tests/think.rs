@@ -12,14 +12,14 @@ use crate::scheduler::plugin;
 use crate::support::exec::Attached;
 use crate::support::fleet::log;
 use crate::support::models::{Scripted, agrees};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 const PROTOCOLS: [(&str, &str); 4] =
     [("anthropic", "Anthropic"), ("chat", "OpenAIChat"), ("responses", "OpenAIResponses"), ("gemini", "Gemini")];
 
 /// A room with a provider, queues, a prompt and a table of types.
-async fn opened(name: &str) -> (Room, Operator, Scripted) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator, Scripted) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let provider = Scripted::serve(&room).await;
@@ -59,12 +59,12 @@ fn thinking(provider: &Scripted, dialect: &str, role: &str, extra: Value) -> Val
         "type": role, "may": {"submitTo": ["bugs", "chores"]}, "bulkhead": {"lifetimeTokens": 1_000_000},
         "models": [provider.entry("main", dialect)], "agent": {"command": words, "files": [file("prompt.md"), file("routes.json")]},
     });
-    crate::support::room::merge(&mut pool, extra);
+    crate::support::test_namespace::merge(&mut pool, extra);
     pool
 }
 
 /// The items of a group, in the order of their tasks.
-async fn members(room: &Room, group: &str) -> Vec<WorkItem> {
+async fn members(room: &TestNamespace, group: &str) -> Vec<WorkItem> {
     let params = ListParams::default().fields(&format!("spec.group={group}"));
     let mut items = room.api::<WorkItem>().list(&params).await.expect("a list").items;
     items.sort_by(|one, other| one.spec.payload.cmp(&other.spec.payload));

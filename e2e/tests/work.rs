@@ -5,10 +5,10 @@ use spillway::api::WorkItem;
 use spillway::api::work_item::WorkItemPhase::{Cancelled, DeadLettered, Leased, Rejected, Succeeded};
 
 use crate::support::work::attempts;
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
-async fn opened(name: &str) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     (room, operator)

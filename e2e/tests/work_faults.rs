@@ -18,10 +18,10 @@ use crate::support::history::{History, says};
 use crate::support::kills::{Dice, Killer, Victim};
 use crate::support::witness::{Witness, counts, epoch, gone_at, leased, result, version};
 use crate::support::work::{attempts, phase};
-use crate::support::{Operator, Room, eventually, node, seen, stopped};
+use crate::support::{Operator, TestNamespace, eventually, node, seen, stopped};
 
-async fn opened(name: &str) -> (Room, Operator, Witness, History) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator, Witness, History) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let (witness, history) = (Witness::start(&room), History::start(&room));
@@ -29,9 +29,9 @@ async fn opened(name: &str) -> (Room, Operator, Witness, History) {
 }
 
 /// A queue that tries again at once and collects nothing before it was looked at, with more of its `itemDefaults`.
-async fn queue(room: &Room, more: Value) {
+async fn queue(room: &TestNamespace, more: Value) {
     let mut defaults = json!({"backoff": {"initialSeconds": 1, "maxSeconds": 1}});
-    crate::support::room::merge(&mut defaults, more);
+    crate::support::test_namespace::merge(&mut defaults, more);
     room.apply_queue("bugs", json!({"itemDefaults": defaults, "limits": {"maxFinished": 2 * ITEMS}})).await;
     eventually("the queue is served", async || {
         let status = room.api::<WorkQueue>().get("bugs").await.map_err(|error| error.to_string())?.status;
@@ -51,7 +51,7 @@ const PATIENT: &str = "while :; do echo \"at $task\"; [ $SPILLWAY_WORK_EPOCH -gt
 /// The first attempt goes on for ever; each later one is done at once.
 const SECOND: &str = "[ $SPILLWAY_WORK_EPOCH -gt 1 ] && exit 0; while :; do echo working; sleep 1; done";
 
-async fn let_go(room: &Room, agent: &str) {
+async fn let_go(room: &TestNamespace, agent: &str) {
     sh(room, agent, "touch $SPILLWAY_DATA_DIR/go").await.ok();
 }
 

@@ -17,14 +17,14 @@ use spillway::api::{Agent, AgentPool, WorkItem, WorkQueue};
 use crate::support::caller::{Answer, Caller, token_of};
 use crate::support::fleet::Fleet;
 use crate::support::history::History;
-use crate::support::room::merge;
+use crate::support::test_namespace::merge;
 use crate::support::track::Pods;
 use crate::support::work::{Ledger, UNTIL_TOLD, Volumes, attempts, holder, phase};
-use crate::support::{Operator, Room, eventually, seen};
+use crate::support::{Operator, TestNamespace, eventually, seen};
 
 /// A room with an operator that leads, and all that becomes of its items.
-async fn opened(name: &str) -> (Room, Operator, Ledger) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator, Ledger) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     let ledger = Ledger::start(&room);
@@ -51,7 +51,7 @@ fn counts(item: &WorkItem) -> (i32, i32, i32) {
     (status.attempts.unwrap_or(0), status.failures.unwrap_or(0), status.stalls.unwrap_or(0))
 }
 
-async fn ends_without_work(room: &Room, pool: &str) {
+async fn ends_without_work(room: &TestNamespace, pool: &str) {
     room.pods_ready(0).await;
     let (reason, _) = room.pool_says(pool, "ScaledToZero", "True").await;
     assert_eq!(reason, "NoWork");
@@ -298,13 +298,13 @@ async fn what_argo_keeps_is_not_collected() {
 }
 
 /// The groups that a queue says are cancelled.
-async fn cancelled_groups(room: &Room, queue: &str) -> Vec<String> {
+async fn cancelled_groups(room: &TestNamespace, queue: &str) -> Vec<String> {
     let queue = room.api::<WorkQueue>().get(queue).await.expect("the queue is there");
     queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten()).map(|one| one.group.clone()).collect()
 }
 
 /// Waits until the queue says that these groups are cancelled, with members that are not over.
-async fn groups_are(room: &Room, queue: &str, wanted: &[&str]) {
+async fn groups_are(room: &TestNamespace, queue: &str, wanted: &[&str]) {
     eventually(&format!("queue {queue} says that {wanted:?} are cancelled"), async || {
         let groups = cancelled_groups(room, queue).await;
         seen(groups == wanted, || format!("{groups:?}"))
@@ -380,12 +380,12 @@ async fn a_members_failure_cancels_its_group() {
 }
 
 /// The items, as stored: the same as long as nobody wrote them.
-async fn stored(room: &Room) -> BTreeMap<String, String> {
+async fn stored(room: &TestNamespace) -> BTreeMap<String, String> {
     room.list::<WorkItem>().await.iter().map(|item| (item.name_any(), item.resource_version().unwrap_or_default())).collect()
 }
 
 /// The call is refused in this way and changes nothing.
-async fn refuses(room: &Room, what: &str, caller: &Caller, path: &str, body: Value, wanted: (u16, &str)) -> Answer {
+async fn refuses(room: &TestNamespace, what: &str, caller: &Caller, path: &str, body: Value, wanted: (u16, &str)) -> Answer {
     let before = stored(room).await;
     let answer = caller.post(path, body).await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (wanted.0, Some(wanted.1)), "{what}: {answer:?}");
@@ -394,7 +394,7 @@ async fn refuses(room: &Room, what: &str, caller: &Caller, path: &str, body: Val
 }
 
 /// Two agents whose programs ask for no work themselves: the test does it, with their tokens.
-async fn two_agents(room: &Room, may: Value) -> [Caller; 2] {
+async fn two_agents(room: &TestNamespace, may: Value) -> [Caller; 2] {
     let queues = json!([{"name": "work"}]);
     room.apply_pool("pair", json!({"replicas": 2, "queues": queues, "may": may, "agent": {"run": "LongRunning"}})).await;
     Fleet::of(room, 2).await;

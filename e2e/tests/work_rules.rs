@@ -12,10 +12,10 @@ use spillway::api::work_item::WorkItemPhase::{DeadLettered, Leased, Ready, Rejec
 use spillway::api::{Agent, Budget, WorkItem, WorkQueue};
 
 use crate::support::work::{UNTIL_TOLD, attempts, phase};
-use crate::support::{Operator, Room, eventually, seen, within};
+use crate::support::{Operator, TestNamespace, eventually, seen, within};
 
-async fn opened(name: &str) -> (Room, Operator) {
-    let room = Room::open(name).await;
+async fn opened(name: &str) -> (TestNamespace, Operator) {
+    let room = TestNamespace::open(name).await;
     let operator = room.operator("one");
     operator.leads(&room).await;
     (room, operator)
@@ -27,7 +27,7 @@ fn quick(max: u32) -> Value {
 }
 
 /// Waits until exactly these items are left.
-async fn left(room: &Room, wanted: &[&str]) {
+async fn left(room: &TestNamespace, wanted: &[&str]) {
     eventually(&format!("{wanted:?} are left"), async || {
         let items: Vec<WorkItem> = room.list().await;
         let mut names: Vec<String> = items.into_iter().filter_map(|item| item.metadata.name).collect();
@@ -38,7 +38,7 @@ async fn left(room: &Room, wanted: &[&str]) {
 }
 
 /// Waits until a queue says so many dead letters, and how its condition DeadLettersKept is; since when the oldest is one.
-async fn letters(room: &Room, queue: &str, count: i32, kept: (&str, &str)) -> Option<Timestamp> {
+async fn letters(room: &TestNamespace, queue: &str, count: i32, kept: (&str, &str)) -> Option<Timestamp> {
     eventually(&format!("queue {queue} has {count} dead letters and says {kept:?}"), async || {
         let queue: WorkQueue = room.api().get(queue).await.map_err(|error| error.to_string())?;
         let status = queue.status.unwrap_or_default();
@@ -91,7 +91,7 @@ async fn dead_letters_are_kept_apart_and_the_oldest_goes_when_there_are_too_many
 }
 
 /// `kubectl spillway priority`, as a person says it.
-async fn prioritise(room: &Room, arguments: priority::Arguments) {
+async fn prioritise(room: &TestNamespace, arguments: priority::Arguments) {
     let cluster = Cluster { client: room.client.clone(), namespace: room.namespace.clone() };
     let mut console = Terminal::default();
     priority::execute(&cluster, &priority::Arguments { yes: true, ..arguments }, &mut console).await.expect("it is written");
@@ -99,7 +99,7 @@ async fn prioritise(room: &Room, arguments: priority::Arguments) {
 }
 
 /// These items, in the order in which they were claimed for the first time.
-async fn claimed(room: &Room, names: &[&str]) -> Vec<String> {
+async fn claimed(room: &TestNamespace, names: &[&str]) -> Vec<String> {
     let mut order = Vec::new();
     for name in names {
         let status = room.item_is(name, Succeeded).await.status.unwrap_or_default();

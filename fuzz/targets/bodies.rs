@@ -3,13 +3,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use spillway_wire::agent::{Goodbye, Register, Report, Spawn};
-use spillway_wire::body::{Checked, read};
+use spillway_wire::body::{BoundedBody, read};
 use spillway_wire::budget::AskTokens;
-use spillway_wire::follow::{AskInbox, ListWork};
+use spillway_wire::follow::{InboxQuery, ListWork};
 use spillway_wire::plan::Plan;
-use spillway_wire::work::{Advance, Claim, Complete, Fail, Release, Submit};
+use spillway_wire::work::{Claim, Complete, Fail, ProgressUpdate, Release, Submit};
 
-fn tried<T: Checked>(bytes: &[u8]) {
+fn tried<T: BoundedBody>(bytes: &[u8]) {
     if let Err(refusal) = read::<T>(bytes) {
         assert!(refusal.field.is_some_and(|field| !field.is_empty()), "{}", refusal.message);
     }
@@ -26,13 +26,13 @@ fuzz_target!(|data: &[u8]| {
         5 => tried::<Complete>(bytes),
         6 => tried::<Fail>(bytes),
         7 => tried::<Release>(bytes),
-        8 => tried::<Advance>(bytes),
+        8 => tried::<ProgressUpdate>(bytes),
         9 => tried::<Submit>(bytes),
         10 => tried::<Plan>(bytes),
         11 => tried::<AskTokens>(bytes),
         _ => {
             tried::<ListWork>(bytes);
-            tried::<AskInbox>(bytes);
+            tried::<InboxQuery>(bytes);
         }
     }
 });

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use spillway::cluster::lease::Identity;
 use spillway::controller::supervised::{self, Gateway};
-use spillway::pki::keep::Places;
+use spillway::pki::secrets::SecretNames;
 use spillway::telemetry::{LogFormat, start_logs};
 use spillway::{controller, gateway, generate, notify};
 use tokio::signal::unix::{SignalKind, signal};
@@ -252,7 +252,7 @@ fn settings(arguments: ControllerArguments) -> anyhow::Result<controller::Settin
         cluster_budget,
         webhooks: webhooks_file.map(|file| notify::settings::read(&file)).transpose()?.unwrap_or_default(),
         gateway_user: gateway_account,
-        certificates: Places { namespace: lease_namespace, authority: ca_secret, gateway: gateway_tls_secret },
+        certificates: SecretNames { namespace: lease_namespace, authority: ca_secret, gateway: gateway_tls_secret },
     })
 }
 

@@ -8,40 +8,40 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use sha2::{Digest, Sha256};
 
-use super::remembered::Remembered;
 use super::token::Holder;
+use super::ttl_cache::TtlCache;
 use crate::api::GROUP;
 use crate::wire::{Code, Refusal};
 
 /// How long a yes is remembered.
-const YES: Duration = Duration::from_secs(30);
+const ALLOWED_TTL: Duration = Duration::from_secs(30);
 /// How long a no is.
-const NO: Duration = Duration::from_secs(5);
+const DENIED_TTL: Duration = Duration::from_secs(5);
 /// For asking, as for reviews of tokens.
-const ASKED_WITHIN: Duration = Duration::from_secs(5);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// Answers remembered at once.
-const REMEMBERED: usize = 20_000;
+const MAX_CACHED_REVIEWS: usize = 20_000;
 /// The right: this verb on this subresource of the pool.
-const VERB: &str = "create";
-const RESOURCE: (&str, &str) = ("agentpools", "external");
+const EXTERNAL_AGENT_VERB: &str = "create";
+const EXTERNAL_AGENT_RESOURCE: (&str, &str) = ("agentpools", "external");
 
 type Answer = Result<(), Refusal>;
 
 /// Asks what users may do: once for all calls that need the same answer at the same time.
 pub struct Authorizer {
     api: Api<SubjectAccessReview>,
-    known: Remembered<[u8; 32], Answer>,
+    known: TtlCache<[u8; 32], Answer>,
 }
 
 impl Authorizer {
     /// Nothing is known yet.
     pub fn new(client: Client) -> Self {
         let keep = |answer: &Answer| match answer {
-            Ok(()) => YES,
+            Ok(()) => ALLOWED_TTL,
             Err(refusal) if refusal.code.passes() => Duration::ZERO,
-            Err(_) => NO,
+            Err(_) => DENIED_TTL,
         };
-        Self { api: Api::all(client), known: Remembered::new(keep, REMEMBERED) }
+        Self { api: Api::all(client), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
     }
 
     /// Whether `holder` may register agents of this pool. `may_ask` is asked before the API server is: who names pool after pool
@@ -68,14 +68,14 @@ impl Authorizer {
 
 /// The question.
 fn review(holder: &Holder, namespace: &str, pool: &str) -> SubjectAccessReview {
-    let (resource, subresource) = RESOURCE;
+    let (resource, subresource) = EXTERNAL_AGENT_RESOURCE;
     let claims = holder.claims.as_deref().cloned().unwrap_or_default();
     let text = |text: &str| Some(text.to_owned());
     let attributes = ResourceAttributes {
         group: text(GROUP),
         resource: text(resource),
         subresource: text(subresource),
-        verb: text(VERB),
+        verb: text(EXTERNAL_AGENT_VERB),
         namespace: text(namespace),
         name: text(pool),
         ..ResourceAttributes::default()
@@ -113,7 +113,7 @@ fn digest(holder: &Holder, namespace: &str, pool: &str) -> [u8; 32] {
 }
 
 async fn ask(api: &Api<SubjectAccessReview>, review: &SubjectAccessReview, user: &str) -> Answer {
-    let why = match tokio::time::timeout(ASKED_WITHIN, api.create(&PostParams::default(), review)).await {
+    let why = match tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), review)).await {
         Ok(Ok(answer)) => match answer.status.as_ref().and_then(|status| status.evaluation_error.clone()) {
             // Who could not find out says no: that takes nobody's right away.
             Some(why) if answer.status.as_ref().is_some_and(|status| !status.allowed && status.denied != Some(true)) => {
@@ -140,9 +140,9 @@ fn judge(answer: SubjectAccessReview, user: &str) -> Answer {
     }
     let attributes = answer.spec.resource_attributes.unwrap_or_default();
     let (pool, namespace) = (attributes.name.unwrap_or_default(), attributes.namespace.unwrap_or_default());
-    let (resource, subresource) = RESOURCE;
+    let (resource, subresource) = EXTERNAL_AGENT_RESOURCE;
     let message = format!(
-        "{user} may not {VERB} {resource}/{subresource} ({GROUP}) of pool {pool} in namespace {namespace}, which agents outside the \
+        "{user} may not {EXTERNAL_AGENT_VERB} {resource}/{subresource} ({GROUP}) of pool {pool} in namespace {namespace}, which agents outside the \
          cluster need: a RoleBinding there to the ClusterRole spillway-external allows it"
     );
     Err(Refusal::new(Code::NotAllowed, message))
@@ -211,10 +211,10 @@ mod tests {
         let may = async || authorizer.may_register(&alice, "team", "laptops", || Ok(())).await.map_err(|refusal| refusal.code);
         assert_eq!((may().await, may().await, asked.load(Ordering::SeqCst)), (Ok(()), Ok(()), 1), "asked once for both");
         allowed.store(false, Ordering::SeqCst);
-        authorizer.known.pass(YES);
+        authorizer.known.pass(ALLOWED_TTL);
         assert_eq!(may().await, Err(Code::NotAllowed), "half a minute later at the latest");
         let busy = || Err(Refusal::new(Code::TooManyCalls, "busy"));
-        authorizer.known.pass(NO);
+        authorizer.known.pass(DENIED_TTL);
         let refused = authorizer.may_register(&alice, "team", "laptops", busy).await.expect_err("not asked");
         assert_eq!(refused.code, Code::TooManyCalls, "whose answer was no is a stranger");
     }

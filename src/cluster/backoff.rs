@@ -11,7 +11,7 @@ use crate::policy::backoff::delay;
 use crate::policy::sweep::Sweep;
 
 /// Objects that are remembered before those are looked for that nobody tries any more.
-const REMEMBERED: usize = 4096;
+const OBJECT_SWEEP_THRESHOLD: usize = 4096;
 
 /// How often an object failed in a row.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ struct Failures {
 }
 
 #[derive(Debug)]
-struct Known<K> {
+struct FailureCounts<K> {
     failures: HashMap<K, Failures>,
     sweep: Sweep,
 }
@@ -29,7 +29,7 @@ struct Known<K> {
 /// Failures in a row, by object.
 #[derive(Debug)]
 pub struct Backoff<K> {
-    known: Mutex<Known<K>>,
+    known: Mutex<FailureCounts<K>>,
     initial: Duration,
     max: Duration,
 }
@@ -37,14 +37,14 @@ pub struct Backoff<K> {
 impl<K: Eq + Hash> Backoff<K> {
     /// With the first and the longest bound of a delay.
     pub fn new(initial: Duration, max: Duration) -> Self {
-        let known = Known { failures: HashMap::new(), sweep: Sweep::new(REMEMBERED) };
+        let known = FailureCounts { failures: HashMap::new(), sweep: Sweep::new(OBJECT_SWEEP_THRESHOLD) };
         Self { known: Mutex::new(known), initial, max }
     }
 
     /// One more failure of `key`: how long to wait before the next try.
     pub fn failed(&self, key: K) -> Duration {
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Known { failures, sweep } = &mut *known;
+        let FailureCounts { failures, sweep } = &mut *known;
         if sweep.is_due(failures.len()) {
             // An object that is tried again is tried before its longest delay is over.
             failures.retain(|_, known| known.last.elapsed() < self.max * 2);
@@ -68,16 +68,16 @@ mod tests {
     #[test]
     fn objects_that_nobody_tries_any_more_are_forgotten() {
         let backoff = Backoff::new(Duration::ZERO, Duration::ZERO);
-        for name in 0..3 * REMEMBERED {
+        for name in 0..3 * OBJECT_SWEEP_THRESHOLD {
             backoff.failed(name);
         }
         let length = || backoff.known.lock().expect("no panic").failures.len();
-        assert!(length() <= REMEMBERED, "{}", length());
+        assert!(length() <= OBJECT_SWEEP_THRESHOLD, "{}", length());
         let patient = Backoff::new(Duration::from_secs(1), Duration::from_secs(64));
-        for name in 0..3 * REMEMBERED {
+        for name in 0..3 * OBJECT_SWEEP_THRESHOLD {
             patient.failed(name);
         }
-        assert_eq!(patient.known.lock().expect("no panic").failures.len(), 3 * REMEMBERED, "those are still to be tried");
+        assert_eq!(patient.known.lock().expect("no panic").failures.len(), 3 * OBJECT_SWEEP_THRESHOLD, "those are still to be tried");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::quiet::OnlyShows;
+use super::background_writes::BackgroundWrite;
 use super::{Class, Error};
 
 /// Applies `status` as `manager`. With `resource_version` it is a compare-and-swap: anybody's write in between is a
@@ -45,7 +45,7 @@ where
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(body)).await.map_err(Error::of_status_write("writing a status"))
 }
 
-/// As [`patch_status`], of what only shows: it keeps nothing waiting that waits for [`super::quiet`].
+/// As [`patch_status`], of what only shows: it keeps nothing waiting that waits for [`super::background_writes`].
 pub async fn show_status<K>(api: &Api<K>, name: &str, body: &Value) -> Result<K, Error>
 where
     K: Resource + DeserializeOwned + Clone + Debug,
@@ -54,7 +54,7 @@ where
     let request = request.patch_subresource("status", name, &PatchParams::default(), &Patch::Merge(body));
     let sent = async {
         let mut request = request.map_err(kube::Error::BuildRequest)?;
-        request.extensions_mut().insert(OnlyShows);
+        request.extensions_mut().insert(BackgroundWrite);
         api.clone().into_client().request(request).await
     };
     sent.await.map_err(Error::of_status_write("showing a status"))

@@ -6,19 +6,19 @@ use kube::client::ClientBuilder;
 use kube::{Client, Config};
 use tower::timeout::TimeoutLayer;
 
-use super::pace::PaceLayer;
-use super::quiet::Quiet;
+use super::adaptive_limit::AdaptiveLimitLayer;
+use super::background_writes::ForegroundWrites;
 use super::request::describe;
 use super::trim::TrimLayer;
 use crate::telemetry::Metrics;
 
 /// How long the beginning of an answer may take before the request counts as unanswered. What streams after it, as a watch
 /// does, is not bound by it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const ANSWER_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects as the environment says (in a pod: its ServiceAccount; else `KUBECONFIG` or `~/.kube/config`), and counts
 /// every request by verb, resource and answer. While it writes it is not `quiet`.
-pub async fn connect(user_agent: &str, metrics: Metrics, quiet: Quiet) -> anyhow::Result<Client> {
+pub async fn connect(user_agent: &str, metrics: Metrics, quiet: ForegroundWrites) -> anyhow::Result<Client> {
     let mut config = Config::infer().await?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = None; // a quiet watch is not a broken one: the server ends it
@@ -26,8 +26,9 @@ pub async fn connect(user_agent: &str, metrics: Metrics, quiet: Quiet) -> anyhow
     config.headers.push((http::header::USER_AGENT, user_agent.parse()?));
     let builder = ClientBuilder::try_from(config)?;
     // The last is the first that a request meets: what waits for its turn is not counted as asked yet.
-    let builder = builder.with_layer(&TrimLayer).with_layer(&TimeoutLayer::new(ANSWER_WITHIN)).with_layer(&CountLayer(metrics.clone()));
-    Ok(builder.with_layer(&PaceLayer::new(metrics, quiet)).build())
+    let builder =
+        builder.with_layer(&TrimLayer).with_layer(&TimeoutLayer::new(ANSWER_HEAD_TIMEOUT)).with_layer(&CountLayer(metrics.clone()));
+    Ok(builder.with_layer(&AdaptiveLimitLayer::new(metrics, quiet)).build())
 }
 
 /// A layer that counts requests.

@@ -16,13 +16,13 @@ use crate::notify::{Notice, Notifier};
 use crate::policy::sweep::Sweep;
 
 /// Bytes of a note.
-const NOTE: usize = 1000;
+const MAX_NOTE_BYTES: usize = 1000;
 /// Events of one namespace in a burst.
 const EVENT_BURST: f64 = 1_000.0;
 /// Events of one namespace each second on average.
-const EVENTS_A_SECOND: f64 = 5.0;
+const EVENTS_PER_SECOND: f64 = 5.0;
 /// Namespaces that are remembered before those are looked for that had no event for a while.
-const NAMESPACES: usize = 1024;
+const NAMESPACE_SWEEP_THRESHOLD: usize = 1024;
 
 /// How many more events a namespace may have now.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +35,13 @@ struct Allowance {
 
 impl Allowance {
     fn refilled(self, now: BootTime) -> f64 {
-        (self.left + now.since(self.at).as_secs_f64() * EVENTS_A_SECOND).min(EVENT_BURST)
+        (self.left + now.since(self.at).as_secs_f64() * EVENTS_PER_SECOND).min(EVENT_BURST)
     }
 }
 
 /// What becomes of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum EventVerdict {
     Told,
     /// It is left out; `first`: those before it were told.
     LeftOut {
@@ -58,12 +58,12 @@ struct Allowances {
 
 impl Default for Allowances {
     fn default() -> Self {
-        Self { of: HashMap::new(), sweep: Sweep::new(NAMESPACES) }
+        Self { of: HashMap::new(), sweep: Sweep::new(NAMESPACE_SWEEP_THRESHOLD) }
     }
 }
 
 impl Allowances {
-    fn take(&mut self, namespace: &str, now: BootTime) -> Verdict {
+    fn take(&mut self, namespace: &str, now: BootTime) -> EventVerdict {
         if self.sweep.is_due(self.of.len()) {
             // One that is full is as good as unknown.
             self.of.retain(|_, allowance| allowance.refilled(now) < EVENT_BURST);
@@ -72,11 +72,11 @@ impl Allowances {
         let known = self.of.entry(namespace.to_owned()).or_insert(Allowance { left: EVENT_BURST, at: now, said: false });
         (known.left, known.at) = (known.refilled(now), now);
         if known.left < 1.0 {
-            return Verdict::LeftOut { first: !std::mem::replace(&mut known.said, true) };
+            return EventVerdict::LeftOut { first: !std::mem::replace(&mut known.said, true) };
         }
         known.left -= 1.0;
         known.said = known.said && known.left < EVENT_BURST / 2.0;
-        Verdict::Told
+        EventVerdict::Told
     }
 }
 
@@ -125,16 +125,16 @@ impl Events {
     async fn publish(&self, type_: EventType, about: &ObjectReference, reason: &str, action: &str, note: String) {
         let namespace = about.namespace.as_deref().unwrap_or_default();
         match self.allowances.lock().unwrap_or_else(PoisonError::into_inner).take(namespace, BootTime::now()) {
-            Verdict::Told => {}
-            Verdict::LeftOut { first: false } => return,
-            Verdict::LeftOut { first: true } => {
+            EventVerdict::Told => {}
+            EventVerdict::LeftOut { first: false } => return,
+            EventVerdict::LeftOut { first: true } => {
                 tracing::warn!(namespace, reason, "the namespace has too many events: further ones are left out until it has fewer");
                 return;
             }
         }
         // The API server refuses notes of more than 1 KiB.
         let mut note = note;
-        note.truncate((0..=NOTE.min(note.len())).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0));
+        note.truncate((0..=MAX_NOTE_BYTES.min(note.len())).rev().find(|at| note.is_char_boundary(*at)).unwrap_or(0));
         let event = Event { type_, reason: reason.to_owned(), note: Some(note), action: action.to_owned(), secondary: None };
         if let Err(error) = self.recorder.publish(&event, about).await {
             tracing::warn!(%error, reason, "an event could not be told");
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn told(allowances: &mut Allowances, namespace: &str, now: BootTime, events: usize) -> usize {
-        (0..events).filter(|_| allowances.take(namespace, now) == Verdict::Told).count()
+        (0..events).filter(|_| allowances.take(namespace, now) == EventVerdict::Told).count()
     }
 
     #[test]
@@ -161,19 +161,19 @@ mod tests {
         let later = start.after(Duration::from_secs(10));
         assert_eq!(told(&mut allowances, "loud", later, 5_000), 50);
         // It is said once, until the namespace has been quiet for a while.
-        let mut said = (0..5_000).filter(|_| allowances.take("loud", later) == Verdict::LeftOut { first: true });
+        let mut said = (0..5_000).filter(|_| allowances.take("loud", later) == EventVerdict::LeftOut { first: true });
         assert_eq!(said.next(), None);
         let rested = later.after(Duration::from_secs(3600));
-        let first = (0..5_000).filter(|_| allowances.take("loud", rested) == Verdict::LeftOut { first: true }).count();
+        let first = (0..5_000).filter(|_| allowances.take("loud", rested) == EventVerdict::LeftOut { first: true }).count();
         assert_eq!(first, 1);
     }
 
     #[test]
     fn namespaces_without_events_for_a_while_are_forgotten() {
         let mut allowances = Allowances::default();
-        for at in 0..10 * NAMESPACES {
+        for at in 0..10 * NAMESPACE_SWEEP_THRESHOLD {
             allowances.take(&format!("n{at}"), BootTime::default().after(Duration::from_secs(at.try_into().expect("small"))));
         }
-        assert!(allowances.of.len() <= NAMESPACES);
+        assert!(allowances.of.len() <= NAMESPACE_SWEEP_THRESHOLD);
     }
 }

@@ -12,10 +12,10 @@ use super::clock::BootTime;
 use crate::policy::sweep::Sweep;
 
 /// Writes that are remembered before those are looked for that the cache need not show any more.
-const REMEMBERED: usize = 4096;
+const WRITE_SWEEP_THRESHOLD: usize = 4096;
 /// After this long the gate opens whatever the cache shows: an object that was made and removed between two looks of the
 /// watch is never seen, and what follows looks live anyway.
-const OPENS_AFTER: Duration = Duration::from_secs(90);
+const GATE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What the cache must show of an object.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub struct Gate<K> {
 
 impl<K> Default for Gate<K> {
     fn default() -> Self {
-        Self { writes: Mutex::new(Writes { expected: HashMap::new(), sweep: Sweep::new(REMEMBERED) }) }
+        Self { writes: Mutex::new(Writes { expected: HashMap::new(), sweep: Sweep::new(WRITE_SWEEP_THRESHOLD) }) }
     }
 }
 
@@ -64,7 +64,7 @@ impl<K: Eq + Hash> Gate<K> {
         let mut writes = self.lock();
         let Writes { expected, sweep } = &mut *writes;
         if sweep.is_due(expected.len()) {
-            expected.retain(|_, write| write.written.elapsed() < OPENS_AFTER);
+            expected.retain(|_, write| write.written.elapsed() < GATE_TIMEOUT);
             sweep.done(expected.len());
         }
         expected.insert(key, Expected { version, or_absent, written });
@@ -82,7 +82,7 @@ impl<K: Eq + Hash> Gate<K> {
             Some(version) => version >= wanted.version,
             None => wanted.or_absent,
         };
-        if seen || wanted.written.elapsed() >= OPENS_AFTER {
+        if seen || wanted.written.elapsed() >= GATE_TIMEOUT {
             expected.remove(key);
             return true;
         }
@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn writes_of_objects_that_nobody_looks_at_any_more_are_forgotten() {
         let gate = Gate::default();
-        for name in 0..3 * REMEMBERED {
+        for name in 0..3 * WRITE_SWEEP_THRESHOLD {
             gate.expect_since(name, Some("10"), true, BootTime::default());
         }
-        assert!(gate.lock().expected.len() <= REMEMBERED);
+        assert!(gate.lock().expected.len() <= WRITE_SWEEP_THRESHOLD);
         gate.wrote(0, Some("10"));
         assert!(!gate.open(&0, Some("9")), "what was written just now is awaited");
     }

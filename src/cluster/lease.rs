@@ -26,9 +26,9 @@ use crate::policy::lease::{Step, StoreRollback, Takeover, Timing, decide};
 use crate::wire::governor::{ADDRESS_ANNOTATION, EPOCH_ANNOTATION, ROLLBACK_ANNOTATION};
 
 /// Between two tries to renew when the API server does not answer.
-const PAUSE: Duration = Duration::from_millis(500);
+const RENEW_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// How long a leader that lost the Lease checks for a rollback of the store. At most half of the time until another leader may act.
-const ROLLBACK_CHECK: Duration = Duration::from_secs(2);
+const ROLLBACK_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which Lease, and who we are.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl Leadership {
 
 /// What winning gives.
 #[derive(Debug)]
-pub struct Won {
+pub struct LeadershipTerm {
     /// The right to act.
     pub leadership: Leadership,
     /// Resource version of the write that won: the base of the owner epoch.
@@ -163,7 +163,7 @@ pub struct Won {
 }
 
 /// A Lease as we last saw it, and since when.
-struct Seen {
+struct SeenLease {
     lease: Option<Lease>,
     version: Option<String>,
     unchanged_since: BootTime,
@@ -173,7 +173,7 @@ struct Seen {
     highest: u64,
 }
 
-impl Seen {
+impl SeenLease {
     /// The state of the Lease for who takes it over now.
     fn takeover(&self) -> Takeover {
         let Some(lease) = &self.lease else { return Takeover::default() };
@@ -200,9 +200,9 @@ impl Seen {
 }
 
 /// Waits until the Lease is ours. Errors on the way are logged and retried: a standby has nothing better to do.
-pub async fn win(client: Client, identity: Identity, timing: Timing, stop: CancellationToken) -> Option<Won> {
+pub async fn win(client: Client, identity: Identity, timing: Timing, stop: CancellationToken) -> Option<LeadershipTerm> {
     let api: Api<Lease> = Api::namespaced(client, &identity.namespace);
-    let mut seen = Seen { lease: None, version: None, unchanged_since: BootTime::now(), highest_version: 0, highest: 0 };
+    let mut seen = SeenLease { lease: None, version: None, unchanged_since: BootTime::now(), highest_version: 0, highest: 0 };
     let mut told = None;
     loop {
         // A look that hangs must not keep a standby from ever taking over.
@@ -249,7 +249,7 @@ pub async fn win(client: Client, identity: Identity, timing: Timing, stop: Cance
     }
 }
 
-async fn look(api: &Api<Lease>, identity: &Identity, seen: &mut Seen) -> Result<(), Error> {
+async fn look(api: &Api<Lease>, identity: &Identity, seen: &mut SeenLease) -> Result<(), Error> {
     let lease = api.get_opt(&identity.name).await.map_err(Error::of("reading the leader lease"))?;
     let version = lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
     if version != seen.version {
@@ -315,7 +315,7 @@ fn keep(
     (lease, takeover): (Lease, Takeover),
     began: BootTime,
     stop: CancellationToken,
-) -> Option<Won> {
+) -> Option<LeadershipTerm> {
     let resource_version = lease.metadata.resource_version.as_deref()?.parse().ok()?;
     let since = takeover.since;
     let (renewed, last_renewal) = watch::channel(Renewal { began, version: resource_version });
@@ -334,7 +334,7 @@ fn keep(
         stopped.cancel();
         lost.cancel();
     });
-    Some(Won { leadership, resource_version, takeover, keeper })
+    Some(LeadershipTerm { leadership, resource_version, takeover, keeper })
 }
 
 /// Why the keeper stops renewing.
@@ -393,7 +393,7 @@ impl Keeper {
                     Ok(None) => return,
                     Err(error) => {
                         tracing::warn!(%error, "cannot read the leader lease to check for a rollback; retrying");
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(RENEW_RETRY_DELAY).await;
                         continue;
                     }
                 };
@@ -410,11 +410,11 @@ impl Keeper {
                     Ok(_) => return,
                     Err(error) => tracing::warn!(%error, "cannot write the rollback on the leader lease; retrying"),
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RENEW_RETRY_DELAY).await;
             }
         };
         let most = self.timing.duration.saturating_sub(self.timing.renew_deadline) / 2;
-        if tokio::time::timeout(ROLLBACK_CHECK.min(most), looking).await.is_err() {
+        if tokio::time::timeout(ROLLBACK_CHECK_TIMEOUT.min(most), looking).await.is_err() {
             tracing::warn!("the check for a rollback of the API server's store did not end in time");
         }
     }
@@ -466,13 +466,13 @@ impl Keeper {
                     // Our own write whose answer was lost looks like this too: the record tells.
                     Class::Conflict => match tokio::time::timeout(left, self.reread()).await {
                         Ok(Ok(())) => {}
-                        Ok(Err(error)) if error.class() == Class::Unavailable => tokio::time::sleep(PAUSE.min(left)).await,
+                        Ok(Err(error)) if error.class() == Class::Unavailable => tokio::time::sleep(RENEW_RETRY_DELAY.min(left)).await,
                         Ok(Err(error)) => return Err(error),
                         Err(_) => return Err(Error::NotLeading),
                     },
                     Class::Unavailable => {
                         tracing::warn!(%error, "the leader lease was not renewed; retrying");
-                        tokio::time::sleep(PAUSE.min(left)).await;
+                        tokio::time::sleep(RENEW_RETRY_DELAY.min(left)).await;
                     }
                     Class::AlreadyExists
                     | Class::NotFound

@@ -2,6 +2,8 @@
 //! and whether, comes from `policy` through `controller`.
 
 pub mod access;
+pub mod adaptive_limit;
+pub mod background_writes;
 pub mod backoff;
 pub mod calls;
 pub mod clock;
@@ -12,14 +14,12 @@ pub mod gate;
 pub mod lease;
 mod lease_rollback;
 mod object_key;
-pub mod pace;
-pub mod quiet;
-pub mod remembered;
 mod request;
 pub mod served;
 pub mod token;
 pub mod tolerant;
 pub mod trim;
+pub mod ttl_cache;
 pub mod watch;
 
 pub use error::{Class, Error};

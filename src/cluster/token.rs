@@ -12,20 +12,20 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use sha2::{Digest, Sha256};
 
-use super::remembered::Remembered;
+use super::ttl_cache::TtlCache;
 use crate::wire::{Code, Refusal};
 
 /// How long a yes is remembered.
-const YES: Duration = Duration::from_secs(30);
+const VALID_TOKEN_TTL: Duration = Duration::from_secs(30);
 /// How long a no is: a flood of bad tokens must not become a flood of reviews.
-const NO: Duration = Duration::from_secs(5);
+const INVALID_TOKEN_TTL: Duration = Duration::from_secs(5);
 /// For asking. Pods wait ten seconds for an answer: one that says that the API server hangs must come before they take the gateway
 /// for gone, and end themselves when that lasts.
-const ASKED_WITHIN: Duration = Duration::from_secs(5);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// Answers remembered at once.
-const REMEMBERED: usize = 20_000;
+const MAX_CACHED_REVIEWS: usize = 20_000;
 /// The most bytes of all that a token says of its user.
-const MAX_CLAIMS: usize = 16 * 1024;
+const MAX_CLAIMS_BYTES: usize = 16 * 1024;
 
 /// Who shows a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub struct Reviewer {
     audience: &'static str,
     /// Audiences of which tokens are taken too, of users that are no pods.
     of_users: Vec<String>,
-    known: Remembered<Hash, Answer>,
+    known: TtlCache<Hash, Answer>,
 }
 
 impl Reviewer {
@@ -93,11 +93,11 @@ impl Reviewer {
     pub fn new(client: Client, audience: &'static str) -> Self {
         // Only what the API server said is remembered, not that it said nothing.
         let keep = |answer: &Answer| match answer {
-            Ok(_) => YES,
+            Ok(_) => VALID_TOKEN_TTL,
             Err(refusal) if refusal.code.passes() => Duration::ZERO,
-            Err(_) => NO,
+            Err(_) => INVALID_TOKEN_TTL,
         };
-        Self { api: Api::all(client), audience, of_users: Vec::new(), known: Remembered::new(keep, REMEMBERED) }
+        Self { api: Api::all(client), audience, of_users: Vec::new(), known: TtlCache::new(keep, MAX_CACHED_REVIEWS) }
     }
 
     /// Takes tokens for these audiences too, of users that are no pods: an API server vouches for the tokens of an identity provider only
@@ -129,7 +129,7 @@ async fn ask(api: &Api<TokenReview>, audience: &str, of_users: &[String], token:
     let audiences = std::iter::once(audience).chain(of_users.iter().map(String::as_str)).map(str::to_owned).collect();
     let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(audiences) };
     let review = TokenReview { spec, ..TokenReview::default() };
-    let why = match tokio::time::timeout(ASKED_WITHIN, api.create(&PostParams::default(), &review)).await {
+    let why = match tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), &review)).await {
         Ok(Ok(review)) => return judge(review, audience, of_users),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),
@@ -164,8 +164,8 @@ fn claims(user: &UserInfo) -> Result<Claims, Refusal> {
     let claims =
         Claims { uid: user.uid.clone(), groups: user.groups.clone().unwrap_or_default(), extra: user.extra.clone().unwrap_or_default() };
     let said = claims.groups.iter().chain(claims.extra.keys()).chain(claims.extra.values().flatten()).map(String::len).sum::<usize>();
-    if said > MAX_CLAIMS {
-        let message = format!("the token says {said} bytes of its user's groups and the like; at most {MAX_CLAIMS} are taken");
+    if said > MAX_CLAIMS_BYTES {
+        let message = format!("the token says {said} bytes of its user's groups and the like; at most {MAX_CLAIMS_BYTES} are taken");
         return Err(Refusal::new(Code::NotAllowed, message));
     }
     Ok(claims)
@@ -254,7 +254,7 @@ mod tests {
         let claims =
             Claims { uid: Some("7".into()), groups: vec!["dev".into()], extra: [("scopes".into(), vec!["a".into(), "b".into()])].into() };
         assert_eq!(person(json!(["dev"])), Ok(Holder { user: "alice".into(), pod: None, claims: Some(Arc::new(claims)) }));
-        let refusal = person(json!(["g".repeat(MAX_CLAIMS)])).expect_err("too much");
+        let refusal = person(json!(["g".repeat(MAX_CLAIMS_BYTES)])).expect_err("too much");
         assert!(refusal.code == Code::NotAllowed && refusal.message.contains("groups"), "{refusal}");
     }
 

@@ -21,11 +21,11 @@ use serde_json::value::RawValue;
 use super::trim::is_read;
 
 /// Bytes of a spec that is read. The schemas allow about half, by characters.
-pub const LONGEST_SPEC: usize = 256 * 1024;
+pub const MAX_SPEC_BYTES: usize = 256 * 1024;
 /// Bytes of a field of `metadata` that is read: labels, owners, finalizers.
-const LONGEST_METADATA: usize = 32 * 1024;
+const MAX_METADATA_FIELD_BYTES: usize = 32 * 1024;
 /// Bytes that are kept of what is wrong with an object: the words may hold a part of it.
-const LONGEST_TROUBLE: usize = 512;
+const MAX_ERROR_BYTES: usize = 512;
 
 /// An object that may not fit its type.
 #[derive(Clone, Debug)]
@@ -69,12 +69,12 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Tolerant<K> {
 
 /// An object of which nothing is read but its metadata: that it is there.
 #[derive(Clone, Debug)]
-pub struct Named<K> {
+pub struct MetadataOnly<K> {
     metadata: ObjectMeta,
     kind: PhantomData<K>,
 }
 
-impl<K: Resource> Resource for Named<K> {
+impl<K: Resource> Resource for MetadataOnly<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -103,11 +103,11 @@ impl<K: Resource> Resource for Named<K> {
     }
 }
 
-impl<'de, K> Deserialize<'de> for Named<K> {
+impl<'de, K> Deserialize<'de> for MetadataOnly<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let named = |text: &str| -> Result<ObjectMeta, serde_json::Error> {
-            let parts: Parts<'_> = serde_json::from_str(text)?;
+            let parts: RawParts<'_> = serde_json::from_str(text)?;
             let (metadata, _) = metadata(parts.metadata)?;
             serde_json::from_str(&serde_json::to_string(&metadata)?)
         };
@@ -118,7 +118,7 @@ impl<'de, K> Deserialize<'de> for Named<K> {
 /// An object in parts, each as text.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Parts<'a> {
+struct RawParts<'a> {
     #[serde(borrow)]
     api_version: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -134,7 +134,7 @@ struct Parts<'a> {
 /// The same without what is not read.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept<'a> {
+struct KeptParts<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     api_version: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,17 +201,18 @@ impl<'de> Deserialize<'de> for Annotations {
 
 /// Reads an object; an error means that not even its name can be read.
 fn read<K: DeserializeOwned>(text: &str) -> Result<Tolerant<K>, serde_json::Error> {
-    let parts: Parts<'_> = serde_json::from_str(text)?;
+    let parts: RawParts<'_> = serde_json::from_str(text)?;
     let (metadata, mut trouble) = metadata(parts.metadata)?;
     let known = || -> Result<ObjectMeta, serde_json::Error> { serde_json::from_str(&serde_json::to_string(&metadata)?) };
-    if let Some(length) = parts.spec.map(|spec| spec.get().len()).filter(|length| *length > LONGEST_SPEC) {
-        trouble = Some(format!("spec has {length} bytes of JSON, and objects with more than {LONGEST_SPEC} are not read: make it shorter"));
+    if let Some(length) = parts.spec.map(|spec| spec.get().len()).filter(|length| *length > MAX_SPEC_BYTES) {
+        trouble =
+            Some(format!("spec has {length} bytes of JSON, and objects with more than {MAX_SPEC_BYTES} are not read: make it shorter"));
     }
     let error = match trouble {
         Some(trouble) => trouble,
         None => {
-            let Parts { api_version, kind, metadata: _, spec, status } = parts;
-            let kept = serde_json::to_string(&Kept { api_version, kind, metadata: &metadata, spec, status })?;
+            let RawParts { api_version, kind, metadata: _, spec, status } = parts;
+            let kept = serde_json::to_string(&KeptParts { api_version, kind, metadata: &metadata, spec, status })?;
             match serde_json::from_str(&kept) {
                 Ok(object) => return Ok(Tolerant(Ok(object))),
                 Err(error) => without_place(&error),
@@ -229,10 +230,10 @@ fn metadata(text: Option<&RawValue>) -> Result<(Metadata<'_>, Option<String>), s
     let mut trouble = None;
     fields.retain(|name, value| {
         let length = value.get().len();
-        let fits = length <= LONGEST_METADATA;
+        let fits = length <= MAX_METADATA_FIELD_BYTES;
         if !fits {
             trouble = Some(format!(
-                "metadata.{name} has {length} bytes of JSON, and objects with more than {LONGEST_METADATA} are not read: make it shorter"
+                "metadata.{name} has {length} bytes of JSON, and objects with more than {MAX_METADATA_FIELD_BYTES} are not read: make it shorter"
             ));
         }
         fits
@@ -246,7 +247,7 @@ fn without_place(error: &serde_json::Error) -> String {
     if let Some(at) = words.rfind(" at line ") {
         words.truncate(at);
     }
-    words.truncate((0..=LONGEST_TROUBLE.min(words.len())).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0));
+    words.truncate((0..=MAX_ERROR_BYTES.min(words.len())).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0));
     words
 }
 
@@ -313,7 +314,7 @@ mod tests {
     fn words_about_an_object_hold_little_of_it() {
         let read = read_pool(&pool(json!({}), json!({"mode": "x".repeat(100_000)})));
         assert!(trouble(&read).starts_with("unknown variant `xxx"), "{}", trouble(&read));
-        assert!(trouble(&read).len() <= LONGEST_TROUBLE);
+        assert!(trouble(&read).len() <= MAX_ERROR_BYTES);
         let read = read_pool(&pool(json!({}), json!({"replicas": "many"})));
         assert_eq!(trouble(&read), "invalid type: string \"many\", expected i32");
     }

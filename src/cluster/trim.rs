@@ -12,7 +12,7 @@ use super::request::describe;
 use crate::api::names;
 
 /// Annotations that are read. The last one is the API server's, and ends a list that is streamed.
-const READ: [&str; 7] = [
+const READ_ANNOTATIONS: [&str; 7] = [
     names::ARGO_TRACKING_ANNOTATION,
     names::REASON_ANNOTATION,
     names::APPLIED_ANNOTATION,
@@ -22,13 +22,13 @@ const READ: [&str; 7] = [
     "k8s.io/initial-events-end",
 ];
 /// Bytes of such an annotation, with its name. Ours are short.
-const LONGEST_ANNOTATION: usize = 1024;
+const MAX_ANNOTATION_BYTES: usize = 1024;
 /// Bytes of a field's name that are kept while it is read. No field of `metadata` has a longer one.
-const LONGEST_NAME: usize = 64;
+const MAX_FIELD_NAME_BYTES: usize = 64;
 
 /// Whether an annotation is read by anybody.
 pub fn is_read(annotation: &str) -> bool {
-    READ.contains(&annotation)
+    READ_ANNOTATIONS.contains(&annotation)
 }
 
 /// The layer of a client that trims answers.
@@ -161,7 +161,7 @@ impl Trimmer {
         match &mut self.member {
             None => out.extend_from_slice(bytes),
             Some((Member::Dropped, _)) => {}
-            Some((Member::Held(held), _)) if held.len() + bytes.len() <= LONGEST_ANNOTATION => held.extend_from_slice(bytes),
+            Some((Member::Held(held), _)) if held.len() + bytes.len() <= MAX_ANNOTATION_BYTES => held.extend_from_slice(bytes),
             Some((member, _)) => *member = Member::Dropped,
         }
     }
@@ -226,7 +226,7 @@ impl Trimmer {
         if text == Text::Value {
             return self.write(&[byte], out);
         }
-        if !ends && self.name.len() <= LONGEST_NAME {
+        if !ends && self.name.len() <= MAX_FIELD_NAME_BYTES {
             self.name.push(byte);
         }
         if !self.cutting() {
@@ -242,7 +242,7 @@ impl Trimmer {
     fn decide(&mut self, out: &mut Vec<u8>) {
         let depth = self.frames.len();
         let quoted = [b"\"".as_slice(), &self.name, b"\""].concat();
-        let known = self.name.len() <= LONGEST_NAME;
+        let known = self.name.len() <= MAX_FIELD_NAME_BYTES;
         let read = std::str::from_utf8(&self.name).is_ok_and(is_read);
         match self.kind() {
             Some(Kind::Metadata) if known && self.name != b"managedFields" => {

@@ -14,15 +14,15 @@ use kube::runtime::reflector::{Lookup, Store, store};
 use kube::runtime::watcher::{self, Event};
 use tokio::task::JoinSet;
 
-pub use super::tolerant::{Named, Tolerant};
+pub use super::tolerant::{MetadataOnly, Tolerant};
 
 /// Objects in one page of a list. A page is in memory twice while it is read; of the kinds that users write, the largest have
 /// some 400 kB.
-const PAGE: u32 = 100;
+const LIST_PAGE_SIZE: u32 = 100;
 
 /// How everything is listed and watched.
 pub fn config() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
+    watcher::Config::default().page_size(LIST_PAGE_SIZE)
 }
 
 /// What the tap sees.

@@ -8,29 +8,29 @@ use kube::runtime::controller::Action;
 use kube::{Api, Client, Resource};
 use tokio::sync::watch;
 
-use super::agent::Disappearances;
-use super::agent_pool::Descent;
-use super::budget::Waiting;
+use super::agent::PodTerminations;
+use super::agent_pool::ScaleDowns;
+use super::budget::WaitingNamespaces;
+use super::capacity::PendingPlaces;
 use super::fleet::Fleet;
-use super::places::Places;
 use super::stores::Stores;
 use super::supervised::Supervised;
 use super::wake::Wake;
+use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::backoff::Backoff;
 use crate::cluster::clock::BootTime;
 use crate::cluster::events::Events;
 use crate::cluster::gate::Gate;
 use crate::cluster::lease::Leadership;
-use crate::cluster::quiet::Quiet;
 use crate::cluster::{Class, Error, ObjectKey};
 use crate::governor::Live;
 use crate::governor::breaker::Circuits;
 use crate::governor::breaker::attempts::Attempts;
 use crate::governor::budget::Meter;
-use crate::governor::work::Desk;
-use crate::pki::keep::Trust;
+use crate::governor::work::WorkIndex;
+use crate::pki::secrets::Trust;
 use crate::policy::lease::{StoreRollback, Takeover};
-use crate::policy::publish;
+use crate::policy::status_throttle;
 use crate::telemetry::Metrics;
 
 /// How long after a rollback of the store a new leader grants no items: gateways reconnect within a second and replay what they know.
@@ -40,7 +40,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 
 /// When a reconcile in which nothing failed wants to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum NextLook {
     /// After this long; earlier failures of the object are forgotten.
     After(Duration),
     /// Later each time, as after a failure: what is wanted cannot be had now.
@@ -50,7 +50,7 @@ pub enum Look {
 }
 
 /// What a context is made of.
-pub struct Parts {
+pub struct ContextParts {
     /// The client.
     pub client: Client,
     /// The right to act.
@@ -64,7 +64,7 @@ pub struct Parts {
     /// What was watched.
     pub stores: Stores,
     /// What is known of pods that disappeared.
-    pub disappearances: Disappearances,
+    pub disappearances: PodTerminations,
     /// Makes reconcilers look again.
     pub wake: Wake,
     /// What agents' pods are told.
@@ -72,9 +72,9 @@ pub struct Parts {
     /// The certificates.
     pub trust: watch::Receiver<Option<Trust>>,
     /// Items of work.
-    pub desk: Desk,
+    pub work_index: WorkIndex,
     /// Whether we write what somebody waits for.
-    pub quiet: Quiet,
+    pub quiet: ForegroundWrites,
     /// How many agents there are.
     pub fleet: Fleet,
 }
@@ -98,7 +98,7 @@ pub struct Context {
     /// What was watched.
     pub stores: Stores,
     /// What is known of pods that disappeared.
-    pub disappearances: Disappearances,
+    pub disappearances: PodTerminations,
     /// Our last writes of pools.
     pub pool_gate: Gate<ObjectKey>,
     /// Our last writes of agents.
@@ -112,15 +112,15 @@ pub struct Context {
     /// Our last writes of ResourceQuotas and LimitRanges, by kind.
     pub compute_gate: Gate<(String, ObjectKey)>,
     /// Places of pods that are being made.
-    pub places: Places,
+    pub places: PendingPlaces,
     /// Since when namespaces are without any Budget.
-    pub waiting: Waiting,
+    pub waiting: WaitingNamespaces,
     /// What agents reported, and what is wanted of them.
     pub live: Live,
     /// Items of work.
-    pub desk: Desk,
+    pub work_index: WorkIndex,
     /// Whether we write what somebody waits for.
-    pub quiet: Quiet,
+    pub quiet: ForegroundWrites,
     /// How many agents there are.
     pub fleet: Fleet,
     /// Tokens.
@@ -134,25 +134,38 @@ pub struct Context {
     /// What agents' pods are told.
     pub supervised: Supervised,
     /// How long pools have been larger than they need to be.
-    pub descent: Descent,
+    pub descent: ScaleDowns,
     trust: watch::Receiver<Option<Trust>>,
     backoff: Backoff<(&'static str, ObjectKey)>,
-    published: Mutex<HashMap<(&'static str, ObjectKey), Published>>,
+    published: Mutex<HashMap<(&'static str, ObjectKey), PublishTimes>>,
     invalid_told: Mutex<HashMap<(&'static str, ObjectKey), String>>,
 }
 
 /// When a status was written for the last time, and since when it differs from what holds.
 #[derive(Debug, Default)]
-struct Published {
+struct PublishTimes {
     written: Option<BootTime>,
     differs: Option<BootTime>,
 }
 
 impl Context {
     /// A context for one leadership.
-    pub fn new(parts: Parts, epoch: i64) -> Self {
-        let Parts { client, leadership, takeover, metrics, events, stores, disappearances, wake, supervised, trust, desk, quiet, fleet } =
-            parts;
+    pub fn new(parts: ContextParts, epoch: i64) -> Self {
+        let ContextParts {
+            client,
+            leadership,
+            takeover,
+            metrics,
+            events,
+            stores,
+            disappearances,
+            wake,
+            supervised,
+            trust,
+            work_index,
+            quiet,
+            fleet,
+        } = parts;
         let circuits = Circuits::new(epoch, metrics.clone());
         Self {
             client,
@@ -170,16 +183,16 @@ impl Context {
             wall_gate: Gate::default(),
             budget_gate: Gate::default(),
             compute_gate: Gate::default(),
-            places: Places::default(),
-            waiting: Waiting::default(),
+            places: PendingPlaces::default(),
+            waiting: WaitingNamespaces::default(),
             live: Live::new(epoch),
-            desk,
+            work_index,
             quiet,
             fleet,
             meter: Meter::new(epoch),
             circuits,
             attempts: Attempts::default(),
-            descent: Descent::default(),
+            descent: ScaleDowns::default(),
             wake,
             supervised,
             trust,
@@ -218,26 +231,26 @@ impl Context {
         &self,
         controller: &'static str,
         key: ObjectKey,
-        work: impl Future<Output = Result<Look, Error>>,
+        work: impl Future<Output = Result<NextLook, Error>>,
     ) -> Result<Action, Error> {
         let started = Instant::now();
         let result = work.await;
         let outcome = match &result {
-            Ok(Look::After(_) | Look::OnChange) => "ok",
-            Ok(Look::Later) => "waiting",
+            Ok(NextLook::After(_) | NextLook::OnChange) => "ok",
+            Ok(NextLook::Later) => "waiting",
             Err(error) => error.class().label(),
         };
         self.metrics.reconciled(controller, outcome, started.elapsed());
         Ok(match result? {
-            Look::After(wait) => {
+            NextLook::After(wait) => {
                 self.backoff.succeeded(&(controller, key));
                 Action::requeue(wait)
             }
-            Look::OnChange => {
+            NextLook::OnChange => {
                 self.backoff.succeeded(&(controller, key));
                 Action::await_change()
             }
-            Look::Later => Action::requeue(self.retry_after(controller, key)),
+            NextLook::Later => Action::requeue(self.retry_after(controller, key)),
         })
     }
 
@@ -277,18 +290,23 @@ impl Context {
     }
 
     /// Decides whether a changed status is written now, and remembers it.
-    pub fn publish_now(&self, controller: &'static str, key: &ObjectKey, change: publish::Change) -> publish::When {
+    pub fn publish_now(
+        &self,
+        controller: &'static str,
+        key: &ObjectKey,
+        change: status_throttle::StatusChange,
+    ) -> status_throttle::WriteDecision {
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (controller, key.clone());
-        if change == publish::Change::None {
+        if change == status_throttle::StatusChange::None {
             published.entry(slot).and_modify(|known| known.differs = None);
-            return publish::When::Never;
+            return status_throttle::WriteDecision::Never;
         }
         let known = published.entry(slot).or_default();
         let differs = known.differs.get_or_insert_with(BootTime::now).elapsed();
-        let when = publish::decide(change, known.written.map(|last| last.elapsed()), differs);
-        if when == publish::When::Now {
-            *known = Published { written: Some(BootTime::now()), differs: None };
+        let when = status_throttle::decide(change, known.written.map(|last| last.elapsed()), differs);
+        if when == status_throttle::WriteDecision::Now {
+            *known = PublishTimes { written: Some(BootTime::now()), differs: None };
         }
         when
     }

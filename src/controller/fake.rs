@@ -14,17 +14,17 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::agent::{self, Disappearances};
-use super::context::{Context, Parts};
+use super::agent::{self, PodTerminations};
+use super::context::{Context, ContextParts};
 use super::fleet::Fleet;
 use super::stores::Stores;
 use super::supervised::Supervised;
 use super::wake::Wake;
 use crate::cluster::ObjectKey;
+use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::events::Events;
 use crate::cluster::lease::Leadership;
-use crate::cluster::quiet::Quiet;
-use crate::governor::work::Desk;
+use crate::governor::work::WorkIndex;
 use crate::notify::{Notice, Notifier};
 use crate::policy::lease::Takeover;
 use crate::telemetry::Metrics;
@@ -79,14 +79,14 @@ pub fn agent(name: &str, pool: &str) -> [Value; 2] {
 /// The context of a leader that has read these objects, and asks the API server behind `client` for all else.
 pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context {
     let metrics = Metrics::default();
-    let parts = Parts {
+    let parts = ContextParts {
         client: client.clone(),
         leadership: Leadership::held(),
         takeover: Takeover::default(),
         metrics: metrics.clone(),
         events: Events::new(client, "test".into(), notifier),
         stores: Stores::of(objects),
-        disappearances: Disappearances::default(),
+        disappearances: PodTerminations::default(),
         wake: Wake::nobody(),
         supervised: Supervised {
             gateway: String::new(),
@@ -97,8 +97,8 @@ pub fn context(client: Client, objects: &[Value], notifier: Notifier) -> Context
             canaries: Vec::new(),
         },
         trust: watch::channel(None).1,
-        desk: Desk::new(metrics.clone()).0,
-        quiet: Quiet::default(),
+        work_index: WorkIndex::new(metrics.clone()).0,
+        quiet: ForegroundWrites::default(),
         fleet: Fleet::new(metrics),
     };
     Context::new(parts, 7)

@@ -14,7 +14,7 @@ use crate::api::agent::AgentPhase;
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
-use crate::telemetry::{Metrics, PoolStanding, Standing};
+use crate::telemetry::{FleetCounts, Metrics, PoolStanding};
 
 /// What is said of the phase of an agent that was not looked at yet.
 const NEW: &str = "New";
@@ -46,7 +46,7 @@ const ENDS: [&str; 18] = [
 
 /// An agent, as it was seen last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct SeenAgent {
     uid: String,
     pool: String,
     phase: Option<AgentPhase>,
@@ -76,7 +76,7 @@ impl Pool {
 #[derive(Default)]
 struct State {
     listed: bool,
-    agents: HashMap<ObjectKey, Known>,
+    agents: HashMap<ObjectKey, SeenAgent>,
     pools: HashMap<ObjectKey, Pool>,
 }
 
@@ -163,7 +163,7 @@ impl Fleet {
             let pool = ObjectKey { namespace: key.namespace, name: known.pool.clone() };
             *of_pools.entry(pool).or_default().entry(breaker).or_default() += 1;
         }
-        let mut standing = Standing::default();
+        let mut standing = FleetCounts::default();
         for (key, pool) in &state.pools {
             let (series, type_) = pool.labels(key, &self.metrics);
             let tripped = of_pools.remove(key).unwrap_or_default();
@@ -232,7 +232,7 @@ impl State {
         let phase = status.and_then(|status| status.phase);
         let caller = agent.caller_uid().map(str::to_owned);
         let over = phase.is_some_and(AgentPhase::ended);
-        let now = Known { uid, pool: agent.spec.pool_ref.name.clone(), phase, life: caller.clone().filter(|_| !over) };
+        let now = SeenAgent { uid, pool: agent.spec.pool_ref.name.clone(), phase, life: caller.clone().filter(|_| !over) };
         let before = self.agents.insert(key.clone(), now.clone());
         let of_pool = ObjectKey { namespace: key.namespace, name: now.pool };
         let pool = self.pools.entry(of_pool.clone()).or_default();

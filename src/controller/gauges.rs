@@ -14,7 +14,7 @@ pub async fn run(context: Arc<Context>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        context.desk.measure();
+        context.work_index.measure();
         context.fleet.measure(context.live.tripped());
     }
 }

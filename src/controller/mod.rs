@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod agent_pool;
 pub mod budget;
+pub mod capacity;
 mod cluster_default;
 pub mod conditions;
 mod context;
@@ -14,15 +15,14 @@ mod due;
 pub mod fake;
 mod fleet;
 mod gauges;
+mod namespace_setup;
 mod node_judgements;
-pub mod places;
-pub mod publish;
 mod run;
+pub mod status_throttle;
 mod stores;
 pub mod supervised;
 pub mod toolset;
 mod wake;
-mod walls;
 mod watches;
 
 pub use context::Context;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use kube::ResourceExt;
 
 use crate::cluster::clock::BootTime;
-use crate::policy::node_liveness::{Judgement, NodeLiveness, Reach, reach};
+use crate::policy::node_liveness::{Judgement, NodeLiveness, NodeReach, reach};
 
 /// The type of the condition that says whether Kubernetes hears of a node.
 pub const READY: &str = "Ready";
@@ -20,7 +20,7 @@ pub struct NodeJudgements(Arc<Mutex<NodeLiveness>>);
 
 impl NodeJudgements {
     /// Whether `node` is heard of. `stored`: a leader before us judged it unreachable, and stored that with what is on it.
-    pub fn reach(&self, node: &Node, stored: bool) -> Reach {
+    pub fn reach(&self, node: &Node, stored: bool) -> NodeReach {
         reach(!reported(node), self.lock().judgement(&node.name_any()), stored)
     }
 

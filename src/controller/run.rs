@@ -19,29 +19,29 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::agent::{self, Disappearances};
-use super::context::{Context, Parts};
+use super::agent::{self, PodTerminations};
+use super::context::{Context, ContextParts};
 use super::fleet::Fleet;
 use super::stores::{AgentObject, BudgetObject, PoolObject, Stores};
 use super::watches::{Triggers, watch_all};
-use super::{agent_pool, budget, cluster_default, gauges, publish::Owned, supervised, toolset};
+use super::{agent_pool, budget, cluster_default, gauges, status_throttle::Owned, supervised, toolset};
 use crate::cluster::ObjectKey;
+use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::events::Events;
-use crate::cluster::lease::{Identity, Won, win};
-use crate::cluster::quiet::Quiet;
+use crate::cluster::lease::{Identity, LeadershipTerm, win};
 use crate::cluster::token::Reviewer;
 use crate::cluster::{connect, served};
 use crate::governor::budget as tokens;
-use crate::governor::server::{BODIES, Governor, routes};
+use crate::governor::server::{GOVERNOR_BODY_LIMITS, Governor, routes};
 use crate::governor::work::queues::Queues;
-use crate::governor::work::{self, Desk};
+use crate::governor::work::{self, WorkIndex};
 use crate::governor::{breaker, bulkheads, commands, rollback};
 use crate::notify::Notifier;
 use crate::notify::settings::Webhook;
-use crate::pki::keep::{Places, Trust, keep};
+use crate::pki::secrets::{SecretNames, Trust, keep};
 use crate::pki::tls::{self, Serving};
 use crate::policy::lease::{Timing, owner_epoch};
-use crate::serve::bodies::Bodies;
+use crate::serve::request_body::BodyMemory;
 use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::GOVERNOR_AUDIENCE;
@@ -73,7 +73,7 @@ pub struct Settings {
     /// The gateways' ServiceAccount, as the API server names its user.
     pub gateway_user: String,
     /// Where the internal certificates are kept.
-    pub certificates: Places,
+    pub certificates: SecretNames,
 }
 
 /// Runs until `stop`, or until leadership is lost, which is an error.
@@ -85,7 +85,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let serving = serve(settings.listen, health.clone(), metrics.clone(), served.clone());
     side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--listen)") });
     let user_agent = format!("spillway-controller/{} ({})", crate::VERSION, settings.lease.holder);
-    let quiet = Quiet::default();
+    let quiet = ForegroundWrites::default();
     let client = connect::connect(&user_agent, metrics.clone(), quiet.clone())
         .await
         .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
@@ -115,7 +115,7 @@ async fn watch_kinds(client: Client, health: Health) -> anyhow::Result<()> {
 
 async fn stand_and_lead(
     settings: Settings,
-    (client, quiet): (Client, Quiet),
+    (client, quiet): (Client, ForegroundWrites),
     health: Health,
     metrics: Metrics,
     stop: CancellationToken,
@@ -128,14 +128,14 @@ async fn stand_and_lead(
         () = stop.cancelled() => None,
     };
     let Some(won) = won else { return Ok(()) };
-    let Won { leadership, resource_version, takeover, keeper } = won;
+    let LeadershipTerm { leadership, resource_version, takeover, keeper } = won;
     let mut watches = JoinSet::new();
-    let disappearances = Disappearances::default();
+    let disappearances = PodTerminations::default();
     let fleet = Fleet::new(metrics.clone());
     let (stores, triggers) = watch_all(&mut watches, &client, settings.namespace.as_deref(), &disappearances, &fleet, &metrics);
-    let (desk, looks) = Desk::new(metrics.clone());
+    let (work_index, looks) = WorkIndex::new(metrics.clone());
     let queues = Queues::default();
-    work::watch::start(&mut watches, &client, settings.namespace.as_deref(), &desk, &queues);
+    work::watch::start(&mut watches, &client, settings.namespace.as_deref(), &work_index, &queues);
     let (told, trust) = watch::channel(None);
     let mut side = JoinSet::new();
     side.spawn(keep(client.clone(), settings.certificates.clone(), leadership.clone(), told));
@@ -146,21 +146,21 @@ async fn stand_and_lead(
         }
         health.set("items", vec!["workitems".to_owned()]);
         tokio::select! {
-            () = desk.filled() => health.set("items", Vec::new()),
+            () = work_index.filled() => health.set("items", Vec::new()),
             () = stop.cancelled() => return Ok(()),
         }
         let supervised = tokio::select! {
             supervised = supervised::resolve(&settings.supervised, &client, |missing| health.set("gateway", missing)) => supervised,
             () = stop.cancelled() => return Ok(()),
         };
-        let epoch = owner_epoch(resource_version, highest_epoch(&stores).max(desk.highest_epoch()), takeover.rollback.as_ref());
+        let epoch = owner_epoch(resource_version, highest_epoch(&stores).max(work_index.highest_epoch()), takeover.rollback.as_ref());
         leadership.lead_as(epoch);
         metrics.leading(epoch);
         tracing::info!(epoch, holder = %settings.lease.holder, "leading");
         let notifier = Notifier::start(settings.webhooks.clone(), &metrics)?;
         let events = Events::new(client.clone(), settings.lease.holder.clone(), notifier);
         let Triggers { pools, agents, budgets, wake } = triggers;
-        let parts = Parts {
+        let parts = ContextParts {
             client: client.clone(),
             leadership: leadership.clone(),
             takeover,
@@ -171,13 +171,13 @@ async fn stand_and_lead(
             wake,
             supervised: supervised.clone(),
             trust: trust.clone(),
-            desk,
+            work_index,
             quiet,
             fleet,
         };
         let context = Arc::new(Context::new(parts, epoch));
         tokio::select! {
-            () = drive(context.clone(), Looks { pools, agents, budgets }, settings.concurrency, &stop) => Ok(()),
+            () = drive(context.clone(), WatchedKinds { pools, agents, budgets }, settings.concurrency, &stop) => Ok(()),
             ended = cluster_default::ensure(context.clone(), settings.cluster_budget.as_ref()) => ended,
             ended = toolset::run(context.clone()) => ended,
             ended = govern(context.clone(), &settings, trust) => ended,
@@ -208,7 +208,7 @@ async fn govern(context: Arc<Context>, settings: &Settings, mut trust: watch::Re
     let listening = bind(settings.governor).await?;
     let certificate = Serving::default();
     let reviewer = Reviewer::new(context.client.clone(), GOVERNOR_AUDIENCE);
-    let (gateway, bodies) = (settings.gateway_user.clone(), Bodies::new(BODIES));
+    let (gateway, bodies) = (settings.gateway_user.clone(), BodyMemory::new(GOVERNOR_BODY_LIMITS));
     let governor = Arc::new(Governor { context: context.clone(), reviewer, gateway, bodies });
     let (server, metrics) = (tls::server(certificate.clone()), context.metrics.clone());
     let serving = serve_tls(listening, server, Bounds::GATEWAYS, routes(governor), metrics, CancellationToken::new());
@@ -242,15 +242,15 @@ fn highest_epoch(stores: &Stores) -> Option<i64> {
 }
 
 /// What the controllers are to look at.
-struct Looks {
+struct WatchedKinds {
     pools: BoxStream<'static, ObjectRef<PoolObject>>,
     agents: BoxStream<'static, ObjectRef<AgentObject>>,
     budgets: BoxStream<'static, ObjectRef<BudgetObject>>,
 }
 
 /// Runs the controllers until `stop`, then lets running reconciles finish.
-async fn drive(context: Arc<Context>, looks: Looks, concurrency: u16, stop: &CancellationToken) {
-    let Looks { pools, agents, budgets } = looks;
+async fn drive(context: Arc<Context>, looks: WatchedKinds, concurrency: u16, stop: &CancellationToken) {
+    let WatchedKinds { pools, agents, budgets } = looks;
     let pools = Controller::for_stream(futures::stream::pending(), context.stores.pools.clone())
         .reconcile_on(pools)
         .with_config(Config::default().concurrency(concurrency))

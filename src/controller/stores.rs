@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::node_judgements::NodeJudgements;
 use crate::api::{Agent, AgentPool, Breaker, Budget, ClusterBudget, Grant, Toolset, WorkQueue};
 use crate::cluster::ObjectKey;
-use crate::cluster::watch::{Named, Tolerant};
+use crate::cluster::watch::{MetadataOnly, Tolerant};
 
 /// Where the kubelets keep their leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -70,9 +70,9 @@ pub struct Stores {
     /// LimitRanges of ours.
     pub ranges: Store<LimitRange>,
     /// Queues, by name only.
-    pub queues: Store<Named<WorkQueue>>,
+    pub queues: Store<MetadataOnly<WorkQueue>>,
     /// Toolsets, by name only.
-    pub toolsets: Store<Named<Toolset>>,
+    pub toolsets: Store<MetadataOnly<Toolset>>,
     /// NetworkPolicies of ours.
     pub policies: Store<NetworkPolicy>,
     /// ConfigMaps with the certificates that pods trust.

@@ -7,17 +7,17 @@ use std::sync::PoisonError;
 use axum::body::Bytes;
 use axum::http::{Extensions, HeaderMap, HeaderValue};
 
-use super::place::{Place, now};
+use super::call_slot::{CallSlot, now};
 use super::state::Gateway;
 use crate::api::names;
 use crate::cluster::token::{ExternalUser, Holder, PodIdentity};
-use crate::serve::admission::Full as ConnectionsFull;
+use crate::serve::admission::AdmissionFull as ConnectionsFull;
 use crate::serve::{Connection, Peer};
-use crate::wire::external::{EXTERNAL, Place as ExternalPlace};
+use crate::wire::external::{EXTERNAL, ExternalAgent as ExternalPlace};
 use crate::wire::{Code, Refusal};
 
 /// The most bytes of the name of a user who registers agents outside the cluster: as long as an Agent says it.
-const MAX_USER: usize = 512;
+const MAX_USER_NAME_BYTES: usize = 512;
 
 /// Whose call it is: the pod that its token is bound to, or the agent outside the cluster that it says it is, unless that ended. The
 /// connection of the call is a known one from then on.
@@ -63,7 +63,7 @@ async fn vouched(gateway: &Gateway, headers: &HeaderMap, peer: &str) -> Result<P
         }
         (None, Some(said)) => external(gateway, &holder, said, peer).await?,
     };
-    if gateway.park.is_revoked(&caller.uid) {
+    if gateway.long_polls.is_revoked(&caller.uid) {
         return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
     }
     Ok(caller)
@@ -83,8 +83,8 @@ async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: 
         return Err(Refusal::new(Code::InvalidBody, message).field(EXTERNAL));
     };
     let user = &holder.user;
-    if user.is_empty() || user.len() > MAX_USER || HeaderValue::from_bytes(user.as_bytes()).is_err() {
-        let message = format!("the name of the token's user has more than {MAX_USER} bytes, or control characters, or is empty");
+    if user.is_empty() || user.len() > MAX_USER_NAME_BYTES || HeaderValue::from_bytes(user.as_bytes()).is_err() {
+        let message = format!("the name of the token's user has more than {MAX_USER_NAME_BYTES} bytes, or control characters, or is empty");
         return Err(Refusal::new(Code::NotAllowed, message));
     }
     let ExternalPlace { namespace, pool, agent } = place;
@@ -97,7 +97,7 @@ async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: 
     // Of who has no Agent yet the calls are counted by user.
     let (name, uid) = agent.unwrap_or_else(|| (pool.clone(), names::short_hash(&["external", user], 32)));
     let caller = PodIdentity { namespace, name, uid, external: Some(ExternalUser { user: user.clone(), pool, enrols }) };
-    if gateway.park.is_unconfirmed(&caller) {
+    if gateway.long_polls.is_unconfirmed(&caller) {
         confirm(gateway, &caller).await?;
     }
     Ok(caller)
@@ -106,9 +106,9 @@ async fn external(gateway: &Gateway, holder: &Holder, said: &HeaderValue, peer: 
 /// Asks the governor whether an agent is whose it says it is: once, so that its calls are counted as its own from the first one on.
 /// Where the governor cannot say, they are counted as its user's.
 async fn confirm(gateway: &Gateway, caller: &PodIdentity) -> Result<(), Refusal> {
-    let _place = Place::take(gateway, caller)?;
+    let _place = CallSlot::take(gateway, caller)?;
     match gateway.governor.call("GET", "/agent/v1/wanted", caller, None, Bytes::new()).await {
-        Ok((200, _)) => gateway.park.confirmed(caller),
+        Ok((200, _)) => gateway.long_polls.confirmed(caller),
         Ok((_, answer)) => match serde_json::from_slice::<Refusal>(&answer) {
             Ok(refusal) if !refusal.code.passes() => return Err(refusal),
             Ok(_) | Err(_) => {}

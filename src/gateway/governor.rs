@@ -25,10 +25,10 @@ use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-use super::park::Park;
+use super::long_poll::LongPolls;
 use crate::cluster::token::{ExternalUser, PodIdentity};
 use crate::pki::tls;
-use crate::policy::lease::{REPLAY_PERIOD, SeenLeader};
+use crate::policy::lease::{REPLAY_HISTORY_TTL, SeenLeader};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{
     ADDRESS_ANNOTATION, CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY,
@@ -37,15 +37,15 @@ use crate::wire::governor::{
 use crate::wire::{Code, GOVERNOR_TLS_NAME, Refusal};
 
 /// How long the governor has to answer a call.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connecting may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A stream of changes that shows nothing for so long is dead.
-const SILENT: Duration = Duration::from_secs(15);
+const STREAM_SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Our token's file is read again after so long.
-const READ_AGAIN: Duration = Duration::from_secs(10);
+const TOKEN_READ_INTERVAL: Duration = Duration::from_secs(10);
 /// Between two tries to find and reach the leader.
-const RETRY: Duration = Duration::from_millis(250);
+const LEADER_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// Where to find it, and as whom.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ struct Shared {
     leases: Api<Lease>,
     /// Certificates to trust, as PEM.
     trusted: watch::Receiver<String>,
-    park: Park,
+    long_polls: LongPolls,
     /// Our token as a header, and when it was read.
     bearer: Mutex<Option<(Instant, HeaderValue)>>,
     connection: Mutex<Option<Connection>>,
@@ -94,12 +94,12 @@ struct Shared {
 
 impl Governor {
     /// Not connected yet.
-    pub fn new(settings: Settings, client: Client, trusted: watch::Receiver<String>, park: Park) -> Self {
+    pub fn new(settings: Settings, client: Client, trusted: watch::Receiver<String>, long_polls: LongPolls) -> Self {
         let leases = Api::namespaced(client, &settings.namespace);
         let numbers = watch::channel(None).0;
         let (bearer, connection) = (Mutex::default(), Mutex::default());
         let (seen, rolled_back) = (Mutex::default(), AtomicBool::new(false));
-        Self { shared: Arc::new(Shared { settings, leases, trusted, park, bearer, connection, numbers, seen, rolled_back }) }
+        Self { shared: Arc::new(Shared { settings, leases, trusted, long_polls, bearer, connection, numbers, seen, rolled_back }) }
     }
 
     /// Whether the leader's store was rolled back in the last minutes, so that it has lost what earlier leaders acknowledged.
@@ -134,7 +134,7 @@ impl Governor {
             let ended = self.session(number, &tell).await;
             self.set(None, number);
             tell(false);
-            self.shared.park.nothing_is_known();
+            self.shared.long_polls.nothing_is_known();
             if let Err(error) = ended {
                 let error = format!("{error:#}");
                 if error != last {
@@ -142,14 +142,14 @@ impl Governor {
                     last = error;
                 }
             }
-            tokio::time::sleep(RETRY.mul_f64(0.5 + rand::random::<f64>())).await;
+            tokio::time::sleep(LEADER_RETRY_DELAY.mul_f64(0.5 + rand::random::<f64>())).await;
         }
     }
 
     /// One connection: until it ends, is silent, or comes from a leader that was replaced.
     async fn session(&self, number: u64, tell: &impl Fn(bool)) -> anyhow::Result<()> {
-        let address = tokio::time::timeout(ANSWER_WITHIN, self.find()).await.context("the API server does not answer")??;
-        let sender = tokio::time::timeout(CONNECT_WITHIN, self.connect(&address)).await.context("it does not answer")??;
+        let address = tokio::time::timeout(ANSWER_TIMEOUT, self.find()).await.context("the API server does not answer")??;
+        let sender = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(&address)).await.context("it does not answer")??;
         let mut request = self.request("GET", "/governor/v1/changes", None)?;
         // With this the leader can detect a rollback of the store that happened before it led.
         if let Some(SeenLeader { epoch, version }) = self.seen_leader() {
@@ -157,7 +157,7 @@ impl Governor {
         }
         let request = request.body(Full::default())?;
         let mut sending = sender.clone();
-        let answer = tokio::time::timeout(ANSWER_WITHIN, sending.send_request(request)).await.context("it does not answer")??;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, sending.send_request(request)).await.context("it does not answer")??;
         ensure!(answer.status().is_success(), "{address} answers {}", answer.status());
         // The Lease, read a moment ago, is the authority: after a restore of the cluster its holder's epoch may be a lower
         // one than we saw. A leader that was replaced is not in the Lease that is read after its successor was seen.
@@ -167,14 +167,14 @@ impl Governor {
         self.shared.rolled_back.store(answer.headers().contains_key(ROLLED_BACK), Ordering::SeqCst);
         let end = CancellationToken::new();
         self.set(Some(Connection { sender, end: end.clone() }), number);
-        self.shared.park.nothing_is_known();
+        self.shared.long_polls.nothing_is_known();
         tracing::info!(address, epoch, "connected to the governor");
         tell(true);
         let mut body = answer.into_body();
         let mut text = Vec::new();
         loop {
             let frame = tokio::select! {
-                frame = tokio::time::timeout(SILENT, body.frame()) => frame.context("the governor is silent")?,
+                frame = tokio::time::timeout(STREAM_SILENCE_TIMEOUT, body.frame()) => frame.context("the governor is silent")?,
                 () = end.cancelled() => bail!("{address} answers for a leader that was replaced"),
             };
             let Some(frame) = frame else { return Ok(()) };
@@ -183,7 +183,7 @@ impl Governor {
             while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = text.drain(..=end).collect();
                 match serde_json::from_slice::<Change>(&line) {
-                    Ok(change) => self.shared.park.apply(change),
+                    Ok(change) => self.shared.long_polls.apply(change),
                     // A newer controller tells of more than we know of.
                     Err(error) => tracing::debug!(%error, "a change is not understood"),
                 }
@@ -245,7 +245,7 @@ impl Governor {
     fn bearer(&self) -> anyhow::Result<HeaderValue> {
         let mut bearer = self.shared.bearer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read, known)) = bearer.as_ref()
-            && read.elapsed() < READ_AGAIN
+            && read.elapsed() < TOKEN_READ_INTERVAL
         {
             return Ok(known.clone());
         }
@@ -305,7 +305,7 @@ impl Governor {
             }
             anyhow::Ok((status, answer.into_body().collect().await?.to_bytes()))
         };
-        let answered = tokio::time::timeout(ANSWER_WITHIN, calling).await;
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, calling).await;
         answered.map_err(|_| away("it does not answer".into()))?.map_err(|error| away(format!("{error:#}")))
     }
 
@@ -324,7 +324,7 @@ impl Governor {
     /// The last leader, if it answered within [`REPLAY_PERIOD`]: of an older one nothing would be replayed.
     fn seen_leader(&self) -> Option<SeenLeader> {
         let seen = *self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.filter(|(_, at)| at.elapsed() < REPLAY_PERIOD).map(|(leader, _)| leader)
+        seen.filter(|(_, at)| at.elapsed() < REPLAY_HISTORY_TTL).map(|(leader, _)| leader)
     }
 }
 

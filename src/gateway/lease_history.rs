@@ -15,9 +15,9 @@ use super::governor::Governor;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::PodIdentity;
 use crate::policy::history::History;
-use crate::policy::lease::REPLAY_PERIOD;
+use crate::policy::lease::REPLAY_HISTORY_TTL;
 use crate::wire::access::Call;
-use crate::wire::work::{Complete, Fail, Held, Outcome, Release, ReplayedLease};
+use crate::wire::work::{Complete, Fail, LeaseRef, Outcome, Release, ReplayedLease};
 use crate::wire::{Code, body};
 
 /// The most bytes of the history.
@@ -27,8 +27,8 @@ const ANSWER_BYTES: usize = 256;
 /// Replays on their way at once.
 const CONCURRENT_REPLAYS: usize = 8;
 /// Between two tries of one replay.
-const RETRY: Duration = Duration::from_millis(200);
-const REPLAY: &str = "/governor/v1/work/replay";
+const REPLAY_RETRY_DELAY: Duration = Duration::from_millis(200);
+const REPLAY_PATH: &str = "/governor/v1/work/replay";
 
 /// An answer to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,14 +52,14 @@ pub struct LeaseHistory(Arc<Mutex<History<LeaseAnswer>>>);
 
 impl Default for LeaseHistory {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(History::new(REPLAY_PERIOD, HISTORY_BYTES))))
+        Self(Arc::new(Mutex::new(History::new(REPLAY_HISTORY_TTL, HISTORY_BYTES))))
     }
 }
 
 /// The part of an assignment that is kept.
 #[derive(Deserialize)]
 struct Assigned {
-    held: Held,
+    held: LeaseRef,
 }
 
 /// The epoch and the outcome in the body of a call that ends a lease.
@@ -94,7 +94,7 @@ impl LeaseHistory {
     /// Records that a call about the item with this uid was accepted, if the call ends a lease.
     pub fn record_end(&self, pod: &PodIdentity, call: Call, uid: &str, body: &[u8]) {
         if let Some((epoch, outcome)) = outcome(call, body) {
-            let lease = ReplayedLease { held: Held { uid: uid.to_owned(), epoch }, outcome: Some(outcome), age_ms: 0 };
+            let lease = ReplayedLease { held: LeaseRef { uid: uid.to_owned(), epoch }, outcome: Some(outcome), age_ms: 0 };
             self.push(now(), pod, lease, body.len());
         }
     }
@@ -147,16 +147,16 @@ impl LeaseHistory {
 /// Replays one answer until it is accepted or refused for good, or the connection to this leader ends.
 async fn replay(governor: &Governor, connection: Option<u64>, answer: LeaseAnswer) {
     loop {
-        match governor.ask::<_, serde_json::Value>(REPLAY, Some(&answer.pod), &answer.replayed(now())).await {
+        match governor.ask::<_, serde_json::Value>(REPLAY_PATH, Some(&answer.pod), &answer.replayed(now())).await {
             Ok(_) => return,
             Err(refusal) if matches!(refusal.code, Code::GovernorAway | Code::TooManyCalls) => {
                 if *governor.connections().borrow() != connection {
                     return;
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(REPLAY_RETRY_DELAY).await;
             }
             Err(refusal) => {
-                let Held { uid, epoch } = &answer.lease.held;
+                let LeaseRef { uid, epoch } = &answer.lease.held;
                 tracing::warn!(%refusal, item = uid, epoch, "a replayed answer about a lease is refused");
                 return;
             }
@@ -197,8 +197,8 @@ mod tests {
         ];
         assert_eq!(answers, expected);
         let first = history.to_replay(now()).remove(0);
-        assert_eq!(first.replayed(first.at + RETRY).age_ms, 200, "the leader is told how old it is");
-        assert!(history.to_replay(now() + 2 * REPLAY_PERIOD).is_empty());
+        assert_eq!(first.replayed(first.at + REPLAY_RETRY_DELAY).age_ms, 200, "the leader is told how old it is");
+        assert!(history.to_replay(now() + 2 * REPLAY_HISTORY_TTL).is_empty());
     }
 
     #[test]

@@ -17,19 +17,19 @@ struct Bounds {
 }
 
 /// A heartbeat each second, a long poll, and commands of its program.
-const AGENT: Bounds = Bounds { at_once: 16, burst: 60.0, a_second: 20.0 };
+const AGENT_CALL_BOUNDS: Bounds = Bounds { at_once: 16, burst: 60.0, a_second: 20.0 };
 /// Some thousands of agents, each with its long poll.
-const NAMESPACE: Bounds = Bounds { at_once: 8_000, burst: 4_000.0, a_second: 1_000.0 };
+const NAMESPACE_CALL_BOUNDS: Bounds = Bounds { at_once: 8_000, burst: 4_000.0, a_second: 1_000.0 };
 /// Tokens from one address that we have not seen lately: a pod has one, renewed each hour.
-const STRANGERS: Bounds = Bounds { at_once: u32::MAX, burst: 20.0, a_second: 2.0 };
+const UNKNOWN_TOKEN_BOUNDS: Bounds = Bounds { at_once: u32::MAX, burst: 20.0, a_second: 2.0 };
 /// Callers remembered before those are looked for that rest.
-const REMEMBERED: usize = 20_000;
+const CALLER_SWEEP_THRESHOLD: usize = 20_000;
 /// Addresses with unknown tokens that are remembered. Further ones share one allowance until some of these rest.
-const ADDRESSES: usize = 20_000;
+const MAX_REMEMBERED_ADDRESSES: usize = 20_000;
 /// While there are that many, those that rest are looked for so often.
-const SWEPT_EACH: Duration = Duration::from_secs(1);
+const ADDRESS_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Who has rested for so long has a full bucket again.
-const RESTED: Duration = Duration::from_secs(60);
+const IDLE_CALLER_TTL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
@@ -40,13 +40,13 @@ struct Bucket {
 
 impl Bucket {
     /// What stands in the way of a call at `now`, if anything does.
-    fn full(&mut self, bounds: &Bounds, now: Duration) -> Option<Full> {
+    fn full(&mut self, bounds: &Bounds, now: Duration) -> Option<LimitReached> {
         self.left = (self.left + now.saturating_sub(self.at).as_secs_f64() * bounds.a_second).min(bounds.burst);
         self.at = now;
         if self.in_flight >= bounds.at_once {
-            return Some(Full::InFlight);
+            return Some(LimitReached::InFlight);
         }
-        (self.left < 1.0).then_some(Full::Rate)
+        (self.left < 1.0).then_some(LimitReached::Rate)
     }
 
     fn take(&mut self) {
@@ -57,7 +57,7 @@ impl Bucket {
 
 /// Why a call has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     /// Too many at once.
     InFlight,
     /// Too many lately.
@@ -66,7 +66,7 @@ pub enum Full {
 
 /// Whose limit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum LimitOwner {
     /// The agent's own.
     Agent,
     /// Its namespace's.
@@ -82,7 +82,7 @@ struct Buckets {
 
 impl Default for Buckets {
     fn default() -> Self {
-        Self { of: HashMap::new(), sweep: Sweep::new(REMEMBERED) }
+        Self { of: HashMap::new(), sweep: Sweep::new(CALLER_SWEEP_THRESHOLD) }
     }
 }
 
@@ -90,7 +90,7 @@ impl Buckets {
     /// The bucket of `name`. What is known of those that rest is dropped, so that there are at most twice as many as do not.
     fn get(&mut self, name: &str, bounds: &Bounds, now: Duration) -> &mut Bucket {
         if self.sweep.is_due(self.of.len()) {
-            self.of.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < RESTED);
+            self.of.retain(|_, bucket| bucket.in_flight > 0 || now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
             self.sweep.done(self.of.len());
         }
         self.of.entry(name.to_owned()).or_insert(Bucket { left: bounds.burst, at: now, in_flight: 0 })
@@ -108,16 +108,16 @@ struct Strangers {
 impl Strangers {
     fn get(&mut self, address: &str, now: Duration) -> &mut Bucket {
         let mut name = address;
-        if self.of.len() >= ADDRESSES && !self.of.contains_key(address) {
-            if now.saturating_sub(self.swept) >= SWEPT_EACH {
-                self.of.retain(|_, bucket| now.saturating_sub(bucket.at) < RESTED);
+        if self.of.len() >= MAX_REMEMBERED_ADDRESSES && !self.of.contains_key(address) {
+            if now.saturating_sub(self.swept) >= ADDRESS_SWEEP_INTERVAL {
+                self.of.retain(|_, bucket| now.saturating_sub(bucket.at) < IDLE_CALLER_TTL);
                 self.swept = now;
             }
-            if self.of.len() >= ADDRESSES {
+            if self.of.len() >= MAX_REMEMBERED_ADDRESSES {
                 name = ""; // no address is empty
             }
         }
-        self.of.entry(name.to_owned()).or_insert(Bucket { left: STRANGERS.burst, at: now, in_flight: 0 })
+        self.of.entry(name.to_owned()).or_insert(Bucket { left: UNKNOWN_TOKEN_BOUNDS.burst, at: now, in_flight: 0 })
     }
 }
 
@@ -131,14 +131,14 @@ pub struct Limits {
 
 impl Limits {
     /// A call of the agent `uid` in `namespace` begins at `now` (any clock that only rises).
-    pub fn begin(&mut self, namespace: &str, uid: &str, now: Duration) -> Result<(), (Whose, Full)> {
-        let agent = self.agents.get(uid, &AGENT, now);
-        if let Some(full) = agent.full(&AGENT, now) {
-            return Err((Whose::Agent, full));
+    pub fn begin(&mut self, namespace: &str, uid: &str, now: Duration) -> Result<(), (LimitOwner, LimitReached)> {
+        let agent = self.agents.get(uid, &AGENT_CALL_BOUNDS, now);
+        if let Some(full) = agent.full(&AGENT_CALL_BOUNDS, now) {
+            return Err((LimitOwner::Agent, full));
         }
-        let all = self.namespaces.get(namespace, &NAMESPACE, now);
-        if let Some(full) = all.full(&NAMESPACE, now) {
-            return Err((Whose::Namespace, full));
+        let all = self.namespaces.get(namespace, &NAMESPACE_CALL_BOUNDS, now);
+        if let Some(full) = all.full(&NAMESPACE_CALL_BOUNDS, now) {
+            return Err((LimitOwner::Namespace, full));
         }
         agent.take();
         all.take();
@@ -148,7 +148,7 @@ impl Limits {
     /// Somebody at `address` shows a token that we do not know. Whether the API server is asked about it.
     pub fn stranger(&mut self, address: &str, now: Duration) -> bool {
         let bucket = self.strangers.get(address, now);
-        let may = bucket.full(&STRANGERS, now).is_none();
+        let may = bucket.full(&UNKNOWN_TOKEN_BOUNDS, now).is_none();
         if may {
             bucket.left -= 1.0;
         }
@@ -175,7 +175,7 @@ mod tests {
             assert_eq!(limits.begin("n", "a", now), Ok(()));
             limits.end("n", "a");
         }
-        assert_eq!(limits.begin("n", "a", now), Err((Whose::Agent, Full::Rate)));
+        assert_eq!(limits.begin("n", "a", now), Err((LimitOwner::Agent, LimitReached::Rate)));
         assert_eq!(limits.begin("n", "b", now), Ok(()));
         assert_eq!(limits.begin("n", "a", now + Duration::from_secs(1)), Ok(()));
     }
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn so_many_at_once_and_a_place_that_is_given_back_is_free() {
         let mut limits = Limits::default();
-        for _ in 0..AGENT.at_once {
+        for _ in 0..AGENT_CALL_BOUNDS.at_once {
             assert_eq!(limits.begin("n", "a", Duration::ZERO), Ok(()));
         }
-        assert_eq!(limits.begin("n", "a", Duration::ZERO), Err((Whose::Agent, Full::InFlight)));
+        assert_eq!(limits.begin("n", "a", Duration::ZERO), Err((LimitOwner::Agent, LimitReached::InFlight)));
         limits.end("n", "a");
         assert_eq!(limits.begin("n", "a", Duration::ZERO), Ok(()));
     }
@@ -208,7 +208,7 @@ mod tests {
                 refused = limits.begin("loud", &agent.to_string(), Duration::ZERO).err().or(refused);
             }
         }
-        assert_eq!(refused, Some((Whose::Namespace, Full::Rate)));
+        assert_eq!(refused, Some((LimitOwner::Namespace, LimitReached::Rate)));
         assert_eq!(limits.begin("quiet", "b", Duration::ZERO), Ok(()));
     }
 
@@ -216,13 +216,13 @@ mod tests {
     fn callers_that_rest_are_forgotten_and_those_in_flight_are_not() {
         let mut limits = Limits::default();
         assert_eq!(limits.begin("n", "in-flight", Duration::ZERO), Ok(()));
-        for agent in 0..5 * REMEMBERED {
+        for agent in 0..5 * CALLER_SWEEP_THRESHOLD {
             let now = Duration::from_millis(10 * u64::try_from(agent).expect("small"));
             let (namespace, agent) = (format!("n{agent}"), agent.to_string());
             assert_eq!(limits.begin(&namespace, &agent, now), Ok(()));
             limits.end(&namespace, &agent);
         }
-        assert!(limits.agents.of.len() <= REMEMBERED && limits.namespaces.of.len() <= REMEMBERED);
+        assert!(limits.agents.of.len() <= CALLER_SWEEP_THRESHOLD && limits.namespaces.of.len() <= CALLER_SWEEP_THRESHOLD);
         assert_eq!(limits.agents.of["in-flight"].in_flight, 1);
     }
 
@@ -230,11 +230,11 @@ mod tests {
     fn more_addresses_than_are_remembered_share_what_one_may() {
         let mut limits = Limits::default();
         let now = Duration::from_secs(1000);
-        let asked = (0..3 * ADDRESSES).filter(|address| limits.stranger(&address.to_string(), now)).count();
-        assert_eq!((asked, limits.strangers.of.len()), (ADDRESSES + 20, ADDRESSES + 1));
+        let asked = (0..3 * MAX_REMEMBERED_ADDRESSES).filter(|address| limits.stranger(&address.to_string(), now)).count();
+        assert_eq!((asked, limits.strangers.of.len()), (MAX_REMEMBERED_ADDRESSES + 20, MAX_REMEMBERED_ADDRESSES + 1));
         assert!(limits.stranger("0", now), "one that is known has its own");
-        let later = now + RESTED;
+        let later = now + IDLE_CALLER_TTL;
         assert!((0..100).all(|address| limits.stranger(&format!("new-{address}"), later)), "and new ones have when those rest");
-        assert!(limits.strangers.of.len() < ADDRESSES);
+        assert!(limits.strangers.of.len() < MAX_REMEMBERED_ADDRESSES);
     }
 }

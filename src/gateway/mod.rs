@@ -9,24 +9,24 @@
 //! | [`routes`] | one call: token, limits, table, body, governor |
 //! | [`state`] | what the routes work with |
 //! | `caller` | who calls, by its token |
-//! | `place` | the place of a call among those in flight |
+//! | `call_slot` | the place of a call among those in flight |
 //! | [`governor`] | the connection to whoever leads |
-//! | [`park`] | long polls, and who was revoked |
+//! | [`long_poll`] | long polls, and who was revoked |
 //! | [`lease_history`] | the last answers about leases, replayed after a rollback of the store |
 //! | [`limits`] | how much one agent may call |
 //! | [`meter`] | the session with the ledger: holds and settles, and their journal |
 //! | [`models`] | calls of models: held, forwarded with the team's credential, metered |
 //! | [`openapi`] | the agents' API as an OpenAPI document |
 
+mod call_slot;
 mod caller;
 pub mod governor;
 pub mod lease_history;
 pub mod limits;
+pub mod long_poll;
 pub mod meter;
 pub mod models;
 pub mod openapi;
-pub mod park;
-mod place;
 pub mod routes;
 mod run;
 pub mod state;

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use crate::wire::Refusal;
 use crate::wire::access::{Call, Row, TABLE};
-use crate::wire::agent::{Done, Goodbye, Register, Report, Settings, Spawn, Spawned, Wanted};
-use crate::wire::budget::{AskTokens, Left};
-use crate::wire::command::{EndTry, Tried, TryCommand};
+use crate::wire::agent::{Acknowledgement, DesiredState, Goodbye, Register, Report, Settings, Spawn, Spawned};
+use crate::wire::budget::{AskTokens, RemainingTokens};
+use crate::wire::command::{EndTry, TryAnswer, TryCommand};
 use crate::wire::external::{EXTERNAL, Enrol, Enrolled};
-use crate::wire::follow::{Inbox, Listed};
+use crate::wire::follow::{Inbox, WorkList};
 use crate::wire::plan::{Plan, Planned};
-use crate::wire::work::{Advance, Assignment, Claim, Complete, Fail, Release, Submit, Submitted};
+use crate::wire::work::{Assignment, Claim, Complete, Fail, ProgressUpdate, Release, Submit, Submitted};
 
 /// What a call takes and gives.
 struct Shape {
@@ -67,17 +67,17 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
         Call::Report => Shape {
             summary: "The heartbeat. Answers at once with the whole wanted state.",
             body: Some(reference::<Report>(types)),
-            answer: reference::<Wanted>(types),
+            answer: reference::<DesiredState>(types),
         },
         Call::Wanted => Shape {
             summary: "Long poll: the whole wanted state as soon as its revision is not `after`; 204 after about 25 seconds.",
             body: None,
-            answer: reference::<Wanted>(types),
+            answer: reference::<DesiredState>(types),
         },
         Call::Goodbye => Shape {
             summary: "The agent says goodbye. Answered when that is stored; the pod is then asked to stop.",
             body: Some(reference::<Goodbye>(types)),
-            answer: reference::<Done>(types),
+            answer: reference::<Acknowledgement>(types),
         },
         Call::Spawn => Shape {
             summary: "Makes a child, within spec.bulkhead.maxChildAgents and spec.may.spawnIn of the agent's pool.",
@@ -90,21 +90,23 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
             answer: reference::<Assignment>(types),
         },
         Call::Complete => {
-            Shape { summary: "The item is done.", body: Some(reference::<Complete>(types)), answer: reference::<Done>(types) }
+            Shape { summary: "The item is done.", body: Some(reference::<Complete>(types)), answer: reference::<Acknowledgement>(types) }
         }
         Call::Fail => Shape {
             summary: "The task failed; the queue's rules say what follows.",
             body: Some(reference::<Fail>(types)),
-            answer: reference::<Done>(types),
+            answer: reference::<Acknowledgement>(types),
         },
         Call::Release => Shape {
             summary: "The item is given back and counts as nothing.",
             body: Some(reference::<Release>(types)),
-            answer: reference::<Done>(types),
+            answer: reference::<Acknowledgement>(types),
         },
-        Call::Advance => {
-            Shape { summary: "How far the item is.", body: Some(reference::<Advance>(types)), answer: reference::<Done>(types) }
-        }
+        Call::Advance => Shape {
+            summary: "How far the item is.",
+            body: Some(reference::<ProgressUpdate>(types)),
+            answer: reference::<Acknowledgement>(types),
+        },
         Call::Submit => Shape {
             summary: "Queues an item, within spec.may.submitTo of the agent's pool.",
             body: Some(reference::<Submit>(types)),
@@ -118,7 +120,7 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
         Call::ListWork => Shape {
             summary: "The items that the agents of the caller's pool submitted, and where each is.",
             body: None,
-            answer: reference::<Listed>(types),
+            answer: reference::<WorkList>(types),
         },
         Call::Inbox => Shape {
             summary: "Long poll: which of those items ended since `after`, and which plans; 204 if none did for `waitSeconds`.",
@@ -128,22 +130,22 @@ fn shape(call: Call, types: &mut SchemaGenerator) -> Option<Shape> {
         Call::Budget => Shape {
             summary: "Every limit that a model call of the caller passes, and how it stands. The nearest first.",
             body: None,
-            answer: reference::<Left>(types),
+            answer: reference::<RemainingTokens>(types),
         },
         Call::AskBudget => Shape {
             summary: "Asks people for more tokens: a condition of the Agent, and an event. It raises nothing. Answered when it is stored.",
             body: Some(reference::<AskTokens>(types)),
-            answer: reference::<Done>(types),
+            answer: reference::<Acknowledgement>(types),
         },
         Call::TryCommand => Shape {
             summary: "May a command be run although the breaker of the namespace is open, to try whether things work again?",
             body: Some(reference::<TryCommand>(types)),
-            answer: reference::<Tried>(types),
+            answer: reference::<TryAnswer>(types),
         },
         Call::EndTry => Shape {
             summary: "How a command ended that was tried. Only who was given the permit can say so, and once.",
             body: Some(reference::<EndTry>(types)),
-            answer: reference::<Done>(types),
+            answer: reference::<Acknowledgement>(types),
         },
         Call::Changes => return None,
         Call::MeterBegin | Call::MeterWay | Call::MeterHold | Call::MeterExtend | Call::MeterLate | Call::MeterSettle => return None,

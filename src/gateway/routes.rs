@@ -11,31 +11,31 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 
+use super::call_slot::CallSlot;
 use super::caller::identify;
 use super::models;
 use super::openapi;
-use super::place::Place;
 use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
-use crate::serve::bodies::Sizes;
+use crate::serve::request_body::BodyLimits;
 use crate::serve::{Connection, query};
-use crate::wire::access::{Call, Caller, Found, Row, find, methods};
-use crate::wire::agent::{AskWanted, Goodbye, Register, Report, Spawn, Wanted};
+use crate::wire::access::{Call, Caller, RequestMatch, Row, find, methods};
+use crate::wire::agent::{DesiredState, DesiredStateQuery, Goodbye, Register, Report, Spawn};
 use crate::wire::body::{self, MAX_BYTES};
 use crate::wire::budget::AskTokens;
 use crate::wire::command::{EndTry, TryCommand};
 use crate::wire::external::Enrol;
-use crate::wire::follow::{AskInbox, ListWork};
+use crate::wire::follow::{InboxQuery, ListWork};
 use crate::wire::plan::Plan;
-use crate::wire::work::{Advance, Claim, Complete, Fail, Release, Submit};
+use crate::wire::work::{Claim, Complete, Fail, ProgressUpdate, Release, Submit};
 use crate::wire::{Code, Refusal};
 
 /// How long a long poll waits. Below what usual middle boxes and clients wait.
-const POLL: Duration = Duration::from_secs(25);
+const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Bodies of agents' own calls in memory, until they are answered: a call may wait there for its turn, or for work. They have
 /// some hundred bytes, but for plans. A namespace gets a little, whatever others have: its heartbeats come through.
-pub const BODIES: Sizes = Sizes {
+pub const AGENT_BODY_LIMITS: BodyLimits = BodyLimits {
     most: MAX_BYTES,
     all: 16 * 1024 * 1024,
     reserve: 4 * 1024 * 1024,
@@ -50,14 +50,14 @@ pub fn routes(gateway: Arc<Gateway>) -> axum::Router {
 }
 
 /// The OpenAPI document and its entity tag.
-static DOCUMENT: LazyLock<(String, String)> = LazyLock::new(|| {
+static OPENAPI_DOCUMENT: LazyLock<(String, String)> = LazyLock::new(|| {
     let document = openapi::document().to_string();
     let digest = Sha256::digest(document.as_bytes());
     let tag = digest.iter().take(16).fold(String::from("\""), |tag, byte| format!("{tag}{byte:02x}")) + "\"";
     (document, tag)
 });
 /// How long a client may use the document without asking again, in seconds.
-const DOCUMENT_CACHE: &str = "public, max-age=3600";
+const DOCUMENT_CACHE_CONTROL: &str = "public, max-age=3600";
 
 async fn document(request: Request) -> Response {
     // Requests on connections that are not known were counted before.
@@ -67,8 +67,8 @@ async fn document(request: Request) -> Response {
     {
         return refused(&Refusal::new(Code::TooManyCalls, "too many requests come from this address").retry_after(1));
     }
-    let (text, tag) = &*DOCUMENT;
-    let fresh = [(header::ETAG, tag.as_str()), (header::CACHE_CONTROL, DOCUMENT_CACHE)];
+    let (text, tag) = &*OPENAPI_DOCUMENT;
+    let fresh = [(header::ETAG, tag.as_str()), (header::CACHE_CONTROL, DOCUMENT_CACHE_CONTROL)];
     let known = request.headers().get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     if known.flat_map(|value| value.split(',')).any(|one| matches!(one.trim(), one if one == "*" || one.trim_start_matches("W/") == tag)) {
         return (StatusCode::NOT_MODIFIED, fresh).into_response();
@@ -77,15 +77,15 @@ async fn document(request: Request) -> Response {
 }
 
 async fn answer(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    if request.uri().path().starts_with(models::PREFIX) {
+    if request.uri().path().starts_with(models::MODELS_PATH_PREFIX) {
         let response = models::answer(&gateway, request).await;
         gateway.metrics.call_answered("/models", response.status().as_u16());
         return response;
     }
     let row = find(request.method().as_str(), request.uri().path());
     let call = match row {
-        Found::Row(row) => row.path,
-        Found::OtherMethod | Found::Nothing => "other",
+        RequestMatch::Row(row) => row.path,
+        RequestMatch::OtherMethod | RequestMatch::Nothing => "other",
     };
     let methods = methods(request.uri().path());
     let response = one(&gateway, row, request).await.unwrap_or_else(|refusal| {
@@ -104,12 +104,12 @@ fn wrong_method(methods: &[&str]) -> Response {
     response
 }
 
-async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response, Refusal> {
+async fn one(gateway: &Gateway, row: RequestMatch, request: Request) -> Result<Response, Refusal> {
     let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let row = match row {
-        Found::Row(row) => row,
-        Found::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
-        Found::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists them")),
+        RequestMatch::Row(row) => row,
+        RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
+        RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call; /openapi.json lists them")),
     };
     // A pod's token is its sidecar's: what programs may ask is looked at in the pod.
     let enrols = pod.external.as_ref().is_some_and(|external| external.enrols);
@@ -119,7 +119,7 @@ async fn one(gateway: &Gateway, row: Found, request: Request) -> Result<Response
     if !row.served {
         return Err(Refusal::new(Code::NotBuilt, format!("this version of Spillway does not serve {} {}", row.method, row.path)));
     }
-    let _place = Place::take(gateway, &pod)?;
+    let _place = CallSlot::take(gateway, &pod)?;
     served(gateway, row, &pod, request).await
 }
 
@@ -129,13 +129,13 @@ async fn served(gateway: &Gateway, row: &Row, pod: &PodIdentity, request: Reques
     let bytes = Bytes::from(bytes);
     checked(row.call, &bytes, &head.uri)?;
     if row.call == Call::Wanted {
-        let AskWanted { after } = query::read(&head.uri)?;
+        let DesiredStateQuery { after } = query::read(&head.uri)?;
         return wanted(gateway, pod, &after.unwrap_or_default()).await;
     }
     let path = head.uri.path_and_query().map_or(row.path, PathAndQuery::as_str);
     let wait_seconds = match row.call {
         Call::Claim => Some(body::read::<Claim>(&bytes)?.wait_seconds),
-        Call::Inbox => Some(query::read::<AskInbox>(&head.uri)?.wait_seconds),
+        Call::Inbox => Some(query::read::<InboxQuery>(&head.uri)?.wait_seconds),
         _ => None,
     };
     if let Some(wait_seconds) = wait_seconds {
@@ -156,9 +156,9 @@ async fn when_there_is(
     bytes: Bytes,
     wait_seconds: u32,
 ) -> Result<Response, Refusal> {
-    let end = tokio::time::Instant::now() + Duration::from_secs(wait_seconds.into()).min(POLL);
+    let end = tokio::time::Instant::now() + Duration::from_secs(wait_seconds.into()).min(LONG_POLL_TIMEOUT);
     // Subscribed before the first look: what comes in between is not missed.
-    let mut work = gateway.park.wait_for_work(&pod.uid);
+    let mut work = gateway.long_polls.wait_for_work(&pod.uid);
     loop {
         work.mark_unchanged();
         let (status, answer) = gateway.governor.call(row.method, path, pod, None, bytes.clone()).await?;
@@ -171,7 +171,7 @@ async fn when_there_is(
         match tokio::time::timeout_at(end, work.changed()).await {
             Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
             Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent ended")),
-            Ok(Ok(())) if gateway.park.is_revoked(&pod.uid) => {
+            Ok(Ok(())) if gateway.long_polls.is_revoked(&pod.uid) => {
                 return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
             }
             Ok(Ok(())) => {}
@@ -191,12 +191,12 @@ fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
         Call::Complete => body::read::<Complete>(bytes).map(drop),
         Call::Fail => body::read::<Fail>(bytes).map(drop),
         Call::Release => body::read::<Release>(bytes).map(drop),
-        Call::Advance => body::read::<Advance>(bytes).map(drop),
+        Call::Advance => body::read::<ProgressUpdate>(bytes).map(drop),
         Call::Submit => body::read::<Submit>(bytes).map(drop),
         Call::Plan => body::read::<Plan>(bytes).map(drop),
         Call::ListWork => query::read::<ListWork>(uri).map(drop),
-        Call::Inbox => query::read::<AskInbox>(uri).map(drop),
-        Call::Wanted => query::read::<AskWanted>(uri).map(drop),
+        Call::Inbox => query::read::<InboxQuery>(uri).map(drop),
+        Call::Wanted => query::read::<DesiredStateQuery>(uri).map(drop),
         Call::AskBudget => body::read::<AskTokens>(bytes).map(drop),
         Call::TryCommand => body::read::<TryCommand>(bytes).map(drop),
         Call::EndTry => body::read::<EndTry>(bytes).map(drop),
@@ -208,13 +208,13 @@ fn checked(call: Call, bytes: &Bytes, uri: &Uri) -> Result<(), Refusal> {
 
 /// The whole wanted state as soon as it is not `after`; 204 if it stays that for long.
 async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Response, Refusal> {
-    let end = tokio::time::Instant::now() + POLL;
+    let end = tokio::time::Instant::now() + LONG_POLL_TIMEOUT;
     // Subscribed before the first look: a change in between is not missed.
-    let mut changes = gateway.park.wait(&pod.uid);
+    let mut changes = gateway.long_polls.wait(&pod.uid);
     loop {
         changes.mark_unchanged();
         let (status, answer) = gateway.governor.call("GET", "/agent/v1/wanted", pod, None, Bytes::new()).await?;
-        let same = status == 200 && serde_json::from_slice::<Wanted>(&answer).is_ok_and(|wanted| wanted.revision == after);
+        let same = status == 200 && serde_json::from_slice::<DesiredState>(&answer).is_ok_and(|wanted| wanted.revision == after);
         if !same {
             return passed_on(status, answer);
         }
@@ -222,7 +222,7 @@ async fn wanted(gateway: &Gateway, pod: &PodIdentity, after: &str) -> Result<Res
             Err(_) => return Ok(StatusCode::NO_CONTENT.into_response()),
             // It was revoked: the next look says so.
             Ok(Err(_)) => return Err(Refusal::new(Code::AgentEnded, "this agent ended")),
-            Ok(Ok(())) if gateway.park.is_revoked(&pod.uid) => {
+            Ok(Ok(())) if gateway.long_polls.is_revoked(&pod.uid) => {
                 return Err(Refusal::new(Code::AgentEnded, "this agent ended: nothing that is left of it may act"));
             }
             Ok(Ok(())) => {}

@@ -15,22 +15,22 @@ use tokio_util::sync::CancellationToken;
 use super::governor::{self, Governor};
 use super::lease_history::LeaseHistory;
 use super::limits::Limits;
+use super::long_poll::LongPolls;
 use super::meter::Meter;
 use super::models::credentials::Credentials;
-use super::models::headers::Allowed;
+use super::models::headers::AllowedHeaders;
 use super::models::origins::Origins;
 use super::models::upstream::Upstream;
 use super::models::{Models, Times};
-use super::park::Park;
-use super::routes::{BODIES, routes};
+use super::routes::{AGENT_BODY_LIMITS, routes};
 use super::state::Gateway;
 use crate::cluster::access::Authorizer;
+use crate::cluster::background_writes::ForegroundWrites;
 use crate::cluster::connect;
-use crate::cluster::quiet::Quiet;
 use crate::cluster::token::Reviewer;
-use crate::pki::keep::{pair, text};
+use crate::pki::secrets::{pair, text};
 use crate::pki::tls::{self, Serving};
-use crate::serve::bodies::Bodies;
+use crate::serve::request_body::BodyMemory;
 use crate::serve::{Bounds, bind, serve_tls};
 use crate::telemetry::{Health, Metrics, serve};
 use crate::wire::{CA_FILE, GATEWAY_AUDIENCE};
@@ -40,11 +40,11 @@ const CERTIFICATE_PERIOD: Duration = Duration::from_secs(30);
 /// While there is none.
 const CERTIFICATE_RETRY: Duration = Duration::from_millis(500);
 /// Calls of agents are let finish, and others come: the endpoint is taken out of the Service meanwhile.
-const LINGER: Duration = Duration::from_secs(3);
+const ENDPOINT_REMOVAL_GRACE: Duration = Duration::from_secs(3);
 /// How long calls that are answered have when we stop: streams of models last longer than other calls.
-const LAST_CALLS: Duration = Duration::from_secs(20);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// For telling the ledger what they used.
-const FLUSH: Duration = Duration::from_secs(3);
+const LEDGER_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the process is told.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let serving = serve(settings.health, health.clone(), metrics.clone(), health_served.clone());
     side.spawn(async move { serving.await.context("cannot serve health and metrics: is the address free? (--health-listen)") });
     let user_agent = format!("spillway-gateway/{} ({})", crate::VERSION, settings.governor.identity);
-    let client = connect::connect(&user_agent, metrics.clone(), Quiet::default())
+    let client = connect::connect(&user_agent, metrics.clone(), ForegroundWrites::default())
         .await
         .context("cannot connect to the API server: is KUBECONFIG set, or does this pod have a ServiceAccount?")?;
     health.set("certificate", vec!["the Secret of the gateways' certificate".into()]);
@@ -93,8 +93,8 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     let (trusting, trusted) = watch::channel(String::new());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.governor.namespace);
     side.spawn(certificates(secrets, settings.tls_secret.clone(), certificate.clone(), trusting, health.clone()));
-    let park = Park::default();
-    let governor = Governor::new(settings.governor.clone(), client.clone(), trusted, park.clone());
+    let long_polls = LongPolls::default();
+    let governor = Governor::new(settings.governor.clone(), client.clone(), trusted, long_polls.clone());
     let ready = health.clone();
     let listening_to = governor.clone();
     side.spawn(async move {
@@ -115,7 +115,7 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
     });
     let reviewer = Reviewer::new(client.clone(), GATEWAY_AUDIENCE).with_users_of(settings.user_audiences.clone());
     let authorizer = settings.external_agents.then(|| Authorizer::new(client));
-    let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
+    let (limits, bodies) = (Mutex::new(Limits::default()), BodyMemory::new(AGENT_BODY_LIMITS));
     let lease_history = LeaseHistory::default();
     let (replaying, to_governor) = (lease_history.clone(), governor.clone());
     side.spawn(async move {
@@ -123,9 +123,10 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         anyhow::bail!("the replay of answers about leases ended")
     });
     let (metrics_of, models_of) = (metrics.clone(), models.clone());
-    let gateway = Gateway { reviewer, authorizer, governor, park, limits, bodies, metrics: metrics_of, models: models_of, lease_history };
+    let gateway =
+        Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics: metrics_of, models: models_of, lease_history };
     let gateway = Arc::new(gateway);
-    let bounds = Bounds { last_calls: LAST_CALLS, ..Bounds::AGENTS };
+    let bounds = Bounds { last_calls: SHUTDOWN_TIMEOUT, ..Bounds::AGENTS };
     let serving = serve_tls(listening, tls::server(certificate), bounds, routes(gateway), metrics, served.clone());
     tokio::pin!(serving);
     let ended = tokio::select! {
@@ -134,10 +135,10 @@ pub async fn run(settings: Settings, stop: CancellationToken) -> anyhow::Result<
         ended = &mut serving => ended,
         () = stop.cancelled() => {
             health.set("stopping", vec!["this replica is asked to stop".into()]);
-            tokio::time::sleep(LINGER).await;
+            tokio::time::sleep(ENDPOINT_REMOVAL_GRACE).await;
             served.cancel();
             let ended = serving.await;
-            models.stop(FLUSH).await;
+            models.stop(LEDGER_FLUSH_TIMEOUT).await;
             ended
         }
     };
@@ -157,7 +158,7 @@ fn models(settings: &Settings, client: Client, governor: Governor) -> anyhow::Re
     let meter = Meter::open(governor, settings.journal.clone(), settings.pod_uid.as_deref())?;
     let credentials = Credentials::new(client, &settings.account, &settings.governor.namespace);
     let mut models = Models::new(meter, Upstream::new(origins), credentials, Times::default());
-    models.allowed = Allowed::new(&settings.allowed_headers).map_err(|why| anyhow::anyhow!("--allowed-header: {why}"))?;
+    models.allowed = AllowedHeaders::new(&settings.allowed_headers).map_err(|why| anyhow::anyhow!("--allowed-header: {why}"))?;
     models.allowed_fields.clone_from(&settings.allowed_fields);
     Ok(models)
 }

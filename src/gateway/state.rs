@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use super::governor::Governor;
 use super::lease_history::LeaseHistory;
 use super::limits::Limits;
+use super::long_poll::LongPolls;
 use super::models::Models;
-use super::park::Park;
 use crate::cluster::access::Authorizer;
 use crate::cluster::token::Reviewer;
-use crate::serve::bodies::Bodies;
+use crate::serve::request_body::BodyMemory;
 use crate::telemetry::Metrics;
 
 /// What the routes work with.
@@ -23,11 +23,11 @@ pub struct Gateway {
     /// The way to the governor.
     pub governor: Governor,
     /// Long polls, and who was revoked.
-    pub park: Park,
+    pub long_polls: LongPolls,
     /// How much who calls.
     pub limits: Mutex<Limits>,
     /// Bodies of agents' own calls.
-    pub bodies: Bodies,
+    pub bodies: BodyMemory,
     /// What is counted.
     pub metrics: Metrics,
     /// Calls of models.

@@ -15,18 +15,18 @@ use crate::api::Budget;
 use crate::api::conditions::reasons;
 use crate::api::quantity::nanos;
 use crate::cluster::ObjectKey;
-use crate::controller::places::Places;
+use crate::controller::capacity::PendingPlaces;
 use crate::controller::{Context, Stores};
-use crate::policy::budget::{Key as Place, View};
-use crate::policy::bulkhead_use::{All, Kind, Owner, Reached, Use, Watch, percent, words};
+use crate::policy::budget::{Key as Place, LimitView};
+use crate::policy::bulkhead_use::{BulkheadUse, BulkheadUses, Kind, Owner, UseAlert, UseWatch, percent, words};
 
 /// Between two lines of a project.
-const PERIOD: Duration = Duration::from_secs(60);
+const BULKHEAD_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What is known beside the stores.
 struct Facts {
     /// How the limits of tokens stand.
-    tokens: Vec<(Place, Vec<View>)>,
+    tokens: Vec<(Place, Vec<LimitView>)>,
     /// Queues with their unfinished items, and how many they may hold.
     queues: Vec<(ObjectKey, u64, u64)>,
     /// Pools with their living agents, and how many they may have.
@@ -35,10 +35,10 @@ struct Facts {
 
 /// Tells, for ever.
 pub async fn run(context: Arc<Context>) {
-    let mut watch = Watch::default();
+    let mut watch = UseWatch::default();
     loop {
-        tokio::time::sleep(PERIOD).await;
-        let facts = Facts { tokens: context.meter.standings(), queues: context.desk.fullness(), pools: context.fleet.fullness() };
+        tokio::time::sleep(BULKHEAD_LOG_INTERVAL).await;
+        let facts = Facts { tokens: context.meter.standings(), queues: context.work_index.fullness(), pools: context.fleet.fullness() };
         let all = gather(&facts, &context.places, &context.stores);
         for (namespace, uses) in &all {
             tell(namespace, uses);
@@ -50,7 +50,7 @@ pub async fn run(context: Arc<Context>) {
 }
 
 /// One line.
-fn tell(namespace: &str, uses: &[Use]) {
+fn tell(namespace: &str, uses: &[BulkheadUse]) {
     let percent = uses.iter().map(|one| one.percent).max().unwrap_or(0);
     let of = |kind| words(uses, kind);
     tracing::info!(
@@ -75,21 +75,21 @@ fn owner(place: &Place) -> Option<(String, Owner)> {
     }
 }
 
-fn gather(facts: &Facts, places: &Places, stores: &Stores) -> All {
-    let mut all = All::new();
+fn gather(facts: &Facts, places: &PendingPlaces, stores: &Stores) -> BulkheadUses {
+    let mut all = BulkheadUses::new();
     let Facts { tokens, queues, pools } = facts;
     for (place, views) in tokens {
         let Some((namespace, owner)) = owner(place) else { continue };
         let number = |amount: i64| u64::try_from(amount).unwrap_or(0);
-        let used = |view: &View| {
+        let used = |view: &LimitView| {
             let (used, most) = (number(view.height.saturating_sub(view.left)), number(view.height));
-            Use::counted(Kind::Tokens, owner.clone(), &view.limit, used, most)
+            BulkheadUse::counted(Kind::Tokens, owner.clone(), &view.limit, used, most)
         };
         all.entry(namespace).or_default().extend(views.iter().map(used));
     }
     for (place, used, most) in places.used(stores) {
         let Some((namespace, owner)) = owner(&place) else { continue };
-        all.entry(namespace).or_default().push(Use::counted(Kind::Agents, owner, "agents", used, most));
+        all.entry(namespace).or_default().push(BulkheadUse::counted(Kind::Agents, owner, "agents", used, most));
     }
     for quota in stores.quotas.state() {
         let uses = compute(&quota);
@@ -98,25 +98,25 @@ fn gather(facts: &Facts, places: &Places, stores: &Stores) -> All {
         }
     }
     for (key, used, most) in queues {
-        let used = Use::counted(Kind::Items, Owner::Queue(key.name.clone()), "items", *used, *most);
+        let used = BulkheadUse::counted(Kind::Items, Owner::Queue(key.name.clone()), "items", *used, *most);
         all.entry(key.namespace.clone()).or_default().push(used);
     }
     for (key, used, most) in pools {
-        let used = Use::counted(Kind::Pool, Owner::Pool(key.name.clone()), "agents", *used, *most);
+        let used = BulkheadUse::counted(Kind::Pool, Owner::Pool(key.name.clone()), "agents", *used, *most);
         all.entry(key.namespace.clone()).or_default().push(used);
     }
     all
 }
 
 /// What is used of a Budget's ResourceQuota, as the API server counts it.
-fn compute(quota: &ResourceQuota) -> Vec<Use> {
+fn compute(quota: &ResourceQuota) -> Vec<BulkheadUse> {
     let budget = quota.owner_references().iter().find(|owner| owner.kind == Budget::kind(&()));
     let (Some(budget), Some(status)) = (budget, &quota.status) else { return Vec::new() };
     let amount = |quantity: &Quantity| nanos(quantity).and_then(|nanos| u128::try_from(nanos).ok()).unwrap_or(0);
     let of = |(name, most): (&String, &Quantity)| {
         let used = status.used.as_ref().and_then(|used| used.get(name));
         let (number, text) = used.map_or((0, "0"), |used| (amount(used), used.0.as_str()));
-        Use {
+        BulkheadUse {
             kind: Kind::Compute,
             owner: Owner::Budget(budget.name.clone()),
             limit: name.clone(),
@@ -128,8 +128,8 @@ fn compute(quota: &ResourceQuota) -> Vec<Use> {
 }
 
 /// What people are told.
-fn note(Reached { namespace, used, full }: &Reached) -> (&'static str, String) {
-    let Use { kind: _, owner, limit, amounts, percent } = used;
+fn note(UseAlert { namespace, used, full }: &UseAlert) -> (&'static str, String) {
+    let BulkheadUse { kind: _, owner, limit, amounts, percent } = used;
     let of = match owner {
         Owner::ClusterBudget(_) if !namespace.is_empty() => format!(" in namespace {namespace}"),
         Owner::ClusterBudget(_) | Owner::Budget(_) | Owner::Queue(_) | Owner::Pool(_) => String::new(),
@@ -141,7 +141,7 @@ fn note(Reached { namespace, used, full }: &Reached) -> (&'static str, String) {
     }
 }
 
-async fn raise(reached: &Reached, context: &Context) {
+async fn raise(reached: &UseAlert, context: &Context) {
     if context.leadership.check().is_err() {
         return; // whoever leads looks too
     }
@@ -204,8 +204,8 @@ mod tests {
         ])
     }
 
-    fn view(limit: &str, height: i64, left: i64) -> View {
-        View {
+    fn view(limit: &str, height: i64, left: i64) -> LimitView {
+        LimitView {
             limit: limit.into(),
             span: Span { window: Window::Hour, index: 0 },
             height,
@@ -235,7 +235,7 @@ mod tests {
             queues: vec![(key("bugs"), 5, 1000)],
             pools: vec![(key("p"), 1, 3)],
         };
-        let all = gather(&facts, &Places::default(), &stores());
+        let all = gather(&facts, &PendingPlaces::default(), &stores());
         let told: Vec<String> = all
             .iter()
             .flat_map(|(namespace, uses)| {
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn people_are_told_what_is_full_and_where() {
         let of = |namespace: &str, owner, used, full| {
-            let used = Use::counted(Kind::Agents, owner, "agents", used, 10);
-            note(&Reached { namespace: namespace.into(), used, full })
+            let used = BulkheadUse::counted(Kind::Agents, owner, "agents", used, 10);
+            note(&UseAlert { namespace: namespace.into(), used, full })
         };
         assert_eq!(of("n", Owner::Queue("q".into()), 8, false), ("BulkheadNearlyFull", "agents: 8/10 are used (80 %)".to_owned()));
         let (reason, words) = of("n", Owner::ClusterBudget("c".into()), 10, true);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::agent_creation::{ended, idempotent, not_made};
 use super::budget::facts::bulkhead;
-use super::budget::{self, asks};
+use super::budget::{self, agent_calls};
 use super::caller::{Caller, identify, stored_directive};
 use super::{commands, external, preflight, work};
 use crate::api::agent_pool::{Bulkhead, InputMode, RunMode};
@@ -22,18 +22,18 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
 use crate::controller::{Context, agent_pool};
 use crate::policy::children;
-use crate::policy::hub::{Signal, Violation};
+use crate::policy::interventions::{Signal, Violation};
 use crate::policy::work::item::Phase;
 use crate::serve::query;
 use crate::wire::access::Call;
-use crate::wire::agent::{Done, Goodbye, Input, Register, Report, Run, Settings, Spawn, Spawned, Work};
-use crate::wire::command::{CommandLimits, Untimed};
+use crate::wire::agent::{Acknowledgement, Goodbye, Input, Register, Report, Run, Settings, Spawn, Spawned, WorkSettings};
+use crate::wire::command::{CommandLimits, TimeExemptions};
 use crate::wire::work::{Claim, ItemOrder, ItemWanted};
 use crate::wire::{Code, Refusal, body};
 use spillway_conversion::pool::queues_of;
 
 /// How long a goodbye waits for its status to be stored. The pod keeps it and asks again.
-const STORED_WITHIN: Duration = Duration::from_secs(5);
+const GOODBYE_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers one call; no value: there is nothing to say. `uri` is the request's, for what it names.
 pub async fn answer(
@@ -78,8 +78,8 @@ pub async fn answer(
             let inbox = work::follow::inbox(caller, &agent.spec.pool_ref.name, &query::read(uri)?, context).await?;
             return inbox.map(|inbox| json(&inbox)).transpose();
         }
-        Call::Budget => json(&asks::left(caller, &agent, &pool_of(&agent, context)?, context)?),
-        Call::AskBudget => json(&asks::ask(caller, &agent, &body::read(bytes)?, context).await?),
+        Call::Budget => json(&agent_calls::left(caller, &agent, &pool_of(&agent, context)?, context)?),
+        Call::AskBudget => json(&agent_calls::ask(caller, &agent, &body::read(bytes)?, context).await?),
         Call::TryCommand => json(&commands::try_command(caller, &agent, body::read(bytes)?, context).await?),
         Call::EndTry => json(&commands::end_try(caller, body::read(bytes)?, context)),
         Call::Enrol
@@ -151,13 +151,13 @@ fn commands_of(pool: &AgentPool, defaults: Option<&Defaults>) -> CommandLimits {
 
 /// Which commands of a pool's agents have no time unless they ask for one. An agent that calls models runs commands because one
 /// answered.
-fn untimed_of(pool: &AgentPool) -> Untimed {
+fn untimed_of(pool: &AgentPool) -> TimeExemptions {
     let names = pool.spec.agent.untimed_commands.clone().unwrap_or_default();
-    Untimed { names, until_answer: pool.spec.models.as_ref().is_some_and(|models| !models.is_empty()) }
+    TimeExemptions { names, until_answer: pool.spec.models.as_ref().is_some_and(|models| !models.is_empty()) }
 }
 
 /// How the agents of a pool work from its queues.
-fn work_of(pool: &AgentPool) -> Option<Work> {
+fn work_of(pool: &AgentPool) -> Option<WorkSettings> {
     if queues_of(pool).is_empty() {
         return None;
     }
@@ -165,7 +165,7 @@ fn work_of(pool: &AgentPool) -> Option<Work> {
     let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
     let max_items = if pool.spec.type_ == names::DRONE { Some(1) } else { number(agent.max_items) };
     let (prompt, turns) = agent.continue_.as_ref().map_or((String::new(), 1), |again| (again.prompt.clone(), again.max_turns));
-    Some(Work {
+    Some(WorkSettings {
         run: match agent.run {
             RunMode::PerItem => Run::PerItem,
             RunMode::LongRunning => Run::LongRunning,
@@ -185,14 +185,14 @@ fn work_of(pool: &AgentPool) -> Option<Work> {
 /// told that it goes on.
 fn recall_pause(caller: &Caller, context: &Context) -> Result<(), Refusal> {
     work::common::ready(context)?;
-    let holding = context.desk.holding(&caller.key.namespace, &caller.uid).filter(|holding| holding.phase == Phase::Paused);
+    let holding = context.work_index.holding(&caller.key.namespace, &caller.uid).filter(|holding| holding.phase == Phase::Paused);
     if let Some(holding) = holding {
         context.live.tell_item(&caller.uid, Some(ItemWanted { held: holding.held, order: ItemOrder::Pause(holding.pauses) }));
     }
     Ok(())
 }
 
-fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) -> Result<crate::wire::agent::Wanted, Refusal> {
+fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) -> Result<crate::wire::agent::DesiredState, Refusal> {
     if request.held.is_some() {
         work::common::ready(context)?;
     }
@@ -200,7 +200,7 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
     commands::counted(caller, agent, request.commands, context);
     commands::tell(caller, agent, context);
     let held = request.held.clone();
-    let order = held.and_then(|held| context.desk.order(&caller.key.namespace, &caller.uid, &caller.key.name, &held));
+    let order = held.and_then(|held| context.work_index.order(&caller.key.namespace, &caller.uid, &caller.key.name, &held));
     // A gateway may be about to replay the claim.
     let order = order.filter(|wanted| wanted.order != ItemOrder::Lost || !context.replay_window_open());
     if context.live.reported(&caller.uid, &caller.gateway, request, jiff::Timestamp::now()) {
@@ -210,12 +210,12 @@ fn report(caller: &Caller, agent: &Agent, request: Report, context: &Context) ->
     Ok(context.live.wanted(&caller.uid))
 }
 
-async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result<Done, Refusal> {
+async fn goodbye(caller: &Caller, request: Goodbye, context: &Context) -> Result<Acknowledgement, Refusal> {
     context.live.say_goodbye(&caller.uid, request.reason, jiff::Timestamp::now());
     context.wake.agent(&caller.key);
-    let stored = tokio::time::timeout(STORED_WITHIN, context.live.until_goodbye_is_stored(&caller.uid)).await;
+    let stored = tokio::time::timeout(GOODBYE_STORE_TIMEOUT, context.live.until_goodbye_is_stored(&caller.uid)).await;
     stored.map_err(|_| Refusal::away("the goodbye is not stored yet; try again"))?;
-    Ok(Done {})
+    Ok(Acknowledgement {})
 }
 
 /// Makes a child: an Agent outside its pool's min and max, named by its parent and the key, so that a repetition finds it.
@@ -259,7 +259,7 @@ async fn spawn(caller: &Caller, parent: &Agent, key: Option<&str>, request: Spaw
         let message = format!("{living} children live and AgentPool/{} allows {most} (spec.bulkhead.maxChildAgents)", own.name_any());
         return Err(Refusal::new(Code::LimitReached, message));
     }
-    made.retain(|time| time.elapsed() < children::WITHIN);
+    made.retain(|time| time.elapsed() < children::CHILD_RATE_WINDOW);
     let now = jiff::Timestamp::now();
     let ages = children.iter().filter_map(|child| Duration::try_from(now.duration_since(child.creation_timestamp()?.0)).ok());
     // Those that a leader before us made are listed, unless they ended and were removed since.
@@ -306,9 +306,9 @@ mod tests {
             untimed_of(&AgentPool::new("p", serde_json::from_value(spec).expect("a pool")))
         };
         let model = serde_json::json!([{"name": "m", "dialect": "Anthropic", "origin": "https://models.example.org"}]);
-        assert_eq!(untimed(model, Value::Null), Untimed { names: Vec::new(), until_answer: true });
+        assert_eq!(untimed(model, Value::Null), TimeExemptions { names: Vec::new(), until_answer: true });
         let names = serde_json::json!(["vite", "*"]);
-        let without = Untimed { names: vec!["vite".into(), "*".into()], until_answer: false };
+        let without = TimeExemptions { names: vec!["vite".into(), "*".into()], until_answer: false };
         assert_eq!((untimed(Value::Null, names.clone()), untimed(serde_json::json!([]), names)), (without.clone(), without));
     }
 

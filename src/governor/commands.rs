@@ -9,23 +9,23 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::breaker::{Key as Circuit, Refused};
+use super::breaker::{BeginRefusal, Key as Circuit};
 use super::caller::Caller;
 use crate::api::Agent;
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
 use crate::policy::breaker::Outcome;
-use crate::policy::hub::TimedOut;
-use crate::wire::agent::Done;
-use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, CommandRejected, EndTry, Tried, TryCommand, TryOutcome};
+use crate::policy::interventions::Timeout;
+use crate::wire::agent::Acknowledgement;
+use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit, CommandRejected, EndTry, TryAnswer, TryCommand, TryOutcome};
 use crate::wire::{Code, Refusal};
 
 /// Changes that come together are told together.
-const TOGETHER: Duration = Duration::from_millis(200);
+const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(200);
 /// Beyond its own time a command that is tried has so long to be ended, and its pod to say so.
-const TO_SAY_SO: Duration = Duration::from_secs(35);
+const COMMAND_REPORT_GRACE: Duration = Duration::from_secs(35);
 /// Failures of one report that count: more than its own breaker lets an agent have at once.
-const MOST: u64 = 64;
+const MAX_REPORTED_FAILURES: u64 = 64;
 
 /// Tells every agent how the breakers of its commands stand, whenever that may have changed. For ever.
 pub async fn run(context: Arc<Context>) {
@@ -36,7 +36,7 @@ pub async fn run(context: Arc<Context>) {
         if changes.changed().await.is_err() {
             return;
         }
-        tokio::time::sleep(TOGETHER).await;
+        tokio::time::sleep(CHANGE_BATCH_DELAY).await;
     }
 }
 
@@ -72,16 +72,16 @@ fn as_concerns(agent: &Agent, told: CommandBreakers) -> CommandBreakers {
 /// What an agent's pod counted since it was heard last counts for its namespace.
 pub fn counted(caller: &Caller, agent: &Agent, counts: CommandCounts, context: &Context) {
     let CommandCounts { failed, opened } = context.live.commands_counted(&caller.uid, counts);
-    (0..opened.min(MOST)).for_each(|_| context.live.timed_out(&caller.uid, TimedOut::Commands));
+    (0..opened.min(MAX_REPORTED_FAILURES)).for_each(|_| context.live.timed_out(&caller.uid, Timeout::Commands));
     let namespace = &caller.key.namespace;
-    for _ in 0..failed.min(MOST) {
+    for _ in 0..failed.min(MAX_REPORTED_FAILURES) {
         let why = format!("a command of Agent/{} hung or could not be started", caller.key.name);
         context.circuits.failed(&pool_of(namespace, agent), &Circuit::commands(namespace), &why);
     }
 }
 
 /// The right to try a command although the breaker of the namespace is open; who asks for the same again is given the same.
-pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, context: &Context) -> Result<Tried, Refusal> {
+pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, context: &Context) -> Result<TryAnswer, Refusal> {
     if agent.spec.external.is_some() {
         let message = "the breaker of the namespace is about commands in pods: outside the cluster none is tried for it";
         return Err(Refusal::new(Code::NotAllowed, message));
@@ -89,25 +89,25 @@ pub async fn try_command(caller: &Caller, agent: &Agent, request: TryCommand, co
     let TryCommand { command, timeout_milliseconds } = request;
     let said = |permit: &crate::policy::breaker::Permit| CommandPermit { owner: permit.owner, epoch: permit.epoch, id: permit.id };
     if let Some(permit) = context.live.tries(&caller.uid, command) {
-        return Ok(Tried::Permit(said(&permit)));
+        return Ok(TryAnswer::Permit(said(&permit)));
     }
     let namespace = &caller.key.namespace;
-    let within = Duration::from_millis(timeout_milliseconds) + TO_SAY_SO;
+    let within = Duration::from_millis(timeout_milliseconds) + COMMAND_REPORT_GRACE;
     match context.circuits.admit(&pool_of(namespace, agent), &Circuit::commands(namespace), within).await {
         Ok(permit) => {
             context.live.may_try(&caller.uid, command, permit);
             tracing::info!(%namespace, agent = %agent.name_any(), "an agent tries a command for its namespace");
-            Ok(Tried::Permit(said(&permit)))
+            Ok(TryAnswer::Permit(said(&permit)))
         }
-        Err(Refused::Open { rejection, words }) => {
-            Ok(Tried::Rejected(CommandRejected { message: words, retry_after_milliseconds: rejection.retry_after }))
+        Err(BeginRefusal::Open { rejection, words }) => {
+            Ok(TryAnswer::Rejected(CommandRejected { message: words, retry_after_milliseconds: rejection.retry_after }))
         }
-        Err(Refused::Away(words)) => Err(Refusal::away(words)),
+        Err(BeginRefusal::Away(words)) => Err(Refusal::away(words)),
     }
 }
 
 /// How that ended. Only who was given it can say so, and once.
-pub fn end_try(caller: &Caller, EndTry { permit, outcome }: EndTry, context: &Context) -> Done {
+pub fn end_try(caller: &Caller, EndTry { permit, outcome }: EndTry, context: &Context) -> Acknowledgement {
     if let Some(permit) = context.live.tried(&caller.uid, permit) {
         let outcome = match outcome {
             TryOutcome::Success => Outcome::Success,
@@ -117,5 +117,5 @@ pub fn end_try(caller: &Caller, EndTry { permit, outcome }: EndTry, context: &Co
         let why = format!("a command that Agent/{} tried hung or could not be started", caller.key.name);
         context.circuits.complete(&Circuit::commands(&caller.key.namespace), &permit, outcome, &why);
     }
-    Done {}
+    Acknowledgement {}
 }

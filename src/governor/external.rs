@@ -18,7 +18,7 @@ use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error, calls};
-use crate::controller::{AgentObject, Context, agent_pool, places};
+use crate::controller::{AgentObject, Context, agent_pool, capacity};
 use crate::policy::children;
 use crate::wire::agent::{Report, Sandbox, Settings};
 use crate::wire::command::CommandCounts;
@@ -27,15 +27,15 @@ use crate::wire::meter::Dialect;
 use crate::wire::{Code, Refusal};
 
 /// What isolates the program of an agent outside the cluster: nothing that is known.
-const TIER: &str = "External";
-const MISSING: [&str; 4] = ["Pod", "NetworkPolicy", "Landlock", "AgentStrict"];
+const EXTERNAL_SANDBOX_TIER: &str = "External";
+const MISSING_GUARANTEES: [&str; 4] = ["Pod", "NetworkPolicy", "Landlock", "AgentStrict"];
 /// The longest time between two reports that is believed (seconds): three of them, at least, pass before silence counts, and no more
 /// may pass by what a process says.
-const MAX_PERIOD: u32 = 60;
+const MAX_REPORT_PERIOD_SECONDS: u32 = 60;
 
 /// The sandbox of an agent outside the cluster.
 pub fn sandbox() -> Sandbox {
-    Sandbox { tier: TIER.to_owned(), missing: MISSING.map(str::to_owned).to_vec() }
+    Sandbox { tier: EXTERNAL_SANDBOX_TIER.to_owned(), missing: MISSING_GUARANTEES.map(str::to_owned).to_vec() }
 }
 
 /// As a pod's, without what a pool has run in pods: what runs on somebody's machine is chosen there. There is no wall to look at.
@@ -54,7 +54,7 @@ pub fn settings(settings: Settings) -> Settings {
 /// What is believed of a report. How long its silence is normal: within bounds. That walls do not stand: there are none. And its
 /// commands load no node of ours, so that they hung stops nobody else's.
 pub fn believed(report: Report) -> Report {
-    let period_seconds = report.period_seconds.min(MAX_PERIOD);
+    let period_seconds = report.period_seconds.min(MAX_REPORT_PERIOD_SECONDS);
     Report { period_seconds, reachable: Vec::new(), commands: CommandCounts::default(), ..report }
 }
 
@@ -70,7 +70,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
         return Err(Refusal::new(Code::NotAllowed, format!("AgentPool/{} does not exist in namespace {namespace}", external.pool)));
     };
     let most = allowed(pool)?;
-    if let Some(words) = places::not_a_project(namespace, &context.stores) {
+    if let Some(words) = capacity::not_a_project(namespace, &context.stores) {
         return Err(Refusal::new(Code::LimitReached, words));
     }
     let wanted = agent_pool::external(pool, &external.user, key, request.display_name.as_deref());
@@ -81,7 +81,7 @@ pub async fn enrol(caller: &Caller, key: Option<&str>, request: Enrol, context: 
         return Err(Refusal::new(Code::TooManyCalls, "another agent of this pool is being registered").retry_after(1));
     };
     // Each try counts, whatever comes of it: of a full pool the Agents are listed no more often than others may be made.
-    asked.retain(|time| time.elapsed() < children::WITHIN);
+    asked.retain(|time| time.elapsed() < children::CHILD_RATE_WINDOW);
     if let Some(wait) = children::wait(asked.iter().map(|time| time.elapsed()), most) {
         return Err(too_fast(wait, most, pool));
     }
@@ -303,7 +303,7 @@ mod tests {
         let says = async |caller: &Caller| calls::answer(Call::Report, &uri, caller, None, body.as_bytes(), &leader.context).await;
         says(&alice).await.expect("it is heard");
         let (report, _) = leader.context.live.view("Agent-a").and_then(|view| view.report).expect("a report");
-        assert_eq!((report.period_seconds, report.commands), (MAX_PERIOD, CommandCounts::default()));
+        assert_eq!((report.period_seconds, report.commands), (MAX_REPORT_PERIOD_SECONDS, CommandCounts::default()));
         assert!(report.reachable.is_empty());
         let tried = json!({"command": {"owner": 1, "epoch": 1, "id": 1}, "timeoutMilliseconds": 1}).to_string();
         let tries = calls::answer(Call::TryCommand, &uri, &alice, None, tried.as_bytes(), &leader.context).await;

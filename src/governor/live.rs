@@ -1,6 +1,6 @@
 //! What agents reported and what is wanted of them: in memory, by pod uid, for as long as we lead.
 //!
-//! It must not decide: findings come from `policy::health` on times from `policy::attendance`, directives from the
+//! It must not decide: findings come from `policy::health` on times from `policy::liveness`, directives from the
 //! reconciler. What always holds: a revision of what is wanted is never used for two different states, whoever leads.
 
 mod agent;
@@ -13,31 +13,31 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
-use self::agent::{AgentRecord, ItemInHand, PERIODS};
+use self::agent::{AgentRecord, ItemInHand, MAX_MISSED_REPORTS};
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
-use crate::policy::attendance::{Attendance, Heard, Times};
 use crate::policy::health::{self, Finding};
-use crate::policy::hub::TimedOut;
-use crate::wire::agent::{Directive, Notice, Program, Report, Sandbox, Wanted};
+use crate::policy::interventions::Timeout;
+use crate::policy::liveness::{Liveness, ReportTimes, ServedTimes};
+use crate::wire::agent::{DesiredState, Directive, Notice, Program, Report, Sandbox};
 use crate::wire::command::BreakerState;
 use crate::wire::governor::Change;
 use crate::wire::work::{ItemOrder, ItemWanted};
 
-pub use self::agent::{Asks, Expected, View, Working};
+pub use self::agent::{Expected, HumanRequest, View, Working};
 
 /// Time goes by in these steps.
-pub const TICK: Duration = Duration::from_secs(1);
+pub const LIVENESS_TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The most that one step counts: a process that was stopped, or starved, has not listened meanwhile.
-const LONGEST_TICK: Duration = Duration::from_secs(3);
+const MAX_TICK: Duration = Duration::from_secs(3);
 /// Notices kept for an agent that does not take them.
-const NOTICES: usize = 32;
+const MAX_PENDING_NOTICES: usize = 32;
 /// Changes that a slow gateway may be behind; then it begins anew.
-const BEHIND: usize = 4096;
+const MAX_CHANGE_BACKLOG: usize = 4096;
 
 #[derive(Default)]
 struct State {
-    attendance: Attendance,
+    liveness: Liveness,
     agents: HashMap<String, AgentRecord>,
     /// Agents whose own breaker of commands is not closed, with its state.
     tripped: HashMap<String, BreakerState>,
@@ -59,7 +59,7 @@ pub struct Live(Arc<Shared>);
 impl Live {
     /// Nothing is known; `epoch` is our owner epoch.
     pub fn new(epoch: i64) -> Self {
-        let (changes, _) = broadcast::channel(BEHIND);
+        let (changes, _) = broadcast::channel(MAX_CHANGE_BACKLOG);
         Self(Arc::new(Shared { epoch, state: Mutex::default(), changes, stored: watch::channel(()).0 }))
     }
 
@@ -74,21 +74,21 @@ impl Live {
 
     /// A gateway's session, until the guard is dropped.
     pub fn session(&self, gateway: String) -> Session {
-        self.lock().attendance.connected(&gateway);
+        self.lock().liveness.connected(&gateway);
         Session { live: self.clone(), gateway }
     }
 
     /// The reconciler sees an agent whose pod runs: from now on it is expected to be heard of.
     pub fn expect(&self, uid: &str, expected: Expected) {
         let mut state = self.lock();
-        state.attendance.expect(uid);
+        state.liveness.expect(uid);
         state.agents.entry(uid.to_owned()).or_default().expected = Some(expected);
     }
 
     /// An agent registered. Whether that is news.
     pub fn registered(&self, uid: &str, gateway: &str, sandbox: Option<Sandbox>) -> bool {
         let mut state = self.lock();
-        state.attendance.heard(uid, gateway, Heard::default());
+        state.liveness.heard(uid, gateway, ReportTimes::default());
         let one = state.agents.entry(uid.to_owned()).or_default();
         let news = !one.registered || one.sandbox != sandbox;
         one.idle = Duration::ZERO;
@@ -99,11 +99,11 @@ impl Live {
     /// An agent reported. Whether that is news for its reconciler.
     pub fn reported(&self, uid: &str, gateway: &str, report: Report, now: jiff::Timestamp) -> bool {
         let mut state = self.lock();
-        let heard = Heard {
+        let heard = ReportTimes {
             silent: Duration::from_millis(report.silent_ms),
             frozen: if report.program == Program::Frozen { Duration::from_millis(report.frozen_ms.max(1)) } else { Duration::ZERO },
         };
-        state.attendance.heard(uid, gateway, heard);
+        state.liveness.heard(uid, gateway, heard);
         state.trips(uid, report.breaker);
         let one = state.agents.entry(uid.to_owned()).or_default();
         let before = one.notices.len();
@@ -213,12 +213,12 @@ impl Live {
     }
 
     /// An agent asks people for something. The last word counts.
-    pub fn ask(&self, uid: &str, asks: Asks) {
+    pub fn ask(&self, uid: &str, asks: HumanRequest) {
         self.lock().agents.entry(uid.to_owned()).or_default().asks = Some(asks);
     }
 
     /// What it asks for is in its status.
-    pub fn asks_stored(&self, uid: &str, stored: Asks) {
+    pub fn asks_stored(&self, uid: &str, stored: HumanRequest) {
         let mut state = self.lock();
         let Some(one) = state.agents.get_mut(uid) else { return };
         if one.asks_stored.as_ref() != Some(&stored) {
@@ -274,7 +274,7 @@ impl Live {
         one.notices_said += 1;
         // Ids rise over leaders too: an agent that saw a former leader's must not take ours for old ones.
         let id = u64::try_from(self.0.epoch).unwrap_or(0).saturating_mul(1 << 16).saturating_add(one.notices_said);
-        if one.notices.len() == NOTICES {
+        if one.notices.len() == MAX_PENDING_NOTICES {
             one.notices.pop_front();
         }
         one.notices.push_back(Notice { id, time: now.to_string(), about: about.to_owned(), text: text.to_owned() });
@@ -292,10 +292,10 @@ impl Live {
     }
 
     /// Everything that is wanted of an agent now.
-    pub fn wanted(&self, uid: &str) -> Wanted {
+    pub fn wanted(&self, uid: &str) -> DesiredState {
         let mut state = self.lock();
         let one = state.agents.entry(uid.to_owned()).or_default();
-        Wanted {
+        DesiredState {
             revision: self.revision(one),
             directive: one.directive,
             notices: one.notices.iter().cloned().collect(),
@@ -314,7 +314,7 @@ impl Live {
     /// An agent ended: nothing of it counts any more, at any gateway.
     pub fn revoke(&self, uid: &str) {
         let mut state = self.lock();
-        state.attendance.forget(uid);
+        state.liveness.forget(uid);
         state.tripped.remove(uid);
         if state.agents.remove(uid).is_some() {
             let _ = self.0.changes.send(Change::Revoked { uid: uid.to_owned() });
@@ -352,12 +352,12 @@ impl Live {
     /// Lets time go by, for ever, and wakes the reconcilers of agents whose silence means something else than before.
     pub async fn run(self, wake: impl Fn(&ObjectKey)) {
         let mut last = BootTime::now();
-        let mut ticks = tokio::time::interval(TICK);
+        let mut ticks = tokio::time::interval(LIVENESS_TICK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = BootTime::now();
-            let time = now.since(last).min(LONGEST_TICK);
+            let time = now.since(last).min(MAX_TICK);
             last = now;
             self.tick(time).iter().for_each(&wake);
         }
@@ -366,23 +366,23 @@ impl Live {
     /// One step; the agents whose finding is another one now.
     fn tick(&self, time: Duration) -> Vec<ObjectKey> {
         let mut guard = self.lock();
-        let State { attendance, agents, tripped, gangs: _ } = &mut *guard;
-        attendance.tick(time);
+        let State { liveness, agents, tripped, gangs: _ } = &mut *guard;
+        liveness.tick(time);
         for (uid, _) in agents.iter().filter(|(_, one)| one.expected.as_ref().is_some_and(|expected| expected.excused)) {
-            attendance.excuse(uid);
+            liveness.excuse(uid);
         }
         agents.retain(|uid, one| {
             let stays = one.stays(time);
             if !stays {
-                attendance.forget(uid);
+                liveness.forget(uid);
                 tripped.remove(uid);
             }
             stays
         });
-        if attendance.gateways() > 0 {
+        if liveness.gateways() > 0 {
             agents.values_mut().filter_map(|one| one.hand.as_mut()).for_each(|hand| hand.tick(time));
         }
-        let silent = Silent::count(attendance, agents);
+        let silent = SilenceCounts::count(liveness, agents);
         let (mut changed, mut late) = (Vec::new(), Vec::new());
         for (uid, one) in agents.iter_mut() {
             let Some(expected) = &one.expected else { continue };
@@ -391,10 +391,10 @@ impl Live {
                 registered: expected.registered || one.registered,
                 started: expected.started || one.started,
                 startup: expected.startup,
-                times: attendance.times(uid),
-                timeout: expected.timeout.max(period.saturating_mul(PERIODS)),
+                times: liveness.times(uid),
+                timeout: expected.timeout.max(period.saturating_mul(MAX_MISSED_REPORTS)),
                 // It stays so until it is heard: when what was down comes back, the last ones to be heard are few.
-                with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), attendance.via(uid)),
+                with_many: one.finding == Finding::SilentWithMany || silent.many(expected.node.as_deref(), liveness.via(uid)),
                 active: expected.active,
                 paused: expected.paused,
                 work: one.hand.as_ref().map(|hand| hand.facts(period)),
@@ -410,7 +410,7 @@ impl Live {
             one.finding = finding;
         }
         drop(guard);
-        late.iter().for_each(|uid| self.timed_out(uid, TimedOut::Attempt));
+        late.iter().for_each(|uid| self.timed_out(uid, Timeout::Attempt));
         changed
     }
 }
@@ -418,13 +418,13 @@ impl Live {
 /// How many of each node's and each gateway's agents are about to be given up for their silence. Not of those outside the cluster: they
 /// come by networks of their own, and may fall silent together as they please.
 #[derive(Default)]
-struct Silent {
+struct SilenceCounts {
     nodes: HashMap<String, (usize, usize)>,
     gateways: HashMap<String, (usize, usize)>,
 }
 
-impl Silent {
-    fn count(attendance: &Attendance, agents: &HashMap<String, AgentRecord>) -> Self {
+impl SilenceCounts {
+    fn count(liveness: &Liveness, agents: &HashMap<String, AgentRecord>) -> Self {
         let mut all = Self::default();
         let add = |group: Option<&mut (usize, usize)>, soon: bool| {
             if let Some((silent, of)) = group {
@@ -436,13 +436,13 @@ impl Silent {
             let Some((expected, node)) = one.expected.as_ref().and_then(|expected| Some((expected, expected.node.as_ref()?))) else {
                 continue;
             };
-            let times: Times = attendance.times(uid);
+            let times: ServedTimes = liveness.times(uid);
             let period = one.period();
             let lease = one.hand.as_ref().map(|hand| hand.facts(period).lease);
-            let timeout = expected.timeout.max(period.saturating_mul(PERIODS)).min(lease.unwrap_or(Duration::MAX));
+            let timeout = expected.timeout.max(period.saturating_mul(MAX_MISSED_REPORTS)).min(lease.unwrap_or(Duration::MAX));
             let soon = health::soon(times, timeout, period);
             add(Some(all.nodes.entry(node.clone()).or_default()), soon);
-            add(attendance.via(uid).map(|gateway| all.gateways.entry(gateway.to_owned()).or_default()), soon);
+            add(liveness.via(uid).map(|gateway| all.gateways.entry(gateway.to_owned()).or_default()), soon);
         }
         all
     }
@@ -461,7 +461,7 @@ pub struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.live.lock().attendance.disconnected(&self.gateway);
+        self.live.lock().liveness.disconnected(&self.gateway);
     }
 }
 

@@ -1,12 +1,12 @@
 //! What agents reported and are told, and what their silence means, in memory.
 
-use super::agent::UNEXPECTED;
+use super::agent::UNEXPECTED_AGENT_TTL;
 use super::*;
 use crate::governor::work::refused::{RefusedBy, RefusedCall};
 use crate::policy::breaker::Permit;
-use crate::policy::hub::Signal;
+use crate::policy::interventions::Signal;
 use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit, OpenGlobally};
-use crate::wire::work::Held;
+use crate::wire::work::LeaseRef;
 
 fn report() -> Report {
     Report::of(Program::Running)
@@ -28,7 +28,7 @@ const NOW: jiff::Timestamp = jiff::Timestamp::UNIX_EPOCH;
 
 fn working(paused: Option<i64>, fresh: bool) -> Working {
     let second = Duration::from_secs(1);
-    let held = Held { uid: "i".into(), epoch: 1 };
+    let held = LeaseRef { uid: "i".into(), epoch: 1 };
     Working { held, lease: 3600 * second, stall: 60 * second, attempt: 10 * second, cancelling: false, paused, fresh }
 }
 
@@ -55,14 +55,14 @@ fn the_times_of_an_item_that_waits_stand_still_and_it_is_told_at_once_when_it_go
     live.tick(Duration::from_secs(1));
     assert_eq!(live.view("u").expect("a view").timeouts, 1);
     live.timeouts_stored("u", 1);
-    live.timed_out("u", TimedOut::ModelTurn);
+    live.timed_out("u", Timeout::ModelTurn);
     assert_eq!(live.view("u").expect("a view").timeouts, 1);
 }
 
 #[test]
 fn a_refusal_counts_for_its_own_lease_and_what_is_dealt_with_is_forgotten() {
     let live = Live::new(7);
-    let held = |epoch| Held { uid: "i".into(), epoch };
+    let held = |epoch| LeaseRef { uid: "i".into(), epoch };
     let refused = |words: &str| RefusedCall { by: RefusedBy::Above, words: words.into() };
     live.refused("u", held(1), refused("first"));
     live.refused("u", held(1), refused("second"));
@@ -283,12 +283,12 @@ fn an_ended_agent_is_revoked_once() {
 async fn what_is_asked_for_is_answered_when_that_very_thing_is_stored() {
     use futures::FutureExt as _;
     let live = Live::new(1);
-    let wish = |words: &str| Asks::Tokens(words.to_owned());
+    let wish = |words: &str| HumanRequest::Tokens(words.to_owned());
     live.asks_stored("u", wish("of nobody that we know"));
     live.ask("u", wish("a"));
     let mut waiting = Box::pin(live.until_asks_are_stored("u"));
     assert!((&mut waiting).now_or_never().is_none());
-    live.asks_stored("u", Asks::Nothing);
+    live.asks_stored("u", HumanRequest::Nothing);
     assert!((&mut waiting).now_or_never().is_none(), "what was stored before");
     live.ask("u", wish("b"));
     live.asks_stored("u", wish("a"));
@@ -334,7 +334,7 @@ fn agents_whose_own_breaker_is_not_closed_are_known_until_it_is_or_they_end() {
     live.revoke("b");
     said("nobody", BreakerState::Open);
     assert_eq!(known(), [], "one that nobody expects is none of a pool's");
-    live.tick(UNEXPECTED);
+    live.tick(UNEXPECTED_AGENT_TTL);
     assert_eq!(live.lock().tripped.len(), 0, "and is forgotten");
 }
 
@@ -396,9 +396,9 @@ fn what_comes_after_an_agents_end_is_forgotten_and_who_is_expected_or_heard_is_n
     live.registered("ended", "g", None);
     live.revoke("ended");
     live.say_goodbye("ended", "late".into(), NOW);
-    live.refused("ended", Held { uid: "i".into(), epoch: 1 }, RefusedCall { by: RefusedBy::Above, words: "no".into() });
+    live.refused("ended", LeaseRef { uid: "i".into(), epoch: 1 }, RefusedCall { by: RefusedBy::Above, words: "no".into() });
     let spawns = live.spawning("spawns");
-    for _ in 0..UNEXPECTED.as_secs() {
+    for _ in 0..UNEXPECTED_AGENT_TTL.as_secs() {
         live.reported("heard", "g", report(), NOW);
         live.tick(Duration::from_secs(1));
     }
@@ -416,7 +416,7 @@ fn notices_and_occurrences_of_one_agent_are_bounded() {
         live.tell("u", "about", &at.to_string(), NOW);
         live.raised("u", Signal::OperationTimeout, Some("words".into()));
     }
-    assert_eq!(live.wanted("u").notices.len(), NOTICES);
+    assert_eq!(live.wanted("u").notices.len(), MAX_PENDING_NOTICES);
     let view = live.view("u").expect("a view");
     assert_eq!(view.occurrences[&Signal::OperationTimeout].len(), 256);
     assert_eq!(view.words.len(), 1, "the last words of each signal");
@@ -426,7 +426,7 @@ fn notices_and_occurrences_of_one_agent_are_bounded() {
 async fn a_gateway_that_reads_too_slowly_is_sent_away_and_nothing_is_kept_for_it() {
     let live = Live::new(7);
     let mut slow = live.changes();
-    (0..2 * BEHIND).for_each(|_| live.offer("u"));
+    (0..2 * MAX_CHANGE_BACKLOG).for_each(|_| live.offer("u"));
     assert!(matches!(slow.recv().await, Err(tokio::sync::broadcast::error::RecvError::Lagged(_))));
 }
 

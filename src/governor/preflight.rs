@@ -16,7 +16,8 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
     let status = agent.status.as_ref();
     let report = view.and_then(|view| view.report.as_ref()).map(|(report, _)| report);
     if report.is_none()
-        && let Some(failed) = status.and_then(|status| find(&status.conditions, types::READY)).filter(|ready| ready.reason == REASON)
+        && let Some(failed) =
+            status.and_then(|status| find(&status.conditions, types::READY)).filter(|ready| ready.reason == PREFLIGHT_FAILED_REASON)
     {
         // A leader that has not heard of it yet goes by what the one before it stored.
         return Verdict::Failed(failed.message.clone());
@@ -37,10 +38,10 @@ pub fn verdict(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>)
 }
 
 /// The reason under which a failure is shown.
-pub const REASON: &str = reasons::PREFLIGHT_FAILED;
+pub const PREFLIGHT_FAILED_REASON: &str = reasons::PREFLIGHT_FAILED;
 
 /// The program's command, where it is in every agent's container.
-const SPILLWAY: &str = "/spillway/bin/spillway";
+const SPILLWAY_COMMAND_PATH: &str = "/spillway/bin/spillway";
 
 /// What is run in an agent's container before its program is started: what the pool's preflight names, then the pool's own
 /// command. It is run by the pod, so that it sees what the program would see; empty: nothing is.
@@ -65,7 +66,7 @@ pub fn command(spec: &AgentPoolSpec) -> Vec<String> {
     if checks.is_empty() {
         return own;
     }
-    let mut words = vec![SPILLWAY.to_owned(), "preflight".to_owned()];
+    let mut words = vec![SPILLWAY_COMMAND_PATH.to_owned(), "preflight".to_owned()];
     words.extend(checks);
     if !own.is_empty() {
         words.push("--".to_owned());

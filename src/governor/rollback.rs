@@ -14,7 +14,7 @@ use crate::controller::Context;
 use crate::policy::lease::StoreRollback;
 
 /// The action of these events.
-pub const ACTION: &str = "Recover";
+pub const RECOVER_ACTION: &str = "Recover";
 
 /// Sends the events if the store was rolled back. Never ends.
 pub async fn run(context: Arc<Context>) {
@@ -23,7 +23,7 @@ pub async fn run(context: Arc<Context>) {
         tracing::error!(highest = rollback.highest, note, "this leader starts after a rollback of the store");
         let namespaces: BTreeSet<String> = context.stores.pools.state().iter().filter_map(|pool| pool.namespace()).collect();
         for pool in namespaces.iter().filter_map(|namespace| first_pool(&context, namespace)) {
-            context.events.alert(&pool, reasons::STORE_ROLLED_BACK, ACTION, note.clone()).await;
+            context.events.alert(&pool, reasons::STORE_ROLLED_BACK, RECOVER_ACTION, note.clone()).await;
         }
     }
     std::future::pending().await

@@ -18,8 +18,8 @@ use crate::cluster::token::{ExternalUser, Reviewer};
 use crate::controller::Context;
 use crate::policy::lease::SeenLeader;
 use crate::serve::Connection;
-use crate::serve::bodies::{Bodies, Sizes};
-use crate::wire::access::{Call, Found, find};
+use crate::serve::request_body::{BodyLimits, BodyMemory};
+use crate::wire::access::{Call, RequestMatch, find};
 use crate::wire::body::MAX_BYTES;
 use crate::wire::governor::{
     CALLER_AGENT_UID, CALLER_NAMESPACE, CALLER_POD, CALLER_POOL, CALLER_UID, CALLER_USER, Change, GATEWAY, LEASE_VERSION, OWNER_EPOCH,
@@ -30,7 +30,7 @@ use crate::wire::{Code, Refusal};
 
 /// Bodies of agents' calls in memory, until they are answered: thousands may wait for their turn to write, and what is read out of
 /// a plan takes several times its bytes. A namespace gets a little, whatever others have.
-pub const BODIES: Sizes = Sizes {
+pub const GOVERNOR_BODY_LIMITS: BodyLimits = BodyLimits {
     most: MAX_BYTES,
     all: 8 * 1024 * 1024,
     reserve: 2 * 1024 * 1024,
@@ -39,7 +39,7 @@ pub const BODIES: Sizes = Sizes {
     patience: Duration::from_secs(3),
 };
 /// Between two signs of life on a stream of changes.
-const ALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the server works with.
 pub struct Governor {
@@ -50,7 +50,7 @@ pub struct Governor {
     /// The only user that may call, as the API server names it.
     pub gateway: String,
     /// Bodies of agents' calls.
-    pub bodies: Bodies,
+    pub bodies: BodyMemory,
 }
 
 /// The routes.
@@ -88,9 +88,9 @@ async fn one(governor: &Arc<Governor>, request: Request) -> Result<Response, Ref
         connection.admit(&governor.gateway).map_err(full)?;
     }
     let row = match find(request.method().as_str(), request.uri().path()) {
-        Found::Row(row) => row,
-        Found::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
-        Found::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
+        RequestMatch::Row(row) => row,
+        RequestMatch::OtherMethod => return Err(Refusal::new(Code::WrongMethod, "the path is served with another method")),
+        RequestMatch::Nothing => return Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
     };
     let gateway = value(request.headers(), GATEWAY)?;
     if row.call == Call::Changes {
@@ -189,7 +189,7 @@ fn changes(context: Arc<Context>, gateway: String) -> Response {
     tracing::info!(gateway, "a gateway is connected");
     let receiver = context.live.changes();
     let session = context.live.session(gateway);
-    let alive = tokio::time::interval(ALIVE);
+    let alive = tokio::time::interval(KEEPALIVE_INTERVAL);
     let lines = futures::stream::unfold((receiver, session, alive), async |(mut receiver, session, mut alive)| {
         let change = tokio::select! {
             _ = alive.tick() => Change::Alive,

@@ -88,7 +88,7 @@ fn governor(cluster: &Arc<Cluster>) -> axum::Router {
     let pools = [object("AgentPool", "lead", lead), object("AgentPool", "kids", json!({"type": "kids", "agent": agent}))];
     let context = Arc::new(context(cluster.client(), &pools, Notifier::kept().0));
     let reviewer = Reviewer::new(cluster.client(), GOVERNOR_AUDIENCE);
-    routes(Arc::new(Governor { context, reviewer, gateway: USER.into(), bodies: Bodies::new(BODIES) }))
+    routes(Arc::new(Governor { context, reviewer, gateway: USER.into(), bodies: BodyMemory::new(GOVERNOR_BODY_LIMITS) }))
 }
 
 async fn text(response: Response) -> String {
@@ -119,7 +119,8 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     let cluster = Arc::new(Cluster { silent: true, ..Cluster::default() });
     let routes = governor(&cluster);
     // As long as a body may be: 10 MiB, of which a namespace may have 4 while nobody else has any.
-    let ask = |number: usize| routes.clone().oneshot(call("/agent/v1/report", &format!("key-{number}"), " ".repeat(BODIES.most)));
+    let ask =
+        |number: usize| routes.clone().oneshot(call("/agent/v1/report", &format!("key-{number}"), " ".repeat(GOVERNOR_BODY_LIMITS.most)));
     let mut calls: FuturesUnordered<_> = (0..40).map(ask).collect();
     let mut refused = Vec::new();
     let refusing = async {
@@ -128,15 +129,15 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
         }
     };
     // Longer than a call waits for room. Those that have it are answered by nobody.
-    let over = tokio::time::timeout(3 * BODIES.patience, refusing).await;
+    let over = tokio::time::timeout(3 * GOVERNOR_BODY_LIMITS.patience, refusing).await;
     assert!(over.is_err(), "all are answered: {refused:?}");
-    assert_eq!(cluster.reads.load(Ordering::SeqCst) * BODIES.most, 4 * MIB, "what is carried on at once");
+    assert_eq!(cluster.reads.load(Ordering::SeqCst) * GOVERNOR_BODY_LIMITS.most, 4 * MIB, "what is carried on at once");
     assert_eq!(refused, [429; 24]);
 }
 
 #[test]
 fn bodies_and_what_is_read_out_of_them_are_a_part_of_the_containers_memory() {
     // In the chart's values a controller has 256 MiB; what is read out of a plan takes eight times its bytes.
-    let Sizes { all, most, .. } = BODIES;
+    let BodyLimits { all, most, .. } = GOVERNOR_BODY_LIMITS;
     assert!(all * 8 <= 256 * MIB / 4 && most * 8 <= all, "{all} bytes of all, {most} of one");
 }

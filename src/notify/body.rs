@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::notice::{Alike, Notice};
+use super::notice::{Notice, NoticeGroup};
 use super::settings::Format;
-use crate::policy::outbox::Telling;
+use crate::policy::outbox::Delivery;
 
 /// Names in a line for people.
 const IN_LINE: usize = 5;
 
 /// The body. `lost` is how many notices were not told before.
-pub fn text(format: Format, telling: &Telling<Alike, Arc<Notice>>, lost: u64) -> String {
+pub fn text(format: Format, telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
     match format {
         Format::Generic => generic(telling, lost),
         Format::Slack => json!({ "text": slack(telling, lost) }),
@@ -20,7 +20,7 @@ pub fn text(format: Format, telling: &Telling<Alike, Arc<Notice>>, lost: u64) ->
     .to_string()
 }
 
-fn generic(telling: &Telling<Alike, Arc<Notice>>, lost: u64) -> Value {
+fn generic(telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> Value {
     let (first, last) = ends(telling);
     let objects: Vec<Value> = telling.named.iter().map(|notice| object(notice)).collect();
     json!({
@@ -39,7 +39,7 @@ fn generic(telling: &Telling<Alike, Arc<Notice>>, lost: u64) -> Value {
     })
 }
 
-fn ends(telling: &Telling<Alike, Arc<Notice>>) -> (&Notice, &Notice) {
+fn ends(telling: &Delivery<NoticeGroup, Arc<Notice>>) -> (&Notice, &Notice) {
     // There is always a first one: that is what a telling is made of.
     let first = &telling.named[0];
     (first, telling.last.as_ref().or(telling.named.last()).unwrap_or(first))
@@ -50,9 +50,9 @@ fn object(notice: &Notice) -> Value {
     json!({"apiVersion": about.api_version, "kind": about.kind, "namespace": about.namespace, "name": about.name, "uid": about.uid})
 }
 
-fn slack(telling: &Telling<Alike, Arc<Notice>>, lost: u64) -> String {
+fn slack(telling: &Delivery<NoticeGroup, Arc<Notice>>, lost: u64) -> String {
     let (first, last) = ends(telling);
-    let Alike { namespace, kind, reason, .. } = &telling.key;
+    let NoticeGroup { namespace, kind, reason, .. } = &telling.key;
     let names: Vec<&str> = telling.named.iter().take(IN_LINE).map(|notice| notice.about.name.as_deref().unwrap_or_default()).collect();
     let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
     let sign = if first.warning { ":warning: " } else { "" };

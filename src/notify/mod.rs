@@ -21,17 +21,17 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::policy::outbox::{Next, Outbox, Outcome, Telling};
+use crate::policy::outbox::{Delivery, NextStep, Outbox, Outcome};
 use crate::telemetry::Metrics;
 use send::Sender;
 use settings::Webhook;
 
-pub use notice::{Alike, Notice};
+pub use notice::{Notice, NoticeGroup};
 
 /// Notices between those who tell and a task that is busy.
 const QUEUE: usize = 1024;
 
-struct Way {
+struct WebhookLane {
     webhook: Arc<Webhook>,
     queue: mpsc::Sender<Arc<Notice>>,
 }
@@ -39,7 +39,7 @@ struct Way {
 /// Tells all webhooks; none, by default.
 #[derive(Clone, Default)]
 pub struct Notifier {
-    ways: Arc<[Way]>,
+    ways: Arc<[WebhookLane]>,
     metrics: Metrics,
 }
 
@@ -52,7 +52,7 @@ impl Notifier {
             let (queue, told) = mpsc::channel(QUEUE);
             let webhook = Arc::new(webhook);
             tokio::spawn(work(webhook.clone(), sender, told, metrics.clone()));
-            ways.push(Way { webhook, queue });
+            ways.push(WebhookLane { webhook, queue });
         }
         Ok(Self { ways: ways.into(), metrics: metrics.clone() })
     }
@@ -62,13 +62,13 @@ impl Notifier {
     pub fn kept() -> (Self, mpsc::Receiver<Arc<Notice>>) {
         let (queue, told) = mpsc::channel(QUEUE);
         let webhook = serde_json::from_value(serde_json::json!({"name": "test", "urlFile": "/nowhere"})).expect("a webhook");
-        (Self { ways: [Way { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
+        (Self { ways: [WebhookLane { webhook: Arc::new(webhook), queue }].into(), metrics: Metrics::default() }, told)
     }
 
     /// Tells all that want to know, some time. Never waits.
     pub fn tell(&self, notice: Notice) {
         let notice = Arc::new(notice);
-        for Way { webhook, queue } in self.ways.iter() {
+        for WebhookLane { webhook, queue } in self.ways.iter() {
             if webhook.wants(notice.about.namespace.as_deref()) && queue.try_send(notice.clone()).is_err() {
                 self.metrics.notification(&webhook.name, "lost");
             }
@@ -79,10 +79,10 @@ impl Notifier {
 /// Sends to one webhook what comes, until nothing more can come.
 async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Arc<Notice>>, metrics: Metrics) {
     let began = Instant::now();
-    let mut outbox: Outbox<Alike, Arc<Notice>> = Outbox::default();
+    let mut outbox: Outbox<NoticeGroup, Arc<Notice>> = Outbox::default();
     loop {
         match outbox.next(began.elapsed()) {
-            Next::Tell(telling, lost) => {
+            NextStep::Tell(telling, lost) => {
                 let outcome = {
                     let trying = attempt(&webhook, &sender, &telling, lost, &metrics);
                     tokio::pin!(trying);
@@ -90,7 +90,7 @@ async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Ar
                     loop {
                         tokio::select! {
                             outcome = &mut trying => break outcome,
-                            Some(notice) = told.recv() => outbox.push(Alike::of(&notice), notice, began.elapsed()),
+                            Some(notice) = told.recv() => outbox.push(NoticeGroup::of(&notice), notice, began.elapsed()),
                         }
                     }
                 };
@@ -98,22 +98,28 @@ async fn work(webhook: Arc<Webhook>, sender: Sender, mut told: mpsc::Receiver<Ar
                 outbox.ended(telling, lost, outcome, began.elapsed(), rand::random());
                 (before..outbox.lost()).for_each(|_| metrics.notification(&webhook.name, "lost"));
             }
-            Next::At(then) => tokio::select! {
+            NextStep::At(then) => tokio::select! {
                 () = tokio::time::sleep_until(began + then) => {}
                 notice = told.recv() => match notice {
-                    Some(notice) => outbox.push(Alike::of(&notice), notice, began.elapsed()),
+                    Some(notice) => outbox.push(NoticeGroup::of(&notice), notice, began.elapsed()),
                     None => return,
                 },
             },
-            Next::Rest => match told.recv().await {
-                Some(notice) => outbox.push(Alike::of(&notice), notice, began.elapsed()),
+            NextStep::Rest => match told.recv().await {
+                Some(notice) => outbox.push(NoticeGroup::of(&notice), notice, began.elapsed()),
                 None => return,
             },
         }
     }
 }
 
-async fn attempt(webhook: &Webhook, sender: &Sender, telling: &Telling<Alike, Arc<Notice>>, lost: u64, metrics: &Metrics) -> Outcome {
+async fn attempt(
+    webhook: &Webhook,
+    sender: &Sender,
+    telling: &Delivery<NoticeGroup, Arc<Notice>>,
+    lost: u64,
+    metrics: &Metrics,
+) -> Outcome {
     let text = body::text(webhook.format, telling, lost);
     let answer = sender.send(telling.id, text).await;
     let outcome = send::judge(&answer);

@@ -22,14 +22,14 @@ pub struct Notice {
 
 /// What makes notices alike: they are told together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Alike {
+pub struct NoticeGroup {
     pub(super) namespace: String,
     pub(super) kind: String,
     pub(super) reason: String,
     pub(super) action: String,
 }
 
-impl Alike {
+impl NoticeGroup {
     pub(super) fn of(notice: &Notice) -> Self {
         let Notice { about, reason, action, .. } = notice;
         let (namespace, kind) = (about.namespace.clone().unwrap_or_default(), about.kind.clone().unwrap_or_default());

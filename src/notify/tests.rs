@@ -33,26 +33,26 @@ pub fn notice(name: &str, message: &str) -> Notice {
     Notice { time: Timestamp::UNIX_EPOCH, warning: true, about, reason, action, message: message.into() }
 }
 
-pub fn told(notices: Vec<Notice>) -> Telling<Alike, Arc<Notice>> {
+pub fn told(notices: Vec<Notice>) -> Delivery<NoticeGroup, Arc<Notice>> {
     let mut outbox = Outbox::default();
     for notice in notices {
-        outbox.push(Alike::of(&notice), Arc::new(notice), Duration::ZERO);
+        outbox.push(NoticeGroup::of(&notice), Arc::new(notice), Duration::ZERO);
     }
     match outbox.next(Duration::ZERO) {
-        Next::Tell(telling, _) => telling,
-        Next::At(_) | Next::Rest => panic!("nothing to tell"),
+        NextStep::Tell(telling, _) => telling,
+        NextStep::At(_) | NextStep::Rest => panic!("nothing to tell"),
     }
 }
 
 /// What a receiver saw, and what it answers: the last one again and again.
-struct Seen {
+struct ReceivedCalls {
     calls: Mutex<Vec<(HeaderMap, Value)>>,
     answers: Mutex<Vec<Response>>,
 }
 
-async fn receiver(answers: Vec<Response>) -> (SocketAddr, Arc<Seen>) {
-    let seen = Arc::new(Seen { calls: Mutex::default(), answers: Mutex::new(answers) });
-    let take = async |State(seen): State<Arc<Seen>>, headers: HeaderMap, body: String| {
+async fn receiver(answers: Vec<Response>) -> (SocketAddr, Arc<ReceivedCalls>) {
+    let seen = Arc::new(ReceivedCalls { calls: Mutex::default(), answers: Mutex::new(answers) });
+    let take = async |State(seen): State<Arc<ReceivedCalls>>, headers: HeaderMap, body: String| {
         seen.calls.lock().expect("whole").push((headers, serde_json::from_str(&body).expect("JSON")));
         let mut answers = seen.answers.lock().expect("whole");
         if answers.is_empty() { StatusCode::OK.into_response() } else { answers.remove(0) }

@@ -6,7 +6,7 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 
-use crate::policy::certificates::{AUTHORITY_LIFE, Authority, SERVING_LIFE};
+use crate::policy::certificates::{AUTHORITY_VALIDITY, Authority, SERVING_VALIDITY};
 use crate::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 
 /// Certificates count from a little before they are made: clocks of nodes differ.
@@ -14,7 +14,7 @@ const CLOCKS_DIFFER: i64 = 300;
 
 /// A certificate with its key, as PEM, and its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct PemKeyPair {
     /// The certificate.
     pub certificate: String,
     /// Its private key.
@@ -35,19 +35,19 @@ pub enum Error {
 }
 
 /// A new authority.
-pub fn authority(now: i64) -> Result<Pair, Error> {
+pub fn authority(now: i64) -> Result<PemKeyPair, Error> {
     let key = KeyPair::generate()?;
-    let times = Authority { made: now, ends: now.saturating_add(seconds(AUTHORITY_LIFE)) };
+    let times = Authority { made: now, ends: now.saturating_add(seconds(AUTHORITY_VALIDITY)) };
     let certificate = params(times)?.self_signed(&key)?;
-    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem(), times })
+    Ok(PemKeyPair { certificate: certificate.pem(), key: key.serialize_pem(), times })
 }
 
 /// A certificate for a server called `name`, signed by `authority`.
-pub fn serving(authority: &Pair, name: &str, now: i64) -> Result<Pair, Error> {
+pub fn serving(authority: &PemKeyPair, name: &str, now: i64) -> Result<PemKeyPair, Error> {
     let issuing = params(authority.times)?;
     let issuer = Issuer::new(issuing, KeyPair::from_pem(&authority.key)?);
     let key = KeyPair::generate()?;
-    let times = Authority { made: now, ends: now.saturating_add(seconds(SERVING_LIFE)).min(authority.times.ends) };
+    let times = Authority { made: now, ends: now.saturating_add(seconds(SERVING_VALIDITY)).min(authority.times.ends) };
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name = named(name);
     params.not_before = at(now - CLOCKS_DIFFER)?;
@@ -56,7 +56,7 @@ pub fn serving(authority: &Pair, name: &str, now: i64) -> Result<Pair, Error> {
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     let certificate = params.signed_by(&key, &issuer)?;
-    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem(), times })
+    Ok(PemKeyPair { certificate: certificate.pem(), key: key.serialize_pem(), times })
 }
 
 /// The authority's parameters follow from its times, so that it can sign again after a restart.
@@ -105,12 +105,12 @@ mod tests {
     const NOW: i64 = 1_700_000_000;
 
     /// A handshake in memory of a client that trusts `authority` with a server that is called `name`, and shows `shown`.
-    fn shakes(authority: &Pair, shown: &Pair, name: &str) -> Result<ProtocolVersion, String> {
+    fn shakes(authority: &PemKeyPair, shown: &PemKeyPair, name: &str) -> Result<ProtocolVersion, String> {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default(); // another test may have
         let certificate = tls::Serving::default();
         certificate.set(shown).expect("a certificate");
         let mut client = tls::client(&authority.certificate).expect("an authority");
-        client.time_provider = Arc::new(Then);
+        client.time_provider = Arc::new(NextStep);
         let name = ServerName::try_from(name.to_owned()).expect("a name");
         let mut client = ClientConnection::new(Arc::new(client), name).map_err(|error| error.to_string())?;
         let mut server = ServerConnection::new(Arc::new(tls::server(certificate))).map_err(|error| error.to_string())?;
@@ -128,9 +128,9 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Then;
+    struct NextStep;
 
-    impl rustls::time_provider::TimeProvider for Then {
+    impl rustls::time_provider::TimeProvider for NextStep {
         fn current_time(&self) -> Option<rustls::pki_types::UnixTime> {
             Some(rustls::pki_types::UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW.unsigned_abs())))
         }
@@ -157,7 +157,7 @@ mod tests {
         let mut earlier = params(times).expect("parameters");
         earlier.name_constraints = None;
         let certificate = earlier.self_signed(&key).expect("a certificate").pem();
-        let earlier = Pair { certificate, key: key.serialize_pem(), times };
+        let earlier = PemKeyPair { certificate, key: key.serialize_pem(), times };
         let shown = serving(&earlier, GATEWAY_TLS_NAME, NOW).expect("a certificate");
         assert_eq!(shakes(&earlier, &shown, GATEWAY_TLS_NAME), Ok(ProtocolVersion::TLSv1_3));
     }

@@ -6,9 +6,9 @@
 //! | file | for |
 //! |---|---|
 //! | [`authority`] | making and signing certificates |
-//! | [`keep`] | the leader's loop: Secrets read, decided on, written by compare-and-swap |
+//! | [`secrets`] | the leader's loop: Secrets read, decided on, written by compare-and-swap |
 //! | [`tls`] | servers and clients made of them |
 
 pub mod authority;
-pub mod keep;
+pub mod secrets;
 pub mod tls;

@@ -10,7 +10,7 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use super::authority::Pair;
+use super::authority::PemKeyPair;
 
 /// The certificate that a server shows now.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Serving(Arc<Mutex<Option<Arc<CertifiedKey>>>>);
 
 impl Serving {
     /// From now on, show this one.
-    pub fn set(&self, pair: &Pair) -> anyhow::Result<()> {
+    pub fn set(&self, pair: &PemKeyPair) -> anyhow::Result<()> {
         let chain =
             CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<Vec<_>, _>>().context("the certificate")?;
         let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("its key")?;

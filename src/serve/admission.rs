@@ -25,7 +25,7 @@ pub struct Capacity {
 }
 
 /// An address with at most so many strange connections is likely to be honest: a pod begins with two or three.
-const FEW_PER_ADDRESS: usize = 3;
+const HONEST_ADDRESS_CONNECTIONS: usize = 3;
 /// While all addresses have few, many pods begin at once. Their connections get so much time before one gives way.
 pub const RUSH_GRACE: Duration = Duration::from_secs(5);
 
@@ -48,7 +48,7 @@ pub enum Arrival {
 
 /// Why a connection cannot become known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum AdmissionFull {
     /// Its namespace has its share of all places.
     Namespace,
     /// Its address has as many as one may.
@@ -58,7 +58,7 @@ pub enum Full {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownConnections {
     address: IpAddr,
     namespace: String,
 }
@@ -71,7 +71,7 @@ pub struct Admission {
     /// Start of each strange connection, by address.
     strange: HashMap<IpAddr, BTreeMap<Id, Duration>>,
     strange_count: usize,
-    known: HashMap<Id, Known>,
+    known: HashMap<Id, KnownConnections>,
     known_of_address: HashMap<IpAddr, usize>,
     known_of_namespace: HashMap<String, usize>,
 }
@@ -102,7 +102,7 @@ impl Admission {
             own.and_then(|own| own.first_key_value()).map(|(id, _)| (address, *id))
         } else if self.strange_count >= self.capacity.strange {
             match self.oldest_of_the_most() {
-                Some((_, _, began, count)) if count <= FEW_PER_ADDRESS && now.saturating_sub(began) < RUSH_GRACE => {
+                Some((_, _, began, count)) if count <= HONEST_ADDRESS_CONNECTIONS && now.saturating_sub(began) < RUSH_GRACE => {
                     return Arrival::Later(RUSH_GRACE.saturating_sub(now.saturating_sub(began)));
                 }
                 most => most.map(|(address, id, _, _)| (address, id)),
@@ -131,32 +131,32 @@ impl Admission {
 
     /// The strange connection `id` of `address` becomes one of the known ones of `namespace`. Of the places that other
     /// namespaces leave it may have three quarters: alone that of all, and however many take all they can, one more finds some.
-    pub fn admit(&mut self, id: Id, address: IpAddr, namespace: &str) -> Result<(), Full> {
+    pub fn admit(&mut self, id: Id, address: IpAddr, namespace: &str) -> Result<(), AdmissionFull> {
         if self.known.contains_key(&id) {
             return Ok(());
         }
         if !self.strange.get(&address).is_some_and(|own| own.contains_key(&id)) {
-            return Err(Full::Gone);
+            return Err(AdmissionFull::Gone);
         }
         let own = self.known_of_namespace.get(namespace).copied().unwrap_or_default();
         let left_by_others = self.capacity.known.saturating_sub(self.known.len() - own);
         if (own + 1) * 4 > left_by_others * 3 {
-            return Err(Full::Namespace);
+            return Err(AdmissionFull::Namespace);
         }
         if self.known_of_address.get(&address).copied().unwrap_or_default() >= self.capacity.known_per_address {
-            return Err(Full::Address);
+            return Err(AdmissionFull::Address);
         }
         self.forget_strange(address, id);
         *self.known_of_namespace.entry(namespace.to_owned()).or_default() += 1;
         *self.known_of_address.entry(address).or_default() += 1;
-        self.known.insert(id, Known { address, namespace: namespace.to_owned() });
+        self.known.insert(id, KnownConnections { address, namespace: namespace.to_owned() });
         Ok(())
     }
 
     /// The connection `id` of `address` has ended. It may have lost its place before.
     pub fn leave(&mut self, id: Id, address: IpAddr) {
         self.forget_strange(address, id);
-        if let Some(Known { address, namespace }) = self.known.remove(&id) {
+        if let Some(KnownConnections { address, namespace }) = self.known.remove(&id) {
             subtract(&mut self.known_of_address, &address);
             subtract(&mut self.known_of_namespace, &namespace);
         }

@@ -30,7 +30,7 @@ fn the_oldest_of_an_address_that_has_all_it_may_gives_way() {
     let (_, evicted) = placed(all.arrive(address(1), Duration::ZERO));
     assert_eq!(evicted, Some(first));
     assert_eq!(all.counts(), (SMALL.strange_per_address, 0));
-    assert_eq!(all.admit(first, address(1), "n"), Err(Full::Gone), "it lost its place");
+    assert_eq!(all.admit(first, address(1), "n"), Err(AdmissionFull::Gone), "it lost its place");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_namespace_alone_gets_three_quarters_and_many_together_never_all() {
                 Ok(()) if count >= 10_000 => panic!("{namespace} has all that there are"),
                 Ok(()) => count += 1,
                 Err(full) => {
-                    assert_eq!(full, Full::Namespace);
+                    assert_eq!(full, AdmissionFull::Namespace);
                     break;
                 }
             }
@@ -100,7 +100,7 @@ fn an_address_has_so_many_known_ones_and_what_ends_is_given_back() {
         ids.push(id);
     }
     let id = placed(all.arrive(address(1), Duration::ZERO)).0;
-    assert_eq!(all.admit(id, address(1), "n"), Err(Full::Address));
+    assert_eq!(all.admit(id, address(1), "n"), Err(AdmissionFull::Address));
     assert_eq!(all.counts(), (1, 50), "it stays strange");
     ids.into_iter().chain([id]).for_each(|id| {
         all.leave(id, address(1));
@@ -159,7 +159,7 @@ proptest! {
                 }
                 Event::Honest(number) => {
                     let address = address(1_000 + number);
-                    if honest.iter().filter(|(_, own)| *own == address).count() < FEW_PER_ADDRESS {
+                    if honest.iter().filter(|(_, own)| *own == address).count() < HONEST_ADDRESS_CONNECTIONS {
                         let (id, evicted) = placed(all.arrive(address, now));
                         prop_assert!(honest.iter().all(|(id, _)| Some(*id) != evicted), "an honest one was ended");
                         honest.push((id, address));

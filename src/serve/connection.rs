@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Bounds;
-use super::admission::{Admission, Arrival, Full, Id};
+use super::admission::{Admission, AdmissionFull, Arrival, Id};
 use super::lifetime::{Lifetime, Step};
 use super::rate::AddressRates;
 use crate::telemetry::Metrics;
@@ -25,11 +25,11 @@ mod reason {
     /// The token of a known connection was refused.
     pub const TOKEN_REFUSED: &str = "token_refused";
     /// Its address sends more requests without a token that is vouched for than it may.
-    pub const RATE: &str = "rate";
+    pub const RATE_LIMITED: &str = "rate";
     /// Its namespace has all known connections that it may have.
-    pub const NAMESPACE: &str = "namespace";
+    pub const NAMESPACE_FULL: &str = "namespace";
     /// Its address has all known connections that it may have.
-    pub const ADDRESS: &str = "address";
+    pub const ADDRESS_FULL: &str = "address";
 }
 
 struct State {
@@ -78,7 +78,7 @@ impl Register {
     }
 
     /// A connection from `address` begins. Else: it has to wait for so long, or until [`Self::freed`].
-    pub fn arrive(&self, address: IpAddr) -> Result<Place, Duration> {
+    pub fn arrive(&self, address: IpAddr) -> Result<ConnectionSlot, Duration> {
         let now = self.now();
         let mut state = self.lock();
         match state.admission.arrive(address, now) {
@@ -93,7 +93,16 @@ impl Register {
                 self.show(&state);
                 let lifetime = Mutex::new(Lifetime::new(self.0.bounds.times, now));
                 let (known, waits, changed) = (AtomicBool::new(false), AtomicBool::new(false), Notify::new());
-                Ok(Place(Connection(Arc::new(Inner { register: self.clone(), id, address, known, waits, lifetime, changed, ended }))))
+                Ok(ConnectionSlot(Connection(Arc::new(Inner {
+                    register: self.clone(),
+                    id,
+                    address,
+                    known,
+                    waits,
+                    lifetime,
+                    changed,
+                    ended,
+                }))))
             }
         }
     }
@@ -122,16 +131,16 @@ struct Inner {
 pub struct Connection(Arc<Inner>);
 
 /// The place of a connection, until it is dropped.
-pub struct Place(Connection);
+pub struct ConnectionSlot(Connection);
 
-impl Place {
+impl ConnectionSlot {
     /// Whose place it is.
     pub fn connection(&self) -> &Connection {
         &self.0
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let Inner { register, id, address, .. } = &*self.0.0;
         let mut state = register.lock();
@@ -146,7 +155,7 @@ impl Drop for Place {
 impl Connection {
     /// A request on it is let in: it is one of the known connections of `namespace` from now on. An error: there is no place for
     /// it among them, and the request must be refused.
-    pub fn admit(&self, namespace: &str) -> Result<(), Full> {
+    pub fn admit(&self, namespace: &str) -> Result<(), AdmissionFull> {
         let Inner { register, id, address, known, lifetime: _, waits: _, changed: _, ended: _ } = &*self.0;
         if known.load(Ordering::Acquire) {
             return Ok(());
@@ -157,9 +166,9 @@ impl Connection {
             Err(full) => {
                 drop(state);
                 match full {
-                    Full::Namespace => register.turned_away(reason::NAMESPACE),
-                    Full::Address => register.turned_away(reason::ADDRESS),
-                    Full::Gone => {}
+                    AdmissionFull::Namespace => register.turned_away(reason::NAMESPACE_FULL),
+                    AdmissionFull::Address => register.turned_away(reason::ADDRESS_FULL),
+                    AdmissionFull::Gone => {}
                 }
                 return Err(full);
             }
@@ -200,10 +209,10 @@ impl Connection {
             let Err(after) = taken else { return true };
             if waiting.is_none() {
                 if waits.swap(true, Ordering::AcqRel) {
-                    register.turned_away(reason::RATE);
+                    register.turned_away(reason::RATE_LIMITED);
                     return false;
                 }
-                waiting = Some(Waiting(waits));
+                waiting = Some(QueuedRequest(waits));
             }
             tokio::time::sleep(after).await;
         }
@@ -214,9 +223,9 @@ impl Connection {
     }
 
     /// The head of a request is complete. Its answer is not handed over until this is dropped.
-    pub(super) fn begin(&self) -> Running {
+    pub(super) fn begin(&self) -> RunningRequest {
         self.lifetime().request_began();
-        Running(self.clone())
+        RunningRequest(self.clone())
     }
 
     /// Bytes came (HTTP/1).
@@ -278,18 +287,18 @@ impl Connection {
 }
 
 /// A request that waits for its turn.
-struct Waiting<'a>(&'a AtomicBool);
+struct QueuedRequest<'a>(&'a AtomicBool);
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
 /// A request that runs.
-pub(super) struct Running(Connection);
+pub(super) struct RunningRequest(Connection);
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         let now = self.0.0.register.now();
         let none_runs = self.0.lifetime().request_ended(now);

@@ -9,22 +9,22 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::{Connection, Running};
+use super::connection::{Connection, RunningRequest};
 
 /// A stream that tells its connection when bytes came.
-pub struct Watched<S> {
+pub struct WatchedStream<S> {
     stream: S,
     connection: Connection,
 }
 
-impl<S> Watched<S> {
+impl<S> WatchedStream<S> {
     /// `stream` is that of `connection`.
     pub fn new(stream: S, connection: Connection) -> Self {
         Self { stream, connection }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
@@ -35,7 +35,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -58,19 +58,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 }
 
 /// The body of an answer. Its request runs until this is dropped.
-pub struct Answer {
+pub struct AnswerBody {
     body: Body,
-    _running: Running,
+    _running: RunningRequest,
 }
 
-impl Answer {
+impl AnswerBody {
     /// `body` answers the request that `running` stands for.
-    pub fn new(body: Body, running: Running) -> Self {
+    pub fn new(body: Body, running: RunningRequest) -> Self {
         Self { body, _running: running }
     }
 }
 
-impl hyper::body::Body for Answer {
+impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::connection::{Connection, Place, Register};
-use super::io::{Answer, Watched};
+use super::connection::{Connection, ConnectionSlot, Register};
+use super::io::{AnswerBody, WatchedStream};
 use super::lifetime::Step;
 use super::{Bounds, Peer};
 use crate::telemetry::Metrics;
@@ -46,7 +46,7 @@ const PING_PERIOD: Duration = Duration::from_secs(20);
 /// For the answer to one.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// After an error of accepting: the process may be out of descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
@@ -101,7 +101,7 @@ async fn serve(
 }
 
 /// The next connection that has a place. None: we stop.
-async fn next(listener: &TcpListener, register: &Register, stop: &CancellationToken) -> Option<(TcpStream, Place)> {
+async fn next(listener: &TcpListener, register: &Register, stop: &CancellationToken) -> Option<(TcpStream, ConnectionSlot)> {
     let (stream, peer) = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -112,7 +112,7 @@ async fn next(listener: &TcpListener, register: &Register, stop: &CancellationTo
             Err(error) => {
                 // Out of descriptors, or a connection that went before it came: neither ends a server.
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_RETRY).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     };
@@ -204,7 +204,7 @@ where
             // How long a head may take is the lifetime's to say: it depends on what the connection did before.
             builder.timer(TokioTimer::new()).header_read_timeout(None);
             builder.max_buf_size(HEAD_BYTES).max_header_size(HEAD_BYTES).max_headers(HEAD_FIELDS);
-            let stream = TokioIo::new(Watched::new(stream, connection.clone()));
+            let stream = TokioIo::new(WatchedStream::new(stream, connection.clone()));
             let serving = std::pin::pin!(builder.serve_connection(stream, service));
             live(serving, |serving| serving.graceful_shutdown(), connection, stop).await
         }
@@ -249,7 +249,7 @@ async fn live<C: Future<Output = hyper::Result<()>>>(
     }
 }
 
-async fn answer(mut request: Request<Incoming>, connection: Connection, routes: axum::Router) -> Result<Response<Answer>, Infallible> {
+async fn answer(mut request: Request<Incoming>, connection: Connection, routes: axum::Router) -> Result<Response<AnswerBody>, Infallible> {
     let running = connection.begin();
     // What waits is bounded: more than one request of a connection that is not known ends it.
     let response = if connection.is_known() || connection.take_turn().await {
@@ -262,5 +262,5 @@ async fn answer(mut request: Request<Incoming>, connection: Connection, routes: 
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         response
     };
-    Ok(response.map(|body| Answer::new(body, running)))
+    Ok(response.map(|body| AnswerBody::new(body, running)))
 }

@@ -12,18 +12,18 @@
 //! | [`connection`] | one connection, and the register of all |
 //! | [`listener`] | accepting, shaking hands, serving |
 //! | `io` | what tells a lifetime of bytes and answers |
-//! | [`bodies`] | memory of the bodies of calls |
-//! | [`query`], [`turns`] | reading queries; places taken in turns |
+//! | [`request_body`] | memory of the bodies of calls |
+//! | [`query`], [`fair_semaphore`] | reading queries; places taken in turns |
 
 pub mod admission;
-pub mod bodies;
 pub mod connection;
+pub mod fair_semaphore;
 mod io;
 pub mod lifetime;
 pub mod listener;
 pub mod query;
 pub mod rate;
-pub mod turns;
+pub mod request_body;
 
 #[cfg(test)]
 mod listener_tests;
@@ -40,7 +40,7 @@ pub use self::connection::Connection;
 pub use self::listener::{serve_plain, serve_tls};
 
 /// How long running calls have when we stop, where they are short.
-pub const LAST_CALLS: Duration = Duration::from_secs(5);
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a request comes from: an extension of every request.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ impl Bounds {
         given_up: 20,
         stream_window_bytes: 32 * 1024,
         connection_window_bytes: 64 * 1024,
-        last_calls: LAST_CALLS,
+        last_calls: SHUTDOWN_TIMEOUT,
         // A pod keeps up to three connections, so the known ones are for some 3,300 pods of one replica, at about 34 kB each.
         // A strange one costs up to about 70 kB. Where a network hides pods behind their node's address, a node's pods share
         // what one address has.
@@ -100,7 +100,7 @@ impl Bounds {
         given_up: 10_000,
         stream_window_bytes: 1024 * 1024,
         connection_window_bytes: 1024 * 1024,
-        last_calls: LAST_CALLS,
+        last_calls: SHUTDOWN_TIMEOUT,
         capacity: Capacity { strange: 256, strange_per_address: 64, known: 1_024, known_per_address: 256 },
         times: TIMES,
     };

@@ -3,11 +3,11 @@
 use axum::extract::Query;
 use axum::http::Uri;
 
-use crate::wire::body::Checked;
+use crate::wire::body::BoundedBody;
 use crate::wire::{Code, Refusal};
 
 /// Reads the query of `uri`; none is read as an empty one.
-pub fn read<T: Checked>(uri: &Uri) -> Result<T, Refusal> {
+pub fn read<T: BoundedBody>(uri: &Uri) -> Result<T, Refusal> {
     let Query(value) = Query::<T>::try_from_uri(uri).map_err(|error| {
         let text = error.body_text();
         let field = text.split('`').nth(1).unwrap_or("(query)").to_owned();
@@ -20,13 +20,13 @@ pub fn read<T: Checked>(uri: &Uri) -> Result<T, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::follow::AskInbox;
+    use crate::wire::follow::InboxQuery;
 
     #[test]
     fn what_a_query_may_not_say_is_refused_by_name() {
-        let ask = |query: &str| read::<AskInbox>(&format!("/agent/v1/inbox{query}").parse().expect("a uri"));
-        assert_eq!(ask("?after=12&waitSeconds=3"), Ok(AskInbox { after: Some("12".into()), wait_seconds: 3 }));
-        assert_eq!(ask(""), Ok(AskInbox::default()));
+        let ask = |query: &str| read::<InboxQuery>(&format!("/agent/v1/inbox{query}").parse().expect("a uri"));
+        assert_eq!(ask("?after=12&waitSeconds=3"), Ok(InboxQuery { after: Some("12".into()), wait_seconds: 3 }));
+        assert_eq!(ask(""), Ok(InboxQuery::default()));
         for (query, field) in
             [("?aftre=12", "aftre"), ("?after=x", "after"), ("?waitSeconds=99", "waitSeconds"), ("?waitSeconds=x", "(query)")]
         {

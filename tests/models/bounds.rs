@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use http::{HeaderValue, Request};
 use serde_json::json;
-use spillway::gateway::routes::BODIES;
+use spillway::gateway::routes::AGENT_BODY_LIMITS;
 
 use crate::world::{PATIENCE, messages};
 use crate::{answer, plain, settled};
@@ -62,7 +62,7 @@ async fn a_body_keeps_its_room_until_its_call_is_answered() {
     assert_eq!(refused.status, 429, "{refused:?}");
     // For a moment, and shorter than they wait: whoever gets room meanwhile has it of somebody whose call goes on.
     let meanwhile = async { while calls.next().await.is_some() {} };
-    let _ = tokio::time::timeout(BODIES.patience / 5, meanwhile).await;
+    let _ = tokio::time::timeout(AGENT_BODY_LIMITS.patience / 5, meanwhile).await;
     let asked = world.leader.table().asked;
     assert!((24..=32).contains(&asked), "{asked} of them are carried on at once");
     world.leader.table().silent = false;

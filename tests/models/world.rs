@@ -20,24 +20,26 @@ use spillway::cluster::access::Authorizer;
 use spillway::cluster::token::Reviewer;
 use spillway::gateway::governor::{Governor, Settings};
 use spillway::gateway::limits::Limits;
+use spillway::gateway::long_poll::LongPolls;
 use spillway::gateway::meter::Meter;
 use spillway::gateway::models::credentials::Credentials;
 use spillway::gateway::models::origins::Origins;
 use spillway::gateway::models::upstream::Upstream;
 use spillway::gateway::models::{Models, Times};
-use spillway::gateway::park::Park;
-use spillway::gateway::routes::{BODIES, routes};
+use spillway::gateway::routes::{AGENT_BODY_LIMITS, routes};
 use spillway::gateway::state::Gateway;
 use spillway::governor::server::refused;
-use spillway::pki::authority::{Pair, authority, serving};
+use spillway::pki::authority::{PemKeyPair, authority, serving};
 use spillway::pki::tls::{self, Serving};
-use spillway::serve::bodies::Bodies;
-use spillway::serve::turns::Turns;
+use spillway::serve::fair_semaphore::FairSemaphore;
+use spillway::serve::request_body::BodyMemory;
 use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
 use spillway::wire::governor::{CALLER_AGENT_UID, Change, OWNER_EPOCH};
-use spillway::wire::meter::{Acked, Begin, Dialect, End, Extend, Extended, Given, Hold, Open, Settle, Settles, Target, Way};
-use spillway::wire::shortage::Room;
+use spillway::wire::meter::{
+    Begin, CallEnd, Dialect, Extend, Extended, Hold, HoldAnswer, JournaledHold, MeterAck, ModelRoute, Settle, Settles, Target,
+};
+use spillway::wire::shortage::LimitRoom;
 use spillway::wire::{Code, GATEWAY_AUDIENCE, GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME, Refusal};
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -66,7 +68,7 @@ fn let_in(request: Request) -> Request {
     request
 }
 
-async fn served(pair: &Pair, routes: axum::Router, second: bool) -> SocketAddr {
+async fn served(pair: &PemKeyPair, routes: axum::Router, second: bool) -> SocketAddr {
     let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let certificate = Serving::default();
@@ -99,7 +101,7 @@ pub enum Script {
 
 /// A call that reached the provider.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SeenCalls {
     pub line: String,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -107,7 +109,7 @@ pub struct Seen {
 
 #[derive(Default)]
 pub struct Provider {
-    pub seen: Mutex<Vec<Seen>>,
+    pub seen: Mutex<Vec<SeenCalls>>,
     scripts: Mutex<VecDeque<Script>>,
     pub pushed: AtomicUsize,
     /// Cuts a stream.
@@ -127,7 +129,7 @@ impl Provider {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        let seen = Seen { line: format!("{} {path}", head.method), headers: head.headers, body };
+        let seen = SeenCalls { line: format!("{} {path}", head.method), headers: head.headers, body };
         self.seen.lock().expect("whole").push(seen);
         let script = self.scripts.lock().expect("whole").pop_front();
         let events = |body: Body| ([("content-type", "text/event-stream")], body).into_response();
@@ -178,10 +180,10 @@ pub struct Table {
     /// Sessions that have begun.
     pub known: BTreeSet<String>,
     pub holds: Vec<Hold>,
-    pub open: BTreeMap<(String, u64), Open>,
+    pub open: BTreeMap<(String, u64), JournaledHold>,
     pub settles: Vec<Settle>,
     pub extends: Vec<Extend>,
-    pub ways: Vec<Way>,
+    pub ways: Vec<ModelRoute>,
     /// Calls of agents, with who called as the gateway says it.
     pub agent_calls: Vec<(String, HeaderMap)>,
     /// The last settle of each session.
@@ -264,13 +266,14 @@ impl Leader {
                 let begin: Begin = read(body);
                 table.known.insert(begin.session.clone());
                 for (told, seq) in begin.settles.iter().zip(begin.acked + 1..) {
-                    let (&Open { id: hold, input, output, .. }, usage, quality) = (&told.open, told.usage, told.quality);
-                    let settle = Settle { seq, hold, input, output, usage, quality, model: String::new(), bytes: 0, end: End::default() };
+                    let (&JournaledHold { id: hold, input, output, .. }, usage, quality) = (&told.open, told.usage, told.quality);
+                    let settle =
+                        Settle { seq, hold, input, output, usage, quality, model: String::new(), bytes: 0, end: CallEnd::default() };
                     table.take(&begin.session, settle);
                 }
                 let acked = table.acked.get(&begin.session).copied().unwrap_or_default();
                 table.begins.push(begin);
-                json!(Acked { acked })
+                json!(MeterAck { acked })
             }
             "/governor/v1/meter/way" => {
                 table.ways.push(read(body));
@@ -285,12 +288,13 @@ impl Leader {
                 if let Some(refusal) = table.refuse.pop_front() {
                     return Err(refusal);
                 }
-                let open = Open { id: hold.id, at: 1, path: vec!["p".into()], input: 100, output: 50 };
+                let open = JournaledHold { id: hold.id, at: 1, path: vec!["p".into()], input: 100, output: 50 };
                 table.open.insert((hold.session.clone(), hold.id), open.clone());
                 table.holds.push(hold);
-                let room = Room { budget: "b".into(), name: "day".into(), limit: 1000, used: 0, held: 150, left: 850, resets_at: None };
+                let room =
+                    LimitRoom { budget: "b".into(), name: "day".into(), limit: 1000, used: 0, held: 150, left: 850, resets_at: None };
                 let target = table.target.clone();
-                json!(Given { open, output: 50, target, room: Some(room), first_token_seconds: 60, turn_seconds: 600 })
+                json!(HoldAnswer { open, output: 50, target, room: Some(room), first_token_seconds: 60, turn_seconds: 600 })
             }
             "/governor/v1/meter/extend" => {
                 let extend: Extend = read(body);
@@ -304,7 +308,7 @@ impl Leader {
                 for settle in settles.settles {
                     table.take(&settles.session, settle);
                 }
-                json!(Acked { acked: table.acked.get(&settles.session).copied().unwrap_or_default() })
+                json!(MeterAck { acked: table.acked.get(&settles.session).copied().unwrap_or_default() })
             }
             "/agent/v1/external" => json!({"agent": "laptops-1", "uid": "uid-1", "type": "worker"}),
             "/agent/v1/report" | "/agent/v1/wanted" => json!({"revision": "1", "directive": "run"}),
@@ -434,7 +438,7 @@ fn cluster(governor: SocketAddr, secrets: Secrets, rights: Arc<Mutex<Rights>>) -
 }
 
 /// All of it.
-pub struct World {
+pub struct TestCluster {
     pub leader: Arc<Leader>,
     pub provider: Arc<Provider>,
     pub origin: String,
@@ -443,18 +447,18 @@ pub struct World {
     pub folder: PathBuf,
     /// Fields that pass a gateway although they may cost more than their tokens say.
     pub allowed_fields: Vec<String>,
-    ca: Pair,
+    ca: PemKeyPair,
     provider_certificate: String,
     address: SocketAddr,
 }
 
-impl Drop for World {
+impl Drop for TestCluster {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-impl World {
+impl TestCluster {
     pub async fn new() -> Self {
         Self::with(true).await
     }
@@ -472,7 +476,7 @@ impl World {
         let provider = Arc::new(Provider::default());
         // Spillway's authority vouches for no provider.
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-        let pair = Pair { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), times: ca.times };
+        let pair = PemKeyPair { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), times: ca.times };
         let answers = provider.clone();
         let app = axum::Router::new().fallback(move |request: Request| answers.clone().answer(request));
         let port = served(&pair, app, second).await.port();
@@ -511,11 +515,11 @@ impl World {
     /// A gateway with the journal `journal`.
     pub fn gateway(&self, journal: &str, times: Times, private: bool) -> Side {
         let client = cluster(self.address, self.secrets.clone(), self.rights.clone());
-        let park = Park::default();
+        let long_polls = LongPolls::default();
         let settings =
             Settings { namespace: "spillway-system".into(), lease: "l".into(), token: self.folder.join("token"), identity: journal.into() };
         let (trusting, trusted) = tokio::sync::watch::channel(self.ca.certificate.clone());
-        let governor = Governor::new(settings, client.clone(), trusted, park.clone());
+        let governor = Governor::new(settings, client.clone(), trusted, long_polls.clone());
         let meter = Meter::open(governor.clone(), Some(self.folder.join(journal)), Some(journal)).expect("a journal");
         let mut tasks = tokio::task::JoinSet::new();
         let (listening, telling) = (governor.clone(), meter.clone());
@@ -532,16 +536,25 @@ impl World {
         let models = Arc::new(models);
         let metrics = Metrics::default();
         let (reviewer, authorizer) = (Reviewer::new(client.clone(), GATEWAY_AUDIENCE), Some(Authorizer::new(client)));
-        let (limits, bodies) = (Mutex::new(Limits::default()), Bodies::new(BODIES));
+        let (limits, bodies) = (Mutex::new(Limits::default()), BodyMemory::new(AGENT_BODY_LIMITS));
         let readers = models.readers.clone();
         let lease_history = Default::default();
-        let gateway =
-            Gateway { reviewer, authorizer, governor, park: park.clone(), limits, bodies, metrics: metrics.clone(), models, lease_history };
-        Side { routes: routes(Arc::new(gateway)), park, metrics, upstream, readers, _tasks: tasks }
+        let gateway = Gateway {
+            reviewer,
+            authorizer,
+            governor,
+            long_polls: long_polls.clone(),
+            limits,
+            bodies,
+            metrics: metrics.clone(),
+            models,
+            lease_history,
+        };
+        Side { routes: routes(Arc::new(gateway)), long_polls, metrics, upstream, readers, _tasks: tasks }
     }
 }
 
-impl World {
+impl TestCluster {
     /// Serves `side` to agents.
     pub async fn serve(&self, side: &Side, bounds: Bounds) -> SocketAddr {
         self.listen(side.routes.clone(), side.metrics.clone(), bounds).await
@@ -567,10 +580,10 @@ impl World {
 /// A gateway.
 pub struct Side {
     routes: axum::Router,
-    pub park: Park,
+    pub long_polls: LongPolls,
     pub metrics: Metrics,
     pub upstream: Arc<Upstream>,
-    pub readers: Turns,
+    pub readers: FairSemaphore,
     _tasks: tokio::task::JoinSet<()>,
 }
 

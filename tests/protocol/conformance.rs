@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use spillway::serve::Bounds;
 use spillway::telemetry::Metrics;
 
-use crate::world::World;
+use crate::world::TestCluster;
 
 /// Answers when all of a request is there. A gateway answers h2spec, which has no token, at once; whether a fault that follows comes
 /// before the answer would be left to chance.
@@ -21,7 +21,7 @@ async fn h2spec_passes() {
         println!("H2SPEC names no program: see `make h2spec`");
         return;
     };
-    let world = World::new().await;
+    let world = TestCluster::new().await;
     let routes = axum::Router::new().fallback(answer);
     let port = world.listen(routes, Metrics::default(), Bounds::AGENTS).await.port().to_string();
     let report = world.folder.join("h2spec.xml");

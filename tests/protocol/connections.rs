@@ -17,7 +17,7 @@ use spillway::wire::governor::Change;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::client::{dial, exchange, hello, soon, statuses};
-use crate::world::{World, until};
+use crate::world::{TestCluster, until};
 use crate::{SHORT, served, short};
 
 fn count(text: &str, class: &str) -> Option<usize> {
@@ -49,7 +49,7 @@ async fn a_connection_is_known_by_its_token_and_no_longer_when_its_agent_ended()
     let answers = futures::future::join_all(strange).await;
     assert_eq!(answers, [[401], [401], [200]], "they are answered, and ended");
     assert_eq!(hello(&mut known).await.expect("it lives on"), 200);
-    served.side.park.apply(Change::Revoked { uid: "uid-pod-a".into() });
+    served.side.long_polls.apply(Change::Revoked { uid: "uid-pod-a".into() });
     let refused = hello(&mut known).await.expect("an answer");
     assert!((400..500).contains(&refused), "{refused}");
     let mut rest = Vec::new();
@@ -105,7 +105,7 @@ async fn the_document_of_the_api_is_sent_once_to_who_remembers_it() {
 
 #[tokio::test]
 async fn the_document_is_given_out_in_turn_on_known_connections_too() {
-    let world = World::new().await;
+    let world = TestCluster::new().await;
     let side = world.gateway("g", Default::default(), true);
     let place = Register::new(Bounds::AGENTS, Metrics::default()).arrive(Ipv4Addr::LOCALHOST.into());
     let place = place.unwrap_or_else(|after| panic!("a place after {after:?}"));

@@ -2,7 +2,7 @@
 
 use crate::api::agent_pool::{ModelApi, PoolMode};
 use crate::api::{AgentPool, AgentPoolSpec};
-use crate::policy::work::requires::{Offer, Taking, origin};
+use crate::policy::work::requires::{PoolIntake, PoolOffer, origin};
 
 /// The queues that a pool works from, in order.
 pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
@@ -14,15 +14,15 @@ pub fn queues_of(pool: &AgentPool) -> Vec<(String, Vec<String>)> {
 }
 
 /// What the agents of a pool take.
-pub fn taking(pool: &AgentPool) -> Taking {
-    Taking { queues: queues_of(pool), offer: offer(&pool.spec), outside: false }
+pub fn taking(pool: &AgentPool) -> PoolIntake {
+    PoolIntake { queues: queues_of(pool), offer: offer(&pool.spec), outside: false }
 }
 
 /// What a pool has.
-pub fn offer(spec: &AgentPoolSpec) -> Offer {
+pub fn offer(spec: &AgentPoolSpec) -> PoolOffer {
     let models = || spec.models.iter().flatten();
     let account = |entry: &ModelApi| entry.credentials_ref.as_ref().map(|secret| secret.name.clone());
-    Offer {
+    PoolOffer {
         tools: spec.preflight.iter().flat_map(|preflight| preflight.tools.iter().flatten()).cloned().collect(),
         models: models().flat_map(|entry| entry.allow.iter().flatten()).cloned().collect(),
         origins: models().filter_map(|entry| origin(&entry.origin)).collect(),
@@ -54,14 +54,14 @@ mod tests {
             "workspace": {"claimName": "repo"}, "preflight": {"tools": ["git"]}, "queues": [{"name": "bugs", "types": ["bug"]}],
         }));
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let expected = Offer {
+        let expected = PoolOffer {
             tools: names(&["git"]),
             models: names(&["claude-*"]),
             origins: names(&["https://api.example.org", "https://b.example.org:8443"]),
             accounts: names(&["team"]),
             volumes: names(&["repo"]),
         };
-        assert_eq!(taking(&pool), Taking { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside: false });
-        assert_eq!(offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), Offer::default());
+        assert_eq!(taking(&pool), PoolIntake { queues: vec![("bugs".into(), vec!["bug".into()])], offer: expected, outside: false });
+        assert_eq!(offer(&self::pool(json!({"workspace": {"empty": {}}})).spec), PoolOffer::default());
     }
 }

@@ -11,10 +11,10 @@ use crate::api::names;
 use crate::api::work_item::{self, DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
 use crate::api::work_queue::{FailureAction, ItemPolicy, QueueingStrategy, WorkQueueSpec};
 use crate::api::{WorkItem, WorkItemSpec, WorkQueue, unsupported};
-use crate::policy::work::admit::Queue;
+use crate::policy::work::admission::Queue;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::failure::{Action, Rule};
-use crate::policy::work::item::{self, At, Attempt, Dependency, Holder, Overrides, Phase, Policy, Record, Spec, Verb};
+use crate::policy::work::item::{self, Attempt, Dependency, Holder, Overrides, Phase, Policy, Record, Spec, UnixMillis, Verb};
 use crate::policy::work::objectives::Objectives;
 use crate::policy::work::requires::Requires;
 use crate::policy::work::selector::{Operator, Requirement, Selector};
@@ -24,19 +24,19 @@ const RESTORED_AFTER: Duration = Duration::from_secs(60);
 /// A time of submission further back than this before its creation does not count.
 const SUBMITTED_BEFORE: Duration = Duration::from_secs(60);
 
-fn at(time: Timestamp) -> At {
-    At(time.as_millisecond())
+fn at(time: Timestamp) -> UnixMillis {
+    UnixMillis(time.as_millisecond())
 }
 
-fn timestamp(at: At) -> Timestamp {
+fn timestamp(at: UnixMillis) -> Timestamp {
     Timestamp::from_millisecond(at.0).unwrap_or(Timestamp::MAX)
 }
 
-fn micro(at: At) -> Value {
+fn micro(at: UnixMillis) -> Value {
     json!(MicroTime(timestamp(at)))
 }
 
-fn time(at: At) -> Value {
+fn time(at: UnixMillis) -> Value {
     json!(Time(timestamp(at)))
 }
 
@@ -136,7 +136,7 @@ pub fn queue(queue: &WorkQueue) -> Queue {
 }
 
 /// The groups of a queue that are cancelled, by a person or by a member's failure.
-pub fn cancelled_groups(queue: &WorkQueue) -> Vec<(String, At)> {
+pub fn cancelled_groups(queue: &WorkQueue) -> Vec<(String, UnixMillis)> {
     let stored = queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten());
     let mut all: Vec<_> = queue.spec.cancel_groups.iter().flatten().chain(stored).map(|one| (one.group.clone(), at(one.time.0))).collect();
     // The later one of two for the same group covers more.
@@ -147,9 +147,9 @@ pub fn cancelled_groups(queue: &WorkQueue) -> Vec<(String, At)> {
 
 /// What was asked.
 pub fn spec(item: &WorkItem) -> Spec {
-    let created = item.metadata.creation_timestamp.as_ref().map_or(At::default(), |time| at(time.0));
+    let created = item.metadata.creation_timestamp.as_ref().map_or(UnixMillis::default(), |time| at(time.0));
     let asked = item.spec.submit_time.as_ref().map(|time| at(time.0));
-    let earliest = At(created.0.saturating_sub(i64::try_from(SUBMITTED_BEFORE.as_millis()).unwrap_or(i64::MAX)));
+    let earliest = UnixMillis(created.0.saturating_sub(i64::try_from(SUBMITTED_BEFORE.as_millis()).unwrap_or(i64::MAX)));
     let blank = item.status.as_ref().is_none_or(|status| status.phase.is_none());
     let labels = item.metadata.labels.as_ref();
     let from_backup = labels.is_some_and(|labels| labels.contains_key("velero.io/restore-name"))
@@ -167,7 +167,7 @@ pub fn spec(item: &WorkItem) -> Spec {
         plan: spec.plan.as_ref().map(|plan| (plan.id.clone(), u32::try_from(plan.size).unwrap_or(1))),
         payload_bytes: u64::try_from(spec.payload.len()).unwrap_or(u64::MAX),
         // Creation is told in whole seconds.
-        submitted: asked.map_or(created, |asked| asked.max(earliest).min(At(created.0.saturating_add(999)))),
+        submitted: asked.map_or(created, |asked| asked.max(earliest).min(UnixMillis(created.0.saturating_add(999)))),
         created,
         not_before: spec.not_before_time.as_ref().map(|time| at(time.0)),
         deadline: spec.deadline_time.as_ref().map(|time| at(time.0)),
@@ -260,7 +260,7 @@ pub fn record(item: &WorkItem) -> Record {
     let holder = lease.holder.filter(|holder| !holder.is_empty()).map(|pod| Holder {
         pod,
         agent: lease.agent.unwrap_or_default(),
-        since: lease.acquire_time.map_or(At::default(), |time| at(time.0)),
+        since: lease.acquire_time.map_or(UnixMillis::default(), |time| at(time.0)),
     });
     let phase = status.phase.map_or(Phase::Pending, phase_of);
     Record {
@@ -285,7 +285,7 @@ pub fn record(item: &WorkItem) -> Record {
                 epoch: attempt.epoch,
                 agent: attempt.agent.clone(),
                 start: at(attempt.start_time.0),
-                end: attempt.end_time.as_ref().map_or(At::default(), |time| at(time.0)),
+                end: attempt.end_time.as_ref().map_or(UnixMillis::default(), |time| at(time.0)),
                 verb: Verb::ALL.into_iter().find(|verb| verb.name() == attempt.verb).unwrap_or(Verb::LeaseExpired),
                 reason: attempt.reason.clone(),
                 message: attempt.message.clone(),
@@ -366,7 +366,7 @@ pub fn phase(phase: Phase) -> WorkItemPhase {
 
 /// What a status says beside the record. Unset parts stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Beside {
+pub struct StatusExtras {
     /// In words, why it is in its phase.
     pub message: Option<String>,
     /// What came out.
@@ -380,7 +380,7 @@ pub struct Beside {
 }
 
 /// The status that says `record`, as a merge patch of the whole status: what is not said any more is removed.
-pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &Beside, epoch: i64, now: At) -> Value {
+pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExtras, epoch: i64, now: UnixMillis) -> Value {
     let generation = entry.generation;
     let Record {
         phase: in_phase,
@@ -442,7 +442,7 @@ pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &Beside, e
 }
 
 /// When it was ready for the first time, as `record` is true from now on: it may just have become so, or been started again.
-fn first_ready(entry: &Entry, record: &Record, now: At) -> Option<At> {
+fn first_ready(entry: &Entry, record: &Record, now: UnixMillis) -> Option<UnixMillis> {
     let known = entry.first_ready.filter(|_| record.redrives == entry.record.redrives);
     known.or_else(|| (record.phase == Phase::Ready).then_some(now))
 }
@@ -461,8 +461,8 @@ fn attempt(attempt: &Attempt) -> Value {
 }
 
 /// Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed: what `kubectl wait` waits for.
-fn conditions(record: &Record, beside: &Beside, generation: i64, now: At) -> Value {
-    let saying = |type_: &str, status: bool, reason: &str, message: Option<&str>, since: At| {
+fn conditions(record: &Record, beside: &StatusExtras, generation: i64, now: UnixMillis) -> Value {
+    let saying = |type_: &str, status: bool, reason: &str, message: Option<&str>, since: UnixMillis| {
         json!({
             "type": type_,
             "status": if status { "True" } else { "False" },
@@ -472,7 +472,8 @@ fn conditions(record: &Record, beside: &Beside, generation: i64, now: At) -> Val
             "lastTransitionTime": time(since),
         })
     };
-    let condition = |type_: &str, status: bool, reason: &str, since: At| saying(type_, status, reason, beside.message.as_deref(), since);
+    let condition =
+        |type_: &str, status: bool, reason: &str, since: UnixMillis| saying(type_, status, reason, beside.message.as_deref(), since);
     let said = record.reason.as_deref().unwrap_or(match record.phase {
         Phase::Succeeded => "Completed",
         _ => "AsPhaseSays",

@@ -15,7 +15,7 @@ fn item(spec: Value, status: Value) -> WorkItem {
 #[test]
 fn a_record_survives_its_way_through_a_status() {
     let entry = entry(&item(json!({}), json!({})));
-    let millis = |at: i64| At(1_767_225_600_000 + at);
+    let millis = |at: i64| UnixMillis(1_767_225_600_000 + at);
     let attempt = |epoch, verb, reason: Option<&str>| Attempt {
         epoch,
         agent: "a-1".into(),
@@ -43,7 +43,7 @@ fn a_record_survives_its_way_through_a_status() {
     });
     records.push(Record { phase: Phase::Scheduled, reason: Some("Backoff".into()), next_attempt: Some(millis(9000)), ..Record::default() });
     for record in records {
-        let body = patch(&entry, &record, &Policy::default(), &Beside::default(), 9, millis(0));
+        let body = patch(&entry, &record, &Policy::default(), &StatusExtras::default(), 9, millis(0));
         let mut status = body["status"].clone();
         // A merge patch removes what is null.
         status.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
@@ -60,10 +60,10 @@ fn a_record_survives_its_way_through_a_status() {
 fn when_it_was_ready_first_is_stored_with_whatever_is_written_and_forgotten_by_a_redrive() {
     let mut entry = entry(&item(json!({}), json!({"phase": "Ready", "readyTime": "2026-01-01T00:02:05Z"})));
     let first = entry.first_ready;
-    assert_eq!(first, Some(At(1_767_225_725_000)));
-    let now = At(1_767_225_800_000);
+    assert_eq!(first, Some(UnixMillis(1_767_225_725_000)));
+    let now = UnixMillis(1_767_225_800_000);
     let stored = |entry: &Entry, record: Record| {
-        let body = patch(entry, &record, &Policy::default(), &Beside::default(), 9, now);
+        let body = patch(entry, &record, &Policy::default(), &StatusExtras::default(), 9, now);
         super::entry(&item(json!({}), body["status"].clone())).first_ready
     };
     let in_phase = |phase, redrives| Record { phase, redrives, ..Record::default() };
@@ -91,9 +91,9 @@ fn what_comes_back_from_a_backup_is_known_by_its_age_or_its_label() {
 fn the_place_in_the_order_cannot_be_bought_with_an_old_time() {
     let submitted = |time: &str| super::spec(&item(json!({"submitTime": time}), json!({"phase": "Ready"}))).submitted;
     let created = super::spec(&item(json!({}), json!({}))).created;
-    assert_eq!(submitted("2020-01-01T00:00:00.000000Z"), At(created.0 - 60_000));
-    assert_eq!(submitted("2030-01-01T00:00:00.000000Z"), At(created.0 + 999), "within the second of its creation");
-    assert_eq!(submitted("2026-01-01T00:01:59.500000Z"), At(created.0 - 500));
+    assert_eq!(submitted("2020-01-01T00:00:00.000000Z"), UnixMillis(created.0 - 60_000));
+    assert_eq!(submitted("2030-01-01T00:00:00.000000Z"), UnixMillis(created.0 + 999), "within the second of its creation");
+    assert_eq!(submitted("2026-01-01T00:01:59.500000Z"), UnixMillis(created.0 - 500));
 }
 
 #[test]
@@ -181,9 +181,9 @@ fn what_no_pool_has_is_a_condition_while_the_item_is_ready_and_what_it_needs_is_
     let needs = super::spec(&item(asked, json!({}))).requires;
     assert_eq!((needs.tools.len(), needs.models.len(), needs.urls.len(), needs.accounts.len(), needs.volumes.len()), (1, 1, 1, 1, 1));
     let record = |phase: Phase| Record { phase, reason: Some("RequirementsUnmet".into()), ..Record::default() };
-    let beside = Beside { unmet: Some("no pool has m".into()), ..Beside::default() };
-    let told = conditions(&record(Phase::Ready), &beside, 1, At(0));
+    let beside = StatusExtras { unmet: Some("no pool has m".into()), ..StatusExtras::default() };
+    let told = conditions(&record(Phase::Ready), &beside, 1, UnixMillis(0));
     let shown = (&told[0]["type"], &told[0]["status"], &told[0]["reason"], &told[0]["message"]);
     assert_eq!(shown, (&json!("PreflightPassed"), &json!("False"), &json!("RequirementsUnmet"), &json!("no pool has m")));
-    assert_eq!(conditions(&Record { phase: Phase::Ready, ..Record::default() }, &beside, 1, At(0)), json!([]));
+    assert_eq!(conditions(&Record { phase: Phase::Ready, ..Record::default() }, &beside, 1, UnixMillis(0)), json!([]));
 }

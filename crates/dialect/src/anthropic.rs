@@ -3,12 +3,12 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::media::{Data, Found, image};
+use crate::json_spans::{self, Node, Path};
+use crate::media::{Data, MediaTally, image};
 use crate::outcome::{ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
 use crate::request::{OutputLimit, Request, model_name, refuse_members};
-use crate::scan::{Kind, Notes, Place, object, output, value};
-use crate::seen::{Seen, Standing};
-use crate::strict::{self, Node, Path};
+use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
+use crate::usage::{UsageConfidence, UsageSoFar};
 
 /// Tools that Anthropic describes and the client runs, up to the century of their date: `bash_code_execution` runs there.
 const RUN_BY_CLIENTS: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
@@ -19,26 +19,26 @@ const REFUSED: [(&str, &str); 2] = [
     ("container", "files and skills of a container are input that does not stand in the body"),
 ];
 
-pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Request, Fault> {
+pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let model = model_name(body)?;
     refuse_members(body, &REFUSED)?;
-    let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
-    let output = strict::count(body.get("max_tokens"), &root.key("max_tokens"), 0)?;
+    let stream = json_spans::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
+    let output = json_spans::count(body.get("max_tokens"), &root.key("max_tokens"), 0)?;
     let at = root.key("thinking");
-    let thinking = match strict::object(body.get("thinking"), &at)? {
-        Some(thinking) => strict::count(thinking.get("budget_tokens"), &at.key("budget_tokens"), 0)?.unwrap_or_default(),
+    let thinking = match json_spans::object(body.get("thinking"), &at)? {
+        Some(thinking) => json_spans::count(thinking.get("budget_tokens"), &at.key("budget_tokens"), 0)?.unwrap_or_default(),
         None => 0,
     };
     content(body.get("system"), &root.key("system"), found)?;
     let at = root.key("messages");
-    for (index, message) in strict::list(body.get("messages"), &at)?.iter().enumerate() {
+    for (index, message) in json_spans::list(body.get("messages"), &at)?.iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(message), &at)?;
+        json_spans::object(Some(message), &at)?;
         content(message.get("content"), &at.key("content"), found)?;
     }
     let at = root.key("tools");
-    let offered = strict::list(body.get("tools"), &at)?;
+    let offered = json_spans::list(body.get("tools"), &at)?;
     if !offered.is_empty() {
         found.tools();
     }
@@ -50,9 +50,9 @@ pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Request, Fault>
     Ok(Request { model, stream, output, thinking, choices: 1, limits, ..Request::default() })
 }
 
-fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
-    strict::object(Some(tool), at)?;
-    match strict::text(tool.get("type"), &at.key("type"))?.as_deref() {
+fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+    json_spans::object(Some(tool), at)?;
+    match json_spans::text(tool.get("type"), &at.key("type"))?.as_deref() {
         None | Some("custom") => Ok(()),
         Some(known) if RUN_BY_CLIENTS.iter().any(|prefix| known.starts_with(prefix)) => {
             found.known_tool();
@@ -67,11 +67,11 @@ fn tool(tool: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> 
 /// Editing the context may take input away; writing a summary is another call of the model inside this one.
 fn edits(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("context_management");
-    let Some(management) = strict::object(body.get("context_management"), &at)? else { return Ok(()) };
+    let Some(management) = json_spans::object(body.get("context_management"), &at)? else { return Ok(()) };
     let at = at.key("edits");
-    for (index, edit) in strict::list(management.get("edits"), &at)?.iter().enumerate() {
+    for (index, edit) in json_spans::list(management.get("edits"), &at)?.iter().enumerate() {
         let at = at.item(index);
-        let kind = strict::text(edit.get("type"), &at.key("type"))?.unwrap_or_default();
+        let kind = json_spans::text(edit.get("type"), &at.key("type"))?.unwrap_or_default();
         if !kind.starts_with("clear_") {
             let what = "may run the model once more, outside of max_tokens; only clear_ edits are passed";
             return Err(at.key("type").fault(format_args!("{kind:.64} {what}")));
@@ -81,21 +81,21 @@ fn edits(body: &Node<'_>) -> Result<(), Fault> {
 }
 
 /// A text, or blocks.
-fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn content(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if node.is_some_and(|node| node.text().is_some()) {
         return Ok(());
     }
-    for (index, node) in strict::list(node, at)?.iter().enumerate() {
+    for (index, node) in json_spans::list(node, at)?.iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(node), &at)?;
+        json_spans::object(Some(node), &at)?;
         block(node, &at, found)?;
     }
     Ok(())
 }
 
 /// A block, and all that stands in it: an unknown type hides no source.
-fn block(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
-    let kind = strict::text(node.get("type"), &at.key("type"))?.unwrap_or_default();
+fn block(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
+    let kind = json_spans::text(node.get("type"), &at.key("type"))?.unwrap_or_default();
     match kind.as_ref() {
         "container_upload" => return Err(at.fault("a file that the provider keeps is input that does not stand in the body")),
         "image" | "document" if node.get("source").is_none() => return Err(at.key("source").fault("it is missing")),
@@ -123,7 +123,7 @@ fn block(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault>
     Ok(())
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return block(node, at, found);
     }
@@ -131,14 +131,14 @@ fn within(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault
 }
 
 /// `is_image`: of an image. Whatever else it is of may be read as a document.
-pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut Found) -> Result<(), Fault> {
-    let source = strict::object(node, at)?.ok_or_else(|| at.fault("it is missing"))?;
-    match strict::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
+pub(crate) fn source(node: Option<&Node<'_>>, at: &Path<'_>, is_image: bool, found: &mut MediaTally) -> Result<(), Fault> {
+    let source = json_spans::object(node, at)?.ok_or_else(|| at.fault("it is missing"))?;
+    match json_spans::text(source.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
         "base64" => {
-            let mime = strict::text(source.get("media_type"), &at.key("media_type"))?.unwrap_or_default();
+            let mime = json_spans::text(source.get("media_type"), &at.key("media_type"))?.unwrap_or_default();
             let at = at.key("data");
             let data = source.get("data").ok_or_else(|| at.fault("it is missing"))?;
-            strict::text(Some(data), &at)?;
+            json_spans::text(Some(data), &at)?;
             // No document is read as text from base64, and nothing else than an image from an image.
             let mime = if is_image && mime.to_ascii_lowercase().starts_with("image/") { mime.as_ref() } else { "application/octet-stream" };
             found.base64(mime, &Data::of_node(Some(data)), image(Dialect::Anthropic, "", None));
@@ -164,8 +164,8 @@ const BLOCK: usize = OWN_NOTES + 8;
 const CONTENT: usize = OWN_NOTES + 9;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[Place] = &{
-    const SAID: &[Place] = &[
+pub(crate) const PLACES: &[ValuePath] = &{
+    const SAID: &[ValuePath] = &[
         value("input_tokens", INPUT),
         value("cache_read_input_tokens", READ),
         value("cache_creation_input_tokens", WRITTEN),
@@ -176,27 +176,27 @@ pub(crate) const PLACES: &[Place] = &{
         ERROR_PLACE,
         object("message", MESSAGE, &[object("usage", USAGE, SAID)]),
         object("usage", USAGE, SAID),
-        Place { within: &[value("stop_reason", STOP)], ..output("delta", DELTA) },
+        ValuePath { within: &[value("stop_reason", STOP)], ..output("delta", DELTA) },
         output("content_block", BLOCK),
         output("content", CONTENT),
     ]
 };
 
 /// An event of a stream, or a whole answer.
-pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
+pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND].word() {
         "message_start" => {
             said(notes, seen);
         }
         "message_delta" if said(notes, seen) => {
-            seen.stands(if notes[STOP].kind == Kind::None { Standing::AtEnd } else { Standing::Final });
+            seen.stands(if notes[STOP].kind == Kind::None { UsageConfidence::AtEnd } else { UsageConfidence::Final });
         }
         "content_block_start" => seen.wrote(notes[BLOCK].written),
         "content_block_delta" => seen.wrote(notes[DELTA].written),
         "message" => {
             seen.wrote(notes[CONTENT].written);
             if said(notes, seen) {
-                seen.stands(Standing::Final);
+                seen.stands(UsageConfidence::Final);
             }
         }
         _ => {}
@@ -204,7 +204,7 @@ pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
 }
 
 /// Whether output is said. It is cumulative: nothing is added up.
-fn said(notes: &Notes, seen: &mut Seen) -> bool {
+fn said(notes: &FoundValues, seen: &mut UsageSoFar) -> bool {
     let [input, read, written, output] = [INPUT, READ, WRITTEN, OUTPUT].map(|at| seen.number(&notes[at]));
     seen.say(input, read, written, output);
     output.is_some()

@@ -6,10 +6,10 @@
 use spillway_wire::meter::{Dialect, Facts};
 
 use crate::Fault;
-use crate::media::Found;
+use crate::json_spans::{self, Path};
+use crate::media::MediaTally;
 use crate::request::{BodyEdit, Request};
 use crate::route::{Kind, Route};
-use crate::strict::{self, Path};
 use crate::{anthropic, chat, conversation, fields, gemini, responses};
 
 /// A call of a model's API that was read and may be held for and sent.
@@ -38,9 +38,9 @@ pub fn parse(route: &Route, content_type: Option<&str>, content_encoding: Option
     plain(content_type, content_encoding)?;
     let fault = |what: String| Fault::at("(body)".to_owned(), what);
     let text = std::str::from_utf8(&body).map_err(|error| fault(format!("no UTF-8 at byte {}", error.valid_up_to())))?;
-    let (node, blanks) = strict::read_with_blanks(text)?;
-    strict::object(Some(&node), &Path::Root).map_err(|error| fault(error.message.trim_start_matches(": ").to_owned()))?;
-    let mut found = Found::default();
+    let (node, blanks) = json_spans::read_with_blanks(text)?;
+    json_spans::object(Some(&node), &Path::Root).map_err(|error| fault(error.message.trim_start_matches(": ").to_owned()))?;
+    let mut found = MediaTally::default();
     let request = match dialect {
         Dialect::Anthropic => anthropic::read(&node, &mut found)?,
         Dialect::OpenAIChat => chat::read(&node, &mut found)?,

@@ -4,12 +4,12 @@ use spillway_wire::meter::Dialect;
 
 use crate::Fault;
 use crate::anthropic::source;
-use crate::media::{Found, image};
+use crate::json_spans::{self, Node, Path};
+use crate::media::{MediaTally, image};
 use crate::outcome::{ERROR_PLACE, FLAT_PLACES, KIND_PLACE, OWN_NOTES, has_error};
 use crate::request::{BodyEdit, OutputLimit, Request, before_first_member, model_name, refuse_members};
-use crate::scan::{Notes, Place, object, output, value};
-use crate::seen::{Seen, Standing};
-use crate::strict::{self, Node, Path};
+use crate::scan::{FoundValues, ValuePath, object, output, value};
+use crate::usage::{UsageConfidence, UsageSoFar};
 
 const REFUSED: [(&str, &str); 3] = [
     ("audio", "spoken output costs more than its text and is not passed"),
@@ -24,18 +24,18 @@ const FETCHED: [&str; 10] =
 /// Where a limit may stand. The second is what new models take, and what is written if there is none.
 const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
 
-pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Request, Fault> {
+pub(crate) fn read(body: &Node<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let model = model_name(body)?;
     refuse_members(body, &REFUSED)?;
-    let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
+    let stream = json_spans::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
     let mut choices = 1;
     for key in ["n", "best_of"] {
-        choices = strict::choices(body.get(key), &root.key(key))?.unwrap_or(1).max(choices);
+        choices = json_spans::choices(body.get(key), &root.key(key))?.unwrap_or(1).max(choices);
     }
     let (mut limits, mut output) = (Vec::new(), None);
     for key in LIMITS {
-        let tokens = strict::count(body.get(key), &root.key(key), 0)?;
+        let tokens = json_spans::count(body.get(key), &root.key(key), 0)?;
         output = [output, tokens].into_iter().flatten().min();
         if tokens.is_some() {
             limits.push(OutputLimit::of(body, key, tokens));
@@ -54,7 +54,7 @@ pub(crate) fn read(body: &Node<'_>, found: &mut Found) -> Result<Request, Fault>
 
 fn modalities(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("modalities");
-    for (index, modality) in strict::list(body.get("modalities"), &at)?.iter().enumerate() {
+    for (index, modality) in json_spans::list(body.get("modalities"), &at)?.iter().enumerate() {
         if !modality.is("text") {
             return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
         }
@@ -62,16 +62,16 @@ fn modalities(body: &Node<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn tools(body: &Node<'_>, found: &mut Found) -> Result<(), Fault> {
+fn tools(body: &Node<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     let at = Path::Root.key("tools");
-    let tools = strict::list(body.get("tools"), &at)?;
+    let tools = json_spans::list(body.get("tools"), &at)?;
     if !tools.is_empty() || body.get("functions").is_some() {
         found.tools();
     }
     for (index, tool) in tools.iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(tool), &at)?;
-        match strict::text(tool.get("type"), &at.key("type"))?.as_deref() {
+        json_spans::object(Some(tool), &at)?;
+        match json_spans::text(tool.get("type"), &at.key("type"))?.as_deref() {
             None | Some("function" | "custom") => {}
             Some(other) => {
                 let what = "is run by the provider, which reads its results as input that nobody here can count";
@@ -82,18 +82,18 @@ fn tools(body: &Node<'_>, found: &mut Found) -> Result<(), Fault> {
     Ok(())
 }
 
-fn messages(body: &Node<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+fn messages(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     let at = Path::Root.key("messages");
-    for (index, message) in strict::list(body.get("messages"), &at)?.iter().enumerate() {
+    for (index, message) in json_spans::list(body.get("messages"), &at)?.iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(message), &at)?;
+        json_spans::object(Some(message), &at)?;
         if message.get("audio").is_some() {
             return Err(at.key("audio").fault("sound that the provider keeps is input that does not stand in the body"));
         }
         if let Some(content) = message.get("content").filter(|content| content.text().is_none()) {
             let at = at.key("content");
-            for (index, part) in strict::list(Some(content), &at)?.iter().enumerate() {
-                strict::object(Some(part), &at.item(index))?;
+            for (index, part) in json_spans::list(Some(content), &at)?.iter().enumerate() {
+                json_spans::object(Some(part), &at.item(index))?;
             }
         }
         part_of(message, &at, model, found)?;
@@ -102,19 +102,19 @@ fn messages(body: &Node<'_>, model: &str, found: &mut Found) -> Result<(), Fault
 }
 
 /// By members, wherever they stand, and not by types: some servers do without the type, and an unknown one hides nothing.
-fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
-    let present = |member: &&strict::Member<'_>| !matches!(member.node.value, strict::Value::Null);
+fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
+    let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
     for member in part.members().iter().filter(present).filter(|member| !TEXT.contains(&member.key.as_ref())) {
         let (node, at) = (&member.node, at.key(&member.key));
         match member.key.as_ref() {
             "image_url" => image_url(node, &at, model, found)?,
             "input_audio" => {
-                strict::object(Some(node), &at)?;
-                strict::text(node.get("data"), &at.key("data"))?;
+                json_spans::object(Some(node), &at)?;
+                json_spans::text(node.get("data"), &at.key("data"))?;
                 found.sound(node.get("data").map_or(0, Node::text_bytes));
             }
             "file_data" => {
-                let data = strict::text(Some(node), &at)?.unwrap_or_default();
+                let data = json_spans::text(Some(node), &at)?.unwrap_or_default();
                 let name = part.get("filename").or_else(|| part.get("file_name")).and_then(Node::text).unwrap_or_default();
                 found.file_url(&data, &name, &at)?;
             }
@@ -132,20 +132,20 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Re
     Ok(())
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return part_of(node, at, model, found);
     }
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), model, found))
 }
 
-fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     // A server that takes the URL itself instead of an object has no details.
     let (url, detail) = if node.text().is_some() {
         (node.text(), None)
     } else {
-        strict::object(Some(node), at)?;
-        (strict::text(node.get("url"), &at.key("url"))?, strict::text(node.get("detail"), &at.key("detail"))?)
+        json_spans::object(Some(node), at)?;
+        (json_spans::text(node.get("url"), &at.key("url"))?, json_spans::text(node.get("detail"), &at.key("detail"))?)
     };
     found.url(&url.unwrap_or_default(), &at.key("url"), image(Dialect::OpenAIChat, model, detail.as_deref()))
 }
@@ -153,9 +153,9 @@ fn image_url(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> 
 /// Usage is asked for in every stream; whether the client did not.
 fn usage(body: &Node<'_>) -> Result<(Vec<BodyEdit>, bool), Fault> {
     let at = Path::Root.key("stream_options");
-    let node = strict::object(body.get("stream_options"), &at)?;
+    let node = json_spans::object(body.get("stream_options"), &at)?;
     let asked = match node {
-        Some(options) => strict::boolean(options.get("include_usage"), &at.key("include_usage"))?.unwrap_or_default(),
+        Some(options) => json_spans::boolean(options.get("include_usage"), &at.key("include_usage"))?.unwrap_or_default(),
         None => false,
     };
     if asked {
@@ -191,8 +191,8 @@ const WRITTEN: usize = OWN_NOTES + 9;
 const CACHE_HIT: usize = OWN_NOTES + 10;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[Place] = &{
-    const SAID: &[Place] = &[
+pub(crate) const PLACES: &[ValuePath] = &{
+    const SAID: &[ValuePath] = &[
         value("prompt_tokens", PROMPT),
         value("completion_tokens", COMPLETION),
         value("total_tokens", TOTAL),
@@ -211,7 +211,7 @@ pub(crate) const PLACES: &[Place] = &{
 };
 
 /// A chunk of a stream, or a whole answer.
-pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
+pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     seen.wrote(notes[DELTA].written);
     seen.wrote(notes[MESSAGE].written);
     if notes[USAGE].members == 0 {
@@ -224,11 +224,11 @@ pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
     // may have left out more.
     let whole = notes[MESSAGE].times == notes[CHOICES].members && total.is_some();
     if prompt.is_some() && completion.is_some() {
-        seen.stands(if whole { Standing::Final } else { Standing::AtEnd });
+        seen.stands(if whole { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
 }
 
 /// Whether this is the extra chunk that `include_usage` brings: no choices, usage, and nothing that went wrong.
-pub(crate) fn is_extra(notes: &Notes) -> bool {
+pub(crate) fn is_extra(notes: &FoundValues) -> bool {
     notes[CHOICES].is_empty() && notes[USAGE].members > 0 && !has_error(notes)
 }

@@ -6,7 +6,7 @@
 
 use spillway_wire::meter::Dialect;
 
-use crate::strict::{Node, Value};
+use crate::json_spans::{Node, Value};
 
 /// 64 bits of FNV-1a: the same in every build.
 struct Hash(u64);
@@ -75,7 +75,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::strict::read;
+    use crate::json_spans::read;
 
     fn number(dialect: Dialect, body: &Value) -> Option<u64> {
         let text = body.to_string();

@@ -5,7 +5,7 @@
 //! refused here is refused in all three.
 
 use crate::Fault;
-use crate::strict::{Node, Path};
+use crate::json_spans::{Node, Path};
 
 const SEARCH: &str = "the provider would search and read what it finds as input that nobody here can count";
 const OTHERS: &str = "another model, host or account than the one that was allowed could answer";
@@ -91,7 +91,7 @@ pub(crate) fn check(body: &Node<'_>) -> Result<(), Fault> {
 fn template(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("chat_template_kwargs");
     let Some(given) = body.get("chat_template_kwargs") else { return Ok(()) };
-    crate::strict::object(Some(given), &at)?;
+    crate::json_spans::object(Some(given), &at)?;
     for member in given.members() {
         let at = at.key(&member.key);
         let plain = member.node.items().is_empty() && member.node.members().is_empty() && member.node.text_bytes() <= CHOICE;
@@ -106,14 +106,14 @@ fn template(body: &Node<'_>) -> Result<(), Fault> {
 fn extra_body(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("extra_body");
     let Some(extra) = body.get("extra_body") else { return Ok(()) };
-    crate::strict::object(Some(extra), &at)?;
+    crate::json_spans::object(Some(extra), &at)?;
     for member in extra.members().iter().filter(|member| !member.node.is_empty()) {
         let at = at.key(&member.key);
         if member.key != "google" {
             return Err(at.fault(MERGED));
         }
-        crate::strict::object(Some(&member.node), &at)?;
-        let unknown = |inner: &&crate::strict::Member<'_>| !GOOGLE.contains(&inner.key.as_ref()) && !inner.node.is_empty();
+        crate::json_spans::object(Some(&member.node), &at)?;
+        let unknown = |inner: &&crate::json_spans::Member<'_>| !GOOGLE.contains(&inner.key.as_ref()) && !inner.node.is_empty();
         if let Some(inner) = member.node.members().iter().find(unknown) {
             let known =
                 "only thinking_config, thought_tag_marker and safety_settings are passed: others bring input that does not stand here";

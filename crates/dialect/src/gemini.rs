@@ -6,12 +6,12 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::media::{Data, Found, image};
+use crate::json_spans::{self, Node, Path, Value};
+use crate::media::{Data, MediaTally, image};
 use crate::outcome::{ERROR_PLACE, KIND_PLACE, OWN_NOTES};
 use crate::request::{OutputLimit, Request, before_first_member};
-use crate::scan::{Kind, Notes, Place, object, output, value};
-use crate::seen::{Seen, Standing};
-use crate::strict::{self, Node, Path, Value};
+use crate::scan::{FoundValues, Kind, ValuePath, object, output, value};
+use crate::usage::{UsageConfidence, UsageSoFar};
 
 /// What may stand in a tool. All else is run by the provider.
 const TOOLS: [&str; 2] = ["functionDeclarations", "computerUse"];
@@ -19,22 +19,22 @@ const TOOLS: [&str; 2] = ["functionDeclarations", "computerUse"];
 /// Members of parts that are read here, or text, whatever stands in them: calls of tools.
 const KNOWN: [&str; 5] = ["fileData", "inlineData", "functionResponse", "functionCall", "toolCall"];
 
-pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut Found) -> Result<Request, Fault> {
+pub(crate) fn read(body: &Node<'_>, model: &str, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let mut request = read_request(body, model, &root, found)?;
     // countTokens takes a whole request as well.
     if let Some(inner) = pick(body, "generateContentRequest", &root)? {
         let at = root.key("generateContentRequest");
-        strict::object(Some(inner), &at)?;
+        json_spans::object(Some(inner), &at)?;
         read_request(inner, model, &at, found)?;
     }
     request.model = model.to_owned();
     Ok(request)
 }
 
-fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Found) -> Result<Request, Fault> {
+fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut MediaTally) -> Result<Request, Fault> {
     let at = root.key("model");
-    if let Some(named) = strict::text(body.get("model"), &at)?
+    if let Some(named) = json_spans::text(body.get("model"), &at)?
         && named.strip_prefix("models/").unwrap_or(&named) != model
     {
         return Err(at.fault("it is not the model of the path"));
@@ -47,7 +47,7 @@ fn read_request(body: &Node<'_>, model: &str, root: &Path<'_>, found: &mut Found
         let at = root.key(key);
         for (index, content) in many(pick(body, key, root)?).iter().enumerate() {
             let at = at.item(index);
-            strict::object(Some(content), &at)?;
+            json_spans::object(Some(content), &at)?;
             parts(pick(content, "parts", &at)?, &at.key("parts"), found)?;
         }
     }
@@ -90,26 +90,26 @@ fn many<'n, 'a>(node: Option<&'n Node<'a>>) -> &'n [Node<'a>] {
     }
 }
 
-fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn parts(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     for (index, part) in many(node).iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(part), &at)?;
+        json_spans::object(Some(part), &at)?;
         part_of(part, &at, found)?;
     }
     Ok(())
 }
 
 /// A part, and all that stands in it: an unknown member hides no data.
-fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if pick(part, "fileData", at)?.is_some() {
         return Err(at.key("fileData").fault("send the data itself, inline: what the provider keeps or fetches cannot be counted"));
     }
     if let Some(inline) = pick(part, "inlineData", at)? {
         let at = at.key("inlineData");
-        strict::object(Some(inline), &at)?;
-        let mime = strict::text(pick(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
+        json_spans::object(Some(inline), &at)?;
+        let mime = json_spans::text(pick(inline, "mimeType", &at)?, &at.key("mimeType"))?.unwrap_or_default();
         let data = inline.get("data");
-        strict::text(data, &at.key("data"))?;
+        json_spans::text(data, &at.key("data"))?;
         found.base64(&mime, &Data::of_node(data), image(Dialect::Gemini, "", None));
     }
     if let Some(response) = pick(part, "functionResponse", at)? {
@@ -120,21 +120,21 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Faul
     part.members().iter().filter(|member| !known(&member.key)).try_for_each(|member| within(&member.node, &at.key(&member.key), found))
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn within(node: &Node<'_>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return part_of(node, at, found);
     }
     node.items().iter().enumerate().try_for_each(|(index, item)| within(item, &at.item(index), found))
 }
 
-fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut Found) -> Result<(), Fault> {
+fn tools(node: Option<&Node<'_>>, at: &Path<'_>, found: &mut MediaTally) -> Result<(), Fault> {
     let tools = many(node);
     if !tools.is_empty() {
         found.tools();
     }
     for (index, tool) in tools.iter().enumerate() {
         let at = at.item(index);
-        strict::object(Some(tool), &at)?;
+        json_spans::object(Some(tool), &at)?;
         for member in tool.members().iter().filter(|member| !matches!(member.node.value, Value::Null)) {
             match TOOLS.into_iter().find(|known| member.key == *known || member.key == snake(known)) {
                 Some("computerUse") => found.known_tool(),
@@ -166,17 +166,18 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
             return Ok(Request { limits: vec![OutputLimit::Absent { at, end: at, before, after }], ..request });
         }
     };
-    strict::object(Some(config), &at)?;
+    json_spans::object(Some(config), &at)?;
     let limit = spelt(config, "maxOutputTokens", &at)?;
-    request.output = strict::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
+    request.output = json_spans::count(pick(config, "maxOutputTokens", &at)?, &at.key("maxOutputTokens"), 0)?;
     let spelling = limit.map_or("maxOutputTokens".to_owned(), |(spelling, _)| spelling);
     request.limits = vec![OutputLimit::of(config, &spelling, request.output)];
-    request.choices = strict::choices(pick(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
+    request.choices = json_spans::choices(pick(config, "candidateCount", &at)?, &at.key("candidateCount"))?.unwrap_or(1);
     if let Some(thinking) = pick(config, "thinkingConfig", &at)? {
         let at = at.key("thinkingConfig");
-        strict::object(Some(thinking), &at)?;
+        json_spans::object(Some(thinking), &at)?;
         // -1: as much as the model likes, within the limit.
-        request.thinking = strict::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
+        request.thinking =
+            json_spans::count(pick(thinking, "thinkingBudget", &at)?, &at.key("thinkingBudget"), -1)?.unwrap_or_default().max(0);
     }
     for key in ["routingConfig", "modelConfig"] {
         if pick(config, key, &at)?.is_some() {
@@ -189,7 +190,7 @@ fn config(body: &Node<'_>, root: &Path<'_>) -> Result<Request, Fault> {
     let modalities = pick(config, "responseModalities", &at)?;
     let at = at.key("responseModalities");
     for (index, modality) in many(modalities).iter().enumerate() {
-        if !strict::text(Some(modality), &at.item(index))?.is_some_and(|modality| modality.eq_ignore_ascii_case("text")) {
+        if !json_spans::text(Some(modality), &at.item(index))?.is_some_and(|modality| modality.eq_ignore_ascii_case("text")) {
             return Err(at.item(index).fault("output that is no text costs more than its tokens say and is not passed"));
         }
     }
@@ -209,7 +210,7 @@ const CACHED: usize = OWN_NOTES + 9;
 const TOTAL: usize = OWN_NOTES + 10;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[Place] = &[
+pub(crate) const PLACES: &[ValuePath] = &[
     KIND_PLACE,
     ERROR_PLACE,
     object("candidates", CANDIDATES, &[object("content", CONTENT, &[output("parts", PARTS)]), value("finishReason", FINISH)]),
@@ -228,7 +229,7 @@ pub(crate) const PLACES: &[Place] = &[
 ];
 
 /// An event of a stream, a piece of a list, or a whole answer.
-pub(crate) fn event(notes: &Notes, choices: i64, seen: &mut Seen) {
+pub(crate) fn event(notes: &FoundValues, choices: i64, seen: &mut UsageSoFar) {
     seen.wrote(notes[PARTS].written);
     seen.finished += notes[FINISH].times;
     let [prompt, tools, candidates, thoughts, cached, total] =
@@ -240,6 +241,6 @@ pub(crate) fn event(notes: &Notes, choices: i64, seen: &mut Seen) {
     let output = candidates.unwrap_or_default() + thoughts.unwrap_or_default();
     seen.say_whole(prompt.map(|prompt| prompt + tools.unwrap_or_default()), cached, None, Some(output), total);
     if prompt.is_some() && total.is_some() {
-        seen.stands(if seen.finished >= choices { Standing::Final } else { Standing::AtEnd });
+        seen.stands(if seen.finished >= choices { UsageConfidence::Final } else { UsageConfidence::AtEnd });
     }
 }

@@ -4,7 +4,7 @@
 //! | module | for |
 //! |---|---|
 //! | `route` | a method, a path and a query: what is asked for, or nothing that may be passed |
-//! | `strict` | reading JSON once, with the place of each value |
+//! | `json_spans` | reading JSON once, with the place of each value |
 //! | `call` | a call: its facts, and the body that is sent on |
 //! | `request` | what a body asks for, its output limit, and the members that are refused: the same for all dialects |
 //! | `fault` | what is wrong with a body |
@@ -12,9 +12,9 @@
 //! | `media` | what is no text, by a table of upper bounds |
 //! | `conversation` | which calls go on with one conversation |
 //! | `anthropic`, `chat`, `responses`, `gemini` | the fields of each dialect, in calls and in answers |
-//! | `sse`, `pieces` | events and JSON objects of an answer, at whatever places it is cut |
+//! | `sse`, `chunks` | events and JSON objects of an answer, at whatever places it is cut |
 //! | `scan` | what stands at a few places of such an object, as it passes |
-//! | `seen`, `meter` | the usage of an answer as it passes |
+//! | `usage`, `meter` | the usage of an answer as it passes |
 //! | `refuse` | the answer for a refused call |
 //!
 //! # What always holds
@@ -43,27 +43,27 @@
 mod anthropic;
 mod call;
 mod chat;
+mod chunks;
 mod conversation;
 mod fault;
 mod fields;
 mod gemini;
+mod json_spans;
 mod media;
 mod meter;
 mod outcome;
-mod pieces;
 mod refuse;
 mod request;
 mod responses;
 mod route;
 mod scan;
-mod seen;
 mod sse;
-mod strict;
+mod usage;
 
 pub use call::{Call, parse};
 pub use fault::Fault;
 pub use fields::CHARGED;
 pub use meter::Meter;
-pub use outcome::{Ended, of_answer, of_status};
+pub use outcome::{AnswerEnd, of_answer, of_status};
 pub use refuse::{Answer, budget_headers, refuse, refuse_any, refuse_in_stream};
 pub use route::{Kind, Route, SERVED, route};

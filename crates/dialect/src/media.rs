@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::strict::{Node, Path};
+use crate::json_spans::{Node, Path};
 
 /// The largest context window.
 pub(crate) const WINDOW: i64 = 1_050_000;
@@ -38,13 +38,13 @@ const DOCUMENTS: [&str; 14] = ["pdf", "doc", "docx", "dot", "dotx", "odt", "rtf"
 
 /// What was found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct MediaTally {
     /// Bytes of base64 that do not count as text.
     pub hidden: usize,
     tokens: i64,
 }
 
-impl Found {
+impl MediaTally {
     /// Tokens of all that is no text.
     pub fn tokens(&self) -> i64 {
         self.tokens.min(WINDOW)
@@ -228,11 +228,11 @@ mod tests {
             ("video/mp4", b"\0\0\0\x18ftypisom", 100, WINDOW),
             ("", PNG, 100, WINDOW),
         ] {
-            let mut found = Found::default();
+            let mut found = MediaTally::default();
             found.base64(mime, &Data::of(&data(start)), 7);
             assert_eq!((found.hidden, found.tokens()), (hidden, tokens), "{mime}");
         }
-        let mut found = Found::default();
+        let mut found = MediaTally::default();
         (0..3).for_each(|_| found.base64("application/pdf", &Data::of("A"), 0));
         assert_eq!(found.tokens(), WINDOW);
     }
@@ -255,7 +255,7 @@ mod tests {
             ("text/plain", b"\xd0\xcf\x11\xe0\0\0"),
             ("text/plain", b"\0binary"),
         ] {
-            let mut found = Found::default();
+            let mut found = MediaTally::default();
             found.base64(mime, &Data::of(&data(start)), 7);
             assert_eq!((found.hidden, found.tokens()), (100, WINDOW), "{mime} {start:?}");
         }
@@ -268,7 +268,7 @@ mod tests {
             ("image/png;base64", "a.png", WINDOW),
             ("application/pdf;base64", "a.pdf", WINDOW),
         ] {
-            let mut found = Found::default();
+            let mut found = MediaTally::default();
             found.file(mime, name, &Data::of(&text));
             assert_eq!(found.tokens(), wanted, "{mime} {name}");
         }
@@ -277,10 +277,10 @@ mod tests {
     #[test]
     fn a_provider_fetches_nothing() {
         for url in ["https://example.org/a.png", "http://10.0.0.1/", "file:///etc/passwd", "gs://b/o", "", "data:", "data", "d\u{e4}ta:,"] {
-            assert!(Found::default().url(url, &Path::Root.key("url"), 1).is_err(), "{url}");
-            assert!(Found::default().file_url(url, "", &Path::Root.key("file_data")).is_err(), "{url}");
+            assert!(MediaTally::default().url(url, &Path::Root.key("url"), 1).is_err(), "{url}");
+            assert!(MediaTally::default().file_url(url, "", &Path::Root.key("file_data")).is_err(), "{url}");
         }
-        let mut found = Found::default();
+        let mut found = MediaTally::default();
         let url = format!("data:image/png;base64,{}", data(PNG));
         found.url(&url, &Path::Root, 9).expect("a data URL");
         assert_eq!((found.hidden, found.tokens()), (100, 9));

@@ -7,11 +7,11 @@
 use spillway_wire::meter::{Dialect, Quality, Usage};
 
 use crate::call::Call;
-use crate::pieces::Pieces;
+use crate::chunks::TextPath;
 use crate::route::Kind;
-use crate::scan::{Notes, Place, Scanner};
-use crate::seen::Seen;
+use crate::scan::{FoundValues, Scanner, ValuePath};
 use crate::sse::{Data, Pass, Sse};
+use crate::usage::UsageSoFar;
 use crate::{anthropic, chat, gemini, outcome, responses};
 
 /// What ends a stream of Chat, and some others.
@@ -23,8 +23,8 @@ const HEAD: usize = 16;
 #[derive(Debug)]
 pub struct Meter {
     shape: Shape,
-    of: Of,
-    seen: Seen,
+    of: CallFacts,
+    seen: UsageSoFar,
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ enum Shape {
     /// Nothing is used by it: a refusal, a list of models, a count.
     Free,
     Events(Box<Sse>, Box<Event>),
-    Json(Box<Pieces>),
+    Json(Box<TextPath>),
 }
 
 /// The event that passes.
@@ -46,7 +46,7 @@ struct Event {
 
 /// What the call was.
 #[derive(Clone, Copy, Debug)]
-struct Of {
+struct CallFacts {
     dialect: Dialect,
     choices: i64,
     strips: bool,
@@ -56,7 +56,7 @@ impl Meter {
     /// For the answer to `call`, by its status and its `content-type`. The answer must not be compressed: ask the provider for
     /// `accept-encoding: identity`.
     pub fn new(call: &Call, status: u16, content_type: Option<&str>) -> Self {
-        let of = Of { dialect: call.dialect(), choices: call.choices(), strips: call.strips() };
+        let of = CallFacts { dialect: call.dialect(), choices: call.choices(), strips: call.strips() };
         let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
         let shape = match call.kind() {
             Kind::Generate if (200..300).contains(&status) => match events {
@@ -64,12 +64,12 @@ impl Meter {
                     let event = Event { scanner: Scanner::new(of.places()), head: Vec::new(), rest: false };
                     Shape::Events(Box::new(Sse::new(of.strips)), Box::new(event))
                 }
-                false => Shape::Json(Box::new(Pieces::new(Scanner::new(of.places())))),
+                false => Shape::Json(Box::new(TextPath::new(Scanner::new(of.places())))),
             },
             // Refused before it was processed, or free.
             Kind::Generate | Kind::CountTokens | Kind::ListModels | Kind::Hello => Shape::Free,
         };
-        Self { shape, of, seen: Seen::default() }
+        Self { shape, of, seen: UsageSoFar::default() }
     }
 
     /// Takes the next bytes of the answer and appends to `out` what the client gets of it now.
@@ -77,7 +77,7 @@ impl Meter {
         let Self { shape, of, seen } = self;
         match shape {
             Shape::Free => out.extend_from_slice(chunk),
-            Shape::Events(sse, event) => sse.feed(chunk, out, &mut Reading { of: *of, event, seen }),
+            Shape::Events(sse, event) => sse.feed(chunk, out, &mut EventReading { of: *of, event, seen }),
             Shape::Json(pieces) => {
                 out.extend_from_slice(chunk);
                 pieces.feed(chunk, &mut |piece| of.piece(piece, seen));
@@ -104,7 +104,7 @@ impl Meter {
             Shape::Events(mut sse, mut event) => {
                 // An event that was cut in two is no sign that something was not understood.
                 let before = seen.trouble;
-                sse.end(out, &mut Reading { of, event: &mut event, seen: &mut seen });
+                sse.end(out, &mut EventReading { of, event: &mut event, seen: &mut seen });
                 seen.trouble &= complete || before;
             }
             Shape::Json(pieces) => seen.trouble |= complete && !pieces.is_whole(),
@@ -114,13 +114,13 @@ impl Meter {
 }
 
 /// The event that passes, and what becomes of it.
-struct Reading<'m> {
-    of: Of,
+struct EventReading<'m> {
+    of: CallFacts,
     event: &'m mut Event,
-    seen: &'m mut Seen,
+    seen: &'m mut UsageSoFar,
 }
 
-impl Data for Reading<'_> {
+impl Data for EventReading<'_> {
     fn part(&mut self, bytes: &[u8]) {
         let Event { scanner, head, rest } = &mut *self.event;
         let room = (HEAD + 1).saturating_sub(head.len());
@@ -148,9 +148,9 @@ impl Data for Reading<'_> {
     }
 }
 
-impl Of {
+impl CallFacts {
     /// Where the values stand that matter.
-    fn places(&self) -> &'static [Place] {
+    fn places(&self) -> &'static [ValuePath] {
         match self.dialect {
             Dialect::Anthropic => anthropic::PLACES,
             Dialect::OpenAIChat => chat::PLACES,
@@ -159,7 +159,7 @@ impl Of {
         }
     }
 
-    fn piece(&self, piece: Option<&Notes>, seen: &mut Seen) {
+    fn piece(&self, piece: Option<&FoundValues>, seen: &mut UsageSoFar) {
         match piece {
             Some(piece) => {
                 self.read(piece, seen);
@@ -168,7 +168,7 @@ impl Of {
         }
     }
 
-    fn read(&self, notes: &Notes, seen: &mut Seen) -> Pass {
+    fn read(&self, notes: &FoundValues, seen: &mut UsageSoFar) -> Pass {
         // The first: what follows an error says no more.
         seen.error = seen.error.or_else(|| outcome::error_in(notes));
         match self.dialect {

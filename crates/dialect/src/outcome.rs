@@ -1,9 +1,9 @@
 //! What a call says of its provider: whether it works, fails, or refused this one call for the call's own sake. A circuit counts by
 //! it, so only what another call would meet as well is a failure.
 
-use spillway_wire::meter::{Outcome, Why};
+use spillway_wire::meter::{FaultCause, Outcome};
 
-use crate::scan::{Kind, Notes, Place, object, value};
+use crate::scan::{FoundValues, Kind, ValuePath, object, value};
 
 /// Words of providers for a failure of their own, in small letters.
 const OWN: [&str; 12] = [
@@ -23,7 +23,7 @@ const OWN: [&str; 12] = [
 
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum AnswerEnd {
     /// As it should.
     Whole,
     /// The connection broke.
@@ -37,21 +37,21 @@ pub enum Ended {
 /// What a status says: `None` where the answer itself has to.
 pub fn of_status(status: u16, retry_after: Option<u32>) -> Option<Outcome> {
     match status {
-        500 | 502 | 503 | 504 | 529 => Some(Outcome::Failed { why: Why::Status(status), retry_after }),
+        500 | 502 | 503 | 504 | 529 => Some(Outcome::Failed { why: FaultCause::Status(status), retry_after }),
         200..=299 => None,
         _ => Some(Outcome::Nothing),
     }
 }
 
 /// What an answer of status 200 says. `error`: one stood in it, which was the provider's own or not.
-pub fn of_answer(ended: Ended, error: Option<bool>) -> Outcome {
+pub fn of_answer(ended: AnswerEnd, error: Option<bool>) -> Outcome {
     let failed = |why| Outcome::Failed { why, retry_after: None };
     match (error, ended) {
-        (Some(true), _) => failed(Why::Event),
-        (Some(false), _) | (None, Ended::Left) => Outcome::Nothing,
-        (None, Ended::Whole) => Outcome::Worked,
-        (None, Ended::Broken) => failed(Why::Broken),
-        (None, Ended::Idle) => failed(Why::Idle),
+        (Some(true), _) => failed(FaultCause::Event),
+        (Some(false), _) | (None, AnswerEnd::Left) => Outcome::Nothing,
+        (None, AnswerEnd::Whole) => Outcome::Worked,
+        (None, AnswerEnd::Broken) => failed(FaultCause::Broken),
+        (None, AnswerEnd::Idle) => failed(FaultCause::Idle),
     }
 }
 
@@ -66,18 +66,18 @@ const FLAT_SAYS: [usize; 3] = [9, 10, KIND];
 /// The first note of a dialect's own places.
 pub(crate) const OWN_NOTES: usize = 11;
 /// What an event is.
-pub(crate) const KIND_PLACE: Place = value("type", KIND);
+pub(crate) const KIND_PLACE: ValuePath = value("type", KIND);
 /// Where an error says itself what it is.
-pub(crate) const FLAT_PLACES: [Place; 2] = [value("code", FLAT_SAYS[0]), value("status", FLAT_SAYS[1])];
+pub(crate) const FLAT_PLACES: [ValuePath; 2] = [value("code", FLAT_SAYS[0]), value("status", FLAT_SAYS[1])];
 /// An error in an event.
-pub(crate) const ERROR_PLACE: Place =
+pub(crate) const ERROR_PLACE: ValuePath =
     object("error", ERROR, &[value("code", ERROR_SAYS[0]), value("status", ERROR_SAYS[1]), value("type", ERROR_SAYS[2])]);
 /// An error in the `response` of an event.
-pub(crate) const INNER_ERROR_PLACE: Place =
+pub(crate) const INNER_ERROR_PLACE: ValuePath =
     object("error", INNER, &[value("code", INNER_SAYS[0]), value("status", INNER_SAYS[1]), value("type", INNER_SAYS[2])]);
 
 /// Whether an event holds an error, and whether that is the provider's own.
-pub(crate) fn error_in(event: &Notes) -> Option<bool> {
+pub(crate) fn error_in(event: &FoundValues) -> Option<bool> {
     let [named, inner] = [ERROR, INNER].map(|at| event[at].kind != Kind::None);
     let flat = event[KIND].word() == "error";
     match (named, inner) {
@@ -90,11 +90,11 @@ pub(crate) fn error_in(event: &Notes) -> Option<bool> {
 }
 
 /// Whether an error stands in an event, whatever it is.
-pub(crate) fn has_error(event: &Notes) -> bool {
+pub(crate) fn has_error(event: &FoundValues) -> bool {
     event[ERROR].kind != Kind::None
 }
 
-fn is_own(event: &Notes, says: [usize; 3]) -> bool {
+fn is_own(event: &FoundValues, says: [usize; 3]) -> bool {
     says.into_iter().any(|at| {
         let note = &event[at];
         match note.kind {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::scan::Scanner;
 
-    const PLACES: &[Place] = &{
+    const PLACES: &[ValuePath] = &{
         let [code, status] = FLAT_PLACES;
         [KIND_PLACE, ERROR_PLACE, code, status, object("response", OWN_NOTES, &[INNER_ERROR_PLACE])]
     };
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_status_is_a_failure_only_if_another_call_would_meet_it_too() {
         for status in [500, 502, 503, 504, 529] {
-            let failed = Outcome::Failed { why: Why::Status(status), retry_after: Some(7) };
+            let failed = Outcome::Failed { why: FaultCause::Status(status), retry_after: Some(7) };
             assert_eq!(of_status(status, Some(7)), Some(failed));
         }
         for status in [301, 400, 401, 402, 403, 404, 409, 413, 422, 429, 499, 501] {
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn an_answer_speaks_for_its_provider_unless_nobody_heard_it_out() {
-        assert_eq!(of_answer(Ended::Whole, None), Outcome::Worked);
-        assert_eq!(of_answer(Ended::Left, None), Outcome::Nothing);
-        assert_eq!(of_answer(Ended::Whole, Some(false)), Outcome::Nothing);
+        assert_eq!(of_answer(AnswerEnd::Whole, None), Outcome::Worked);
+        assert_eq!(of_answer(AnswerEnd::Left, None), Outcome::Nothing);
+        assert_eq!(of_answer(AnswerEnd::Whole, Some(false)), Outcome::Nothing);
         for (ended, error, why) in [
-            (Ended::Whole, Some(true), Why::Event),
-            (Ended::Broken, None, Why::Broken),
-            (Ended::Idle, None, Why::Idle),
-            (Ended::Left, Some(true), Why::Event),
+            (AnswerEnd::Whole, Some(true), FaultCause::Event),
+            (AnswerEnd::Broken, None, FaultCause::Broken),
+            (AnswerEnd::Idle, None, FaultCause::Idle),
+            (AnswerEnd::Left, Some(true), FaultCause::Event),
         ] {
             assert_eq!(of_answer(ended, error), Outcome::Failed { why, retry_after: None });
         }

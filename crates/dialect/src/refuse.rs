@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use spillway_wire::meter::Dialect;
-use spillway_wire::shortage::{Room, Shortage};
+use spillway_wire::shortage::{LimitRoom, Shortage};
 use spillway_wire::{Code, Refusal};
 
 /// Above so many seconds programs do not wait: the call is refused for good.
@@ -31,7 +31,7 @@ pub struct Answer {
 
 /// What a program shall do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum ProgramAction {
     /// Try again after so many seconds: others hold what is left.
     Wait(u32),
     /// Try again after so many seconds: we are away.
@@ -42,21 +42,21 @@ enum Then {
     Wrong(u16),
 }
 
-fn then(refusal: &Refusal, now_ms: i64) -> Then {
+fn then(refusal: &Refusal, now_ms: i64) -> ProgramAction {
     let seconds = refusal.retry_after_seconds.or_else(|| until_reset(refusal.budget.as_deref(), now_ms));
     match refusal.code {
-        Code::BudgetHeld | Code::TooManyCalls => Then::Wait(seconds.unwrap_or(WAIT).clamp(1, WAIT_MOST)),
+        Code::BudgetHeld | Code::TooManyCalls => ProgramAction::Wait(seconds.unwrap_or(WAIT).clamp(1, WAIT_MOST)),
         Code::GovernorAway | Code::SessionUnknown | Code::HoldClosed | Code::PreflightNotPassed | Code::Internal | Code::Unknown => {
             match seconds.unwrap_or(WAIT) {
-                short @ 0..=WAIT_MOST => Then::Away(short.max(1)),
-                _ => Then::End,
+                short @ 0..=WAIT_MOST => ProgramAction::Away(short.max(1)),
+                _ => ProgramAction::End,
             }
         }
-        Code::TurnTimedOut => Then::Away(WAIT),
+        Code::TurnTimedOut => ProgramAction::Away(WAIT),
         // Where no time is told a person has to act.
         Code::CircuitOpen => match refusal.retry_after_seconds {
-            Some(short @ 0..=CIRCUIT_MOST) => Then::Away(short.clamp(1, WAIT_MOST)),
-            Some(_) | None => Then::End,
+            Some(short @ 0..=CIRCUIT_MOST) => ProgramAction::Away(short.clamp(1, WAIT_MOST)),
+            Some(_) | None => ProgramAction::End,
         },
         // Not 401 and not 403, which programs take for a wrong key of the user's.
         Code::BudgetExhausted
@@ -68,9 +68,9 @@ fn then(refusal: &Refusal, now_ms: i64) -> Then {
         | Code::NotAPod
         | Code::NotAnAgent
         | Code::StaleLease
-        | Code::LeaseLost => Then::End,
-        Code::NoSuchCall => Then::Wrong(404),
-        Code::WrongMethod => Then::Wrong(405),
+        | Code::LeaseLost => ProgramAction::End,
+        Code::NoSuchCall => ProgramAction::Wrong(404),
+        Code::WrongMethod => ProgramAction::Wrong(405),
         Code::ModelNotAllowed
         | Code::InvalidBody
         | Code::BodyTooLarge
@@ -86,7 +86,7 @@ fn then(refusal: &Refusal, now_ms: i64) -> Then {
         | Code::TypeNotAccepted
         | Code::ItemTooLarge
         | Code::Cycle
-        | Code::Duplicate => Then::Wrong(400),
+        | Code::Duplicate => ProgramAction::Wrong(400),
     }
 }
 
@@ -103,22 +103,22 @@ pub fn refuse(dialect: Dialect, _stream: bool, refusal: &Refusal, now_ms: i64) -
     // Codex asks thirty times after a 503, and six times after a 402.
     let codex = dialect == Dialect::OpenAIResponses;
     let (status, wait) = match then {
-        Then::Wait(seconds) => (429, Some(seconds)),
-        Then::Away(seconds) if codex => (429, Some(seconds)),
-        Then::Away(seconds) => (503, Some(seconds)),
-        Then::End if codex => (429, None),
-        Then::End => (402, None),
-        Then::Wrong(status) => (status, None),
+        ProgramAction::Wait(seconds) => (429, Some(seconds)),
+        ProgramAction::Away(seconds) if codex => (429, Some(seconds)),
+        ProgramAction::Away(seconds) => (503, Some(seconds)),
+        ProgramAction::End if codex => (429, None),
+        ProgramAction::End => (402, None),
+        ProgramAction::Wrong(status) => (status, None),
     };
     let mut headers = vec![("content-type", "application/json".to_owned())];
     headers.extend(wait.map(|seconds| ("retry-after", seconds.to_string())));
-    if then == Then::End {
+    if then == ProgramAction::End {
         headers.push(("x-should-retry", "false".to_owned()));
     }
     let room = refusal.budget.as_ref().and_then(|shortage| shortage.room.as_ref());
     headers.extend(room.map(budget_headers).unwrap_or_default());
     let message = message(refusal);
-    if then == Then::End && codex {
+    if then == ProgramAction::End && codex {
         headers.push((CODEX, one_line(&message)));
     }
     let body = match dialect {
@@ -160,37 +160,37 @@ pub fn refuse_in_stream(dialect: Dialect, refusal: &Refusal, now_ms: i64) -> Vec
 
 /// The headers that say how the tightest limit stands, for allowed answers as for refusals: the limit, what is left, and when
 /// its window ends, in seconds since 1970.
-pub fn budget_headers(room: &Room) -> Vec<(&'static str, String)> {
+pub fn budget_headers(room: &LimitRoom) -> Vec<(&'static str, String)> {
     let mut headers = vec![("x-budget-limit", room.limit.to_string()), ("x-budget-remaining", room.left.max(0).to_string())];
     headers.extend(room.resets_at.map(|at| ("x-budget-reset", at.div_euclid(1000).to_string())));
     headers
 }
 
-fn anthropic(then: Then, message: &str) -> Value {
+fn anthropic(then: ProgramAction, message: &str) -> Value {
     let kind = match then {
-        Then::Wait(_) => "rate_limit_error",
+        ProgramAction::Wait(_) => "rate_limit_error",
         // Not overloaded_error, after which Claude Code gives up on the third try.
-        Then::Away(_) => "api_error",
-        Then::End => "billing_error",
-        Then::Wrong(404) => "not_found_error",
-        Then::Wrong(_) => "invalid_request_error",
+        ProgramAction::Away(_) => "api_error",
+        ProgramAction::End => "billing_error",
+        ProgramAction::Wrong(404) => "not_found_error",
+        ProgramAction::Wrong(_) => "invalid_request_error",
     };
     json!({"type": "error", "error": {"type": kind, "message": message}})
 }
 
-fn openai(then: Then, message: &str, refusal: &Refusal) -> Value {
+fn openai(then: ProgramAction, message: &str, refusal: &Refusal) -> Value {
     let kind = match then {
-        Then::Wait(_) => "rate_limit_exceeded",
-        Then::Away(_) => "server_error",
-        Then::End => "insufficient_quota",
-        Then::Wrong(_) => "invalid_request_error",
+        ProgramAction::Wait(_) => "rate_limit_exceeded",
+        ProgramAction::Away(_) => "server_error",
+        ProgramAction::End => "insufficient_quota",
+        ProgramAction::Wrong(_) => "invalid_request_error",
     };
     json!({"error": {"message": message, "type": kind, "param": refusal.field, "code": refusal.code.label()}})
 }
 
-fn responses(then: Then, message: &str, refusal: &Refusal) -> Value {
+fn responses(then: ProgramAction, message: &str, refusal: &Refusal) -> Value {
     let mut body = openai(then, message, refusal);
-    if then == Then::End {
+    if then == ProgramAction::End {
         body["error"]["type"] = "usage_limit_reached".into();
         let resets = refusal.budget.as_ref().and_then(|shortage| shortage.room.as_ref()?.resets_at);
         if let Some(at) = resets {
@@ -200,13 +200,13 @@ fn responses(then: Then, message: &str, refusal: &Refusal) -> Value {
     body
 }
 
-fn gemini(status: u16, then: Then, wait: Option<u32>, message: &str) -> Value {
+fn gemini(status: u16, then: ProgramAction, wait: Option<u32>, message: &str) -> Value {
     let word = match then {
-        Then::Wait(_) => "RESOURCE_EXHAUSTED",
-        Then::Away(_) => "UNAVAILABLE",
-        Then::End => "FAILED_PRECONDITION",
-        Then::Wrong(404) => "NOT_FOUND",
-        Then::Wrong(_) => "INVALID_ARGUMENT",
+        ProgramAction::Wait(_) => "RESOURCE_EXHAUSTED",
+        ProgramAction::Away(_) => "UNAVAILABLE",
+        ProgramAction::End => "FAILED_PRECONDITION",
+        ProgramAction::Wrong(404) => "NOT_FOUND",
+        ProgramAction::Wrong(_) => "INVALID_ARGUMENT",
     };
     let mut body = json!({"error": {"code": status, "message": message, "status": word}});
     if let Some(seconds) = wait {
@@ -224,7 +224,7 @@ fn message(refusal: &Refusal) -> String {
         message.push_str(&part);
     };
     if let Some(Shortage { room, because: _, field, own: _ }) = refusal.budget.as_deref() {
-        if let Some(Room { budget, name, limit, used, held, left, resets_at }) = room {
+        if let Some(LimitRoom { budget, name, limit, used, held, left, resets_at }) = room {
             if !refusal.message.contains(&format!("{left} of {limit} tokens")) {
                 add(format!("{budget}, limit {name}: {left} of {limit} tokens are left ({used} used, {held} held by calls in flight)"));
             }

@@ -4,8 +4,8 @@ const DIALECTS: [Dialect; 4] = [Dialect::Anthropic, Dialect::OpenAIChat, Dialect
 /// 2026-11-22T16:05:30Z.
 const NOW: i64 = 1_795_363_530_000;
 
-fn room(resets_at: Option<i64>) -> Room {
-    Room { budget: "Budget/default in team".into(), name: "hourly".into(), limit: 1000, used: 900, held: 60, left: 40, resets_at }
+fn room(resets_at: Option<i64>) -> LimitRoom {
+    LimitRoom { budget: "Budget/default in team".into(), name: "hourly".into(), limit: 1000, used: 900, held: 60, left: 40, resets_at }
 }
 
 fn short(code: Code, resets_at: Option<i64>) -> Refusal {

@@ -5,8 +5,8 @@
 
 use crate::Fault;
 use crate::fields;
+use crate::json_spans::{self, Node, Path};
 use crate::route::MODEL_LENGTH;
-use crate::strict::{self, Node, Path};
 
 /// The members of a body that matter here, in the same terms for every dialect.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl OutputLimit {
 /// The model that a body names.
 pub(crate) fn model_name(body: &Node<'_>) -> Result<String, Fault> {
     let at = Path::Root.key("model");
-    let name = strict::text(body.get("model"), &at)?.ok_or_else(|| at.fault("a model must be named"))?;
+    let name = json_spans::text(body.get("model"), &at)?.ok_or_else(|| at.fault("a model must be named"))?;
     let plain = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
     match name.len() {
         0 => Err(at.fault("a model must be named")),

@@ -3,12 +3,12 @@
 use spillway_wire::meter::Dialect;
 
 use crate::Fault;
-use crate::media::{Found, image};
+use crate::json_spans::{self, Node, Path};
+use crate::media::{MediaTally, image};
 use crate::outcome::{ERROR_PLACE, FLAT_PLACES, INNER_ERROR_PLACE, KIND, KIND_PLACE, OWN_NOTES};
 use crate::request::{BodyEdit, OutputLimit, Request, model_name, refuse_members};
-use crate::scan::{Notes, Place, object, output, value};
-use crate::seen::{Seen, Standing};
-use crate::strict::{self, Node, Path};
+use crate::scan::{FoundValues, ValuePath, object, output, value};
+use crate::usage::{UsageConfidence, UsageSoFar};
 
 const KEPT: &str = "what the provider keeps is input that does not stand in the body; send the whole input with each call";
 const REFUSED: [(&str, &str); 5] = [
@@ -34,7 +34,7 @@ const TEXT: [&str; 9] = [
 ];
 /// Where tools stand that the client runs itself, and such that the provider runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Runs {
+enum ToolRunner {
     /// It stands in the body and the client runs it.
     Client,
     /// The provider describes it, the client runs it.
@@ -45,23 +45,23 @@ enum Runs {
     Provider,
 }
 
-pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Request, Fault> {
+pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut MediaTally) -> Result<Request, Fault> {
     let root = Path::Root;
     let model = model_name(body)?;
     refuse_members(body, &REFUSED)?;
-    let stream = strict::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
-    let output = strict::count(body.get("max_output_tokens"), &root.key("max_output_tokens"), 0)?;
-    let keeps = strict::boolean(body.get("store"), &root.key("store"))?.unwrap_or(true);
+    let stream = json_spans::boolean(body.get("stream"), &root.key("stream"))?.unwrap_or_default();
+    let output = json_spans::count(body.get("max_output_tokens"), &root.key("max_output_tokens"), 0)?;
+    let keeps = json_spans::boolean(body.get("store"), &root.key("store"))?.unwrap_or(true);
     let mut edits = Vec::new();
     tools(body.get("tools"), &root.key("tools"), text, found, &mut edits)?;
     choice(body)?;
     // Answers have items there; a list of them in a call would be more input.
-    strict::text(body.get("instructions"), &root.key("instructions"))?;
+    json_spans::text(body.get("instructions"), &root.key("instructions"))?;
     let at = root.key("input");
     let of = Input { text, model: &model, keeps };
     if let Some(input) = body.get("input").filter(|input| input.text().is_none()) {
-        for (index, item) in strict::list(Some(input), &at)?.iter().enumerate() {
-            strict::object(Some(item), &at.item(index))?;
+        for (index, item) in json_spans::list(Some(input), &at)?.iter().enumerate() {
+            json_spans::object(Some(item), &at.item(index))?;
             item_of(item, &at.item(index), &of, found, &mut edits)?;
         }
     }
@@ -69,27 +69,27 @@ pub(crate) fn read(body: &Node<'_>, text: &str, found: &mut Found) -> Result<Req
     Ok(Request { model, stream, output, thinking: 0, choices: 1, limits, edits, strip: false })
 }
 
-fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<Runs, Fault> {
-    strict::object(Some(tool), at)?;
+fn runs(tool: &Node<'_>, at: &Path<'_>) -> Result<ToolRunner, Fault> {
+    json_spans::object(Some(tool), at)?;
     let local =
         |environment: Option<&Node<'_>>| environment.is_none_or(|environment| environment.get("type").is_some_and(|is| is.is("local")));
-    Ok(match strict::text(tool.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
-        "function" | "custom" => Runs::Client,
+    Ok(match json_spans::text(tool.get("type"), &at.key("type"))?.unwrap_or_default().as_ref() {
+        "function" | "custom" => ToolRunner::Client,
         "namespace" => {
             let at = at.key("tools");
-            for (index, inner) in strict::list(tool.get("tools"), &at)?.iter().enumerate() {
-                if runs(inner, &at.item(index))? != Runs::Client {
+            for (index, inner) in json_spans::list(tool.get("tools"), &at)?.iter().enumerate() {
+                if runs(inner, &at.item(index))? != ToolRunner::Client {
                     return Err(refused(inner, &at.item(index)));
                 }
             }
-            Runs::Client
+            ToolRunner::Client
         }
-        "tool_search" if tool.get("execution").is_some_and(|by| by.is("client")) => Runs::Client,
-        "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => Runs::Known,
-        "shell" if local(tool.get("environment")) => Runs::Known,
-        "web_search" | "web_search_preview" | "image_generation" => Runs::Dropped,
-        dated if dated.starts_with("web_search_20") || dated.starts_with("web_search_preview_20") => Runs::Dropped,
-        _ => Runs::Provider,
+        "tool_search" if tool.get("execution").is_some_and(|by| by.is("client")) => ToolRunner::Client,
+        "local_shell" | "apply_patch" | "computer" | "computer_use_preview" => ToolRunner::Known,
+        "shell" if local(tool.get("environment")) => ToolRunner::Known,
+        "web_search" | "web_search_preview" | "image_generation" => ToolRunner::Dropped,
+        dated if dated.starts_with("web_search_20") || dated.starts_with("web_search_preview_20") => ToolRunner::Dropped,
+        _ => ToolRunner::Provider,
     })
 }
 
@@ -100,18 +100,18 @@ fn refused(tool: &Node<'_>, at: &Path<'_>) -> Fault {
 }
 
 /// Looks at a list of tools: an edit takes out what programs offer unasked.
-fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
-    let tools = strict::list(node, at)?;
+fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
+    let tools = json_spans::list(node, at)?;
     let (Some(node), false) = (node, tools.is_empty()) else { return Ok(()) };
     found.tools();
     let mut kept = Vec::with_capacity(tools.len());
     for (index, tool) in tools.iter().enumerate() {
         let at = at.item(index);
         match runs(tool, &at)? {
-            Runs::Client => {}
-            Runs::Known => found.known_tool(),
-            Runs::Dropped => continue,
-            Runs::Provider => return Err(refused(tool, &at)),
+            ToolRunner::Client => {}
+            ToolRunner::Known => found.known_tool(),
+            ToolRunner::Dropped => continue,
+            ToolRunner::Provider => return Err(refused(tool, &at)),
         }
         kept.push(&text[tool.at()..tool.end()]);
     }
@@ -125,14 +125,14 @@ fn tools(node: Option<&Node<'_>>, at: &Path<'_>, text: &str, found: &mut Found, 
 fn choice(body: &Node<'_>) -> Result<(), Fault> {
     let at = Path::Root.key("tool_choice");
     let Some(choice) = body.get("tool_choice").filter(|choice| choice.text().is_none()) else { return Ok(()) };
-    strict::object(Some(choice), &at)?;
+    json_spans::object(Some(choice), &at)?;
     let asked = |tool: &Node<'_>, at: &Path<'_>| match runs(tool, at)? {
-        Runs::Client | Runs::Known => Ok(()),
-        Runs::Dropped | Runs::Provider => Err(refused(tool, at)),
+        ToolRunner::Client | ToolRunner::Known => Ok(()),
+        ToolRunner::Dropped | ToolRunner::Provider => Err(refused(tool, at)),
     };
     if choice.get("type").is_some_and(|kind| kind.is("allowed_tools")) {
         let at = at.key("tools");
-        for (index, tool) in strict::list(choice.get("tools"), &at)?.iter().enumerate() {
+        for (index, tool) in json_spans::list(choice.get("tools"), &at)?.iter().enumerate() {
             asked(tool, &at.item(index))?;
         }
         return Ok(());
@@ -148,9 +148,9 @@ struct Input<'t> {
     keeps: bool,
 }
 
-fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut Found, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
+fn item_of(item: &Node<'_>, at: &Path<'_>, input: &Input<'_>, found: &mut MediaTally, edits: &mut Vec<BodyEdit>) -> Result<(), Fault> {
     let Input { text, model, keeps } = *input;
-    let kind = strict::text(item.get("type"), &at.key("type"))?;
+    let kind = json_spans::text(item.get("type"), &at.key("type"))?;
     match kind.as_deref() {
         Some("item_reference") => return Err(at.fault(KEPT)),
         // Without a type: a message, or the reference to an item that the provider keeps.
@@ -189,8 +189,8 @@ fn nameless(item: &Node<'_>, text: &str, edits: &mut Vec<BodyEdit>) {
 }
 
 /// By members, wherever they stand, and not by types: an unknown type hides nothing.
-fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
-    let present = |member: &&strict::Member<'_>| !matches!(member.node.value, strict::Value::Null);
+fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
+    let present = |member: &&json_spans::Member<'_>| !matches!(member.node.value, json_spans::Value::Null);
     for member in part.members().iter().filter(present).filter(|member| !TEXT.contains(&member.key.as_ref())) {
         let (node, at) = (&member.node, at.key(&member.key));
         match member.key.as_ref() {
@@ -198,12 +198,12 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Re
                 return Err(at.fault("send the data itself: what the provider keeps or fetches cannot be counted"));
             }
             "image_url" => {
-                let url = strict::text(Some(node), &at)?.unwrap_or_default();
+                let url = json_spans::text(Some(node), &at)?.unwrap_or_default();
                 let detail = part.get("detail").and_then(Node::text);
                 found.url(&url, &at, image(Dialect::OpenAIResponses, model, detail.as_deref()))?;
             }
             "file_data" => {
-                let url = strict::text(Some(node), &at)?.unwrap_or_default();
+                let url = json_spans::text(Some(node), &at)?.unwrap_or_default();
                 let name = part.get("filename").and_then(Node::text).unwrap_or_default();
                 found.file_url(&url, &name, &at)?;
             }
@@ -214,7 +214,7 @@ fn part_of(part: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Re
     Ok(())
 }
 
-fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut Found) -> Result<(), Fault> {
+fn within(node: &Node<'_>, at: &Path<'_>, model: &str, found: &mut MediaTally) -> Result<(), Fault> {
     if !node.members().is_empty() {
         return part_of(node, at, model, found);
     }
@@ -235,8 +235,8 @@ const DELTA: usize = OWN_NOTES + 10;
 const WRITTEN: usize = OWN_NOTES + 11;
 
 /// Where the values of an answer stand that matter.
-pub(crate) const PLACES: &[Place] = &{
-    const SAID: Place = object(
+pub(crate) const PLACES: &[ValuePath] = &{
+    const SAID: ValuePath = object(
         "usage",
         USAGE,
         &[
@@ -261,7 +261,7 @@ pub(crate) const PLACES: &[Place] = &{
 };
 
 /// An event of a stream, or a whole answer.
-pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
+pub(crate) fn event(notes: &FoundValues, seen: &mut UsageSoFar) {
     match notes[KIND].word() {
         "response.completed" | "response.incomplete" | "response.failed" => said(notes, seen),
         "response.output_item.added" => seen.wrote(notes[NAME].written),
@@ -276,13 +276,13 @@ pub(crate) fn event(notes: &Notes, seen: &mut Seen) {
     }
 }
 
-fn said(notes: &Notes, seen: &mut Seen) {
+fn said(notes: &FoundValues, seen: &mut UsageSoFar) {
     if notes[USAGE].members == 0 {
         return;
     }
     let [input, output, total, cached] = [INPUT, OUTPUT, TOTAL, CACHED].map(|at| seen.number(&notes[at]));
     seen.say_whole(input, cached, None, output, total);
     if input.is_some() && output.is_some() {
-        seen.stands(Standing::Final);
+        seen.stands(UsageConfidence::Final);
     }
 }

@@ -32,34 +32,34 @@ const WHOLE: [&[u8]; 2] = [b"args", b"input"];
 
 /// A place of a value: the member of that key, in the object before, or in each object of the list before.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ValuePath {
     pub key: &'static str,
     /// The number of its note.
     pub field: usize,
     /// Bytes of what a model wrote are counted in it.
     pub counts: bool,
     /// Places in it.
-    pub within: &'static [Place],
+    pub within: &'static [ValuePath],
 }
 
 /// A value of which only what it is matters.
-pub(crate) const fn value(key: &'static str, field: usize) -> Place {
-    Place { key, field, counts: false, within: &[] }
+pub(crate) const fn value(key: &'static str, field: usize) -> ValuePath {
+    ValuePath { key, field, counts: false, within: &[] }
 }
 
 /// An object, or a list of objects.
-pub(crate) const fn object(key: &'static str, field: usize, within: &'static [Place]) -> Place {
-    Place { key, field, counts: false, within }
+pub(crate) const fn object(key: &'static str, field: usize, within: &'static [ValuePath]) -> ValuePath {
+    ValuePath { key, field, counts: false, within }
 }
 
 /// What a model wrote.
-pub(crate) const fn output(key: &'static str, field: usize) -> Place {
-    Place { key, field, counts: true, within: &[] }
+pub(crate) const fn output(key: &'static str, field: usize) -> ValuePath {
+    ValuePath { key, field, counts: true, within: &[] }
 }
 
 /// What stood at a place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Note {
+pub(crate) struct FoundValue {
     pub kind: Kind,
     /// How often something that is not null stood there.
     pub times: i64,
@@ -83,7 +83,7 @@ pub(crate) enum Kind {
     Object,
 }
 
-impl Note {
+impl FoundValue {
     /// Whether it asks for nothing: null, false, an empty text or list.
     pub fn is_empty(&self) -> bool {
         match self.kind {
@@ -102,11 +102,11 @@ impl Note {
 
 /// What stood at the places of one value.
 #[derive(Clone, Debug)]
-pub(crate) struct Notes(Vec<Note>);
+pub(crate) struct FoundValues(Vec<FoundValue>);
 
-impl std::ops::Index<usize> for Notes {
-    type Output = Note;
-    fn index(&self, field: usize) -> &Note {
+impl std::ops::Index<usize> for FoundValues {
+    type Output = FoundValue;
+    fn index(&self, field: usize) -> &FoundValue {
         &self.0[field]
     }
 }
@@ -124,8 +124,8 @@ enum Counting {
 /// What is known of a value before it begins.
 #[derive(Clone, Copy, Debug)]
 struct Context {
-    place: Option<&'static Place>,
-    within: &'static [Place],
+    place: Option<&'static ValuePath>,
+    within: &'static [ValuePath],
     counting: Counting,
 }
 
@@ -162,8 +162,8 @@ enum State {
 /// One value, as it passes.
 #[derive(Debug)]
 pub(crate) struct Scanner {
-    root: &'static [Place],
-    notes: Notes,
+    root: &'static [ValuePath],
+    notes: FoundValues,
     frames: Vec<Frame>,
     state: State,
     /// Bytes before the part that is read.
@@ -181,11 +181,11 @@ pub(crate) struct Scanner {
 
 impl Scanner {
     /// For a value with these places.
-    pub fn new(root: &'static [Place]) -> Self {
+    pub fn new(root: &'static [ValuePath]) -> Self {
         let context = Context { place: None, within: root, counting: Counting::Not };
         Self {
             root,
-            notes: Notes(vec![Note::default(); FIELDS]),
+            notes: FoundValues(vec![FoundValue::default(); FIELDS]),
             frames: Vec::new(),
             state: State::Value,
             before: 0,
@@ -204,7 +204,7 @@ impl Scanner {
         let Self { notes, frames, state, before, context, .. } = self;
         notes.0.iter_mut().for_each(|note| {
             note.word.clear();
-            *note = Note { word: std::mem::take(&mut note.word), ..Note::default() };
+            *note = FoundValue { word: std::mem::take(&mut note.word), ..FoundValue::default() };
         });
         frames.clear();
         (*state, *before) = (State::Value, 0);
@@ -222,7 +222,7 @@ impl Scanner {
     }
 
     /// What stood at its places, once it has ended.
-    pub fn notes(&self) -> &Notes {
+    pub fn notes(&self) -> &FoundValues {
         &self.notes
     }
 
@@ -338,7 +338,7 @@ impl Scanner {
             (Counting::Scalars(into), _) => Counting::Scalars(into),
             // The outer one counts it.
             (Counting::Whole(_), _) => Counting::Not,
-            (Counting::Not, Some(Place { counts: true, field, .. })) => Counting::Scalars(*field),
+            (Counting::Not, Some(ValuePath { counts: true, field, .. })) => Counting::Scalars(*field),
             (Counting::Not, _) => Counting::Not,
         };
         Context { place, within: place.map_or(&[], |place| place.within), counting }

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::*;
 
-const PLACES: &[Place] = &[
+const PLACES: &[ValuePath] = &[
     value("kind", 0),
     object("usage", 1, &[value("tokens", 2), object("details", 3, &[value("cached", 4)])]),
     object("choices", 5, &[output("delta", 6), value("finish", 7)]),

@@ -12,7 +12,7 @@ use super::console::Output;
 use super::error::Error;
 use super::input;
 use super::table::printable;
-use super::write::{self, Decision, Done, On};
+use super::write::{self, Decision, WriteOutcome, WriteTarget};
 use crate::api::breaker::{Circuit, CircuitState, Force, Review};
 use crate::api::shared::Mode;
 use crate::api::{Breaker, GROUP};
@@ -74,7 +74,7 @@ pub struct Report {
 /// Looks, decides, writes.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Error> {
     let Arguments { verb, name } = arguments;
-    let on = if *verb == Verb::Approve { On::Version } else { On::Uid };
+    let on = if *verb == Verb::Approve { WriteTarget::Version } else { WriteTarget::Uid };
     let done = write::settle(cluster, "breaker", name, on, |breaker| decide(*verb, breaker)).await?;
     let mut report = Report {
         namespace: cluster.namespace.clone(),
@@ -90,12 +90,12 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Report, Err
         report.open = open(breaker).map(|circuit| circuit.key.clone()).collect();
     };
     match done {
-        Done::Written(breaker) => seen(&mut report, &breaker),
-        Done::Left(breaker, words) => {
+        WriteOutcome::Written(breaker) => seen(&mut report, &breaker),
+        WriteOutcome::Left(breaker, words) => {
             seen(&mut report, &breaker);
             report.unchanged = Some(words);
         }
-        Done::Failed(words) => report.failure = Some(words),
+        WriteOutcome::Failed(words) => report.failure = Some(words),
     }
     Ok(report)
 }

@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::connect::{Cluster, ConnectArguments};
 use super::console::Output;
 use super::error::Error;
-use super::find::{self, AGENT_CONTAINER, Found};
-use super::input::{self, Named};
+use super::find::{self, AGENT_CONTAINER, FoundObject};
+use super::input::{self, NamedKind};
 use super::ls;
 use super::table::printable;
 use crate::api::agent::AgentPhase;
@@ -42,7 +42,7 @@ agents/attach of the group spillway.dev, beside `create` on pods/attach. Ask for
 pub struct Arguments {
     /// The agent, or a pool with one ready agent
     #[arg(value_name = "AGENT|POOL", value_parser = input::agent_or_pool)]
-    pub name: Named,
+    pub name: NamedKind,
 }
 
 /// A terminal to sit down at.
@@ -64,12 +64,12 @@ pub struct Session {
 /// Finds the terminal.
 pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Session, Error> {
     match find::named(cluster, &arguments.name).await? {
-        Found::Agent(agent) => {
+        FoundObject::Agent(agent) => {
             let pool = find::pool(cluster, &agent.spec.pool_ref.name).await?;
             chats(&pool)?;
             session(&cluster.namespace, &agent)
         }
-        Found::Pool(pool) => {
+        FoundObject::Pool(pool) => {
             chats(&pool)?;
             let agents = ls::agents_of(cluster, &pool.name_any()).await?;
             session(&cluster.namespace, one(&cluster.namespace, &pool.name_any(), &agents)?)

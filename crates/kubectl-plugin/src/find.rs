@@ -5,7 +5,7 @@ use kube::ResourceExt as _;
 
 use super::connect::Cluster;
 use super::error::Error;
-use super::input::Named;
+use super::input::NamedKind;
 use super::table::printable;
 use crate::api::agent::AgentPhase;
 use crate::api::conditions::types;
@@ -20,7 +20,7 @@ const CANDIDATES: usize = 10;
 
 /// What a name turned out to mean.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum FoundObject {
     /// An Agent.
     Agent(Box<Agent>),
     /// An AgentPool.
@@ -28,19 +28,19 @@ pub enum Found {
 }
 
 /// Looks a name up. A bare one is an Agent's, or else a pool's.
-pub async fn named(cluster: &Cluster, named: &Named) -> Result<Found, Error> {
+pub async fn named(cluster: &Cluster, named: &NamedKind) -> Result<FoundObject, Error> {
     match named {
-        Named::Agent(name) => agent(cluster, name).await.map(|agent| Found::Agent(Box::new(agent))),
-        Named::Pool(name) => pool(cluster, name).await.map(|pool| Found::Pool(Box::new(pool))),
-        Named::Either(name) => match agent(cluster, name).await {
+        NamedKind::Agent(name) => agent(cluster, name).await.map(|agent| FoundObject::Agent(Box::new(agent))),
+        NamedKind::Pool(name) => pool(cluster, name).await.map(|pool| FoundObject::Pool(Box::new(pool))),
+        NamedKind::Either(name) => match agent(cluster, name).await {
             Err(Error::NotFound { .. }) => match pool(cluster, name).await {
                 Err(Error::NotFound { namespace, .. }) => Err(Error::Usage(format!(
                     "there is neither an Agent nor an AgentPool \"{name}\" in namespace \"{namespace}\"; \
                      `kubectl get agents,agentpools -n {namespace}` lists those that exist"
                 ))),
-                other => other.map(|pool| Found::Pool(Box::new(pool))),
+                other => other.map(|pool| FoundObject::Pool(Box::new(pool))),
             },
-            other => other.map(|agent| Found::Agent(Box::new(agent))),
+            other => other.map(|agent| FoundObject::Agent(Box::new(agent))),
         },
     }
 }

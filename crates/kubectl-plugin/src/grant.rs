@@ -19,7 +19,7 @@ use super::error::Error;
 use super::find;
 use super::input::{self, Grantable};
 use super::table::printable;
-use super::wait::{self, Look};
+use super::wait::{self, Check};
 use crate::api::budget::{TokenPolicy, WindowStatus};
 use crate::api::conditions::types::APPLIED;
 use crate::api::grant::{GrantTarget, GrantTargetKind};
@@ -226,19 +226,19 @@ pub async fn wait(cluster: &Cluster, report: &Report) -> Result<Waited, Error> {
     })
 }
 
-async fn look(cluster: &Cluster, report: &Report) -> Result<Look<Waited>, Error> {
+async fn look(cluster: &Cluster, report: &Report) -> Result<Check<Waited>, Error> {
     let found = cluster.api::<Grant>().get_opt(&report.name).await.map_err(Error::of::<Grant>(&cluster.namespace, &report.name))?;
     Ok(seen(found.filter(|grant| grant.uid().as_deref() == Some(&report.uid)).as_ref()))
 }
 
-fn seen(grant: Option<&Grant>) -> Look<Waited> {
-    let Some(grant) = grant else { return Look::Done(Waited::Refused("it was deleted while we waited for it".to_owned())) };
+fn seen(grant: Option<&Grant>) -> Check<Waited> {
+    let Some(grant) = grant else { return Check::Done(Waited::Refused("it was deleted while we waited for it".to_owned())) };
     let applied = grant.status.as_ref().and_then(|status| find::condition(&status.conditions, APPLIED));
     match applied {
-        Some(applied) if applied.status == "True" => Look::Done(Waited::Applied),
-        Some(applied) if applied.status == "False" => Look::Done(Waited::Refused(find::why(applied))),
-        Some(applied) => Look::NotYet(find::why(applied)),
-        None => Look::NotYet("no controller has looked at it yet".to_owned()),
+        Some(applied) if applied.status == "True" => Check::Done(Waited::Applied),
+        Some(applied) if applied.status == "False" => Check::Done(Waited::Refused(find::why(applied))),
+        Some(applied) => Check::NotYet(find::why(applied)),
+        None => Check::NotYet("no controller has looked at it yet".to_owned()),
     }
 }
 

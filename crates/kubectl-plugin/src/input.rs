@@ -49,7 +49,7 @@ const QUEUE_KINDS: &[&str] = &["queue", "queues", "workqueue", "workqueues", "wq
 
 /// An Agent or an AgentPool, as far as what was typed tells them apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum NamedKind {
     /// `agent/NAME`.
     Agent(String),
     /// `pool/NAME`.
@@ -205,7 +205,7 @@ fn work(text: &str) -> Option<Result<Work, String>> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Explainable {
     /// An agent or a pool.
-    Fleet(Named),
+    Fleet(NamedKind),
     /// An item or a queue.
     Work(Work),
 }
@@ -224,13 +224,13 @@ pub fn explainable(text: &str) -> Result<Explainable, String> {
 }
 
 /// The name of an Agent or of an AgentPool.
-pub fn agent_or_pool(text: &str) -> Result<Named, String> {
-    let Some((kind, name)) = text.split_once('/') else { return label(text).map(Named::Either) };
+pub fn agent_or_pool(text: &str) -> Result<NamedKind, String> {
+    let Some((kind, name)) = text.split_once('/') else { return label(text).map(NamedKind::Either) };
     let kind = kind.to_ascii_lowercase();
     if AGENT_KINDS.contains(&kind.as_str()) {
-        label(name).map(Named::Agent)
+        label(name).map(NamedKind::Agent)
     } else if POOL_KINDS.contains(&kind.as_str()) {
-        label(name).map(Named::Pool)
+        label(name).map(NamedKind::Pool)
     } else {
         Err(format!("{text:?} is neither an Agent nor an AgentPool: write agent/NAME or pool/NAME"))
     }
@@ -255,14 +255,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// A time, or so long from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum PointInTime {
     /// Then.
     At(Timestamp),
     /// So long from now.
     In(Duration),
 }
 
-impl When {
+impl PointInTime {
     /// The time that it means.
     pub fn time(self, now: Timestamp) -> Timestamp {
         match self {
@@ -275,11 +275,13 @@ impl When {
 }
 
 /// A time with its zone, or a duration from now: `2026-11-22T18:00:00Z`, `2026-11-22T18:00+01:00`, `90m`.
-pub fn when(text: &str) -> Result<When, String> {
+pub fn when(text: &str) -> Result<PointInTime, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(When::At(time));
+        return Ok(PointInTime::At(time));
     }
-    duration(text).map(When::In).map_err(|_| "neither a time nor a duration: write 2026-11-22T18:00:00Z, with its zone, or 90m".to_owned())
+    duration(text)
+        .map(PointInTime::In)
+        .map_err(|_| "neither a time nor a duration: write 2026-11-22T18:00:00Z, with its zone, or 90m".to_owned())
 }
 
 /// Cores: `2`, `0.5`, `500m`.
@@ -400,7 +402,7 @@ mod tests {
         assert_eq!(item("queue/q").expect_err("refused"), "\"queue/q\" is not a WorkItem");
         assert!(item("item/A").is_err() && item(".a").is_err() && item("").is_err() && item(&"a".repeat(254)).is_err());
         assert_eq!(explainable("item/b"), Ok(Explainable::Work(Work::Item("b".into()))));
-        assert_eq!(explainable("a"), Ok(Explainable::Fleet(Named::Either("a".into()))));
+        assert_eq!(explainable("a"), Ok(Explainable::Fleet(NamedKind::Either("a".into()))));
         assert!(explainable("pod/a").expect_err("refused").ends_with("write agent/NAME, pool/NAME, item/NAME or queue/NAME"));
     }
 
@@ -426,8 +428,8 @@ mod tests {
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert!(duration("-5s").is_err() && duration("").is_err() && duration("1 fortnight").is_err());
         assert_eq!((agent("agent.spillway.dev/a"), pool("apool/p")), (Ok("a".into()), Ok("p".into())));
-        assert_eq!(agent_or_pool("a"), Ok(Named::Either("a".into())));
-        assert_eq!((agent_or_pool("AG/a"), agent_or_pool("pool/p")), (Ok(Named::Agent("a".into())), Ok(Named::Pool("p".into()))));
+        assert_eq!(agent_or_pool("a"), Ok(NamedKind::Either("a".into())));
+        assert_eq!((agent_or_pool("AG/a"), agent_or_pool("pool/p")), (Ok(NamedKind::Agent("a".into())), Ok(NamedKind::Pool("p".into()))));
         assert!(agent_or_pool("pod/a").expect_err("refused").contains("write agent/NAME or pool/NAME"));
         assert_eq!(pausable("agent/a"), Ok(Pausable::Agent("a".into())));
         assert_eq!((pausable("item/b.7"), pausable("wq/q")), (Ok(Pausable::Item("b.7".into())), Ok(Pausable::Queue("q".into()))));

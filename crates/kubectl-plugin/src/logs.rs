@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::connect::Cluster;
 use super::console::{Console, Output};
 use super::error::Error;
-use super::find::{self, AGENT_CONTAINER, Found, LINK_CONTAINER};
-use super::input::{self, Named};
+use super::find::{self, AGENT_CONTAINER, FoundObject, LINK_CONTAINER};
+use super::input::{self, NamedKind};
 use super::last_words::LastWords;
 use super::ls;
 use super::table::{printable, printable_line};
@@ -41,7 +41,7 @@ of an agent whose pod is gone, the items that it worked on have the end of what 
 pub struct Arguments {
     /// The agent
     #[arg(value_name = "AGENT", required_unless_present = "pool", value_parser = input::agent_or_pool)]
-    pub name: Option<Named>,
+    pub name: Option<NamedKind>,
     /// The logs of all agents of this pool, each line after its agent's name
     #[arg(long, value_name = "POOL", conflicts_with = "name", value_parser = input::pool)]
     pub pool: Option<String>,
@@ -109,7 +109,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
     }
     let Some(name) = &arguments.name else { return Err(Error::Usage("name an agent, or a pool with --pool".into())) };
     match find::named(cluster, name).await? {
-        Found::Agent(agent) => match source(namespace, &agent, String::new()) {
+        FoundObject::Agent(agent) => match source(namespace, &agent, String::new()) {
             Ok(source) => plan.sources.push(source),
             Err(words) if find::ended(&agent) => {
                 let last = LastWords::default().of(cluster, &agent.name_any()).await;
@@ -117,7 +117,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
             }
             Err(words) => return Err(Error::Usage(words)),
         },
-        Found::Pool(pool) => {
+        FoundObject::Pool(pool) => {
             let agents = ls::agents_of(cluster, &pool.name_any()).await?;
             return Err(Error::Usage(is_a_pool(&pool.name_any(), &agents)));
         }
@@ -217,11 +217,11 @@ pub async fn run(cluster: &Cluster, plan: &Plan, console: &mut dyn Console) {
     for source in &plan.sources {
         match read(cluster, source, &plan.params).await {
             Ok(lines) => open.push(tagged(lines, source.prefix.clone())),
-            Err(Unread::Gone(words)) => {
+            Err(UnreadLog::Gone(words)) => {
                 let last = last_words.of(cluster, &source.agent).await;
                 show_failure(console, &format!("{words}. {last}"));
             }
-            Err(Unread::Other(words)) => show_failure(console, &words),
+            Err(UnreadLog::Other(words)) => show_failure(console, &words),
         }
         if !plan.params.follow {
             show(&mut open, console).await;
@@ -265,7 +265,7 @@ fn show_failure(console: &mut dyn Console, words: &str) {
 
 /// Why a log cannot be read, in words.
 #[derive(Debug, PartialEq, Eq)]
-enum Unread {
+enum UnreadLog {
     /// Its pod is gone, and the log with it.
     Gone(String),
     /// Anything else.
@@ -273,23 +273,25 @@ enum Unread {
 }
 
 /// Opens a log, or says why it cannot be read.
-async fn read(cluster: &Cluster, source: &Source, params: &LogParams) -> Result<Lines, Unread> {
+async fn read(cluster: &Cluster, source: &Source, params: &LogParams) -> Result<Lines, UnreadLog> {
     match cluster.api::<Pod>().log_stream(&source.pod, params).await {
         Ok(reader) => Ok(Box::pin(lines(Box::pin(reader)))),
         Err(error) => Err(unread(&cluster.namespace, source, error)),
     }
 }
 
-fn unread(namespace: &str, source: &Source, error: kube::Error) -> Unread {
+fn unread(namespace: &str, source: &Source, error: kube::Error) -> UnreadLog {
     let Source { agent, pod, prefix: _, state, ended } = source;
     match &error {
         kube::Error::Api(status) if status.code == 404 && *ended => {
-            Unread::Gone(format!("agent \"{agent}\" has ended and its pod is gone, the log with it ({state})"))
+            UnreadLog::Gone(format!("agent \"{agent}\" has ended and its pod is gone, the log with it ({state})"))
         }
         kube::Error::Api(status) if status.code == 404 => {
-            Unread::Other(format!("the pod \"{pod}\" of agent \"{agent}\" is not there ({state})"))
+            UnreadLog::Other(format!("the pod \"{pod}\" of agent \"{agent}\" is not there ({state})"))
         }
-        _ => Unread::Other(format!("the log of agent \"{agent}\" cannot be read: {} ({state})", Error::of::<Pod>(namespace, pod)(error))),
+        _ => {
+            UnreadLog::Other(format!("the log of agent \"{agent}\" cannot be read: {} ({state})", Error::of::<Pod>(namespace, pod)(error)))
+        }
     }
 }
 
@@ -416,9 +418,9 @@ mod tests {
         let missing =
             |code: u16| kube::Error::Api(Box::new(serde_json::from_value(json!({"code": code, "message": "m2"})).expect("a Status")));
         let gone = "agent \"a\" has ended and its pod is gone, the log with it (Stopped, PodFailed: m)";
-        assert_eq!(unread("n", &source, missing(404)), Unread::Gone(gone.into()));
+        assert_eq!(unread("n", &source, missing(404)), UnreadLog::Gone(gone.into()));
         let living = Source { state: "Idle".into(), ended: false, ..source };
-        let other = |words: &str| Unread::Other(words.into());
+        let other = |words: &str| UnreadLog::Other(words.into());
         assert_eq!(unread("n", &living, missing(404)), other("the pod \"a\" of agent \"a\" is not there (Idle)"));
         assert_eq!(unread("n", &living, missing(400)), other("the log of agent \"a\" cannot be read: from server (400): m2 (Idle)"));
     }

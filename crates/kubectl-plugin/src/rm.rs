@@ -19,7 +19,7 @@ use super::console::Output;
 use super::error::Error;
 use super::input;
 use super::scale::agents;
-use super::wait::{self, Look};
+use super::wait::{self, Check};
 use crate::api::agent::PodRef;
 use crate::api::names;
 use crate::api::{Agent, AgentPool, GROUP};
@@ -227,7 +227,7 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
         let gone = wait::until(deadline, wait::LOOK_AGAIN, async || {
             let found = api.get_metadata_opt(&target.name).await.map_err(Error::of::<Agent>(&cluster.namespace, &target.name))?;
             let gone = found.is_none_or(|found| found.metadata.uid.as_deref() != Some(&target.uid));
-            Ok(if gone { Look::Done(()) } else { Look::NotYet(String::new()) })
+            Ok(if gone { Check::Done(()) } else { Check::NotYet(String::new()) })
         });
         match gone.await? {
             wait::Waited::Done(()) => left.pop(),

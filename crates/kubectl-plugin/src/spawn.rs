@@ -21,7 +21,7 @@ use super::error::Error;
 use super::find;
 use super::input;
 use super::table::printable;
-use super::wait::{self, Look};
+use super::wait::{self, Check};
 use crate::api::names::{self, managers};
 use crate::api::owner::owner;
 use crate::api::shared::LocalRef;
@@ -157,7 +157,7 @@ pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Re
     let api = cluster.api::<Agent>();
     let waited = wait::until(Some(Instant::now() + timeout), wait::LOOK_AGAIN, async || {
         let agent = api.get_opt(&spawned.name).await.map_err(Error::of::<Agent>(&spawned.namespace, &spawned.name))?;
-        Ok(agent.map_or(Look::Done(Waited::Gone), |agent| seen(&agent, &spawned.uid)))
+        Ok(agent.map_or(Check::Done(Waited::Gone), |agent| seen(&agent, &spawned.uid)))
     });
     Ok(match waited.await? {
         wait::Waited::Done(waited) => waited,
@@ -166,15 +166,15 @@ pub async fn wait(cluster: &Cluster, spawned: &Spawned, timeout: Duration) -> Re
 }
 
 /// What one look says.
-fn seen(agent: &Agent, uid: &str) -> Look<Waited> {
+fn seen(agent: &Agent, uid: &str) -> Check<Waited> {
     if agent.uid().as_deref() != Some(uid) {
-        return Look::Done(Waited::Gone);
+        return Check::Done(Waited::Gone);
     }
     let words = find::state(agent);
     match () {
-        () if find::ended(agent) => Look::Done(Waited::Ended(words)),
-        () if find::ready(agent) => Look::Done(Waited::Ready),
-        () => Look::NotYet(words),
+        () if find::ended(agent) => Check::Done(Waited::Ended(words)),
+        () if find::ready(agent) => Check::Done(Waited::Ready),
+        () => Check::NotYet(words),
     }
 }
 
@@ -248,8 +248,8 @@ mod tests {
             "spec": {"poolRef": {"name": "p"}}, "status": status}))
             .expect("an Agent");
         match seen(&agent, "u") {
-            Look::Done(waited) => Some(waited),
-            Look::NotYet(_) => None,
+            Check::Done(waited) => Some(waited),
+            Check::NotYet(_) => None,
         }
     }
 

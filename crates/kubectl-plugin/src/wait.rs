@@ -11,7 +11,7 @@ pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What one look says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look<T> {
+pub enum Check<T> {
     /// It is over.
     Done(T),
     /// Not yet; what there is instead, in words.
@@ -34,15 +34,15 @@ pub enum Waited<T> {
 pub async fn until<T>(
     deadline: Option<Instant>,
     pause: Duration,
-    mut look: impl AsyncFnMut() -> Result<Look<T>, Error>,
+    mut look: impl AsyncFnMut() -> Result<Check<T>, Error>,
 ) -> Result<Waited<T>, Error> {
     let mut last = "nothing was seen of it yet".to_owned();
     loop {
         match within(deadline, look()).await {
             None => return Ok(Waited::Late(last)),
             Some(answer) => match answer? {
-                Look::Done(done) => return Ok(Waited::Done(done)),
-                Look::NotYet(words) => last = words,
+                Check::Done(done) => return Ok(Waited::Done(done)),
+                Check::NotYet(words) => last = words,
             },
         }
         if within(deadline, sleep(pause)).await.is_none() {
@@ -67,7 +67,7 @@ mod tests {
         let mut looks = 0;
         let waited = until(None, LOOK_AGAIN, async || {
             looks += 1;
-            Ok(if looks == 3 { Look::Done(looks) } else { Look::NotYet(format!("look {looks}")) })
+            Ok(if looks == 3 { Check::Done(looks) } else { Check::NotYet(format!("look {looks}")) })
         })
         .await;
         assert_eq!(waited.expect("an answer"), Waited::Done(3));
@@ -75,7 +75,7 @@ mod tests {
         let mut looks = 0;
         let waited: Result<Waited<()>, Error> = until(Some(deadline), LOOK_AGAIN, async || {
             looks += 1;
-            Ok(Look::NotYet(format!("look {looks}")))
+            Ok(Check::NotYet(format!("look {looks}")))
         })
         .await;
         assert_eq!(waited.expect("an answer"), Waited::Late("look 2".into()));

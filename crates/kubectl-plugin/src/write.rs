@@ -30,7 +30,7 @@ pub enum Decision {
 
 /// What a write depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum On {
+pub enum WriteTarget {
     /// That it is the object that was seen, whatever else changed.
     Uid,
     /// That nothing of it changed.
@@ -39,7 +39,7 @@ pub enum On {
 
 /// What was done about one object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Done<K> {
+pub enum WriteOutcome<K> {
     /// It was changed, and is so now.
     Written(Box<K>),
     /// It was left as it is, and why.
@@ -52,7 +52,13 @@ pub enum Done<K> {
 ///
 /// # Errors
 /// What every other object would meet too: no rights, no server.
-pub async fn settle<K>(cluster: &Cluster, word: &str, name: &str, on: On, decide: impl Fn(&K) -> Decision) -> Result<Done<K>, Error>
+pub async fn settle<K>(
+    cluster: &Cluster,
+    word: &str,
+    name: &str,
+    on: WriteTarget,
+    decide: impl Fn(&K) -> Decision,
+) -> Result<WriteOutcome<K>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
@@ -60,36 +66,36 @@ where
     for _ in 0..TRIES {
         let object = match api.get(name).await.map_err(Error::of::<K>(&cluster.namespace, name)) {
             Ok(object) => object,
-            Err(error @ Error::NotFound { .. }) => return Ok(Done::Failed(error.to_string())),
+            Err(error @ Error::NotFound { .. }) => return Ok(WriteOutcome::Failed(error.to_string())),
             Err(error) => return Err(error),
         };
         let spec = match decide(&object) {
-            Decision::Leave(words) => return Ok(Done::Left(Box::new(object), words)),
-            Decision::Refuse(words) => return Ok(Done::Failed(format!("{word} \"{name}\" {words}"))),
+            Decision::Leave(words) => return Ok(WriteOutcome::Left(Box::new(object), words)),
+            Decision::Refuse(words) => return Ok(WriteOutcome::Failed(format!("{word} \"{name}\" {words}"))),
             Decision::Write(spec) => spec,
         };
         match api.patch(name, &params(), &Patch::Merge(patch(&object, on, spec))).await {
-            Ok(written) => return Ok(Done::Written(Box::new(written))),
-            Err(kube::Error::Api(status)) if on == On::Version && status.code == 409 => {}
+            Ok(written) => return Ok(WriteOutcome::Written(Box::new(written))),
+            Err(kube::Error::Api(status)) if on == WriteTarget::Version && status.code == 409 => {}
             Err(kube::Error::Api(status)) if another(&status) => {
-                return Ok(Done::Failed(format!(
+                return Ok(WriteOutcome::Failed(format!(
                     "{word} \"{name}\" was replaced by another of its name since we looked; that one was not changed"
                 )));
             }
-            Err(error) => return Ok(Done::Failed(Error::of::<K>(&cluster.namespace, name)(error).to_string())),
+            Err(error) => return Ok(WriteOutcome::Failed(Error::of::<K>(&cluster.namespace, name)(error).to_string())),
         }
     }
-    Ok(Done::Failed(format!("{word} \"{name}\" is changed by others all the time, so it was not changed; try again")))
+    Ok(WriteOutcome::Failed(format!("{word} \"{name}\" is changed by others all the time, so it was not changed; try again")))
 }
 
 fn params() -> PatchParams {
     PatchParams { field_manager: Some(managers::PLUGIN.to_owned()), ..PatchParams::default() }
 }
 
-fn patch(object: &impl Resource<DynamicType = ()>, on: On, spec: Value) -> Value {
+fn patch(object: &impl Resource<DynamicType = ()>, on: WriteTarget, spec: Value) -> Value {
     let (key, value) = match on {
-        On::Uid => ("uid", object.uid()),
-        On::Version => ("resourceVersion", object.resource_version()),
+        WriteTarget::Uid => ("uid", object.uid()),
+        WriteTarget::Version => ("resourceVersion", object.resource_version()),
     };
     json!({"metadata": Map::from_iter([(key.to_owned(), json!(value))]), "spec": spec})
 }

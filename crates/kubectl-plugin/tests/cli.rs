@@ -18,7 +18,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use kubectl_spillway::input::{Explainable, Named, Pausable};
+use kubectl_spillway::input::{Explainable, NamedKind, Pausable};
 use kubectl_spillway::{Cluster, Console, Error, Output, chat, explain, logs, ls, pause, rm, scale, spawn, top};
 use serde_json::{Value, json};
 use tower_test::mock::Handle;
@@ -28,7 +28,7 @@ struct Server(Handle<Request<Body>, Response<Body>>);
 
 /// A request as it came.
 #[derive(Debug)]
-struct Seen {
+struct SeenRequests {
     line: String,
     content_type: String,
     body: Value,
@@ -36,18 +36,18 @@ struct Seen {
 
 impl Server {
     /// Takes the next request and answers it.
-    async fn answer(&mut self, code: u16, body: Value) -> Seen {
+    async fn answer(&mut self, code: u16, body: Value) -> SeenRequests {
         self.answer_bytes(code, serde_json::to_vec(&body).expect("JSON")).await
     }
 
     /// The same, with an answer that is no JSON.
-    async fn answer_bytes(&mut self, code: u16, body: Vec<u8>) -> Seen {
+    async fn answer_bytes(&mut self, code: u16, body: Vec<u8>) -> SeenRequests {
         let (request, send) = self.0.next_request().await.expect("a request");
         let (parts, content) = request.into_parts();
         let bytes = content.collect().await.expect("a body").to_bytes();
         let response = Response::builder().status(code).body(Body::from(body)).expect("a response");
         send.send_response(response);
-        Seen {
+        SeenRequests {
             line: format!("{} {}", parts.method, parts.uri),
             content_type: parts.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned(),
             body: if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).expect("a JSON body") },
@@ -93,13 +93,13 @@ fn serving(pod: &str) -> Value {
 
 /// What a command says, kept, and what is answered when it asks.
 #[derive(Default)]
-struct Heard {
+struct HeardRequest {
     told: Output,
     asked: Vec<String>,
     yes: bool,
 }
 
-impl Console for Heard {
+impl Console for HeardRequest {
     fn show(&mut self, output: Output) {
         self.told.out.push_str(&output.out);
         self.told.err.push_str(&output.err);
@@ -386,7 +386,7 @@ async fn resume_answers_the_pause_it_saw_and_spares_another_agent_of_the_same_na
 #[tokio::test(start_paused = true)]
 async fn pause_waits_for_the_operators_word_on_what_was_written() {
     let (cluster, mut server) = fake();
-    let asked = pause::Asked { name: "a".into(), uid: "u1".into(), generation: 2, ..pause::Asked::default() };
+    let asked = pause::PauseRequest { name: "a".into(), uid: "u1".into(), generation: 2, ..pause::PauseRequest::default() };
     let report = pause::Report { namespace: "n".into(), verb: pause::Verb::Pause, asked: vec![asked], failures: Vec::new() };
     let seen = |status, generation| agent("a", "u1", json!({"phase": "Idle", "conditions": [condition("Paused", status, generation)]}));
     let talk = async {
@@ -410,7 +410,7 @@ fn chatting(mode: &str) -> Value {
 #[tokio::test]
 async fn chat_finds_the_one_agent_of_a_chat_pool() {
     let (cluster, mut server) = fake();
-    let arguments = chat::Arguments { name: Named::Either("p".into()) };
+    let arguments = chat::Arguments { name: NamedKind::Either("p".into()) };
     let talk = async {
         let agent_first = server.answer(404, refusal(404, "NotFound", "m", "agents", "p")).await;
         let then_pool = server.answer(200, chatting("Chat")).await;
@@ -426,12 +426,12 @@ async fn chat_finds_the_one_agent_of_a_chat_pool() {
 #[tokio::test]
 async fn chat_refuses_a_pool_that_works_from_queues() {
     let (cluster, mut server) = fake();
-    let arguments = chat::Arguments { name: Named::Agent("a".into()) };
+    let arguments = chat::Arguments { name: NamedKind::Agent("a".into()) };
     let talk = async { (server.answer(200, agent("a", "u1", serving("a"))).await, server.answer(200, chatting("Perseverance")).await) };
     let (session, _) = tokio::join!(chat::run(&cluster, &arguments), talk);
     let words = session.expect_err("refused").to_string();
     assert!(words.starts_with("spec.mode of pool \"p\" is Perseverance"), "{words}");
-    let arguments = chat::Arguments { name: Named::Either("x".into()) };
+    let arguments = chat::Arguments { name: NamedKind::Either("x".into()) };
     let talk = async {
         server.answer(404, refusal(404, "NotFound", "m", "agents", "x")).await;
         server.answer(404, refusal(404, "NotFound", "m", "agentpools", "x")).await;
@@ -445,7 +445,7 @@ async fn chat_refuses_a_pool_that_works_from_queues() {
 async fn logs_asks_for_what_was_asked_and_makes_it_safe() {
     let (cluster, mut server) = fake();
     let arguments = logs::Arguments {
-        name: Some(Named::Agent("a".into())),
+        name: Some(NamedKind::Agent("a".into())),
         follow: true,
         tail: Some(5),
         since: Some(Duration::from_secs(300)),
@@ -453,7 +453,7 @@ async fn logs_asks_for_what_was_asked_and_makes_it_safe() {
         ..logs::Arguments::default()
     };
     let (plan, _) = tokio::join!(logs::plan(&cluster, &arguments), server.answer(200, agent("a", "u1", serving("a"))));
-    let (plan, mut heard) = (plan.expect("a plan"), Heard::default());
+    let (plan, mut heard) = (plan.expect("a plan"), HeardRequest::default());
     let talk = server.answer_bytes(200, b"one\r\n\x1b[31mtwo\x1b[0m \x1b[2J\nthree".to_vec());
     let ((), seen) = tokio::join!(logs::run(&cluster, &plan, &mut heard), talk);
     assert_eq!(seen.line, "GET /api/v1/namespaces/n/pods/a/log?&container=link&follow=true&sinceSeconds=300&tailLines=5");
@@ -469,7 +469,7 @@ async fn logs_of_a_pool_are_merged_and_what_is_gone_is_told() {
     ended["spec"]["displayName"] = json!("wise-carp");
     let agents = list(vec![agent("a", "u1", serving("a")), ended]);
     let (plan, _) = tokio::join!(logs::plan(&cluster, &arguments), server.answer(200, agents));
-    let (plan, mut heard) = (plan.expect("a plan"), Heard::default());
+    let (plan, mut heard) = (plan.expect("a plan"), HeardRequest::default());
     let talk = async {
         server.answer_bytes(200, b"one\ntwo\n".to_vec()).await;
         server.answer(404, refusal(404, "NotFound", "pods \"b\" not found", "pods", "b")).await;
@@ -491,7 +491,7 @@ async fn logs_of_a_pool_are_merged_and_what_is_gone_is_told() {
 #[tokio::test]
 async fn logs_of_a_pools_name_lists_its_agents() {
     let (cluster, mut server) = fake();
-    let arguments = logs::Arguments { name: Some(Named::Either("p".into())), ..logs::Arguments::default() };
+    let arguments = logs::Arguments { name: Some(NamedKind::Either("p".into())), ..logs::Arguments::default() };
     let talk = async {
         server.answer(404, refusal(404, "NotFound", "m", "agents", "p")).await;
         server.answer(200, pool()).await;
@@ -505,7 +505,7 @@ async fn logs_of_a_pools_name_lists_its_agents() {
 #[tokio::test]
 async fn explain_reads_all_around_an_agent_and_says_what_it_could_not_read() {
     let (cluster, mut server) = fake();
-    let arguments = explain::Arguments { name: Explainable::Fleet(Named::Either("a".into())), output: None };
+    let arguments = explain::Arguments { name: Explainable::Fleet(NamedKind::Either("a".into())), output: None };
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "another"}});
     let events = json!({"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": [
         {"metadata": {"name": "e"}, "involvedObject": {"kind": "Agent", "name": "a"}, "type": "Warning", "reason": "QuotaExceeded", "message": "m"}]});
@@ -538,7 +538,7 @@ async fn explain_reads_all_around_an_agent_and_says_what_it_could_not_read() {
 #[tokio::test]
 async fn explain_reads_a_pool_with_its_agents() {
     let (cluster, mut server) = fake();
-    let arguments = explain::Arguments { name: Explainable::Fleet(Named::Pool("p".into())), output: Some(explain::Format::Json) };
+    let arguments = explain::Arguments { name: Explainable::Fleet(NamedKind::Pool("p".into())), output: Some(explain::Format::Json) };
     let mut blocked = pool();
     blocked["status"] = json!({"desired": 2, "agents": 1, "conditions": [condition("Blocked", "True", 1)]});
     let talk = async {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use spillway_policy::backoff;
 use spillway_wire::agent::{Directive, Goodbye};
-use spillway_wire::external::{Enrol, Enrolled, ModelEntry, Place};
+use spillway_wire::external::{Enrol, Enrolled, ExternalAgent, ModelEntry};
 use spillway_wire::meter::Dialect;
 use spillway_wire::{Code, Refusal};
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ use crate::clock::BootTime;
 use crate::install::COMMAND;
 use crate::link::gateway::{Answer, Call, Gateway};
 use crate::link::retry::BACKOFF;
-use crate::link::{self, Outside, calls::asked_to_wait};
+use crate::link::{self, ExternalOptions, calls::asked_to_wait};
 use crate::process::tree::{Reaped, Tree};
 use crate::{DATA_DIR_VARIABLE, EXIT_CLOSED, SOCKET_VARIABLE, VERSION, link_says, random};
 
@@ -96,14 +96,14 @@ pub struct Arguments {
 /// Runs until the program ended, or the agent did; gives the exit code.
 pub fn run(arguments: Arguments) -> io::Result<u8> {
     let Arguments { gateway, ca, token, namespace, pool, name, port, command } = arguments;
-    let place = Place { namespace, pool, agent: None };
-    if Place::parse(&place.to_string()).as_ref() != Some(&place) {
+    let place = ExternalAgent { namespace, pool, agent: None };
+    if ExternalAgent::parse(&place.to_string()).as_ref() != Some(&place) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "namespace and pool are names of objects: letters, digits and dashes"));
     }
     let name = name.or_else(machine);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut asked = Asked::new()?;
+        let mut asked = StopRequest::new()?;
         // Before there is a child, so that nothing of it is missed.
         let children = signal(SignalKind::child())?;
         // All that can fail here, before there is an Agent that would wait for us.
@@ -124,7 +124,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
                 return Ok(EXIT_CLOSED);
             }
         };
-        let place = Place { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
+        let place = ExternalAgent { agent: Some((enrolled.agent.clone(), enrolled.uid.clone())), ..place };
         caller.speaks_for(&place).map_err(io::Error::other)?;
         if terminated {
             leave(&caller, "asked to end before the program was started").await;
@@ -152,7 +152,7 @@ pub fn run(arguments: Arguments) -> io::Result<u8> {
             commands_open: None,
         };
         let end = program.until_ended(asked, children, directives);
-        link::serve(&options, Arc::new(caller), Some(Outside { wanted, models, secret }), end).await?;
+        link::serve(&options, Arc::new(caller), Some(ExternalOptions { wanted, models, secret }), end).await?;
         Ok(program.code)
     })
 }
@@ -209,7 +209,12 @@ async fn enrol(gateway: &Gateway, key: &str, display_name: Option<String>) -> Re
 
 /// As [`enrol`], and whether somebody asked us to end meanwhile: then what was asked for is waited for a little, for the Agent may be
 /// made already, and nobody else knows that it is to go.
-async fn enrol_until(gateway: &Gateway, key: &str, name: Option<String>, asked: &mut Asked) -> (Option<Result<Enrolled, Refusal>>, bool) {
+async fn enrol_until(
+    gateway: &Gateway,
+    key: &str,
+    name: Option<String>,
+    asked: &mut StopRequest,
+) -> (Option<Result<Enrolled, Refusal>>, bool) {
     let mut enrolling = pin!(enrol(gateway, key, name));
     tokio::select! {
         enrolled = &mut enrolling => (Some(enrolled), false),
@@ -263,7 +268,7 @@ impl Drop for Folder {
 
 /// What the program has in its environment beside ours; no value: it is taken out. `own` looks a name up in ours.
 fn environment(
-    place: &Place,
+    place: &ExternalAgent,
     enrolled: &Enrolled,
     folder: &Folder,
     models: &str,
@@ -358,7 +363,7 @@ impl Program {
     /// Until it ended: of itself, because somebody asks us to end, or because the agent has to leave. Gives the goodbye.
     async fn until_ended(
         &mut self,
-        mut asked: Asked,
+        mut asked: StopRequest,
         mut children: Signals,
         mut directives: watch::Receiver<Directive>,
     ) -> Option<Goodbye> {
@@ -415,9 +420,9 @@ fn farewell(code: u8, asked: bool) -> String {
 }
 
 /// That somebody at this machine asks us to end.
-struct Asked([Signals; 3]);
+struct StopRequest([Signals; 3]);
 
-impl Asked {
+impl StopRequest {
     fn new() -> io::Result<Self> {
         Ok(Self([signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?]))
     }
@@ -456,7 +461,7 @@ mod tests {
     #[test]
     fn the_program_is_told_who_it_is_and_reaches_models_behind_a_secret() {
         let folder = Folder(PathBuf::from("/nowhere"));
-        let place = Place { namespace: "team".into(), pool: "laptops".into(), agent: None };
+        let place = ExternalAgent { namespace: "team".into(), pool: "laptops".into(), agent: None };
         let entry = |name: &str, dialect| ModelEntry { name: name.into(), dialect };
         let models = vec![entry("gpt", Dialect::OpenAIResponses), entry("other", Dialect::OpenAIChat), entry("g", Dialect::Gemini)];
         let enrolled = Enrolled { agent: "laptops-1".into(), uid: "u".into(), type_: "worker".into(), models };

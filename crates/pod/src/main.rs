@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use spillway_pod::agent::home::Home;
-use spillway_pod::command::{self, Place, Verb, shell};
+use spillway_pod::command::{self, SidecarPaths, Verb, shell};
 use spillway_pod::{DATA_DIR, FIRST_PORT, MAX_PROCESSES, SOCKET, agent, external, install, link};
 
 /// The programs inside an agent's pod.
@@ -16,7 +16,7 @@ use spillway_pod::{DATA_DIR, FIRST_PORT, MAX_PROCESSES, SOCKET, agent, external,
 #[command(name = "spillway-agent", version, about, after_help = command::EXIT_CODES)]
 struct Arguments {
     #[command(flatten)]
-    place: Place,
+    place: SidecarPaths,
     #[command(subcommand)]
     command: Command,
 }

@@ -6,7 +6,9 @@ use std::time::Instant;
 use spillway_policy::budget::facts::{BudgetFacts, ClusterFacts, TokenLimit, Tokens};
 use spillway_policy::budget::share::{Lifetime, agent};
 use spillway_policy::budget::tree::build;
-use spillway_policy::budget::{Answer, Ask, Key, Ledger, Log, Quality, Route, SessionId, Settle, Settled, Usage, Window};
+use spillway_policy::budget::{
+    HoldAnswer, HoldRequest, Key, Ledger, Quality, Route, SessionId, SessionLog, Settle, SettleOutcome, Usage, Window,
+};
 
 const NOW: i64 = 1_790_000_000_000;
 const PAIRS: u64 = 3_000_000;
@@ -52,17 +54,17 @@ fn run(agents: usize, open: u64) -> Option<Run> {
         ledger.put(agent(&name, &life));
         routes.push(Route::new(vec![Key::Agent(name)], Some(Key::budget("team", "default")), "worker"));
     }
-    let (session, _) = ledger.begin(NOW, "gateway", &Log { next_hold: 1, ..Log::default() });
-    let ask = Ask { input: 12_000, output: 4000, least: 1000, choices: 1 };
+    let (session, _) = ledger.begin(NOW, "gateway", &SessionLog { next_hold: 1, ..SessionLog::default() });
+    let ask = HoldRequest { input: 12_000, output: 4000, least: 1000, choices: 1 };
     let mut writes = 0;
     let mut held = 0_u64;
     let mut hold = |ledger: &mut Ledger, writes: &mut u64, now: i64, id: u64, session: SessionId| -> Option<()> {
         let route = routes.get_mut(usize::try_from(id).ok()? % agents)?;
         loop {
             match ledger.hold(now, session, id, route, &ask) {
-                Answer::Given(_) => return Some(()),
-                Answer::Write(_) => *writes += write(ledger, now),
-                Answer::Refused(_) | Answer::Closed | Answer::Unattached => return None,
+                HoldAnswer::Given(_) => return Some(()),
+                HoldAnswer::Write(_) => *writes += write(ledger, now),
+                HoldAnswer::Refused(_) | HoldAnswer::Closed | HoldAnswer::Unattached => return None,
             }
         }
     };
@@ -80,7 +82,7 @@ fn run(agents: usize, open: u64) -> Option<Run> {
         hold(&mut ledger, &mut writes, now, held, session)?;
         let settled =
             ledger.settle(now, session, &Settle { seq, hold: seq, usage, quality: Quality::Exact, input: ask.input, output: ask.output });
-        if settled != Settled::Counted {
+        if settled != SettleOutcome::Counted {
             return None;
         }
     }

@@ -7,9 +7,9 @@
 //! force, a goodbye it said, and that it goes to sleep, is stored before its pod is touched: whoever leads next goes on with
 //! it.
 
-use crate::node_liveness::Reach;
+use crate::node_liveness::NodeReach;
+use crate::pod_termination::Verdict;
 use crate::preflight;
-use crate::presence::Verdict;
 
 /// What is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +67,12 @@ pub struct Life {
     /// The pod has had a node for longer than a start may take.
     pub start_overdue: bool,
     /// The supervisor wants it ended by force: why.
-    pub give_up: Option<(GiveUp, String)>,
+    pub give_up: Option<(GiveUpReason, String)>,
 }
 
 /// Why an agent is ended by force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GiveUp {
+pub enum GiveUpReason {
     /// Its pod was silent for too long.
     HeartbeatLost,
     /// Its program was silent, or stopped, for too long.
@@ -105,18 +105,18 @@ pub enum Pod {
     /// One, and none is recorded: it is nobody's.
     Foreign,
     /// The recorded one.
-    Ours(Observed),
+    Ours(PodObservation),
 }
 
 /// What the recorded pod shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observed {
+pub struct PodObservation {
     /// Where it is in its life.
     pub stage: Stage,
     /// It carries a deletion time.
     pub deleting: bool,
     /// Whether its node is heard of.
-    pub node: Reach,
+    pub node: NodeReach,
     /// It was asked to end, and should have been gone for a while.
     pub overdue: bool,
 }
@@ -223,7 +223,7 @@ pub enum State {
     /// The pod has not started.
     Pending(Option<Hindrance>),
     /// The pod runs.
-    Running(Doing),
+    Running(Activity),
     /// The node is not heard of.
     Unreachable,
     /// The pod is being deleted.
@@ -234,16 +234,16 @@ pub enum State {
     Hibernated,
     /// It is silent, or cannot be had to work: it is being ended by force. Stored before anything is done about it; `None`:
     /// as it is stored.
-    Condemned(Option<(GiveUp, String)>),
+    Condemned(Option<(GiveUpReason, String)>),
     /// The pod disappeared, and nothing proves yet that it ended.
     Missing(Verdict),
     /// The Agent ended.
-    Ended(End),
+    Ended(AgentEnd),
 }
 
 /// What an agent whose pod runs is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Activity {
     /// Its containers are not ready, or its program is not started yet.
     Starting,
     /// Its pod has not registered yet.
@@ -262,7 +262,7 @@ pub enum Doing {
 
 /// How an Agent ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum AgentEnd {
     /// Its program ended with 0.
     Succeeded,
     /// Its program failed, or its pod was evicted.
@@ -278,7 +278,7 @@ pub enum End {
 /// Decide.
 pub fn plan(facts: &Facts) -> (Step, State) {
     let Facts { deleting, finalizer, owned, ended, recorded, pod, spawn, goodbye, condemned, sleep, life } = facts;
-    let how = How { goodbye: *goodbye, condemned: *condemned, sleep: *sleep };
+    let how = StoredLeave { goodbye: *goodbye, condemned: *condemned, sleep: *sleep };
     if *deleting {
         let (step, state) = leave(*finalizer, *recorded, pod);
         // An ended Agent stays ended while it goes.
@@ -295,7 +295,7 @@ pub fn plan(facts: &Facts) -> (Step, State) {
     }
     match (pod, recorded) {
         (Pod::Ours(observed), _) => alive(observed, how, life),
-        (Pod::Absent(Verdict::Gone), true) => (Step::None, how.left(End::PodGone)),
+        (Pod::Absent(Verdict::Gone), true) => (Step::None, how.left(AgentEnd::PodGone)),
         (Pod::Absent(verdict @ (Verdict::NotYet(_) | Verdict::Unknown)), true) => (Step::None, State::Missing(*verdict)),
         (Pod::Foreign, _) => (Step::DeleteForeignPod, State::Replacing),
         (Pod::Absent(_), false) if *sleep != Sleep::No => (Step::None, State::Hibernated),
@@ -314,10 +314,10 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
         return (Step::None, State::Keep);
     }
     match pod {
-        Pod::Ours(Observed { deleting: true, node: Reach::Unreachable, .. }) => (Step::None, State::Unreachable),
-        Pod::Ours(Observed { deleting: true, overdue: true, node: Reach::Heard, .. }) => (Step::ForcePod, State::Stopping),
-        Pod::Ours(Observed { deleting: true, .. }) => (Step::None, State::Stopping),
-        Pod::Ours(Observed { deleting: false, .. }) => (Step::DeletePod, State::Stopping),
+        Pod::Ours(PodObservation { deleting: true, node: NodeReach::Unreachable, .. }) => (Step::None, State::Unreachable),
+        Pod::Ours(PodObservation { deleting: true, overdue: true, node: NodeReach::Heard, .. }) => (Step::ForcePod, State::Stopping),
+        Pod::Ours(PodObservation { deleting: true, .. }) => (Step::None, State::Stopping),
+        Pod::Ours(PodObservation { deleting: false, .. }) => (Step::DeletePod, State::Stopping),
         Pod::Foreign => (Step::DeleteForeignPod, State::Stopping),
         Pod::Absent(Verdict::Gone) => (Step::RemoveFinalizer, State::Keep),
         Pod::Absent(_) if !recorded => (Step::RemoveFinalizer, State::Keep),
@@ -327,26 +327,26 @@ fn leave(finalizer: bool, recorded: bool, pod: &Pod) -> (Step, State) {
 
 /// What was stored of the way in which an agent leaves.
 #[derive(Clone, Copy)]
-struct How {
+struct StoredLeave {
     goodbye: bool,
     condemned: bool,
     sleep: Sleep,
 }
 
-impl How {
+impl StoredLeave {
     /// How it ended, where its pod alone would say `otherwise`.
-    fn end(self, otherwise: End) -> End {
+    fn end(self, otherwise: AgentEnd) -> AgentEnd {
         if self.condemned {
-            End::Forced
+            AgentEnd::Forced
         } else if self.goodbye {
-            End::Goodbye
+            AgentEnd::Goodbye
         } else {
             otherwise
         }
     }
 
     /// What is true when nothing of its pod is left.
-    fn left(self, otherwise: End) -> State {
+    fn left(self, otherwise: AgentEnd) -> State {
         if self.sleeps() { State::Hibernated } else { State::Ended(self.end(otherwise)) }
     }
 
@@ -356,10 +356,10 @@ impl How {
     }
 }
 
-fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
-    let Observed { stage, deleting, node, overdue } = observed;
+fn alive(observed: &PodObservation, how: StoredLeave, life: &Life) -> (Step, State) {
+    let PodObservation { stage, deleting, node, overdue } = observed;
     // On a node that is not heard of nobody would do as told, and nobody on it is to blame for anything.
-    let (unreachable, heard) = (*node == Reach::Unreachable, *node == Reach::Heard);
+    let (unreachable, heard) = (*node == NodeReach::Unreachable, *node == NodeReach::Heard);
     let overdue = *overdue && heard;
     match stage {
         // Its object goes next: while that has the name, there can be no other. One whose node is away may stay for long.
@@ -369,9 +369,9 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
         // Told to go, it went.
         Stage::Succeeded | Stage::Failed(_) if how.sleep == Sleep::Begun && how.sleeps() => (Step::DeletePod, State::Hibernating),
         // Asked to end by somebody, it ended: how its program took that says nothing.
-        Stage::Succeeded | Stage::Failed(_) if *deleting => (Step::None, State::Ended(how.end(End::PodGone))),
-        Stage::Succeeded => (Step::None, State::Ended(how.end(End::Succeeded))),
-        Stage::Failed(message) => (Step::None, State::Ended(how.end(End::Failed(message.clone())))),
+        Stage::Succeeded | Stage::Failed(_) if *deleting => (Step::None, State::Ended(how.end(AgentEnd::PodGone))),
+        Stage::Succeeded => (Step::None, State::Ended(how.end(AgentEnd::Succeeded))),
+        Stage::Failed(message) => (Step::None, State::Ended(how.end(AgentEnd::Failed(message.clone())))),
         Stage::Pending(_) | Stage::Running { .. } if unreachable => (Step::None, State::Unreachable),
         Stage::Pending(_) | Stage::Running { .. } if how.condemned => {
             (if *deleting && !overdue { Step::None } else { Step::ForcePod }, State::Condemned(None))
@@ -392,7 +392,7 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
         }
         Stage::Pending(hindrance) if heard && life.start_overdue => {
             let why = hindrance.as_ref().map_or_else(|| "its containers did not start".to_owned(), |hindrance| hindrance.message.clone());
-            (Step::None, State::Condemned(Some((GiveUp::StartTimedOut, why))))
+            (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
         }
         Stage::Running { .. } if heard && life.start_overdue => {
             let why = life.walls_down.as_ref().map_or_else(
@@ -402,33 +402,33 @@ fn alive(observed: &Observed, how: How, life: &Life) -> (Step, State) {
                 },
                 |reachable| format!("{reachable} can be reached from its pod: its NetworkPolicy is not enforced"),
             );
-            (Step::None, State::Condemned(Some((GiveUp::StartTimedOut, why))))
+            (Step::None, State::Condemned(Some((GiveUpReason::StartTimedOut, why))))
         }
         Stage::Pending(hindrance) => (Step::None, State::Pending(hindrance.clone())),
         Stage::Running { ready } => (Step::None, State::Running(doing(*ready, life))),
     }
 }
 
-fn doing(ready: bool, life: &Life) -> Doing {
+fn doing(ready: bool, life: &Life) -> Activity {
     let Life { registered, started, active, paused, walls_down, preflight, start_overdue: _, give_up: _ } = life;
     // Of one that is at work it only says that a kubelet, or its sidecar, has just come again: no start, which may be undone
     // as one that has nothing to lose.
     let at_work = *registered && *started;
     if !ready && !at_work {
-        return Doing::Starting;
+        return Activity::Starting;
     }
     match (registered, walls_down) {
-        (false, _) => Doing::Registering,
-        (true, Some(reachable)) => Doing::WallsDown(reachable.clone()),
+        (false, _) => Activity::Registering,
+        (true, Some(reachable)) => Activity::WallsDown(reachable.clone()),
         // Its sidecar looks at the walls first: before that, nobody says that the agent is ready.
-        (true, None) if !*started => Doing::Starting,
-        (true, None) if *paused => Doing::Paused,
+        (true, None) if !*started => Activity::Starting,
+        (true, None) if *paused => Activity::Paused,
         // What it holds it got while it was fit.
-        (true, None) if *active => Doing::Active,
+        (true, None) if *active => Activity::Active,
         (true, None) => match preflight {
-            preflight::Verdict::Passed => Doing::Idle,
-            preflight::Verdict::Pending => Doing::Starting,
-            preflight::Verdict::Failed(why) => Doing::PreflightFailed(why.clone()),
+            preflight::Verdict::Passed => Activity::Idle,
+            preflight::Verdict::Pending => Activity::Starting,
+            preflight::Verdict::Failed(why) => Activity::PreflightFailed(why.clone()),
         },
     }
 }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 /// From so much percent on a bulkhead is nearly full.
-pub const NEARLY: u64 = 80;
+pub const NEARLY_FULL_PERCENT: u64 = 80;
 /// It is full.
-pub const FULL: u64 = 100;
+pub const FULL_PERCENT: u64 = 100;
 /// Below so much it has room again, and is told of anew.
-pub const AGAIN: u64 = 70;
+pub const REARM_PERCENT: u64 = 70;
 /// Bulkheads of one kind that a line names.
-pub const NAMED: usize = 5;
+pub const MAX_NAMED_BULKHEADS: usize = 5;
 
 /// What is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +65,7 @@ impl std::fmt::Display for Owner {
 
 /// How full a bulkhead is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct BulkheadUse {
     /// What is bounded.
     pub kind: Kind,
     /// By whom.
@@ -78,7 +78,7 @@ pub struct Use {
     pub percent: u64,
 }
 
-impl Use {
+impl BulkheadUse {
     /// So many of so many.
     pub fn counted(kind: Kind, owner: Owner, limit: &str, used: u64, most: u64) -> Self {
         Self { kind, owner, limit: limit.to_owned(), amounts: format!("{used}/{most}"), percent: percent(used.into(), most.into()) }
@@ -87,49 +87,49 @@ impl Use {
 
 /// What of `most` is used. Of nothing anything is all.
 pub fn percent(used: u128, most: u128) -> u64 {
-    let percent = used.saturating_mul(100).checked_div(most).unwrap_or(if used == 0 { 0 } else { u128::from(FULL) });
+    let percent = used.saturating_mul(100).checked_div(most).unwrap_or(if used == 0 { 0 } else { u128::from(FULL_PERCENT) });
     u64::try_from(percent).unwrap_or(u64::MAX)
 }
 
 /// How full those of one kind are, the fullest first, for a line of the log.
-pub fn words(all: &[Use], kind: Kind) -> String {
-    let mut of_kind: Vec<&Use> = all.iter().filter(|one| one.kind == kind).collect();
+pub fn words(all: &[BulkheadUse], kind: Kind) -> String {
+    let mut of_kind: Vec<&BulkheadUse> = all.iter().filter(|one| one.kind == kind).collect();
     of_kind.sort_by(|one, other| other.percent.cmp(&one.percent).then_with(|| (&one.owner, &one.limit).cmp(&(&other.owner, &other.limit))));
-    let named = of_kind.iter().take(NAMED).map(|one| {
-        let Use { kind: _, owner, limit, amounts, percent } = one;
+    let named = of_kind.iter().take(MAX_NAMED_BULKHEADS).map(|one| {
+        let BulkheadUse { kind: _, owner, limit, amounts, percent } = one;
         format!("{owner} {limit} {amounts} {percent}%")
     });
     let mut words: Vec<String> = named.collect();
-    if of_kind.len() > NAMED {
-        words.push(format!("{} more", of_kind.len() - NAMED));
+    if of_kind.len() > MAX_NAMED_BULKHEADS {
+        words.push(format!("{} more", of_kind.len() - MAX_NAMED_BULKHEADS));
     }
     words.join(", ")
 }
 
 /// Where a bulkhead is: a namespace, or the whole cluster where that is empty.
-pub type All = BTreeMap<String, Vec<Use>>;
+pub type BulkheadUses = BTreeMap<String, Vec<BulkheadUse>>;
 
 /// A bulkhead became so full that people are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct UseAlert {
     /// Where.
     pub namespace: String,
     /// How full it is.
-    pub used: Use,
+    pub used: BulkheadUse,
     /// It is full, and not only nearly.
     pub full: bool,
 }
 
 /// What people were told, for as long as we lead.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct UseWatch {
     /// The threshold that was told of each bulkhead that is nearly full. None: nobody has looked yet.
     told: Option<BTreeMap<(String, Kind, Owner, String), u64>>,
 }
 
-impl Watch {
+impl UseWatch {
     /// Looks at all. Who looks for the first time takes what it finds for told, by whoever looked before.
-    pub fn look(&mut self, all: &All) -> Vec<Reached> {
+    pub fn look(&mut self, all: &BulkheadUses) -> Vec<UseAlert> {
         let first = self.told.is_none();
         let before = self.told.take().unwrap_or_default();
         let (mut now, mut reached) = (BTreeMap::new(), Vec::new());
@@ -137,17 +137,17 @@ impl Watch {
             for used in uses.iter().filter(|one| one.kind.told()) {
                 let key = (namespace.clone(), used.kind, used.owner.clone(), used.limit.clone());
                 let known = before.get(&key).copied().unwrap_or(0);
-                let level = if used.percent >= FULL {
-                    FULL
-                } else if used.percent >= NEARLY {
-                    NEARLY
+                let level = if used.percent >= FULL_PERCENT {
+                    FULL_PERCENT
+                } else if used.percent >= NEARLY_FULL_PERCENT {
+                    NEARLY_FULL_PERCENT
                 } else {
                     0
                 };
                 if level > known && !first {
-                    reached.push(Reached { namespace: namespace.clone(), used: used.clone(), full: level == FULL });
+                    reached.push(UseAlert { namespace: namespace.clone(), used: used.clone(), full: level == FULL_PERCENT });
                 }
-                let level = if used.percent < AGAIN { 0 } else { level.max(known) };
+                let level = if used.percent < REARM_PERCENT { 0 } else { level.max(known) };
                 if level > 0 {
                     now.insert(key, level);
                 }
@@ -162,21 +162,21 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn queue(name: &str, used: u64) -> Use {
-        Use::counted(Kind::Items, Owner::Queue(name.into()), "maxPending", used, 100)
+    fn queue(name: &str, used: u64) -> BulkheadUse {
+        BulkheadUse::counted(Kind::Items, Owner::Queue(name.into()), "maxPending", used, 100)
     }
 
-    fn all(uses: &[Use]) -> All {
-        All::from([("n".to_owned(), uses.to_vec())])
+    fn all(uses: &[BulkheadUse]) -> BulkheadUses {
+        BulkheadUses::from([("n".to_owned(), uses.to_vec())])
     }
 
-    fn told(watch: &mut Watch, uses: &[Use]) -> Vec<(u64, bool)> {
+    fn told(watch: &mut UseWatch, uses: &[BulkheadUse]) -> Vec<(u64, bool)> {
         watch.look(&all(uses)).into_iter().map(|one| (one.used.percent, one.full)).collect()
     }
 
     #[test]
     fn people_are_told_once_on_the_way_up_and_again_after_there_was_room() {
-        let mut watch = Watch::default();
+        let mut watch = UseWatch::default();
         assert_eq!(told(&mut watch, &[queue("q", 95)]), [], "who led before told of it");
         let steps = [
             (96, None),
@@ -201,18 +201,18 @@ mod tests {
 
     #[test]
     fn each_bulkhead_is_told_of_for_itself_and_what_has_thresholds_of_its_own_is_not() {
-        let mut watch = Watch::default();
-        watch.look(&All::new());
-        let tokens = Use::counted(Kind::Tokens, Owner::Budget("b".into()), "hourly", 10, 10);
-        let pool = Use::counted(Kind::Pool, Owner::Pool("p".into()), "agents", 5, 5);
-        let agents = Use::counted(Kind::Agents, Owner::Budget("b".into()), "agents.maxConcurrent", 9, 10);
+        let mut watch = UseWatch::default();
+        watch.look(&BulkheadUses::new());
+        let tokens = BulkheadUse::counted(Kind::Tokens, Owner::Budget("b".into()), "hourly", 10, 10);
+        let pool = BulkheadUse::counted(Kind::Pool, Owner::Pool("p".into()), "agents", 5, 5);
+        let agents = BulkheadUse::counted(Kind::Agents, Owner::Budget("b".into()), "agents.maxConcurrent", 9, 10);
         assert_eq!(told(&mut watch, &[tokens, pool, agents, queue("a", 80), queue("b", 79)]), [(90, false), (80, false)]);
         assert_eq!(watch.told.as_ref().map(BTreeMap::len), Some(2), "what has room is not remembered");
     }
 
     #[test]
     fn a_line_names_the_fullest_first_and_not_too_many() {
-        let uses: Vec<Use> = [10, 90, 50, 70, 20, 60, 30].iter().map(|used| queue(&format!("q{used}"), *used)).collect();
+        let uses: Vec<BulkheadUse> = [10, 90, 50, 70, 20, 60, 30].iter().map(|used| queue(&format!("q{used}"), *used)).collect();
         assert_eq!(
             words(&uses, Kind::Items),
             "WorkQueue/q90 maxPending 90/100 90%, WorkQueue/q70 maxPending 70/100 70%, WorkQueue/q60 maxPending 60/100 60%, \

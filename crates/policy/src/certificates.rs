@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 /// How long an authority is valid.
-pub const AUTHORITY_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const AUTHORITY_VALIDITY: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a serving certificate is valid.
-pub const SERVING_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+pub const SERVING_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long a new authority is told of before it signs: kubelets bring a changed ConfigMap into pods within minutes.
-pub const TELL_FIRST: Duration = Duration::from_secs(3600);
+pub const AUTHORITY_PUBLISH_DELAY: Duration = Duration::from_secs(3600);
 /// How long an old authority is trusted after the new one signs.
-pub const TRUST_OLD: Duration = Duration::from_secs(24 * 3600);
+pub const OLD_AUTHORITY_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// One authority, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,9 @@ pub fn step(facts: &Facts) -> Step {
         (Some(first), None) if now >= first.ends => Step::MakeFirst,
         // Two thirds of its life: months are left should nobody lead for long.
         (Some(first), None) if now >= first.made + (first.ends - first.made) / 3 * 2 => Step::MakeSecond,
-        (Some(first), Some(second)) if now >= first.ends || now >= second.made + seconds(TELL_FIRST) + seconds(TRUST_OLD) => {
+        (Some(first), Some(second))
+            if now >= first.ends || now >= second.made + seconds(AUTHORITY_PUBLISH_DELAY) + seconds(OLD_AUTHORITY_TTL) =>
+        {
             Step::DropFirst
         }
         (Some(_), None | Some(_)) => Step::Keep,
@@ -77,7 +79,7 @@ pub fn step(facts: &Facts) -> Step {
 pub fn signer(facts: &Facts) -> Signer {
     match (facts.first, facts.second) {
         (Some(first), Some(second)) => {
-            let told = facts.now.saturating_sub(second.made) >= i64::try_from(TELL_FIRST.as_secs()).unwrap_or(i64::MAX);
+            let told = facts.now.saturating_sub(second.made) >= i64::try_from(AUTHORITY_PUBLISH_DELAY.as_secs()).unwrap_or(i64::MAX);
             if told || facts.now >= first.ends { Signer::Second } else { Signer::First }
         }
         (None, Some(_)) => Signer::Second,

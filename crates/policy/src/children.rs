@@ -4,22 +4,22 @@
 use std::time::Duration;
 
 /// The time in which children are counted.
-pub const WITHIN: Duration = Duration::from_secs(60);
+pub const CHILD_RATE_WINDOW: Duration = Duration::from_secs(60);
 /// As many may be made in it, however few may live at a time.
-const AT_LEAST: u32 = 10;
+const MIN_CHILDREN_PER_WINDOW: u32 = 10;
 
-/// Children that an agent may make within [`WITHIN`], of which `most` may live at a time: each place twice.
+/// Children that an agent may make within [`CHILD_RATE_WINDOW`], of which `most` may live at a time: each place twice.
 pub fn rate(most: u32) -> u32 {
-    most.saturating_mul(2).max(AT_LEAST)
+    most.saturating_mul(2).max(MIN_CHILDREN_PER_WINDOW)
 }
 
 /// After how long an agent may make one more child; none: now. `ages`: how long ago it made each, in any order.
 pub fn wait(ages: impl IntoIterator<Item = Duration>, most: u32) -> Option<Duration> {
-    let mut lately: Vec<Duration> = ages.into_iter().filter(|age| *age < WITHIN).collect();
+    let mut lately: Vec<Duration> = ages.into_iter().filter(|age| *age < CHILD_RATE_WINDOW).collect();
     lately.sort_unstable();
     let rate = usize::try_from(rate(most)).unwrap_or(usize::MAX);
     // Once this one is older, fewer than allowed are left.
-    lately.get(rate.checked_sub(1)?).map(|age| WITHIN - *age)
+    lately.get(rate.checked_sub(1)?).map(|age| CHILD_RATE_WINDOW - *age)
 }
 
 #[cfg(test)]
@@ -35,9 +35,9 @@ mod tests {
     fn children_that_end_at_once_are_not_replaced_at_once_for_ever() {
         assert_eq!(wait(Vec::new(), 0), None);
         assert_eq!(wait(seconds(&[0; 9]), 3), None);
-        assert_eq!(wait(seconds(&[0; 10]), 3), Some(WITHIN));
+        assert_eq!(wait(seconds(&[0; 10]), 3), Some(CHILD_RATE_WINDOW));
         assert_eq!(wait(seconds(&[0; 39]), 20), None, "all that may live, and each of them once more");
-        assert_eq!(wait(seconds(&[0; 40]), 20), Some(WITHIN));
+        assert_eq!(wait(seconds(&[0; 40]), 20), Some(CHILD_RATE_WINDOW));
         let ages: Vec<u64> = (0..10).map(|number| 5 * number).rev().collect();
         assert_eq!(wait(seconds(&ages), 1), Some(Duration::from_secs(15)), "the oldest was made 45 s ago");
         assert_eq!(wait(seconds(&[60; 1000]), 1), None);
@@ -54,7 +54,7 @@ mod tests {
                 match wait(ages, most) {
                     None => made.push(now),
                     Some(left) => {
-                        prop_assert!(left <= WITHIN && !left.is_zero());
+                        prop_assert!(left <= CHILD_RATE_WINDOW && !left.is_zero());
                         let later = now + u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                         prop_assert_eq!(wait(made.iter().map(|at| Duration::from_millis(later - at)), most), None);
                     }

@@ -19,7 +19,7 @@ pub fn binding(claimants: impl IntoIterator<Item = Claimant>) -> Option<Claimant
 
 /// What has the name under which a Budget's object is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoredObject {
     /// Nothing.
     Nothing,
     /// The Budget's own object.
@@ -42,7 +42,7 @@ pub enum Stored {
 
 /// What is done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum ComputeAction {
     /// Nothing: it is as it should be.
     Keep,
     /// Nothing yet: what is there goes first, and its end wakes us.
@@ -56,13 +56,17 @@ pub enum Act {
 }
 
 /// Decide.
-pub fn act(wanted: bool, stored: &Stored) -> Act {
+pub fn act(wanted: bool, stored: &StoredObject) -> ComputeAction {
     match (wanted, stored) {
-        (true, Stored::Nothing | Stored::Own { same: false, .. }) => Act::Apply,
-        (true, Stored::Own { same: true, .. }) | (false, Stored::Nothing | Stored::Leaving | Stored::Foreign) => Act::Keep,
-        (true, Stored::Leaving) => Act::Wait,
-        (true, Stored::Foreign) => Act::Refuse,
-        (true, Stored::Former { uid }) | (false, Stored::Own { uid, .. } | Stored::Former { uid }) => Act::Delete(uid.clone()),
+        (true, StoredObject::Nothing | StoredObject::Own { same: false, .. }) => ComputeAction::Apply,
+        (true, StoredObject::Own { same: true, .. }) | (false, StoredObject::Nothing | StoredObject::Leaving | StoredObject::Foreign) => {
+            ComputeAction::Keep
+        }
+        (true, StoredObject::Leaving) => ComputeAction::Wait,
+        (true, StoredObject::Foreign) => ComputeAction::Refuse,
+        (true, StoredObject::Former { uid }) | (false, StoredObject::Own { uid, .. } | StoredObject::Former { uid }) => {
+            ComputeAction::Delete(uid.clone())
+        }
     }
 }
 
@@ -80,20 +84,20 @@ mod tests {
 
     #[test]
     fn only_the_budgets_own_object_is_touched() {
-        let own = |same| Stored::Own { uid: "u".into(), same };
+        let own = |same| StoredObject::Own { uid: "u".into(), same };
         let cases = [
-            (true, Stored::Nothing, Act::Apply),
-            (true, own(true), Act::Keep),
-            (true, own(false), Act::Apply),
-            (true, Stored::Former { uid: "f".into() }, Act::Delete("f".into())),
-            (true, Stored::Leaving, Act::Wait),
-            (true, Stored::Foreign, Act::Refuse),
-            (false, Stored::Nothing, Act::Keep),
-            (false, own(true), Act::Delete("u".into())),
-            (false, own(false), Act::Delete("u".into())),
-            (false, Stored::Former { uid: "f".into() }, Act::Delete("f".into())),
-            (false, Stored::Leaving, Act::Keep),
-            (false, Stored::Foreign, Act::Keep),
+            (true, StoredObject::Nothing, ComputeAction::Apply),
+            (true, own(true), ComputeAction::Keep),
+            (true, own(false), ComputeAction::Apply),
+            (true, StoredObject::Former { uid: "f".into() }, ComputeAction::Delete("f".into())),
+            (true, StoredObject::Leaving, ComputeAction::Wait),
+            (true, StoredObject::Foreign, ComputeAction::Refuse),
+            (false, StoredObject::Nothing, ComputeAction::Keep),
+            (false, own(true), ComputeAction::Delete("u".into())),
+            (false, own(false), ComputeAction::Delete("u".into())),
+            (false, StoredObject::Former { uid: "f".into() }, ComputeAction::Delete("f".into())),
+            (false, StoredObject::Leaving, ComputeAction::Keep),
+            (false, StoredObject::Foreign, ComputeAction::Keep),
         ];
         for (wanted, stored, expected) in cases {
             assert_eq!(act(wanted, &stored), expected, "{wanted} {stored:?}");

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use crate::agent::{Observed, Pod, Stage};
-use crate::node_liveness::Reach;
-use crate::presence::Verdict;
+use crate::agent::{Pod, PodObservation, Stage};
+use crate::node_liveness::NodeReach;
+use crate::pod_termination::Verdict;
 
 /// Beyond its grace, for its last words.
-pub const LAST_WORDS: Duration = Duration::from_secs(10);
+pub const FINAL_REPORT_GRACE: Duration = Duration::from_secs(10);
 
 /// What is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,19 +29,19 @@ pub struct Process {
 /// As a pod's.
 pub fn shown(process: &Process) -> Pod {
     let Process { over, leaving, grace, ended } = *process;
-    let left = leaving.is_some_and(|leaving| ended || leaving >= grace.saturating_add(LAST_WORDS));
+    let left = leaving.is_some_and(|leaving| ended || leaving >= grace.saturating_add(FINAL_REPORT_GRACE));
     if over || left {
         return Pod::Absent(Verdict::Gone);
     }
     // Where it runs is nobody's business here: its silence is its own.
     let stage = Stage::Running { ready: true };
-    Pod::Ours(Observed { stage, deleting: leaving.is_some(), node: Reach::Heard, overdue: false })
+    Pod::Ours(PodObservation { stage, deleting: leaving.is_some(), node: NodeReach::Heard, overdue: false })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{Doing, End, Facts, GiveUp, Life, Sleep, Spawn, State, Step, plan};
+    use crate::agent::{Activity, AgentEnd, Facts, GiveUpReason, Life, Sleep, Spawn, State, Step, plan};
     use crate::preflight;
     use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ mod tests {
         Process { over: false, leaving: leaving.map(Duration::from_secs), grace: GRACE, ended }
     }
 
-    fn facts(process: Process, give_up: Option<GiveUp>) -> Facts {
+    fn facts(process: Process, give_up: Option<GiveUpReason>) -> Facts {
         let life = Life {
             registered: true,
             started: true,
@@ -79,21 +79,21 @@ mod tests {
 
     #[test]
     fn it_works_leaves_and_is_gone_when_it_says_so_or_had_its_time() {
-        assert_eq!(plan(&facts(process(None, false), None)), (Step::None, State::Running(Doing::Active)));
+        assert_eq!(plan(&facts(process(None, false), None)), (Step::None, State::Running(Activity::Active)));
         assert_eq!(plan(&facts(process(Some(0), false), None)), (Step::None, State::Stopping));
         assert_eq!(plan(&facts(process(Some(24), false), None)), (Step::None, State::Stopping));
-        let gone = (Step::None, State::Ended(End::Goodbye));
+        let gone = (Step::None, State::Ended(AgentEnd::Goodbye));
         assert_eq!(plan(&facts(process(Some(25), false), None)), gone, "its grace and a little more");
         assert_eq!(plan(&facts(process(Some(0), true), None)), gone, "it said so");
-        assert_eq!(plan(&facts(process(None, true), None)).1, State::Running(Doing::Active), "its goodbye is on its way");
+        assert_eq!(plan(&facts(process(None, true), None)).1, State::Running(Activity::Active), "its goodbye is on its way");
     }
 
     #[test]
     fn it_is_given_up_for_its_silence_alone_and_gone_when_that_is_stored() {
-        let silent = plan(&facts(process(None, false), Some(GiveUp::HeartbeatLost)));
-        assert_eq!(silent, (Step::None, State::Condemned(Some((GiveUp::HeartbeatLost, "m".into())))), "stored first");
+        let silent = plan(&facts(process(None, false), Some(GiveUpReason::HeartbeatLost)));
+        assert_eq!(silent, (Step::None, State::Condemned(Some((GiveUpReason::HeartbeatLost, "m".into())))), "stored first");
         let stored = Process { over: true, ..process(None, false) };
-        assert_eq!(plan(&facts(stored, None)), (Step::None, State::Ended(End::Forced)));
+        assert_eq!(plan(&facts(stored, None)), (Step::None, State::Ended(AgentEnd::Forced)));
     }
 
     #[test]

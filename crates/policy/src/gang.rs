@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::work::item::{At, Attempt, Phase, Record, Verb};
+use crate::work::item::{Attempt, Phase, Record, UnixMillis, Verb};
 
 /// The reason under which the items of a gang are given back that is restarted.
-pub const RESTARTED: &str = "GangDivergence";
+pub const GANG_RESTART_REASON: &str = "GangDivergence";
 
 /// From when on it is too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +40,12 @@ pub fn look<'a>(
     group: impl IntoIterator<Item = &'a Record>,
     ours: impl Fn(&str) -> bool,
     limits: Limits,
-    known: Option<At>,
-    now: At,
+    known: Option<UnixMillis>,
+    now: UnixMillis,
 ) -> Option<Divergence> {
     let records: Vec<&Record> = group.into_iter().collect();
     let all = records.iter().flat_map(|record| &record.history);
-    let restarted = all.filter(|attempt| attempt.reason.as_deref() == Some(RESTARTED)).map(|attempt| attempt.end).max();
+    let restarted = all.filter(|attempt| attempt.reason.as_deref() == Some(GANG_RESTART_REASON)).map(|attempt| attempt.end).max();
     let since = restarted.max(known);
     let counts = |attempt: &&Attempt| {
         let failed = match attempt.verb {
@@ -73,12 +73,13 @@ pub fn look<'a>(
 pub fn unfinished<'a>(group: impl IntoIterator<Item = &'a Record>, ours: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let records: Vec<&Record> = group.into_iter().collect();
     // Another pool's agents may work on the same group: their restart is none of ours.
-    let restarted = |attempt: &&Attempt| attempt.reason.as_deref() == Some(RESTARTED) && ours(&attempt.agent);
+    let restarted = |attempt: &&Attempt| attempt.reason.as_deref() == Some(GANG_RESTART_REASON) && ours(&attempt.agent);
     let all = records.iter().flat_map(|record| &record.history).filter(restarted);
-    let mut given_back: Vec<(At, At)> = all.map(|attempt| (attempt.end, attempt.start)).collect();
+    let mut given_back: Vec<(UnixMillis, UnixMillis)> = all.map(|attempt| (attempt.end, attempt.start)).collect();
     given_back.sort_unstable();
     // What was taken after a restart had begun, and is given back too, was given back by the next one.
-    let begun = given_back.into_iter().fold(None, |begun: Option<At>, (end, start)| begun.filter(|begun| start < *begun).or(Some(end)));
+    let begun =
+        given_back.into_iter().fold(None, |begun: Option<UnixMillis>, (end, start)| begun.filter(|begun| start < *begun).or(Some(end)));
     let holders = records.iter().filter_map(|record| record.holder.as_ref());
     let left = holders.filter(|holder| begun.is_some_and(|begun| holder.since < begun) && ours(&holder.agent));
     left.map(|holder| holder.agent.clone()).collect()
@@ -90,7 +91,7 @@ mod tests {
     use crate::work::item::Holder;
     use proptest::prelude::*;
 
-    const NOW: At = At(1_000_000);
+    const NOW: UnixMillis = UnixMillis(1_000_000);
     const LIMITS: Limits = Limits { percent: 50, failed: 3, window: Duration::from_secs(600) };
 
     fn held(agent: &str) -> Record {
@@ -98,7 +99,7 @@ mod tests {
         Record { phase: Phase::Leased, holder, ..Record::default() }
     }
     fn ended(agent: &str, verb: Verb, reason: &str, seconds_ago: i64) -> Record {
-        let end = At(NOW.0 - seconds_ago * 1_000);
+        let end = UnixMillis(NOW.0 - seconds_ago * 1_000);
         let attempt = Attempt { epoch: 1, agent: agent.into(), start: end, end, verb, reason: Some(reason.into()), message: None };
         Record { phase: Phase::Scheduled, history: vec![attempt], ..Record::default() }
     }
@@ -136,13 +137,13 @@ mod tests {
 
     #[test]
     fn nothing_of_before_a_restart_counts() {
-        let group = [failed("a"), failed("b"), failed("c"), ended("d", Verb::Release, RESTARTED, 4)];
+        let group = [failed("a"), failed("b"), failed("c"), ended("d", Verb::Release, GANG_RESTART_REASON, 4)];
         assert_eq!(found(&group), None, "that it was restarted is recorded with its items");
         assert_eq!(look(&group[..3], |_| true, LIMITS, Some(NOW), NOW), None, "or we know it before it is");
         let again = [
             &group[..],
             &[failed("a"), failed("b"), failed("c")].map(|mut record| {
-                record.history[0].end = At(NOW.0 - 1_000);
+                record.history[0].end = UnixMillis(NOW.0 - 1_000);
                 record
             }),
         ]
@@ -152,14 +153,14 @@ mod tests {
 
     #[test]
     fn a_restart_that_was_begun_is_ended_and_touches_nobody_who_came_later() {
-        let since = |seconds: i64| At(NOW.0 - seconds * 1_000);
+        let since = |seconds: i64| UnixMillis(NOW.0 - seconds * 1_000);
         let holds = |agent: &str, seconds: i64| {
             let mut record = held(agent);
             record.holder.as_mut().expect("a holder").since = since(seconds);
             record
         };
         let given_back = |from: i64, to: i64| {
-            let mut record = ended("x", Verb::Release, RESTARTED, to);
+            let mut record = ended("x", Verb::Release, GANG_RESTART_REASON, to);
             record.history[0].start = since(from);
             record
         };

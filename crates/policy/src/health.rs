@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::attendance::Times;
+use crate::liveness::ServedTimes;
 
 /// Below this distance from the end of its patience, or two of its periods, an agent is about to be given up.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const NEAR_TIMEOUT_MARGIN: Duration = Duration::from_secs(30);
 /// So many about to be given up at once, and more than half of their node's or gateway's: something of ours is down.
-pub const MANY: usize = 5;
+pub const MIN_MASS_SILENCE_AGENTS: usize = 5;
 
 /// What is known of one agent whose pod has a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Facts {
     /// Its program was started.
     pub started: bool,
     /// Its served times.
-    pub times: Times,
+    pub times: ServedTimes,
     /// How long it may take to start.
     pub startup: Duration,
     /// Silence after which it is given up.
@@ -103,7 +103,7 @@ pub fn look(facts: &Facts) -> Finding {
 }
 
 /// What is wrong with how an agent works on its item.
-fn look_at_work(work: &Work, times: Times, with_many: bool, paused: bool) -> Option<Finding> {
+fn look_at_work(work: &Work, times: ServedTimes, with_many: bool, paused: bool) -> Option<Finding> {
     let Work { lease, stall, attempt, cancel, held, unmoved, cancelling } = *work;
     if times.unheard >= lease {
         return Some(if with_many { Finding::SilentWithMany } else { Finding::LeaseExpired(times.unheard) });
@@ -123,13 +123,13 @@ fn look_at_work(work: &Work, times: Times, with_many: bool, paused: bool) -> Opt
 
 /// Whether an agent, which reports each `period`, is about to be given up for its silence. What stops many at once stops them
 /// somewhere between two reports of each, and one of those may be late: so two periods are the least by which they differ.
-pub fn soon(times: Times, timeout: Duration, period: Duration) -> bool {
-    times.unheard.saturating_add(SOON.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
+pub fn soon(times: ServedTimes, timeout: Duration, period: Duration) -> bool {
+    times.unheard.saturating_add(NEAR_TIMEOUT_MARGIN.min(timeout / 3).max(period.saturating_mul(2))) >= timeout
 }
 
 /// Whether so many of a group (a node's, a gateway's) are about to be given up that the group is to blame.
 pub fn many(soon: usize, of: usize) -> bool {
-    soon >= MANY && soon * 2 > of
+    soon >= MIN_MASS_SILENCE_AGENTS && soon * 2 > of
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
 
     fn facts(unheard: u64, silent: u64, frozen: u64) -> Facts {
         let second = Duration::from_secs(1);
-        let times = Times {
+        let times = ServedTimes {
             expected: 100 * MINUTE,
             unheard: second * u32::try_from(unheard).unwrap_or(0),
             program_silent: second * u32::try_from(silent).unwrap_or(0),
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_start_is_over_when_the_program_was_started_and_not_before() {
         let after = |seconds: u64, registered| {
-            let times = Times { expected: Duration::from_secs(seconds), ..Times::default() };
+            let times = ServedTimes { expected: Duration::from_secs(seconds), ..ServedTimes::default() };
             look(&Facts { registered, started: false, times, ..facts(0, 0, 0) })
         };
         for registered in [false, true] {

@@ -51,10 +51,10 @@ pub fn owner_epoch(lease_resource_version: u64, highest_in_status: Option<i64>, 
 }
 
 /// How long gateways keep what a leader acknowledged, and how long after a rollback leaders accept it again.
-pub const REPLAY_PERIOD: Duration = Duration::from_secs(600);
+pub const REPLAY_HISTORY_TTL: Duration = Duration::from_secs(600);
 
 /// By how much the wall clocks of two leaders and the time of a renewal may differ, in milliseconds.
-const CLOCKS_DIFFER: i64 = 5_000;
+const MAX_CLOCK_SKEW_MS: i64 = 5_000;
 
 /// A rollback of the cluster's store: it was restored from a backup, or it lost writes that it had acknowledged. It is kept as an
 /// annotation of the Lease for later leaders.
@@ -84,12 +84,12 @@ impl StoreRollback {
 
     /// Whether a write that was acknowledged `age_ms` milliseconds ago may be lost. `now` in milliseconds since 1970.
     pub fn has_lost(&self, now: i64, age_ms: u64) -> bool {
-        now.saturating_sub_unsigned(age_ms) >= self.since.saturating_sub(CLOCKS_DIFFER)
+        now.saturating_sub_unsigned(age_ms) >= self.since.saturating_sub(MAX_CLOCK_SKEW_MS)
     }
 
-    /// Whether it was detected less than [`REPLAY_PERIOD`] ago. `now` in milliseconds since 1970.
+    /// Whether it was detected less than [`REPLAY_HISTORY_TTL`] ago. `now` in milliseconds since 1970.
     pub fn is_recent(&self, now: i64) -> bool {
-        Duration::from_millis(now.saturating_sub(self.detected).unsigned_abs()) < REPLAY_PERIOD
+        Duration::from_millis(now.saturating_sub(self.detected).unsigned_abs()) < REPLAY_HISTORY_TTL
     }
 }
 

@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a kubelet's lease lasts by default. It is renewed each quarter of that.
-const LEASE: Duration = Duration::from_secs(40);
+const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(40);
 /// Leases that say that they last longer are taken for this.
-const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+const MAX_LEASE_DURATION: Duration = Duration::from_secs(3600);
 /// Between two judgements: a judgement looks at all nodes, and in a large cluster there is a renewal each few milliseconds.
-const JUDGE_PERIOD: Duration = Duration::from_secs(1);
+const JUDGEMENT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A node's lease as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Lease {
 
 impl Lease {
     fn duration(&self) -> Duration {
-        self.duration.clamp(LEASE, LONGEST_LEASE)
+        self.duration.clamp(DEFAULT_LEASE_DURATION, MAX_LEASE_DURATION)
     }
 
     /// Silence after which a node is unreachable: six renewals that did not come. A kubelet whose API server comes back needs
@@ -51,7 +51,7 @@ impl Lease {
 }
 
 /// What a node without a lease is held to.
-const NO_LEASE: Lease = Lease { renewed: 0, duration: LEASE };
+const NO_LEASE: Lease = Lease { renewed: 0, duration: DEFAULT_LEASE_DURATION };
 
 /// What we have observed of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub enum Judgement {
 
 /// Whether a node is heard of, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum NodeReach {
     /// It is.
     Heard,
     /// Its kubelet is not heard of, and nothing proves that this is the node's own trouble: nothing on it is replaced, and
@@ -78,11 +78,11 @@ pub enum Reach {
 
 /// Decides about a node. `unknown`: Kubernetes says that it does not hear of it; `stored`: a leader before us judged it
 /// unreachable, and stored that with what is on it.
-pub fn reach(unknown: bool, judgement: Judgement, stored: bool) -> Reach {
+pub fn reach(unknown: bool, judgement: Judgement, stored: bool) -> NodeReach {
     match (unknown, judgement, stored) {
-        (false, Judgement::NotObserved | Judgement::Alive | Judgement::Unreachable, _) => Reach::Heard,
-        (true, Judgement::Unreachable, _) | (true, Judgement::NotObserved, true) => Reach::Unreachable,
-        (true, Judgement::NotObserved, false) | (true, Judgement::Alive, _) => Reach::Silent,
+        (false, Judgement::NotObserved | Judgement::Alive | Judgement::Unreachable, _) => NodeReach::Heard,
+        (true, Judgement::Unreachable, _) | (true, Judgement::NotObserved, true) => NodeReach::Unreachable,
+        (true, Judgement::NotObserved, false) | (true, Judgement::Alive, _) => NodeReach::Silent,
     }
 }
 
@@ -208,7 +208,7 @@ impl NodeLiveness {
                 }
             }
         }
-        if self.served.saturating_sub(self.judged) >= JUDGE_PERIOD {
+        if self.served.saturating_sub(self.judged) >= JUDGEMENT_INTERVAL {
             self.judged = self.served;
             self.judge(&mut changed);
         }

@@ -19,7 +19,7 @@ struct Cluster {
 
 impl Cluster {
     fn of(nodes: usize) -> Self {
-        Self::with_leases(nodes, LEASE)
+        Self::with_leases(nodes, DEFAULT_LEASE_DURATION)
     }
 
     fn with_leases(nodes: usize, duration: Duration) -> Self {
@@ -199,7 +199,7 @@ fn a_list_without_changes_renews_nothing_and_one_after_a_gap_begins_anew() {
 
 #[test]
 fn longer_leases_have_longer_patience() {
-    let mut cluster = Cluster::with_leases(5, 4 * LEASE);
+    let mut cluster = Cluster::with_leases(5, 4 * DEFAULT_LEASE_DURATION);
     cluster.runs(60, &[]);
     assert_eq!(cluster.runs(230, &[2]), Vec::<String>::new());
     assert_eq!(cluster.runs(40, &[2]), ["node-2"]);
@@ -238,25 +238,28 @@ fn of_nodes_and_leases_that_are_gone_nothing_is_kept() {
     assert_eq!(cluster.leader.judgement("node-2"), Judgement::NotObserved);
     assert_eq!((cluster.leader.nodes.len(), cluster.leader.leases.len()), (2, 2));
     cluster.leader.nodes([("node-0", None)], true, cluster.now);
-    cluster.leader.leases([("node-0", Lease { renewed: 9, duration: LEASE })], true, cluster.now);
+    cluster.leader.leases([("node-0", Lease { renewed: 9, duration: DEFAULT_LEASE_DURATION })], true, cluster.now);
     assert_eq!((cluster.leader.nodes.len(), cluster.leader.leases.len()), (1, 1));
     // A lease alone is no node: its renewals prove nothing, and it is never judged.
-    cluster.leader.leases([("ghost", Lease { renewed: 1, duration: LEASE })], false, cluster.now);
-    assert_eq!(cluster.leader.leases([("ghost", Lease { renewed: 2, duration: LEASE })], false, cluster.now), Vec::<String>::new());
+    cluster.leader.leases([("ghost", Lease { renewed: 1, duration: DEFAULT_LEASE_DURATION })], false, cluster.now);
+    assert_eq!(
+        cluster.leader.leases([("ghost", Lease { renewed: 2, duration: DEFAULT_LEASE_DURATION })], false, cluster.now),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn what_kubernetes_says_and_what_we_saw_are_put_together() {
     use Judgement::{Alive, NotObserved, Unreachable};
     for (unknown, judgement, stored, expected) in [
-        (false, Unreachable, true, Reach::Heard),
-        (false, NotObserved, true, Reach::Heard),
-        (true, Alive, false, Reach::Silent),
-        (true, NotObserved, false, Reach::Silent),
-        (true, Unreachable, false, Reach::Unreachable),
+        (false, Unreachable, true, NodeReach::Heard),
+        (false, NotObserved, true, NodeReach::Heard),
+        (true, Alive, false, NodeReach::Silent),
+        (true, NotObserved, false, NodeReach::Silent),
+        (true, Unreachable, false, NodeReach::Unreachable),
         // What a leader before us judged stays until the node is heard of: who was replaced must not count again meanwhile.
-        (true, NotObserved, true, Reach::Unreachable),
-        (true, Alive, true, Reach::Silent),
+        (true, NotObserved, true, NodeReach::Unreachable),
+        (true, Alive, true, NodeReach::Silent),
     ] {
         assert_eq!(reach(unknown, judgement, stored), expected, "{unknown} {judgement:?} {stored}");
     }
@@ -281,7 +284,7 @@ struct Kubelet {
     next: u64,
 }
 
-struct World {
+struct Simulation {
     cluster: Cluster,
     kubelets: Vec<Kubelet>,
     second: u64,
@@ -291,7 +294,7 @@ struct World {
     judged: BTreeSet<usize>,
 }
 
-impl World {
+impl Simulation {
     fn new(nodes: usize, returns: Vec<u64>) -> Self {
         let kubelets = (0..nodes).map(|node| Kubelet { lives: true, next: returns[node] % PERIOD }).collect();
         Self { cluster: Cluster::of(nodes), kubelets, second: 0, late: Vec::new(), returns, judged: BTreeSet::new() }
@@ -381,7 +384,7 @@ proptest! {
     ) {
         let dead = dead.min(nodes);
         let most = dead * 2 > nodes;
-        let mut world = World::new(nodes, returns);
+        let mut world = Simulation::new(nodes, returns);
         for event in &before {
             world.happens(event);
             prop_assert!(world.judged.is_empty(), "all live: {:?}", world.judged);

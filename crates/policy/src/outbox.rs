@@ -10,19 +10,19 @@ use std::time::Duration;
 use crate::backoff;
 
 /// What is alike is told at most so often.
-pub const TOGETHER: Duration = Duration::from_secs(60);
+pub const NOTICE_BATCH_INTERVAL: Duration = Duration::from_secs(60);
 /// Tellings that wait at most; what comes beyond is lost, and counted.
-pub const WAITING: usize = 256;
+pub const MAX_PENDING_NOTICES: usize = 256;
 /// Of what is told together, so many are named; the others are counted.
-pub const NAMED: usize = 20;
+pub const MAX_NAMED_NOTICES: usize = 20;
 /// Times that a telling is tried: about ten minutes, where nobody answers.
-pub const TRIES: u32 = 8;
+pub const MAX_SEND_ATTEMPTS: u32 = 8;
 /// First and longest pause after a try that failed.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+const SEND_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
 /// What is told at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Telling<K, T> {
+pub struct Delivery<K, T> {
     /// The same at each try, and no other's: whoever is told twice can know it.
     pub id: u64,
     /// What all of it has in common.
@@ -50,9 +50,9 @@ pub enum Outcome {
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<K, T> {
+pub enum NextStep<K, T> {
     /// Tell this, then say how it [`ended`](Outbox::ended). The number is of those that were lost so far.
-    Tell(Telling<K, T>, u64),
+    Tell(Delivery<K, T>, u64),
     /// Nothing before this time.
     At(Duration),
     /// Nothing before something comes.
@@ -62,7 +62,7 @@ pub enum Next<K, T> {
 /// What is yet to be told to one.
 #[derive(Debug)]
 pub struct Outbox<K, T> {
-    waiting: VecDeque<Telling<K, T>>,
+    waiting: VecDeque<Delivery<K, T>>,
     told: HashMap<K, Duration>,
     next_id: u64,
     lost: u64,
@@ -79,45 +79,45 @@ impl<K, T> Default for Outbox<K, T> {
 impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
     /// Something is to be told.
     pub fn push(&mut self, key: K, one: T, now: Duration) {
-        self.told.retain(|_, told| *told + TOGETHER > now);
+        self.told.retain(|_, told| *told + NOTICE_BATCH_INTERVAL > now);
         if let Some(telling) = self.waiting.iter_mut().find(|telling| telling.key == key && telling.tries == 0) {
             telling.count += 1;
-            if telling.named.len() < NAMED {
+            if telling.named.len() < MAX_NAMED_NOTICES {
                 telling.named.push(one)
             } else {
                 telling.last = Some(one)
             }
             return;
         }
-        if self.waiting.len() >= WAITING {
+        if self.waiting.len() >= MAX_PENDING_NOTICES {
             self.lost += 1;
             return;
         }
-        let due = self.told.get(&key).map_or(now, |told| *told + TOGETHER);
-        self.waiting.push_back(Telling { id: self.next_id, key, named: vec![one], last: None, count: 1, due, tries: 0 });
+        let due = self.told.get(&key).map_or(now, |told| *told + NOTICE_BATCH_INTERVAL);
+        self.waiting.push_back(Delivery { id: self.next_id, key, named: vec![one], last: None, count: 1, due, tries: 0 });
         self.next_id += 1;
     }
 
-    /// What to do now. One telling at a time: after [`Next::Tell`] this is asked again when it has ended.
-    pub fn next(&mut self, now: Duration) -> Next<K, T> {
-        let Some(first) = self.waiting.iter().map(|telling| telling.due).min() else { return Next::Rest };
+    /// What to do now. One telling at a time: after [`NextStep::Tell`] this is asked again when it has ended.
+    pub fn next(&mut self, now: Duration) -> NextStep<K, T> {
+        let Some(first) = self.waiting.iter().map(|telling| telling.due).min() else { return NextStep::Rest };
         let from = first.max(self.paused);
         if from > now {
-            return Next::At(from);
+            return NextStep::At(from);
         }
         match self.waiting.iter().position(|telling| telling.due <= now).and_then(|at| self.waiting.remove(at)) {
             Some(mut telling) => {
                 telling.tries += 1;
                 // Told, or about to be: what is alike waits from now on.
                 self.told.insert(telling.key.clone(), now);
-                Next::Tell(telling, self.lost)
+                NextStep::Tell(telling, self.lost)
             }
-            None => Next::Rest,
+            None => NextStep::Rest,
         }
     }
 
     /// A try ended. `lost` is what it was told with, `random` uniform in [0, 1).
-    pub fn ended(&mut self, telling: Telling<K, T>, lost: u64, outcome: Outcome, now: Duration, random: f64) {
+    pub fn ended(&mut self, telling: Delivery<K, T>, lost: u64, outcome: Outcome, now: Duration, random: f64) {
         match outcome {
             Outcome::Taken => {
                 self.failures = 0;
@@ -129,9 +129,10 @@ impl<K: Clone + Eq + Hash, T> Outbox<K, T> {
             }
             Outcome::Later(when) => {
                 self.failures = self.failures.saturating_add(1);
-                let pause = backoff::delay(self.failures, PAUSE.0, PAUSE.1, random).max(when.unwrap_or_default().min(PAUSE.1));
+                let pause = backoff::delay(self.failures, SEND_RETRY_BACKOFF.0, SEND_RETRY_BACKOFF.1, random)
+                    .max(when.unwrap_or_default().min(SEND_RETRY_BACKOFF.1));
                 self.paused = now + pause;
-                if telling.tries >= TRIES {
+                if telling.tries >= MAX_SEND_ATTEMPTS {
                     self.lost = self.lost.saturating_add(telling.count);
                 } else {
                     self.waiting.push_front(telling);
@@ -155,10 +156,10 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn told<K: Clone + Eq + Hash + std::fmt::Debug, T: std::fmt::Debug>(outbox: &mut Outbox<K, T>, now: Duration) -> (Telling<K, T>, u64) {
+    fn told<K: Clone + Eq + Hash + std::fmt::Debug, T: std::fmt::Debug>(outbox: &mut Outbox<K, T>, now: Duration) -> (Delivery<K, T>, u64) {
         match outbox.next(now) {
-            Next::Tell(telling, lost) => (telling, lost),
-            Next::At(_) | Next::Rest => panic!("nothing is to be told at {now:?}: {outbox:?}"),
+            NextStep::Tell(telling, lost) => (telling, lost),
+            NextStep::At(_) | NextStep::Rest => panic!("nothing is to be told at {now:?}: {outbox:?}"),
         }
     }
 
@@ -175,10 +176,10 @@ mod tests {
         let (other, _) = told(&mut outbox, secs(13));
         assert_eq!(other.key, "b", "what is different does not wait");
         outbox.ended(other, 0, Outcome::Taken, secs(13), 0.5);
-        assert_eq!(outbox.next(secs(14)), Next::At(secs(70)));
+        assert_eq!(outbox.next(secs(14)), NextStep::At(secs(70)));
         let (rest, _) = told(&mut outbox, secs(70));
         assert_eq!((rest.named, rest.last, rest.count), ((2..22).collect(), Some(39), 38));
-        assert_eq!(outbox.next(secs(70)), Next::Rest);
+        assert_eq!(outbox.next(secs(70)), NextStep::Rest);
     }
 
     #[test]
@@ -186,11 +187,11 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push("a", 1, secs(0));
         let (mut now, mut pauses, mut ids) = (secs(0), Vec::new(), Vec::new());
-        for _ in 0..TRIES {
+        for _ in 0..MAX_SEND_ATTEMPTS {
             let (telling, lost) = told(&mut outbox, now);
             ids.push(telling.id);
             outbox.ended(telling, lost, Outcome::Later(None), now, 1.0);
-            if let Next::At(then) = outbox.next(now) {
+            if let NextStep::At(then) = outbox.next(now) {
                 pauses.push((then - now).as_secs());
                 now = then;
             }
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128]);
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
         outbox.push("b", 2, now);
-        assert_eq!(outbox.next(now), Next::At(now + secs(256)), "whoever was away stays so for the next one");
+        assert_eq!(outbox.next(now), NextStep::At(now + secs(256)), "whoever was away stays so for the next one");
         let (next, lost) = told(&mut outbox, now + secs(256));
         assert_eq!((next.key, lost), ("b", 1), "and is told what was lost");
         outbox.push("c", 1, secs(900));
@@ -214,7 +215,7 @@ mod tests {
             outbox.push("a", 1, secs(0));
             let (telling, lost) = told(&mut outbox, secs(0));
             outbox.ended(telling, lost, Outcome::Later(Some(secs(said))), secs(0), 0.0);
-            assert_eq!(outbox.next(secs(0)), Next::At(secs(waits)));
+            assert_eq!(outbox.next(secs(0)), NextStep::At(secs(waits)));
         }
     }
 
@@ -229,11 +230,11 @@ mod tests {
                 if what < 5 {
                     outbox.push(key, (), now);
                     pushed += 1;
-                } else if let Next::Tell(telling, lost) = outbox.next(now) {
+                } else if let NextStep::Tell(telling, lost) = outbox.next(now) {
                     let (count, key, tries) = (telling.count, telling.key, telling.tries);
                     let before = if tries == 1 { last.insert(key, now) } else { None };
-                    prop_assert!(before.is_none_or(|before| before + TOGETHER <= now), "what is alike is told too often");
-                    prop_assert!(telling.named.len() <= NAMED && tries <= TRIES);
+                    prop_assert!(before.is_none_or(|before| before + NOTICE_BATCH_INTERVAL <= now), "what is alike is told too often");
+                    prop_assert!(telling.named.len() <= MAX_NAMED_NOTICES && tries <= MAX_SEND_ATTEMPTS);
                     let outcome = [Outcome::Taken, Outcome::Refused, Outcome::Later(None)][usize::from(what - 5)];
                     if outcome == Outcome::Taken {
                         taken += count;
@@ -241,18 +242,18 @@ mod tests {
                     }
                     outbox.ended(telling, lost, outcome, now, 0.3);
                 }
-                prop_assert!(outbox.waiting.len() <= WAITING + 1);
+                prop_assert!(outbox.waiting.len() <= MAX_PENDING_NOTICES + 1);
                 let waits: u64 = outbox.waiting.iter().map(|telling| telling.count).sum();
                 prop_assert_eq!(pushed, taken + told_of + outbox.lost() + waits);
             }
             // With somebody who takes everything, all is told.
-            for _ in 0..=WAITING + 1 {
+            for _ in 0..=MAX_PENDING_NOTICES + 1 {
                 match outbox.next(now) {
-                    Next::Tell(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),
-                    Next::At(then) => now = then,
-                    Next::Rest => break,
+                    NextStep::Tell(telling, lost) => outbox.ended(telling, lost, Outcome::Taken, now, 0.0),
+                    NextStep::At(then) => now = then,
+                    NextStep::Rest => break,
                 }
-                if let Next::Tell(telling, lost) = outbox.next(now) {
+                if let NextStep::Tell(telling, lost) = outbox.next(now) {
                     outbox.ended(telling, lost, Outcome::Taken, now, 0.0);
                 }
             }

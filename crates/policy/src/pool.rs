@@ -20,7 +20,7 @@ pub struct AgentFacts {
     /// Its number, or `None` if it was made by hand (outside min and max).
     pub sequence: Option<i64>,
     /// Where it stands.
-    pub standing: Standing,
+    pub standing: MemberState,
     /// How long ago it was made, to order those that leave.
     pub age: Duration,
     /// It has a volume that outlives its pod: it can hibernate.
@@ -29,7 +29,7 @@ pub struct AgentFacts {
 
 /// Where an Agent stands, as far as its pool cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum MemberState {
     /// No pod yet, and nothing refused one.
     Spawning,
     /// No pod: the API server refuses it (quota, admission).
@@ -55,14 +55,14 @@ pub enum Standing {
     Ended {
         /// This long ago.
         ago: Duration,
-        /// By itself, within [`SHORT_LIFE`] of its start.
+        /// By itself, within [`MIN_HEALTHY_LIFETIME`] of its start.
         crashed: bool,
     },
     /// Somebody else's object has its name: its number is used up.
     Foreign,
 }
 
-impl Standing {
+impl MemberState {
     /// Whether it takes a place in the pool. One that is leaving does until its pod is gone, so that there are never more
     /// running pods than the pool may have.
     pub fn counts(self) -> bool {
@@ -122,7 +122,7 @@ pub struct Plan {
     /// Agents to put to sleep.
     pub hibernate: Vec<String>,
     /// Agents to delete, with why.
-    pub delete: Vec<(String, Leaving)>,
+    pub delete: Vec<(String, RemovalReason)>,
     /// When to look again although nothing happens.
     pub look_again: Option<Duration>,
 }
@@ -138,7 +138,7 @@ pub struct Counters {
 
 /// Why an Agent is deleted by its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
+pub enum RemovalReason {
     /// The pool wants fewer.
     ScaledDown,
     /// It ended, and was kept long enough.
@@ -148,13 +148,13 @@ pub enum Leaving {
 }
 
 /// An Agent that ends by itself sooner than this after its start has crashed, however it ended.
-pub const SHORT_LIFE: Duration = Duration::from_secs(600);
+pub const MIN_HEALTHY_LIFETIME: Duration = Duration::from_secs(600);
 /// So many crashes that are remembered are a loop.
-pub const CRASH_LOOP: u32 = 2;
+pub const CRASH_LOOP_THRESHOLD: u32 = 2;
 /// Crashes are remembered this long.
-pub const CRASHES_REMEMBERED: Duration = Duration::from_secs(600);
+pub const CRASH_TTL: Duration = Duration::from_secs(600);
 /// The longest pause before the next Agent is made.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const MAX_CREATE_BACKOFF: Duration = Duration::from_secs(300);
 
 impl Plan {
     /// Nobody is to be made, woken, put to sleep or deleted.
@@ -213,14 +213,14 @@ pub fn plan(facts: &Facts) -> Plan {
             if agent.keeps && plan.hibernate.len() < usize::try_from(places).unwrap_or(usize::MAX) {
                 plan.hibernate.push(name(agent));
             } else {
-                plan.delete.push((name(agent), Leaving::ScaledDown));
+                plan.delete.push((name(agent), RemovalReason::ScaledDown));
             }
         }
     }
     let awake = counted.saturating_add(u32::try_from(plan.wake.len()).unwrap_or(u32::MAX));
     let surplus = awake.saturating_add(asleep_now).saturating_sub(*with_hibernated).min(asleep_now);
     let surplus = asleep.iter().rev().take(usize::try_from(surplus).unwrap_or(usize::MAX));
-    plan.delete.extend(surplus.map(|agent| (name(agent), Leaving::NotKept)));
+    plan.delete.extend(surplus.map(|agent| (name(agent), RemovalReason::NotKept)));
     let (collected, next) = collect(facts, agents.iter().filter(known));
     plan.delete.extend(collected);
     plan.look_again = plan.look_again.into_iter().chain(next).min();
@@ -236,7 +236,7 @@ fn name(agent: &AgentFacts) -> String {
 
 /// Those that hibernate and are not held, in the order in which they are woken: always the same one first.
 fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
-    let asleep = |agent: &&AgentFacts| agent.sequence.is_some() && agent.standing == Standing::Hibernated { paused: false };
+    let asleep = |agent: &&AgentFacts| agent.sequence.is_some() && agent.standing == MemberState::Hibernated { paused: false };
     let mut asleep: Vec<_> = agents.iter().filter(asleep).collect();
     asleep.sort_by_key(|agent| agent.sequence);
     asleep
@@ -245,22 +245,22 @@ fn wakeable(agents: &[AgentFacts]) -> Vec<&AgentFacts> {
 /// Ended Agents that were kept long enough, and when the next one will have been. The newest that crashed are kept while
 /// they are remembered, whatever the time to keep says; more than a few beyond the size of the pool are kept for nobody. Those that
 /// the pool did not make itself (children, processes outside the cluster) take no place of those that it did.
-fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (Vec<(String, Leaving)>, Option<Duration>) {
+fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (Vec<(String, RemovalReason)>, Option<Duration>) {
     let mut ended: Vec<_> = agents
         .filter_map(|agent| match agent.standing {
-            Standing::Ended { ago, crashed } => {
-                Some((agent, if crashed { facts.stopped_ttl.max(CRASHES_REMEMBERED) } else { facts.stopped_ttl }, ago))
+            MemberState::Ended { ago, crashed } => {
+                Some((agent, if crashed { facts.stopped_ttl.max(CRASH_TTL) } else { facts.stopped_ttl }, ago))
             }
-            Standing::Spawning
-            | Standing::Refused
-            | Standing::Starting
-            | Standing::Idle
-            | Standing::Busy
-            | Standing::Held
-            | Standing::Leaving
-            | Standing::Hibernated { .. }
-            | Standing::Unreachable
-            | Standing::Foreign => None,
+            MemberState::Spawning
+            | MemberState::Refused
+            | MemberState::Starting
+            | MemberState::Idle
+            | MemberState::Busy
+            | MemberState::Held
+            | MemberState::Leaving
+            | MemberState::Hibernated { .. }
+            | MemberState::Unreachable
+            | MemberState::Foreign => None,
         })
         .collect();
     ended.sort_by_key(|(agent, _, ago)| (*ago, std::cmp::Reverse(agent.sequence)));
@@ -272,7 +272,7 @@ fn collect<'a>(facts: &Facts, agents: impl Iterator<Item = &'a AgentFacts>) -> (
         let place = *before;
         *before += 1;
         if ago >= keep || place >= most {
-            collected.push((agent.name.clone(), Leaving::Collected));
+            collected.push((agent.name.clone(), RemovalReason::Collected));
         } else {
             next = Some(next.map_or(keep - ago, |soonest| soonest.min(keep - ago)));
         }
@@ -287,18 +287,18 @@ pub fn crashes(agents: &[AgentFacts]) -> u32 {
 
 fn ages_of_crashes(agents: &[AgentFacts]) -> impl Iterator<Item = Duration> {
     agents.iter().filter(|agent| agent.sequence.is_some()).filter_map(|agent| match agent.standing {
-        Standing::Ended { ago, crashed: true } if ago < CRASHES_REMEMBERED => Some(ago),
-        Standing::Ended { .. }
-        | Standing::Spawning
-        | Standing::Refused
-        | Standing::Starting
-        | Standing::Idle
-        | Standing::Busy
-        | Standing::Held
-        | Standing::Leaving
-        | Standing::Hibernated { .. }
-        | Standing::Unreachable
-        | Standing::Foreign => None,
+        MemberState::Ended { ago, crashed: true } if ago < CRASH_TTL => Some(ago),
+        MemberState::Ended { .. }
+        | MemberState::Spawning
+        | MemberState::Refused
+        | MemberState::Starting
+        | MemberState::Idle
+        | MemberState::Busy
+        | MemberState::Held
+        | MemberState::Leaving
+        | MemberState::Hibernated { .. }
+        | MemberState::Unreachable
+        | MemberState::Foreign => None,
     })
 }
 
@@ -307,7 +307,7 @@ fn ages_of_crashes(agents: &[AgentFacts]) -> impl Iterator<Item = Duration> {
 fn crash_pause(desired: u32, agents: &[AgentFacts]) -> Option<Duration> {
     let last = ages_of_crashes(agents).min()?;
     let rounds = crashes(agents).div_ceil(desired.max(1)).min(16);
-    let pause = Duration::from_secs(1 << rounds).min(LONGEST_PAUSE);
+    let pause = Duration::from_secs(1 << rounds).min(MAX_CREATE_BACKOFF);
     pause.checked_sub(last).filter(|left| !left.is_zero())
 }
 
@@ -315,11 +315,11 @@ fn crash_pause(desired: u32, agents: &[AgentFacts]) -> Option<Duration> {
 /// a thousand Agents that wait for quota help nobody.
 fn batch(agents: &[AgentFacts]) -> u32 {
     let numbered = || agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
-    if numbered().any(|standing| standing == Standing::Refused) {
+    if numbered().any(|standing| standing == MemberState::Refused) {
         return 0;
     }
     let with_pod = numbered().filter(|standing| standing.has_pod()).count();
-    let waiting = numbered().filter(|standing| *standing == Standing::Spawning).count();
+    let waiting = numbered().filter(|standing| *standing == MemberState::Spawning).count();
     u32::try_from((with_pod + 1).saturating_sub(waiting)).unwrap_or(u32::MAX)
 }
 
@@ -327,20 +327,20 @@ fn batch(agents: &[AgentFacts]) -> u32 {
 /// count as done.
 fn leavers<'a>(agents: impl Iterator<Item = &'a AgentFacts>, surplus: u32) -> Vec<&'a AgentFacts> {
     let agents: Vec<_> = agents.filter(|agent| agent.sequence.is_some()).collect();
-    let rank = |standing: Standing| match standing {
-        Standing::Refused => Some(0),
-        Standing::Spawning => Some(1),
-        Standing::Starting => Some(2),
-        Standing::Idle => Some(3),
-        Standing::Busy
-        | Standing::Held
-        | Standing::Leaving
-        | Standing::Hibernated { .. }
-        | Standing::Unreachable
-        | Standing::Ended { .. }
-        | Standing::Foreign => None,
+    let rank = |standing: MemberState| match standing {
+        MemberState::Refused => Some(0),
+        MemberState::Spawning => Some(1),
+        MemberState::Starting => Some(2),
+        MemberState::Idle => Some(3),
+        MemberState::Busy
+        | MemberState::Held
+        | MemberState::Leaving
+        | MemberState::Hibernated { .. }
+        | MemberState::Unreachable
+        | MemberState::Ended { .. }
+        | MemberState::Foreign => None,
     };
-    let leaving = agents.iter().filter(|agent| agent.standing == Standing::Leaving).count();
+    let leaving = agents.iter().filter(|agent| agent.standing == MemberState::Leaving).count();
     let mut candidates: Vec<(i32, std::cmp::Reverse<Duration>, &AgentFacts)> =
         agents.iter().filter_map(|agent| rank(agent.standing).map(|rank| (rank, std::cmp::Reverse(agent.age), *agent))).collect();
     candidates.sort_by(|one, other| (one.0, one.1, &one.2.name).cmp(&(other.0, other.1, &other.2.name)));

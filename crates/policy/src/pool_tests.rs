@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-fn agent(number: i64, standing: Standing) -> AgentFacts {
+fn agent(number: i64, standing: MemberState) -> AgentFacts {
     AgentFacts {
         name: format!("a{number}"),
         sequence: Some(number),
@@ -25,34 +25,34 @@ fn facts(desired: u32, spawned: i64, agents: Vec<AgentFacts>) -> Facts {
         with_hibernated: 0,
     }
 }
-fn many(range: std::ops::Range<i64>, standing: Standing) -> Vec<AgentFacts> {
+fn many(range: std::ops::Range<i64>, standing: MemberState) -> Vec<AgentFacts> {
     range.map(|number| agent(number, standing)).collect()
 }
 
 #[test]
 fn grows_in_doubling_batches() {
-    let created = |have: i64| plan(&facts(30, have, many(0..have, Standing::Idle))).create.len();
+    let created = |have: i64| plan(&facts(30, have, many(0..have, MemberState::Idle))).create.len();
     assert_eq!([created(0), created(1), created(3), created(7), created(15), created(30)], [1, 2, 4, 8, 15, 0]);
 }
 
 #[test]
 fn waits_for_pods_that_are_being_made_and_stops_at_a_refusal() {
-    let mut agents = many(0..4, Standing::Idle);
-    agents.extend(many(4..9, Standing::Spawning));
+    let mut agents = many(0..4, MemberState::Idle);
+    agents.extend(many(4..9, MemberState::Spawning));
     assert!(plan(&facts(30, 9, agents.clone())).create.is_empty());
-    agents[7].standing = Standing::Refused;
+    agents[7].standing = MemberState::Refused;
     assert!(plan(&facts(30, 9, agents)).create.is_empty());
 }
 
 #[test]
 fn numbers_given_out_and_never_seen_come_first_under_the_same_numbers() {
-    let plan = plan(&facts(5, 4, vec![agent(0, Standing::Idle), agent(2, Standing::Idle)]));
+    let plan = plan(&facts(5, 4, vec![agent(0, MemberState::Idle), agent(2, MemberState::Idle)]));
     assert_eq!((plan.create, plan.counters_first), (vec![1, 3], false));
 }
 
 #[test]
 fn what_cannot_be_made_does_not_keep_a_pool_from_shrinking() {
-    let agents = vec![agent(0, Standing::Idle), agent(1, Standing::Idle), agent(3, Standing::Idle)];
+    let agents = vec![agent(0, MemberState::Idle), agent(1, MemberState::Idle), agent(3, MemberState::Idle)];
     let plan = plan(&facts(1, 4, agents));
     assert_eq!(plan.create, [2], "tried again");
     assert_eq!(plan.delete.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a0", "a1"], "and those below it leave meanwhile");
@@ -61,26 +61,26 @@ fn what_cannot_be_made_does_not_keep_a_pool_from_shrinking() {
 
 #[test]
 fn a_number_whose_name_somebody_took_is_used_up_and_not_counted() {
-    let plan = plan(&facts(2, 2, vec![agent(0, Standing::Idle), agent(1, Standing::Foreign)]));
+    let plan = plan(&facts(2, 2, vec![agent(0, MemberState::Idle), agent(1, MemberState::Foreign)]));
     assert_eq!((plan.create, plan.counters), (vec![2], Counters { spawned: 3, collected_below: 2 }));
 }
 
 #[test]
 fn a_missing_reference_stops_growth_only() {
-    let blocked = Facts { may_grow: false, ..facts(5, 1, many(0..1, Standing::Idle)) };
+    let blocked = Facts { may_grow: false, ..facts(5, 1, many(0..1, MemberState::Idle)) };
     assert!(plan(&blocked).create.is_empty());
-    let shrinking = Facts { may_grow: false, ..facts(0, 1, many(0..1, Standing::Idle)) };
+    let shrinking = Facts { may_grow: false, ..facts(0, 1, many(0..1, MemberState::Idle)) };
     assert_eq!(plan(&shrinking).delete.len(), 1);
 }
 
 #[test]
 fn the_useless_leave_first_then_the_oldest_idle_and_never_a_busy_one() {
     let agents = vec![
-        agent(0, Standing::Busy),
-        agent(1, Standing::Idle),
-        agent(2, Standing::Idle),
-        agent(3, Standing::Refused),
-        agent(4, Standing::Busy),
+        agent(0, MemberState::Busy),
+        agent(1, MemberState::Idle),
+        agent(2, MemberState::Idle),
+        agent(3, MemberState::Refused),
+        agent(4, MemberState::Busy),
     ];
     let names = |desired| plan(&facts(desired, 5, agents.clone())).delete.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(names(4), ["a3"]);
@@ -90,27 +90,27 @@ fn the_useless_leave_first_then_the_oldest_idle_and_never_a_busy_one() {
 
 #[test]
 fn one_that_is_leaving_holds_its_place_and_counts_as_gone_for_the_surplus() {
-    let agents = vec![agent(0, Standing::Leaving), agent(1, Standing::Idle)];
+    let agents = vec![agent(0, MemberState::Leaving), agent(1, MemberState::Idle)];
     assert!(plan(&facts(2, 2, agents.clone())).create.is_empty(), "its pod may still run");
     assert!(plan(&facts(1, 2, agents)).delete.is_empty(), "one is leaving already");
 }
 
 #[test]
 fn the_counter_rises_before_a_numbered_agent_is_deleted() {
-    let plan = plan(&facts(1, 2, many(0..2, Standing::Idle)));
+    let plan = plan(&facts(1, 2, many(0..2, MemberState::Idle)));
     assert_eq!((plan.delete.len(), plan.counters_first, plan.counters), (1, true, Counters { spawned: 2, collected_below: 2 }));
 }
 
-fn ended(seconds: u64, crashed: bool) -> Standing {
-    Standing::Ended { ago: Duration::from_secs(seconds), crashed }
+fn ended(seconds: u64, crashed: bool) -> MemberState {
+    MemberState::Ended { ago: Duration::from_secs(seconds), crashed }
 }
 
 #[test]
 fn ended_agents_are_kept_then_collected_and_never_count() {
-    let fresh = plan(&facts(1, 2, vec![agent(0, ended(10, false)), agent(1, Standing::Idle)]));
+    let fresh = plan(&facts(1, 2, vec![agent(0, ended(10, false)), agent(1, MemberState::Idle)]));
     assert_eq!((fresh.delete.len(), fresh.look_again), (0, Some(Duration::from_secs(3590))));
-    let old = plan(&facts(1, 2, vec![agent(0, ended(3600, false)), agent(1, Standing::Idle)]));
-    assert_eq!(old.delete, [("a0".to_owned(), Leaving::Collected)]);
+    let old = plan(&facts(1, 2, vec![agent(0, ended(3600, false)), agent(1, MemberState::Idle)]));
+    assert_eq!(old.delete, [("a0".to_owned(), RemovalReason::Collected)]);
     let replaced = plan(&facts(1, 1, vec![agent(0, ended(10, false))]));
     assert_eq!(replaced.create, [1]);
 }
@@ -132,7 +132,7 @@ fn agents_that_end_are_not_heaped_up_and_crashes_are_remembered_whatever_the_ttl
     let many = plan(&facts(1, 40, (0..40).map(|number| agent(number, ended(u64::try_from(40 - number).unwrap_or(0), true))).collect()));
     assert_eq!(many.delete.len(), 28, "all but the newest 12");
     let at_once = Facts { stopped_ttl: Duration::ZERO, ..facts(1, 2, vec![agent(0, ended(1, true)), agent(1, ended(1, false))]) };
-    assert_eq!(plan(&at_once).delete, [("a1".to_owned(), Leaving::Collected)]);
+    assert_eq!(plan(&at_once).delete, [("a1".to_owned(), RemovalReason::Collected)]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn what_others_made_and_ended_makes_no_crash_of_the_pools_own_forgotten() {
 
 #[test]
 fn agents_made_by_hand_are_outside_min_and_max() {
-    let by_hand = AgentFacts { sequence: None, ..agent(9, Standing::Idle) };
+    let by_hand = AgentFacts { sequence: None, ..agent(9, MemberState::Idle) };
     let plan = plan(&facts(0, 0, vec![by_hand]));
     assert!(plan.settled() && !plan.counters_first);
 }
@@ -156,14 +156,15 @@ fn sleepy(desired: u32, most: u32, spawned: i64, agents: Vec<AgentFacts>) -> Fac
     let agents = agents.into_iter().map(|agent| AgentFacts { keeps: true, ..agent }).collect();
     Facts { hibernate: true, with_hibernated: most, ..facts(desired, spawned, agents) }
 }
-const ASLEEP: Standing = Standing::Hibernated { paused: false };
-fn names(left: &[(String, Leaving)]) -> Vec<&str> {
+const ASLEEP: MemberState = MemberState::Hibernated { paused: false };
+fn names(left: &[(String, RemovalReason)]) -> Vec<&str> {
     left.iter().map(|(name, _)| name.as_str()).collect()
 }
 
 #[test]
 fn agents_without_work_hibernate_and_others_leave() {
-    let agents = vec![agent(0, Standing::Idle), agent(1, Standing::Busy), agent(2, Standing::Held), agent(3, Standing::Starting)];
+    let agents =
+        vec![agent(0, MemberState::Idle), agent(1, MemberState::Busy), agent(2, MemberState::Held), agent(3, MemberState::Starting)];
     let all = plan(&sleepy(2, 5, 4, agents.clone()));
     assert_eq!((all.hibernate, names(&all.delete)), (vec!["a3".to_owned(), "a0".to_owned()], vec![]));
     let mut without_volume = sleepy(2, 5, 4, agents.clone());
@@ -176,18 +177,18 @@ fn agents_without_work_hibernate_and_others_leave() {
 
 #[test]
 fn hibernated_ones_are_woken_before_anybody_is_made() {
-    let agents = vec![agent(0, ASLEEP), agent(1, Standing::Idle), agent(2, ASLEEP)];
+    let agents = vec![agent(0, ASLEEP), agent(1, MemberState::Idle), agent(2, ASLEEP)];
     let one = plan(&sleepy(2, 5, 3, agents.clone()));
     assert_eq!((one.wake, one.create, one.counters.spawned), (vec!["a0".to_owned()], vec![], 3));
     let more = plan(&sleepy(5, 5, 3, [agents, many(3..5, ASLEEP)].concat()));
     assert_eq!((more.wake, more.create), (vec!["a0".to_owned(), "a2".to_owned()], vec![]), "in batches, as those that are made");
-    let none_left = plan(&sleepy(4, 5, 3, vec![agent(0, Standing::Idle), agent(1, Standing::Idle), agent(2, ASLEEP)]));
+    let none_left = plan(&sleepy(4, 5, 3, vec![agent(0, MemberState::Idle), agent(1, MemberState::Idle), agent(2, ASLEEP)]));
     assert_eq!((none_left.wake, none_left.create), (vec!["a2".to_owned()], vec![3]));
 }
 
 #[test]
 fn one_that_a_person_holds_is_neither_woken_nor_deleted() {
-    let held = vec![agent(0, Standing::Hibernated { paused: true })];
+    let held = vec![agent(0, MemberState::Hibernated { paused: true })];
     let wanted = plan(&sleepy(1, 1, 1, held.clone()));
     assert_eq!((wanted.wake, wanted.create), (vec![], vec![1]));
     assert!(plan(&sleepy(0, 0, 1, held)).settled());
@@ -195,9 +196,9 @@ fn one_that_a_person_holds_is_neither_woken_nor_deleted() {
 
 #[test]
 fn the_pool_keeps_no_more_than_it_may_have() {
-    let lowered = plan(&sleepy(1, 2, 4, vec![agent(0, ASLEEP), agent(1, Standing::Busy), agent(2, ASLEEP), agent(3, ASLEEP)]));
-    assert_eq!(lowered.delete, [("a3".to_owned(), Leaving::NotKept), ("a2".to_owned(), Leaving::NotKept)]);
-    let full = plan(&sleepy(0, 2, 3, vec![agent(0, Standing::Idle), agent(1, Standing::Idle), agent(2, ASLEEP)]));
+    let lowered = plan(&sleepy(1, 2, 4, vec![agent(0, ASLEEP), agent(1, MemberState::Busy), agent(2, ASLEEP), agent(3, ASLEEP)]));
+    assert_eq!(lowered.delete, [("a3".to_owned(), RemovalReason::NotKept), ("a2".to_owned(), RemovalReason::NotKept)]);
+    let full = plan(&sleepy(0, 2, 3, vec![agent(0, MemberState::Idle), agent(1, MemberState::Idle), agent(2, ASLEEP)]));
     assert_eq!((full.hibernate, names(&full.delete)), (vec!["a0".to_owned()], vec!["a1", "a2"]));
     let no_longer = plan(&Facts { hibernate: false, ..sleepy(0, 0, 2, many(0..2, ASLEEP)) });
     assert_eq!(names(&no_longer.delete), ["a1", "a0"], "the pool's action is another one now");
@@ -217,29 +218,29 @@ fn hibernated_agents_do_not_count_and_hold_nothing_up() {
 /// A world with an API server that keeps counters by compare-and-swap and names by uniqueness, and controllers that crash
 /// between any two of their steps and act on looks that may be old.
 #[derive(Default)]
-struct World {
+struct Simulation {
     version: u64,
     spawned: i64,
     collected_below: i64,
-    alive: BTreeMap<i64, Standing>,
+    alive: BTreeMap<i64, MemberState>,
     ever_created: BTreeMap<i64, u32>,
     most_alive: usize,
 }
 
 #[derive(Clone)]
-struct Look {
+struct Snapshot {
     version: u64,
     facts: Facts,
 }
 
-impl World {
-    fn look(&self, desired: u32) -> Look {
+impl Simulation {
+    fn look(&self, desired: u32) -> Snapshot {
         let agents = self.alive.iter().map(|(number, standing)| agent(*number, *standing)).collect();
-        Look { version: self.version, facts: Facts { collected_below: self.collected_below, ..facts(desired, self.spawned, agents) } }
+        Snapshot { version: self.version, facts: Facts { collected_below: self.collected_below, ..facts(desired, self.spawned, agents) } }
     }
 
     /// Acts on a look, `steps` single writes at most (then it crashes).
-    fn act(&mut self, look: &Look, steps: usize) {
+    fn act(&mut self, look: &Snapshot, steps: usize) {
         let plan = plan(&look.facts);
         let mut left = steps;
         let mut step = || {
@@ -257,7 +258,7 @@ impl World {
                 return;
             }
             if let std::collections::btree_map::Entry::Vacant(free) = self.alive.entry(number) {
-                free.insert(Standing::Spawning);
+                free.insert(MemberState::Spawning);
                 *self.ever_created.entry(number).or_default() += 1;
             }
         }
@@ -275,20 +276,20 @@ proptest! {
     /// Two controllers with looks of any age, crashing anywhere, never make one Agent too many, and settle at the target.
     #[test]
     fn never_one_too_many(target in 1u32..12, schedule in proptest::collection::vec((0usize..3, 0usize..6, 0usize..2), 1..60)) {
-        let mut world = World::default();
+        let mut world = Simulation::default();
         let mut looks = [world.look(target), world.look(target)];
         for (what, steps, who) in schedule {
             match what {
                 0 => looks[who] = world.look(target),
                 1 => { let look = looks[who].clone(); world.act(&look, steps); }
-                _ => for standing in world.alive.values_mut() { *standing = Standing::Idle },
+                _ => for standing in world.alive.values_mut() { *standing = MemberState::Idle },
             }
             prop_assert!(world.alive.len() <= target as usize);
         }
         for _ in 0..40 {
             let look = world.look(target);
             world.act(&look, usize::MAX);
-            for standing in world.alive.values_mut() { *standing = Standing::Idle }
+            for standing in world.alive.values_mut() { *standing = MemberState::Idle }
         }
         prop_assert_eq!(world.alive.len(), target as usize);
         prop_assert_eq!(world.ever_created.len(), target as usize);
@@ -298,12 +299,12 @@ proptest! {
     /// Over changing targets: what a stale controller does never resurrects a number that was collected by a fresh one.
     #[test]
     fn settles_after_any_sequence_of_targets(targets in proptest::collection::vec(0u32..12, 1..8)) {
-        let mut world = World::default();
+        let mut world = Simulation::default();
         for target in &targets {
             for _ in 0..30 {
                 let look = world.look(*target);
                 world.act(&look, usize::MAX);
-                for standing in world.alive.values_mut() { *standing = Standing::Idle }
+                for standing in world.alive.values_mut() { *standing = MemberState::Idle }
             }
             prop_assert_eq!(world.alive.len(), *target as usize);
             prop_assert!(plan(&world.look(*target).facts).settled());
@@ -314,30 +315,30 @@ proptest! {
 
 /// A world of a pool whose agents hibernate: each write of an Agent is tied to the version of it that was looked at.
 #[derive(Default)]
-struct Dormitory {
+struct HibernationSimulation {
     version: u64,
     counters: Counters,
-    agents: BTreeMap<i64, (u64, Standing)>,
+    agents: BTreeMap<i64, (u64, MemberState)>,
     made: BTreeMap<i64, u32>,
 }
 
 #[derive(Clone)]
-struct Glance {
+struct HibernationSnapshot {
     version: u64,
     versions: BTreeMap<i64, u64>,
     facts: Facts,
 }
 
-impl Dormitory {
-    fn look(&self, desired: u32, most: u32) -> Glance {
+impl HibernationSimulation {
+    fn look(&self, desired: u32, most: u32) -> HibernationSnapshot {
         let agents = self.agents.iter().map(|(number, (_, standing))| agent(*number, *standing)).collect();
         let facts = Facts { collected_below: self.counters.collected_below, ..sleepy(desired, most, self.counters.spawned, agents) };
         let versions = self.agents.iter().map(|(number, (version, _))| (*number, *version)).collect();
-        Glance { version: self.version, versions, facts }
+        HibernationSnapshot { version: self.version, versions, facts }
     }
 
     /// Where an Agent of this name stands from now on, if it still is as it was looked at.
-    fn set(&mut self, glance: &Glance, name: &str, standing: Standing) {
+    fn set(&mut self, glance: &HibernationSnapshot, name: &str, standing: MemberState) {
         for (number, (version, stands)) in &mut self.agents {
             if format!("a{number}") == name && glance.versions.get(number) == Some(version) {
                 (*version, *stands) = (*version + 1, standing);
@@ -346,7 +347,7 @@ impl Dormitory {
     }
 
     /// Acts on a look, and crashes before the write number `writes`.
-    fn act(&mut self, glance: &Glance, writes: usize) {
+    fn act(&mut self, glance: &HibernationSnapshot, writes: usize) {
         let plan = plan(&glance.facts);
         let mut left = writes;
         let mut may = || {
@@ -363,14 +364,14 @@ impl Dormitory {
             if !may() {
                 return;
             }
-            self.set(glance, &name, Standing::Spawning);
+            self.set(glance, &name, MemberState::Spawning);
         }
         for number in plan.create {
             if !may() {
                 return;
             }
             if let std::collections::btree_map::Entry::Vacant(free) = self.agents.entry(number) {
-                free.insert((0, Standing::Spawning));
+                free.insert((0, MemberState::Spawning));
                 *self.made.entry(number).or_default() += 1;
             }
         }
@@ -378,7 +379,7 @@ impl Dormitory {
             if !may() {
                 return;
             }
-            self.set(glance, &name, Standing::Leaving);
+            self.set(glance, &name, MemberState::Leaving);
         }
         for (name, _) in plan.delete {
             if !may() {
@@ -392,8 +393,8 @@ impl Dormitory {
     fn goes_on(&mut self) {
         for (version, standing) in self.agents.values_mut() {
             let next = match *standing {
-                Standing::Spawning => Standing::Idle,
-                Standing::Leaving => ASLEEP,
+                MemberState::Spawning => MemberState::Idle,
+                MemberState::Leaving => ASLEEP,
                 other => other,
             };
             if next != *standing {
@@ -416,7 +417,7 @@ proptest! {
         last in 0u32..5,
     ) {
         const MOST: u32 = 4;
-        let mut world = Dormitory::default();
+        let mut world = HibernationSimulation::default();
         let mut glances = [world.look(0, MOST), world.look(0, MOST)];
         for (what, desired, writes, who) in schedule {
             let fresh = world.look(desired.min(MOST), MOST);

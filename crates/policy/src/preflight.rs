@@ -4,7 +4,7 @@
 
 /// Guarantees that no pod of this version has. A pool that leaves open whether the sandbox is required does not ask for
 /// them: it would else never get anything done. One that says so asks for all.
-pub const BUILT_NOWHERE: [&str; 2] = ["Landlock", "AgentStrict"];
+pub const UNBUILT_GUARANTEES: [&str; 2] = ["Landlock", "AgentStrict"];
 
 /// What came of an agent's own preflight command, as it reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ fn sandbox(required: Option<bool>, missing: Option<&[String]>) -> Verdict {
         // Who has to have everything has to say so.
         return if strict { Verdict::Pending } else { Verdict::Passed };
     };
-    let lacking: Vec<&str> = missing.iter().map(String::as_str).filter(|name| strict || !BUILT_NOWHERE.contains(name)).collect();
+    let lacking: Vec<&str> = missing.iter().map(String::as_str).filter(|name| strict || !UNBUILT_GUARANTEES.contains(name)).collect();
     if lacking.is_empty() {
         return Verdict::Passed;
     }
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(of(Some(true), Some(&[])), Verdict::Passed);
         assert_eq!(of(Some(true), None), Verdict::Pending, "it has to say so");
         assert_eq!(of(Some(false), Some(&["Landlock", "Seccomp"])), Verdict::Passed);
-        assert_eq!(of(None, Some(&BUILT_NOWHERE)), Verdict::Passed, "what is built nowhere is asked for by nobody who did not say so");
+        assert_eq!(of(None, Some(&UNBUILT_GUARANTEES)), Verdict::Passed, "what is built nowhere is asked for by nobody who did not say so");
         assert_eq!(of(None, Some(&["Landlock", "Seccomp"])), failed("its sandbox lacks Seccomp (spec.preflight.requireSandbox)"));
     }
 
@@ -117,7 +117,7 @@ mod tests {
             for require in [None, Some(false), Some(true)] {
                 for missing in [None, Some(&[] as &[&str]), Some(&["Landlock"]), Some(&["Seccomp"])] {
                     let verdict = verdict(command.clone(), require, missing);
-                    let lacks = missing.is_some_and(|all| all.iter().any(|one| require == Some(true) || !BUILT_NOWHERE.contains(one)));
+                    let lacks = missing.is_some_and(|all| all.iter().any(|one| require == Some(true) || !UNBUILT_GUARANTEES.contains(one)));
                     let fails = matches!(command, Command::Failed(_)) || (lacks && require != Some(false));
                     assert_eq!(matches!(verdict, Verdict::Failed(_)), fails, "{command:?} {require:?} {missing:?}");
                     let unknown = command == Command::Pending || (require == Some(true) && missing.is_none());

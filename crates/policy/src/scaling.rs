@@ -42,16 +42,16 @@ pub enum Work {
 
 /// How many, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Desired {
+pub struct DesiredSize {
     /// Agents wanted.
     pub count: u32,
     /// What decided.
-    pub why: Why,
+    pub why: SizeReason,
 }
 
 /// What decided the size of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum SizeReason {
     /// `spec.replicas`.
     ReplicasSet,
     /// The lower bound.
@@ -73,33 +73,33 @@ pub enum Why {
 }
 
 /// The target size. Never above `max` (or `replicas`) and never above `room`.
-pub fn desired(facts: &Facts) -> Desired {
+pub fn desired(facts: &Facts) -> DesiredSize {
     let Facts { replicas, min, max, work, room } = *facts;
     let (count, why) = match (replicas, work) {
-        (Some(replicas), _) => (replicas, Why::ReplicasSet),
-        (None, _) if max == 0 => (0, Why::Drained),
-        (None, Work::Ignored) => (min.min(max), Why::AtMinimum),
-        (None, Work::Unknown { so_far }) => (so_far.min(max), Why::WorkUnknown),
-        (None, Work::Known { ready: 0, leased: 0, .. }) => (0, Why::NoWork),
+        (Some(replicas), _) => (replicas, SizeReason::ReplicasSet),
+        (None, _) if max == 0 => (0, SizeReason::Drained),
+        (None, Work::Ignored) => (min.min(max), SizeReason::AtMinimum),
+        (None, Work::Unknown { so_far }) => (so_far.min(max), SizeReason::WorkUnknown),
+        (None, Work::Known { ready: 0, leased: 0, .. }) => (0, SizeReason::NoWork),
         (None, Work::Known { ready, leased, items_per_agent, idle_buffer }) => {
             let wanted = ready.saturating_add(leased).div_ceil(u64::from(items_per_agent.max(1))).saturating_add(u64::from(idle_buffer));
             let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
             match wanted {
-                wanted if wanted >= max => (max, Why::MaxReached),
-                wanted if wanted <= min => (min.min(max), Why::AtMinimum),
-                wanted => (wanted, Why::AgentsWanted),
+                wanted if wanted >= max => (max, SizeReason::MaxReached),
+                wanted if wanted <= min => (min.min(max), SizeReason::AtMinimum),
+                wanted => (wanted, SizeReason::AgentsWanted),
             }
         }
     };
     match room {
-        Some(room) if room < count => Desired { count: room, why: Why::NoRoom },
-        Some(_) | None => Desired { count, why },
+        Some(room) if room < count => DesiredSize { count: room, why: SizeReason::NoRoom },
+        Some(_) | None => DesiredSize { count, why },
     }
 }
 
 /// How a pool that follows work comes down: steps down wait, steps up do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Descent {
+pub struct ScaleDown {
     /// Agents wanted so far.
     pub held: u32,
     /// For how long fewer would have done.
@@ -111,19 +111,21 @@ pub struct Descent {
 }
 
 /// The size now, on the way to `target`; with how long to wait if it is not there yet.
-pub fn descend(target: Desired, descent: Descent) -> (Desired, Option<Duration>) {
-    let Descent { held, lower_for, cooldown, empty } = descent;
+pub fn descend(target: DesiredSize, descent: ScaleDown) -> (DesiredSize, Option<Duration>) {
+    let ScaleDown { held, lower_for, cooldown, empty } = descent;
     if target.count >= held {
         return (target, None);
     }
     // What a person or a budget says is done at once.
     let patience = match target.why {
-        Why::NoWork => empty,
-        Why::AgentsWanted | Why::AtMinimum | Why::MaxReached => cooldown,
-        Why::ReplicasSet | Why::Drained | Why::WorkUnknown | Why::CoolingDown | Why::NoRoom => Duration::ZERO,
+        SizeReason::NoWork => empty,
+        SizeReason::AgentsWanted | SizeReason::AtMinimum | SizeReason::MaxReached => cooldown,
+        SizeReason::ReplicasSet | SizeReason::Drained | SizeReason::WorkUnknown | SizeReason::CoolingDown | SizeReason::NoRoom => {
+            Duration::ZERO
+        }
     };
     match patience.checked_sub(lower_for).filter(|left| !left.is_zero()) {
-        Some(left) => (Desired { count: held, why: Why::CoolingDown }, Some(left)),
+        Some(left) => (DesiredSize { count: held, why: SizeReason::CoolingDown }, Some(left)),
         None => (target, None),
     }
 }
@@ -143,21 +145,21 @@ mod tests {
     #[test]
     fn the_table_of_the_design() {
         let cases = [
-            (facts(Work::Ignored), 1, Why::AtMinimum),
-            (Facts { max: 0, ..facts(Work::Ignored) }, 0, Why::Drained),
-            (Facts { replicas: Some(9), ..facts(Work::Ignored) }, 9, Why::ReplicasSet),
-            (Facts { replicas: Some(0), ..facts(known(9, 0)) }, 0, Why::ReplicasSet),
-            (facts(Work::Unknown { so_far: 3 }), 3, Why::WorkUnknown),
-            (facts(known(0, 0)), 0, Why::NoWork),
-            (facts(known(1, 0)), 1, Why::AtMinimum),
-            (facts(known(5, 0)), 3, Why::AgentsWanted),
-            (facts(known(3, 2)), 3, Why::AgentsWanted),
-            (facts(known(900, 0)), 5, Why::MaxReached),
-            (Facts { room: Some(2), ..facts(known(900, 0)) }, 2, Why::NoRoom),
-            (Facts { room: Some(2), replicas: Some(3), ..facts(Work::Ignored) }, 2, Why::NoRoom),
+            (facts(Work::Ignored), 1, SizeReason::AtMinimum),
+            (Facts { max: 0, ..facts(Work::Ignored) }, 0, SizeReason::Drained),
+            (Facts { replicas: Some(9), ..facts(Work::Ignored) }, 9, SizeReason::ReplicasSet),
+            (Facts { replicas: Some(0), ..facts(known(9, 0)) }, 0, SizeReason::ReplicasSet),
+            (facts(Work::Unknown { so_far: 3 }), 3, SizeReason::WorkUnknown),
+            (facts(known(0, 0)), 0, SizeReason::NoWork),
+            (facts(known(1, 0)), 1, SizeReason::AtMinimum),
+            (facts(known(5, 0)), 3, SizeReason::AgentsWanted),
+            (facts(known(3, 2)), 3, SizeReason::AgentsWanted),
+            (facts(known(900, 0)), 5, SizeReason::MaxReached),
+            (Facts { room: Some(2), ..facts(known(900, 0)) }, 2, SizeReason::NoRoom),
+            (Facts { room: Some(2), replicas: Some(3), ..facts(Work::Ignored) }, 2, SizeReason::NoRoom),
         ];
         for (facts, count, why) in cases {
-            assert_eq!(desired(&facts), Desired { count, why }, "{facts:?}");
+            assert_eq!(desired(&facts), DesiredSize { count, why }, "{facts:?}");
         }
     }
 
@@ -165,16 +167,16 @@ mod tests {
     fn steps_down_wait_and_the_one_to_nothing_as_long_as_the_queue_says() {
         let second = Duration::from_secs(1);
         let at = |count, why, lower_for: u32| {
-            let descent = Descent { held: 5, lower_for: lower_for * second, cooldown: 30 * second, empty: 10 * second };
-            let (desired, wait) = descend(Desired { count, why }, descent);
+            let descent = ScaleDown { held: 5, lower_for: lower_for * second, cooldown: 30 * second, empty: 10 * second };
+            let (desired, wait) = descend(DesiredSize { count, why }, descent);
             (desired.count, wait.map(|wait| wait.as_secs()))
         };
-        assert_eq!(at(6, Why::AgentsWanted, 0), (6, None), "up at once");
-        assert_eq!(at(2, Why::AgentsWanted, 29), (5, Some(1)));
-        assert_eq!(at(2, Why::AgentsWanted, 30), (2, None));
-        assert_eq!(at(0, Why::NoWork, 9), (5, Some(1)));
-        assert_eq!(at(0, Why::NoWork, 10), (0, None));
-        assert_eq!(at(0, Why::Drained, 0), (0, None), "a person says so");
+        assert_eq!(at(6, SizeReason::AgentsWanted, 0), (6, None), "up at once");
+        assert_eq!(at(2, SizeReason::AgentsWanted, 29), (5, Some(1)));
+        assert_eq!(at(2, SizeReason::AgentsWanted, 30), (2, None));
+        assert_eq!(at(0, SizeReason::NoWork, 9), (5, Some(1)));
+        assert_eq!(at(0, SizeReason::NoWork, 10), (0, None));
+        assert_eq!(at(0, SizeReason::Drained, 0), (0, None), "a person says so");
     }
 
     proptest! {

@@ -125,7 +125,7 @@ pub const TABLE: [Row; 27] = [
 
 /// What a request is.
 #[derive(Clone, Copy, Debug)]
-pub enum Found {
+pub enum RequestMatch {
     /// A row of the table.
     Row(&'static Row),
     /// The path is there, the method is not.
@@ -135,17 +135,17 @@ pub enum Found {
 }
 
 /// Looks `method` and `path` (without the query) up.
-pub fn find(method: &str, path: &str) -> Found {
+pub fn find(method: &str, path: &str) -> RequestMatch {
     let mut seen = false;
     for row in &TABLE {
         if matches(row.path, path) {
             if row.method == method {
-                return Found::Row(row);
+                return RequestMatch::Row(row);
             }
             seen = true;
         }
     }
-    if seen { Found::OtherMethod } else { Found::Nothing }
+    if seen { RequestMatch::OtherMethod } else { RequestMatch::Nothing }
 }
 
 /// The methods with which `path` is served, or will be.
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn requests_find_their_row_and_nothing_else() {
-        assert!(matches!(find("POST", "/agent/v1/goodbye"), Found::Row(row) if row.call == Call::Goodbye));
-        assert!(matches!(find("POST", "/agent/v1/work/claim"), Found::Row(row) if row.call == Call::Claim));
-        assert!(matches!(find("POST", "/agent/v1/work/u1/fail"), Found::Row(row) if row.call == Call::Fail && row.served));
-        assert!(matches!(find("PUT", "/agent/v1/goodbye"), Found::OtherMethod));
+        assert!(matches!(find("POST", "/agent/v1/goodbye"), RequestMatch::Row(row) if row.call == Call::Goodbye));
+        assert!(matches!(find("POST", "/agent/v1/work/claim"), RequestMatch::Row(row) if row.call == Call::Claim));
+        assert!(matches!(find("POST", "/agent/v1/work/u1/fail"), RequestMatch::Row(row) if row.call == Call::Fail && row.served));
+        assert!(matches!(find("PUT", "/agent/v1/goodbye"), RequestMatch::OtherMethod));
         assert_eq!(methods("/agent/v1/work"), ["POST", "GET"]);
         for path in ["/agent/v1/goodbye/", "/agent/v1", "//agent/v1/goodbye", "/agent/v1/work//fail", "/agent/v1/../v1/goodbye"] {
-            assert!(matches!(find("POST", path), Found::Nothing), "{path}");
+            assert!(matches!(find("POST", path), RequestMatch::Nothing), "{path}");
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
-use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, Untimed};
-use crate::work::{Held, ItemWanted};
+use crate::body::{BoundedBody, at_most};
+use crate::command::{BreakerState, CommandBreakers, CommandCounts, CommandLimits, TimeExemptions};
+use crate::work::{ItemWanted, LeaseRef};
 
 /// First call of a sidecar, after each start of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct Register {
     pub sandbox: Option<Sandbox>,
 }
 
-impl Checked for Register {
+impl BoundedBody for Register {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("version", &self.version, 64)?;
         self.sandbox.as_ref().map_or(Ok(()), Sandbox::check)
@@ -83,22 +83,22 @@ pub struct Settings {
     pub preflight_command: Vec<String>,
     /// How it works from queues; none: it does not, and its program is started once.
     #[serde(default)]
-    pub work: Option<Work>,
+    pub work: Option<WorkSettings>,
     /// How long its commands may take.
     #[serde(default)]
     pub commands: CommandLimits,
     /// Which of them have no time unless they ask for one.
     #[serde(default)]
-    pub untimed: Untimed,
+    pub untimed: TimeExemptions,
     /// What is wanted now.
-    pub wanted: Wanted,
+    pub wanted: DesiredState,
 }
 
 /// How an agent works from queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Work {
+pub struct WorkSettings {
     /// Who asks for an item.
     pub run: Run,
     /// How an item's payload reaches a program that is run for it.
@@ -206,7 +206,7 @@ pub enum CheckpointState {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checkpoint {
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// The pause that asked for it.
     pub pause: i64,
     /// How it stands.
@@ -252,7 +252,7 @@ pub struct Report {
     pub notices_seen: u64,
     /// The item that it works on.
     #[serde(default)]
-    pub held: Option<Held>,
+    pub held: Option<LeaseRef>,
     /// Its preflight; none: it was not asked for one, or not yet. Left out then: a governor of before does not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preflight: Option<Preflight>,
@@ -288,7 +288,7 @@ impl Report {
     }
 }
 
-impl Checked for Report {
+impl BoundedBody for Report {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("action", self.action.as_deref().unwrap_or_default(), 256)?;
         at_most("held.uid", self.held.as_ref().map_or("", |held| &held.uid), 64)?;
@@ -336,7 +336,7 @@ pub struct Notice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Wanted {
+pub struct DesiredState {
     /// Names this state. Compared for equality only.
     pub revision: String,
     /// What to do.
@@ -355,13 +355,13 @@ pub struct Wanted {
 /// The query of `GET /agent/v1/wanted`: the whole wanted state as soon as it is another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AskWanted {
+pub struct DesiredStateQuery {
     /// The revision that is known; unset: none.
     #[serde(default)]
     pub after: Option<String>,
 }
 
-impl Checked for AskWanted {
+impl BoundedBody for DesiredStateQuery {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("after", self.after.as_deref().unwrap_or_default(), 64)
     }
@@ -376,7 +376,7 @@ pub struct Goodbye {
     pub reason: String,
 }
 
-impl Checked for Goodbye {
+impl BoundedBody for Goodbye {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("reason", &self.reason, 1024)
     }
@@ -394,7 +394,7 @@ pub struct Spawn {
     pub display_name: Option<String>,
 }
 
-impl Checked for Spawn {
+impl BoundedBody for Spawn {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("pool", &self.pool, 63)?;
         let name = self.display_name.as_deref().unwrap_or("x");
@@ -417,4 +417,4 @@ pub struct Spawned {
 /// An answer that says nothing but that it was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Done {}
+pub struct Acknowledgement {}

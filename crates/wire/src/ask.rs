@@ -27,15 +27,15 @@ pub fn as_one_request(text: &str) -> String {
     if !text.lines().any(|line| line == ASKED_BACK) {
         return text.to_owned();
     }
-    let (mut part, mut request) = (Part::Asked, Vec::new());
+    let (mut part, mut request) = (QueryPart::Asked, Vec::new());
     for line in text.lines() {
         match (line, part) {
-            (ASKED_BACK, Part::Asked | Part::AskedBack | Part::Answered) => part = Part::AskedBack,
-            (ANSWERED, Part::AskedBack | Part::Answered) => part = Part::Answered,
-            (_, Part::Asked) => request.push(line.to_owned()),
-            (_, Part::AskedBack) => {}
-            (_, Part::Answered) if line.trim().is_empty() => {}
-            (_, Part::Answered) => request.push(format!("{INDENT}{line}")),
+            (ASKED_BACK, QueryPart::Asked | QueryPart::AskedBack | QueryPart::Answered) => part = QueryPart::AskedBack,
+            (ANSWERED, QueryPart::AskedBack | QueryPart::Answered) => part = QueryPart::Answered,
+            (_, QueryPart::Asked) => request.push(line.to_owned()),
+            (_, QueryPart::AskedBack) => {}
+            (_, QueryPart::Answered) if line.trim().is_empty() => {}
+            (_, QueryPart::Answered) => request.push(format!("{INDENT}{line}")),
         }
     }
     // A task goes on in the next line, not after an empty one.
@@ -44,7 +44,7 @@ pub fn as_one_request(text: &str) -> String {
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum QueryPart {
     Asked,
     AskedBack,
     Answered,

@@ -8,13 +8,13 @@ use crate::error::{Code, Refusal};
 pub const MAX_BYTES: usize = 256 * 1024;
 
 /// A body whose parts have limits that its types do not express.
-pub trait Checked: DeserializeOwned {
+pub trait BoundedBody: DeserializeOwned {
     /// The first part that is over its limit: its path and what is wrong with it.
     fn check(&self) -> Result<(), (&'static str, String)>;
 }
 
 /// Reads `bytes` as JSON. An empty body is read as `{}`, so that calls without arguments need none.
-pub fn read<T: Checked>(bytes: &[u8]) -> Result<T, Refusal> {
+pub fn read<T: BoundedBody>(bytes: &[u8]) -> Result<T, Refusal> {
     if bytes.len() > MAX_BYTES {
         let message = format!("the body has {} bytes; a call takes at most {MAX_BYTES}", bytes.len());
         return Err(Refusal::new(Code::BodyTooLarge, message).field("(body)"));

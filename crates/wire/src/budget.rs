@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
+use crate::body::{BoundedBody, at_most};
 
 /// The most tokens that can be asked for: what a Grant can give.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000_000;
@@ -15,7 +15,7 @@ const MAX_REASON: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Left {
+pub struct RemainingTokens {
     /// The limits. None: nothing limits its calls.
     pub limits: Vec<Limit>,
 }
@@ -61,7 +61,7 @@ pub struct AskTokens {
     pub reason: String,
 }
 
-impl Checked for AskTokens {
+impl BoundedBody for AskTokens {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if !(0..=MAX_TOKENS).contains(&self.tokens) {
             return Err(("tokens", format!("{}; 0 to {MAX_TOKENS} can be asked for", self.tokens)));

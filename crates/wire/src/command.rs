@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::Checked;
+use crate::body::BoundedBody;
 
 /// The longest that may be asked for (milliseconds); how long a command gets is the pool's to say.
 const MOST: u64 = 86_400_000;
@@ -19,18 +19,18 @@ pub struct BeginCommand {
     pub timeout_milliseconds: Option<u64>,
     /// Its program did not ask for a time; none: it did.
     #[serde(default)]
-    pub unasked: Option<Unasked>,
+    pub unasked: Option<ObservedCommand>,
 }
 
 /// A command whose program did not ask for a time: a shell that it found on its `PATH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Unasked {
+pub struct ObservedCommand {
     /// When the program was started (milliseconds since boot).
     pub program_started: u64,
 }
 
-impl Checked for BeginCommand {
+impl BoundedBody for BeginCommand {
     fn check(&self) -> Result<(), (&'static str, String)> {
         match self.timeout_milliseconds {
             Some(0) => Err(("timeoutMilliseconds", "must be at least 1".into())),
@@ -227,7 +227,7 @@ pub struct TryCommand {
     pub timeout_milliseconds: u64,
 }
 
-impl Checked for TryCommand {
+impl BoundedBody for TryCommand {
     fn check(&self) -> Result<(), (&'static str, String)> {
         BeginCommand { timeout_milliseconds: Some(self.timeout_milliseconds), unasked: None }.check()
     }
@@ -237,7 +237,7 @@ impl Checked for TryCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum Tried {
+pub enum TryAnswer {
     /// It may, and how it ended is to be told.
     Permit(CommandPermit),
     /// It may not.
@@ -255,7 +255,7 @@ pub struct EndTry {
     pub outcome: TryOutcome,
 }
 
-impl Checked for EndTry {
+impl BoundedBody for EndTry {
     fn check(&self) -> Result<(), (&'static str, String)> {
         Ok(())
     }
@@ -295,7 +295,7 @@ impl Default for CommandLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Untimed {
+pub struct TimeExemptions {
     /// Those that one of these programs belongs to. [`ALL`](Self::ALL): every command.
     #[serde(default)]
     pub names: Vec<String>,
@@ -303,7 +303,7 @@ pub struct Untimed {
     pub until_answer: bool,
 }
 
-impl Untimed {
+impl TimeExemptions {
     /// In the place of a name: no command has a time unless it asks for one.
     pub const ALL: &str = "*";
 
@@ -313,7 +313,7 @@ impl Untimed {
     }
 }
 
-impl Default for Untimed {
+impl Default for TimeExemptions {
     /// As long as nobody said it: only what is known to come from a model has a time.
     fn default() -> Self {
         Self { names: Vec::new(), until_answer: true }
@@ -327,9 +327,9 @@ mod tests {
 
     #[test]
     fn what_nobody_said_times_only_what_comes_from_a_model() {
-        let read = |json: &str| serde_json::from_str::<Untimed>(json).expect("it is understood");
-        assert_eq!(Untimed::default(), read(r#"{"untilAnswer": true}"#));
-        assert!(read(r#"{"names": ["vite", "*"], "untilAnswer": false}"#).all() && !Untimed::default().all());
+        let read = |json: &str| serde_json::from_str::<TimeExemptions>(json).expect("it is understood");
+        assert_eq!(TimeExemptions::default(), read(r#"{"untilAnswer": true}"#));
+        assert!(read(r#"{"names": ["vite", "*"], "untilAnswer": false}"#).all() && !TimeExemptions::default().all());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
+use crate::body::{BoundedBody, at_most};
 use crate::meter::Dialect;
 
 /// On each call of an agent outside the cluster: which one it is, as [`Place`] is written.
@@ -17,7 +17,7 @@ const MAX_PART: usize = 63;
 
 /// Which agent outside the cluster calls: `NAMESPACE/POOL/AGENT/UID`, or `NAMESPACE/POOL` before it has an Agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ExternalAgent {
     /// The namespace of its pool.
     pub namespace: String,
     /// The name of its pool.
@@ -26,7 +26,7 @@ pub struct Place {
     pub agent: Option<(String, String)>,
 }
 
-impl Place {
+impl ExternalAgent {
     /// Reads it; none: it is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let sound = |part: &&str| {
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ExternalAgent {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}", self.namespace, self.pool)?;
         match &self.agent {
@@ -67,7 +67,7 @@ pub struct Enrol {
     pub display_name: Option<String>,
 }
 
-impl Checked for Enrol {
+impl BoundedBody for Enrol {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("version", &self.version, 64)?;
         let Some(name) = &self.display_name else { return Ok(()) };
@@ -113,12 +113,12 @@ mod tests {
     #[test]
     fn a_place_is_read_as_it_is_written_and_nothing_else_is_one() {
         let agent = Some(("p-0123".to_owned(), "3f0e-1".to_owned()));
-        for place in [None, agent].map(|agent| Place { namespace: "team-a".into(), pool: "p".into(), agent }) {
-            assert_eq!(Place::parse(&place.to_string()), Some(place));
+        for place in [None, agent].map(|agent| ExternalAgent { namespace: "team-a".into(), pool: "p".into(), agent }) {
+            assert_eq!(ExternalAgent::parse(&place.to_string()), Some(place));
         }
         let long = format!("n/{}", "p".repeat(64));
         for text in ["", "n", "n/", "/p", "n/p/a", "n/p/a/", "n/p/a/u/x", "n/p p", "n/p\u{e9}", "n/..", long.as_str()] {
-            assert_eq!(Place::parse(text), None, "{text:?}");
+            assert_eq!(ExternalAgent::parse(text), None, "{text:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
+use crate::body::{BoundedBody, at_most};
 use crate::work::MAX_WAIT_SECONDS;
 
 /// The most items or messages in one answer.
@@ -28,7 +28,7 @@ pub struct ListWork {
     pub plan: Option<String>,
 }
 
-impl Checked for ListWork {
+impl BoundedBody for ListWork {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.submitted_by.as_deref().is_some_and(|whose| whose != "me") {
             return Err(("submittedBy", "must be me: nobody else's are told".into()));
@@ -42,18 +42,18 @@ impl Checked for ListWork {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Listed {
+pub struct WorkList {
     /// How many there are of each phase.
     pub counts: BTreeMap<String, u64>,
     /// The items, those that are not over first and then by age, at most 100.
-    pub items: Vec<Line>,
+    pub items: Vec<SubmittedItem>,
 }
 
 /// One item that was submitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct SubmittedItem {
     /// Its name.
     pub name: String,
     /// Its uid.
@@ -89,7 +89,7 @@ pub const CURSOR_SEPARATOR: char = '.';
 /// The query of `GET /agent/v1/inbox`: what ended since the cursor, as soon as there is something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct AskInbox {
+pub struct InboxQuery {
     /// The cursor of the last answer that was read; unset: from the beginning.
     #[serde(default)]
     pub after: Option<String>,
@@ -98,7 +98,7 @@ pub struct AskInbox {
     pub wait_seconds: u32,
 }
 
-impl Checked for AskInbox {
+impl BoundedBody for InboxQuery {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.wait_seconds > MAX_WAIT_SECONDS {
             return Err(("waitSeconds", format!("{}; at most {MAX_WAIT_SECONDS} are waited", self.wait_seconds)));
@@ -109,7 +109,7 @@ impl Checked for AskInbox {
     }
 }
 
-/// The answer to [`AskInbox`]; 204 if there was nothing for so long.
+/// The answer to [`InboxQuery`]; 204 if there was nothing for so long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -129,7 +129,7 @@ pub enum Message {
     #[serde(rename_all = "camelCase")]
     ItemEnded {
         /// The item.
-        item: Line,
+        item: SubmittedItem,
     },
     /// Every item of a plan ended.
     #[serde(rename_all = "camelCase")]
@@ -144,7 +144,7 @@ pub enum Message {
     #[serde(rename_all = "camelCase")]
     ItemWaits {
         /// The item.
-        item: Line,
+        item: SubmittedItem,
         /// What lacks, in words.
         text: String,
     },
@@ -170,12 +170,12 @@ mod tests {
 
     #[test]
     fn a_cursor_that_is_none_of_ours_is_refused_by_name() {
-        let ask = |after: &str| AskInbox { after: Some(after.to_owned()), wait_seconds: 0 }.check();
+        let ask = |after: &str| InboxQuery { after: Some(after.to_owned()), wait_seconds: 0 }.check();
         assert_eq!((ask("12345"), ask("12345.6.7")), (Ok(()), Ok(())));
         for other in ["x", "-1", "1 2", "123456789012345678901", "", "1.", "1.2.3.4"] {
             assert_eq!(ask(other).map_err(|(field, _)| field), Err("after"), "{other}");
         }
-        assert_eq!(AskInbox { after: None, wait_seconds: 26 }.check().map_err(|(field, _)| field), Err("waitSeconds"));
+        assert_eq!(InboxQuery { after: None, wait_seconds: 26 }.check().map_err(|(field, _)| field), Err("waitSeconds"));
         assert!(ListWork { submitted_by: Some("you".into()), ..ListWork::default() }.check().is_err());
     }
 }

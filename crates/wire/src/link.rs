@@ -5,14 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{Goodbye, Notice, Report, Settings, Spawn, Spawned, Wanted};
-use crate::body::Checked;
-use crate::budget::{AskTokens, Left};
+use crate::agent::{DesiredState, Goodbye, Notice, Report, Settings, Spawn, Spawned};
+use crate::body::BoundedBody;
+use crate::budget::{AskTokens, RemainingTokens};
 use crate::command::{BeginCommand, CommandBegun, CommandEnded, CommandRejected};
 use crate::error::Refusal;
-use crate::follow::{AskInbox, Inbox, ListWork, Listed};
+use crate::follow::{Inbox, InboxQuery, ListWork, WorkList};
 use crate::plan::{Plan, Planned};
-use crate::work::{Advance, Assignment, Claim, Held, Outcome, Submit, Submitted};
+use crate::work::{Assignment, Claim, LeaseRef, Outcome, ProgressUpdate, Submit, Submitted};
 
 /// The first line of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub enum Hello {
     Ask(Ask),
 }
 
-impl Checked for Hello {
+impl BoundedBody for Hello {
     fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
             Self::Control { .. } => Ok(()),
@@ -62,7 +62,7 @@ pub enum Control {
     /// The work on an item ended so. Said again on each connection until [`Order::Settled`] answers it.
     Finished {
         /// The lease.
-        held: Held,
+        held: LeaseRef,
         /// How.
         outcome: Outcome,
     },
@@ -77,7 +77,7 @@ pub enum Order {
     /// The agent is registered and its walls stand: start the program.
     Start(Box<Settings>),
     /// What is wanted now.
-    Wanted(Wanted),
+    Wanted(DesiredState),
     /// Nobody has answered for so long that nothing is known: end.
     Abandoned,
     /// The walls do not stand: end, or do not start.
@@ -93,9 +93,9 @@ pub enum Order {
     /// Run the program for this item. Said again on each connection until the supervisor reports that it holds it.
     Item(Box<Assignment>),
     /// The program itself said how the item ended: it is not run again for it.
-    Said(Held, Outcome),
+    Said(LeaseRef, Outcome),
     /// The end of this item was taken, or counts for nothing any more: forget it.
-    Settled(Held),
+    Settled(LeaseRef),
 }
 
 /// Calls of models. Times are milliseconds since boot: both programs of a pod run on one kernel.
@@ -173,7 +173,7 @@ pub enum Ask {
     /// What the agents of the pool submitted.
     ListWork(ListWork),
     /// What of that ended.
-    Inbox(AskInbox),
+    Inbox(InboxQuery),
     /// A command is about to be run.
     BeginCommand(BeginCommand),
     /// It ended.
@@ -198,9 +198,9 @@ pub struct Progress {
     pub checkpoint_ref: Option<String>,
 }
 
-impl Checked for Progress {
+impl BoundedBody for Progress {
     fn check(&self) -> Result<(), (&'static str, String)> {
-        let advance = Advance { percent: self.percent, checkpoint_ref: self.checkpoint_ref.clone(), ..Advance::default() };
+        let advance = ProgressUpdate { percent: self.percent, checkpoint_ref: self.checkpoint_ref.clone(), ..ProgressUpdate::default() };
         crate::body::at_most("action", &self.action, 256).and_then(|()| advance.check())
     }
 }
@@ -224,7 +224,7 @@ pub enum Answer {
     /// The plan that was queued.
     Planned(Planned),
     /// What was submitted.
-    Listed(Listed),
+    Listed(WorkList),
     /// What ended.
     Inbox(Inbox),
     /// The command may be run.
@@ -234,13 +234,13 @@ pub enum Answer {
     /// The command has no time, as its program did not ask for one: nobody waits for its end.
     CommandUntimed,
     /// What is left.
-    Budget(Left),
+    Budget(RemainingTokens),
     /// How things stand.
     Status {
         /// The sidecar is registered.
         registered: bool,
         /// What is wanted.
-        wanted: Wanted,
+        wanted: DesiredState,
     },
     /// It was refused.
     Refused(Refusal),

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
-use crate::shortage::Room;
-use crate::work::Held as Lease;
+use crate::body::{BoundedBody, at_most};
+use crate::shortage::LimitRoom;
+use crate::work::LeaseRef as Lease;
 
 /// Header on calls of models: the item that the program works on, `uid/epoch`, as the pod's sidecar knows it.
 pub const ITEM: &str = "spillway-item";
@@ -85,7 +85,7 @@ pub enum Quality {
 /// Why a call counts against its provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Why {
+pub enum FaultCause {
     /// No connection, or no TLS.
     Unreachable,
     /// The connection broke before the answer was whole.
@@ -100,7 +100,7 @@ pub enum Why {
     Event,
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for FaultCause {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unreachable => out.write_str("it could not be reached"),
@@ -123,7 +123,7 @@ pub enum Outcome {
     #[serde(rename_all = "camelCase")]
     Failed {
         /// How.
-        why: Why,
+        why: FaultCause,
         /// Seconds within which nobody should try again, if it says so.
         retry_after: Option<u32>,
     },
@@ -134,7 +134,7 @@ pub enum Outcome {
 /// How a call ended, beside what it used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct End {
+pub struct CallEnd {
     /// What it says of its provider; unset: nobody will ever know.
     #[serde(default)]
     pub outcome: Option<Outcome>,
@@ -146,7 +146,7 @@ pub struct End {
 /// Which of its pool's model APIs an agent calls, and for what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Way {
+pub struct ModelRoute {
     /// Name of the entry in the pool's `models`.
     pub entry: String,
     /// The protocol of the path that was called; unset for a path that all of them have (`HEAD /`).
@@ -160,7 +160,7 @@ pub struct Way {
     pub item: Option<Lease>,
 }
 
-impl Checked for Way {
+impl BoundedBody for ModelRoute {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("entry", &self.entry, 63)?;
         at_most("model", self.model.as_deref().unwrap_or_default(), 128)
@@ -186,7 +186,7 @@ pub struct Target {
 /// A hold as a session's journal has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Open {
+pub struct JournaledHold {
     /// Its number in the session, from 1.
     pub id: u64,
     /// When it was given, on the leader's clock, in milliseconds.
@@ -202,16 +202,16 @@ pub struct Open {
 /// A settle that is not acknowledged yet, with the hold that it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Told {
+pub struct JournaledSettle {
     /// The hold.
-    pub open: Open,
+    pub open: JournaledHold,
     /// What was used.
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
     /// How it ended otherwise.
     #[serde(default)]
-    pub end: End,
+    pub end: CallEnd,
 }
 
 /// `POST /governor/v1/meter/begin`: a session begins, here or again, with all that its gateway knows. Must come after the
@@ -226,9 +226,9 @@ pub struct Begin {
     /// The last settle that was acknowledged, by whatever leader.
     pub acked: u64,
     /// Those after it, in order: their numbers are `acked + 1`, `acked + 2` and so on.
-    pub settles: Vec<Told>,
+    pub settles: Vec<JournaledSettle>,
     /// What is open.
-    pub open: Vec<Open>,
+    pub open: Vec<JournaledHold>,
     /// Settles that earlier leaders acknowledged in the last minutes, in order. Sent only to a leader whose store was rolled back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replayed: Vec<ReplayedSettle>,
@@ -241,10 +241,10 @@ pub struct ReplayedSettle {
     /// Its number.
     pub seq: u64,
     /// What it said.
-    pub told: Told,
+    pub told: JournaledSettle,
 }
 
-impl Checked for Begin {
+impl BoundedBody for Begin {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("session", &self.session, 128)
     }
@@ -253,7 +253,7 @@ impl Checked for Begin {
 /// The answer to [`Begin`], [`Settles`] and [`Alive`](Settles).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Acked {
+pub struct MeterAck {
     /// The last settle that is contained in what is stored.
     pub acked: u64,
 }
@@ -268,12 +268,12 @@ pub struct Hold {
     /// The session's number of it, from 1, never used for two.
     pub id: u64,
     /// Where it goes.
-    pub way: Way,
+    pub way: ModelRoute,
     /// What it says of its cost.
     pub facts: Facts,
 }
 
-impl Checked for Hold {
+impl BoundedBody for Hold {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("session", &self.session, 128)?;
         self.way.check()
@@ -283,9 +283,9 @@ impl Checked for Hold {
 /// The answer to [`Hold`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Given {
+pub struct HoldAnswer {
     /// The hold, for the journal, which must have it before the call is forwarded.
-    pub open: Open,
+    pub open: JournaledHold,
     /// Output tokens of each choice: the call must carry this limit, or a lower one.
     pub output: i64,
     /// Where the call goes.
@@ -298,7 +298,7 @@ pub struct Given {
     pub turn_seconds: u32,
     /// How the tightest limit stands with this hold; unset where there is none.
     #[serde(default)]
-    pub room: Option<Room>,
+    pub room: Option<LimitRoom>,
 }
 
 /// `POST /governor/v1/meter/extend`: a stream goes past what was held for it.
@@ -313,7 +313,7 @@ pub struct Extend {
     pub output: i64,
 }
 
-impl Checked for Extend {
+impl BoundedBody for Extend {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("session", &self.session, 128)
     }
@@ -332,14 +332,14 @@ pub struct Extended {
 /// provider works again would have to wait for the end of a call that has none. Told once; the settle says it again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Late {
+pub struct LateFirstToken {
     /// The session.
     pub session: String,
     /// The hold.
     pub id: u64,
 }
 
-impl Checked for Late {
+impl BoundedBody for LateFirstToken {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("session", &self.session, 128)
     }
@@ -364,7 +364,7 @@ pub struct Settle {
     pub output: i64,
     /// How it ended otherwise.
     #[serde(default)]
-    pub end: End,
+    pub end: CallEnd,
     /// The model, and the bytes of text that were sent: what the ratio of tokens to bytes is learned from.
     #[serde(default)]
     pub model: String,
@@ -388,7 +388,7 @@ pub struct Settles {
     pub confirmed: u64,
 }
 
-impl Checked for Settles {
+impl BoundedBody for Settles {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("session", &self.session, 128)?;
         let count = self.settles.len();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
+use crate::body::{BoundedBody, at_most};
 use crate::work::Submit;
 
 /// The most steps of a plan.
@@ -41,7 +41,7 @@ pub struct Step {
     pub item: Submit,
 }
 
-impl Checked for Plan {
+impl BoundedBody for Plan {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("dedupKey", self.dedup_key.as_deref().unwrap_or_default(), 253)?;
         if self.steps.is_empty() || self.steps.len() > MAX_STEPS {

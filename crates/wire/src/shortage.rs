@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Room {
+pub struct LimitRoom {
     /// The budget, in words: `Budget/default in team`, `the agent's lifetime`.
     pub budget: String,
     /// Name of the limit.
@@ -34,7 +34,7 @@ pub struct Room {
 pub struct Shortage {
     /// The limit that stands in the way, where it is one of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub room: Option<Room>,
+    pub room: Option<LimitRoom>,
     /// One word: `used`, `held`, `guaranteed`, `recovering`, `too_large`, `paused`, `in_flight` and so on.
     pub because: String,
     /// The field to raise, with its object: `spec.tokens.limits[hourly].tokens of Budget/default`.

@@ -1,12 +1,12 @@
 //! Work over the agents' API: claiming an item, finishing it, submitting more.
 //!
-//! A holder names its lease by [`Held`]; together with its pod's uid, which its token proves, that is the fence. Every call
+//! A holder names its lease by [`LeaseRef`]; together with its pod's uid, which its token proves, that is the fence. Every call
 //! is repeatable: whoever claims while it holds a lease gets *that* lease, and a finish that was accepted is answered the
 //! same again.
 
 use serde::{Deserialize, Serialize};
 
-use crate::body::{Checked, at_most};
+use crate::body::{BoundedBody, at_most};
 
 /// The most bytes of a result.
 pub const MAX_RESULT_BYTES: usize = 4096;
@@ -19,7 +19,7 @@ pub const MAX_WAIT_SECONDS: u32 = 25;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Held {
+pub struct LeaseRef {
     /// The item's uid.
     pub uid: String,
     /// The epoch of the claim.
@@ -32,7 +32,7 @@ pub struct Held {
 #[serde(rename_all = "camelCase")]
 pub struct ItemWanted {
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// What.
     pub order: ItemOrder,
 }
@@ -60,7 +60,7 @@ pub struct Claim {
     pub wait_seconds: u32,
 }
 
-impl Checked for Claim {
+impl BoundedBody for Claim {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.wait_seconds <= MAX_WAIT_SECONDS {
             return Ok(());
@@ -75,7 +75,7 @@ impl Checked for Claim {
 #[serde(rename_all = "camelCase")]
 pub struct Assignment {
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// The item's name.
     pub name: String,
     /// Its queue.
@@ -137,7 +137,7 @@ impl Outcome {
     }
 }
 
-impl Checked for Outcome {
+impl BoundedBody for Outcome {
     fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
             Self::Complete { result } => check_result(result.as_deref()),
@@ -173,7 +173,7 @@ pub struct Complete {
     pub result: Option<String>,
 }
 
-impl Checked for Complete {
+impl BoundedBody for Complete {
     fn check(&self) -> Result<(), (&'static str, String)> {
         check_result(self.result.as_deref())
     }
@@ -196,7 +196,7 @@ pub struct Fail {
     pub exit_code: Option<i32>,
 }
 
-impl Checked for Fail {
+impl BoundedBody for Fail {
     fn check(&self) -> Result<(), (&'static str, String)> {
         check_reason(&self.reason)?;
         at_most("message", &self.message, MAX_MESSAGE)
@@ -217,7 +217,7 @@ pub struct Release {
     pub message: String,
 }
 
-impl Checked for Release {
+impl BoundedBody for Release {
     fn check(&self) -> Result<(), (&'static str, String)> {
         check_reason(&self.reason)?;
         at_most("message", &self.message, MAX_MESSAGE)
@@ -228,7 +228,7 @@ impl Checked for Release {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Advance {
+pub struct ProgressUpdate {
     /// The epoch of the claim.
     pub epoch: i64,
     /// 0 to 100.
@@ -242,7 +242,7 @@ pub struct Advance {
     pub checkpoint_ref: Option<String>,
 }
 
-impl Checked for Advance {
+impl BoundedBody for ProgressUpdate {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.percent.is_some_and(|percent| percent > 100) {
             return Err(("percent", "must be 0 to 100".into()));
@@ -257,7 +257,7 @@ impl Checked for Advance {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplayedLease {
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// The end that was accepted. None: the lease was granted.
     #[serde(default)]
     pub outcome: Option<Outcome>,
@@ -266,7 +266,7 @@ pub struct ReplayedLease {
     pub age_ms: u64,
 }
 
-impl Checked for ReplayedLease {
+impl BoundedBody for ReplayedLease {
     fn check(&self) -> Result<(), (&'static str, String)> {
         at_most("held.uid", &self.held.uid, 64)?;
         self.outcome.as_ref().map_or(Ok(()), Outcome::check)
@@ -379,7 +379,7 @@ pub enum NotifyOn {
     DeadLettered,
 }
 
-impl Checked for Submit {
+impl BoundedBody for Submit {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.queue.is_none() && self.type_.is_none() {
             return Err(("queue", "queue or type must be set".into()));

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use spillway::governor::budget::Meter;
 use spillway::governor::budget::facts;
-use spillway::governor::budget::meter::Held;
+use spillway::governor::budget::meter::HoldResult;
 use spillway::policy::budget::tree::build;
-use spillway::policy::budget::{Answer, Ask, Body, Key, Ledger, Log, Quality, Route, Settle, Settled, Usage};
+use spillway::policy::budget::{CallSize, HoldAnswer, HoldRequest, Key, Ledger, Quality, Route, SessionLog, Settle, SettleOutcome, Usage};
 
-use super::world::{Caller, NAMESPACE, World, take_writes};
+use super::world::{BenchCluster, Caller, NAMESPACE, take_writes};
 use crate::report::{Report, Row};
 use crate::size::Size;
 
@@ -32,7 +32,7 @@ const GOAL: &str = ">= 1,000,000/s";
 
 /// What is done for a call besides hold and settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Around {
+enum CallOverhead {
     /// All that the governor does under its lock: looks up what is above, places the agent, looks at its rate, makes a route;
     /// and each settle is told by itself.
     Governor,
@@ -45,7 +45,7 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let (time, rounds) = (size.time(TIME), size.runs(ROUNDS));
     let mut alone = Vec::new();
     for depth in DEPTHS {
-        let rates = (0..rounds).map(|_| pure(&World::new(depth)?, time)).collect::<anyhow::Result<_>>()?;
+        let rates = (0..rounds).map(|_| pure(&BenchCluster::new(depth)?, time)).collect::<anyhow::Result<_>>()?;
         alone.push(Row::spread(format!("depth {depth}"), rates, "/s").goal(GOAL));
     }
     let places = "depth 1 is a Budget; 4: an agent's life, its Budget, the namespace, the ClusterBudget; 8: five Budgets above one another";
@@ -55,21 +55,23 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
         time.as_secs_f64()
     );
     let mut reports = vec![Report::new("hold + settle a second, the pure ledger", method, alone)];
-    for (around, title) in [(Around::Governor, "as the governor does it"), (Around::Least, "the least that the governor's lock allows")] {
+    for (around, title) in
+        [(CallOverhead::Governor, "as the governor does it"), (CallOverhead::Least, "the least that the governor's lock allows")]
+    {
         let mut rows = Vec::new();
         for depth in DEPTHS {
-            let world = World::new(depth)?;
+            let world = BenchCluster::new(depth)?;
             for threads in THREADS {
                 let rates = (0..rounds).map(|_| shared(&world, threads, around, time)).collect::<anyhow::Result<_>>()?;
                 rows.push(Row::spread(format!("depth {depth}, {threads} threads"), rates, "/s").goal(GOAL));
             }
         }
         let how = match around {
-            Around::Governor => {
+            CallOverhead::Governor => {
                 "for each call what the governor does for it besides HTTP, JSON and identity: looks up what is above, places the agent, \
                  looks at its rate, makes the route, holds; and tells one settle"
             }
-            Around::Least => "the route is kept, and settles are told 64 at once",
+            CallOverhead::Least => "the route is kept, and settles are told 64 at once",
         };
         let method = format!(
             "governor::budget::Meter, one for all threads (one lock), each thread a session of a gateway and an agent of its own; {how}. \
@@ -82,8 +84,8 @@ pub fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     Ok(reports)
 }
 
-fn body() -> Body {
-    Body { bytes: BYTES, other_tokens: 0, output: Some(64), model_output: None, thinking: 0, choices: 1 }
+fn body() -> CallSize {
+    CallSize { bytes: BYTES, other_tokens: 0, output: Some(64), model_output: None, thinking: 0, choices: 1 }
 }
 
 fn settle(id: u64) -> Settle {
@@ -91,7 +93,7 @@ fn settle(id: u64) -> Settle {
 }
 
 /// Holds and settles a second of the pure ledger.
-fn pure(world: &World, time: Duration) -> anyhow::Result<f64> {
+fn pure(world: &BenchCluster, time: Duration) -> anyhow::Result<f64> {
     let callers = world.callers(1)?;
     let caller = callers.first().context("a caller")?;
     let clusters: Vec<_> = world.clusters.iter().map(AsRef::as_ref).collect();
@@ -107,7 +109,7 @@ fn pure(world: &World, time: Duration) -> anyhow::Result<f64> {
         leafs.push(Key::Agent(caller.uid().to_owned()));
     }
     let mut route = Route::new(leafs, Some(Key::budget(NAMESPACE, "b0")), "worker");
-    let (session, _) = ledger.begin(now, &caller.session, &Log { next_hold: 1, ..Log::default() });
+    let (session, _) = ledger.begin(now, &caller.session, &SessionLog { next_hold: 1, ..SessionLog::default() });
     let (mut id, mut began, mut counted) = (0_u64, None::<Instant>, 0_u64);
     loop {
         id += 1;
@@ -122,27 +124,27 @@ fn pure(world: &World, time: Duration) -> anyhow::Result<f64> {
             began.get_or_insert_with(Instant::now);
         }
         ledger.refresh(&mut route);
-        let ask = Ask::of(&body(), route.terms(), spillway::policy::budget::Learned::default().ratio());
+        let ask = HoldRequest::of(&body(), route.terms(), spillway::policy::budget::LearnedRatio::default().ratio());
         loop {
             match ledger.hold(now, session, id, &mut route, &ask) {
-                Answer::Given(_) => break,
-                Answer::Write(keys) => {
+                HoldAnswer::Given(_) => break,
+                HoldAnswer::Write(keys) => {
                     for key in keys {
                         let draft = ledger.draft(now, &key).context("something to write")?;
                         drop(ledger.written(&draft));
                     }
                 }
-                other @ (Answer::Refused(_) | Answer::Closed | Answer::Unattached) => anyhow::bail!("{other:?}"),
+                other @ (HoldAnswer::Refused(_) | HoldAnswer::Closed | HoldAnswer::Unattached) => anyhow::bail!("{other:?}"),
             }
         }
         let settled = ledger.settle(now, session, &settle(id));
-        anyhow::ensure!(settled == Settled::Counted, "{settled:?}");
+        anyhow::ensure!(settled == SettleOutcome::Counted, "{settled:?}");
         counted += u64::from(began.is_some());
     }
 }
 
 /// Holds and settles a second of so many threads at one meter.
-fn shared(world: &World, threads: usize, around: Around, time: Duration) -> anyhow::Result<f64> {
+fn shared(world: &BenchCluster, threads: usize, around: CallOverhead, time: Duration) -> anyhow::Result<f64> {
     let (meter, callers) = (world.meter(), world.callers(threads)?);
     let (over, wrote, all, ready) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), Barrier::new(threads + 1));
     std::thread::scope(|scope| {
@@ -182,7 +184,7 @@ fn shared(world: &World, threads: usize, around: Around, time: Duration) -> anyh
 struct Driver<'a> {
     meter: &'a Meter,
     caller: &'a Caller,
-    around: Around,
+    around: CallOverhead,
     kept: Route,
     id: u64,
     owed: Vec<(Settle, String, i64)>,
@@ -191,8 +193,8 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     /// Its session begins, and its first call is done.
-    fn begin(meter: &'a Meter, caller: &'a Caller, around: Around) -> anyhow::Result<Self> {
-        meter.begin(&caller.session, &Log { next_hold: 1, ..Log::default() });
+    fn begin(meter: &'a Meter, caller: &'a Caller, around: CallOverhead) -> anyhow::Result<Self> {
+        meter.begin(&caller.session, &SessionLog { next_hold: 1, ..SessionLog::default() });
         let kept = caller.route(meter)?;
         let mut driver = Self { meter, caller, around, kept, id: 0, owed: Vec::new(), acked: 0 };
         driver.once()?;
@@ -203,27 +205,27 @@ impl<'a> Driver<'a> {
     fn once(&mut self) -> anyhow::Result<()> {
         self.id += 1;
         let mut fresh = match self.around {
-            Around::Governor => {
+            CallOverhead::Governor => {
                 let route = self.caller.route(self.meter)?;
                 // The rate is as high as one can be; what is looked at is what looking costs.
                 let _ = self.meter.call(self.caller.uid(), PER_SECOND);
                 Some(route)
             }
-            Around::Least => None,
+            CallOverhead::Least => None,
         };
         let route = fresh.as_mut().unwrap_or(&mut self.kept);
         loop {
             match self.meter.hold(&self.caller.session, self.id, route, &body(), (NAMESPACE, MODEL)) {
-                Held::Given { .. } => break,
+                HoldResult::Given { .. } => break,
                 // A record is being written.
-                Held::Soon => std::thread::sleep(Duration::from_millis(1)),
-                other @ (Held::Refused(_) | Held::Closed | Held::Unknown) => anyhow::bail!("{other:?}"),
+                HoldResult::Soon => std::thread::sleep(Duration::from_millis(1)),
+                other @ (HoldResult::Refused(_) | HoldResult::Closed | HoldResult::Unknown) => anyhow::bail!("{other:?}"),
             }
         }
         self.owed.push((settle(self.id), MODEL.to_owned(), BYTES));
         let together = match self.around {
-            Around::Governor => true,
-            Around::Least => self.id.is_multiple_of(TOGETHER),
+            CallOverhead::Governor => true,
+            CallOverhead::Least => self.id.is_multiple_of(TOGETHER),
         };
         if together {
             let told = self.meter.settle(&self.caller.session, &self.owed, self.acked + 1, self.acked);
@@ -246,16 +248,16 @@ mod tests {
     #[test]
     fn every_depth_passes_as_many_places_as_it_says_and_counts() {
         for depth in DEPTHS {
-            let world = World::new(depth).expect("a world");
+            let world = BenchCluster::new(depth).expect("a world");
             let (meter, callers) = (world.meter(), world.callers(1).expect("a caller"));
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| take_writes(&meter, &over));
-                for around in [Around::Governor, Around::Least] {
+                for around in [CallOverhead::Governor, CallOverhead::Least] {
                     let mut kept = callers[0].route(&meter).expect("a route");
                     drop(Driver::begin(&meter, &callers[0], around));
                     let held = meter.hold(&callers[0].session, 1_000, &mut kept, &body(), (NAMESPACE, MODEL));
-                    assert!(matches!(&held, Held::Given { path, .. } if path.len() == depth), "{depth}: {held:?}");
+                    assert!(matches!(&held, HoldResult::Given { path, .. } if path.len() == depth), "{depth}: {held:?}");
                 }
                 over.store(true, Ordering::Relaxed);
             });

@@ -13,11 +13,11 @@ use spillway::governor::budget::Meter;
 use spillway::governor::budget::facts::Project;
 use spillway::governor::budget::object::{self, Object};
 use spillway::governor::budget::record_writes::Job;
-use spillway::policy::budget::{Body, Key, Log, Route};
+use spillway::policy::budget::{CallSize, Key, Route, SessionLog};
 
 use super::world::budget;
+use crate::bench_namespace::BenchNamespace;
 use crate::report::{Report, Row, float, milliseconds, percentile};
-use crate::room::Room;
 use crate::size::Size;
 
 /// Records, and sessions that each of them learns of, a write each.
@@ -29,7 +29,7 @@ const AT_ONCE: [usize; 2] = [1, 16];
 /// Takes it.
 pub async fn run(size: Size) -> anyhow::Result<Report> {
     let (budgets, sessions) = if size.small() { (10, 4) } else { (BUDGETS, SESSIONS) };
-    let room = Room::open("ledger").await?;
+    let room = BenchNamespace::open("ledger").await?;
     for number in 0..budgets {
         let object = serde_json::from_value(budget(&room.namespace, &format!("b{number}"), None)).context("a Budget")?;
         room.api::<Budget>().create(&PostParams::default(), &object).await?;
@@ -68,7 +68,7 @@ pub async fn run(size: Size) -> anyhow::Result<Report> {
 }
 
 /// A leader of this epoch, that has read all there is.
-async fn leader(room: &Room, epoch: i64) -> anyhow::Result<Meter> {
+async fn leader(room: &BenchNamespace, epoch: i64) -> anyhow::Result<Meter> {
     let budgets: Vec<Arc<Budget>> = room.api::<Budget>().list(&ListParams::default()).await?.into_iter().map(Arc::new).collect();
     let meter = Meter::new(epoch);
     let objects = budgets.iter().map(|budget| (Key::budget(&room.namespace, &budget.name_any()), Object::Budget(budget.clone())));
@@ -80,10 +80,10 @@ async fn leader(room: &Room, epoch: i64) -> anyhow::Result<Meter> {
 
 /// A session asks for a hold at each Budget. What it is answered does not matter: that it must wait does.
 fn demand(meter: &Meter, namespace: &str, budgets: usize, session: &str) {
-    meter.begin(session, &Log { next_hold: 1, ..Log::default() });
+    meter.begin(session, &SessionLog { next_hold: 1, ..SessionLog::default() });
     for (id, number) in (1..).zip(0..budgets) {
         let mut route = Route::new(Vec::new(), Some(Key::budget(namespace, &format!("b{number}"))), "worker");
-        let body = Body { bytes: 800, other_tokens: 0, output: Some(64), model_output: None, thinking: 0, choices: 1 };
+        let body = CallSize { bytes: 800, other_tokens: 0, output: Some(64), model_output: None, thinking: 0, choices: 1 };
         drop(meter.hold(session, id, &mut route, &body, (namespace, "bench")));
     }
 }

@@ -26,7 +26,7 @@ const BETWEEN: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The places that a call passes.
-pub struct World {
+pub struct BenchCluster {
     /// How many.
     pub depth: usize,
     /// Above all; none where there is but one place.
@@ -59,7 +59,7 @@ fn stored(mut object: Value, uid: &str) -> Value {
     object
 }
 
-impl World {
+impl BenchCluster {
     /// 1: a Budget. From 4 on: the agent's life, Budgets above one another, the namespace, the cluster.
     pub fn new(depth: usize) -> anyhow::Result<Self> {
         let above = depth.saturating_sub(3).max(1);

@@ -37,7 +37,7 @@ pub const KINDS: [Kind; 3] = [
 
 /// One turn of one arm.
 #[derive(Default)]
-struct Turn {
+struct MeasuredTurn {
     p50: f64,
     p99: f64,
     late: f64,
@@ -51,7 +51,7 @@ impl Bench<'_> {
         let Kind { bytes, rate, keep } = kind;
         let rate = rate_or(rate)?.min(float(self.scale.agents) * OF_AN_AGENT);
         let load = Load { rate, time: self.size.time(TIME), keep, body: provider::body(provider::WHOLE, bytes) };
-        let mut turns = BTreeMap::<Arm, Vec<Turn>>::new();
+        let mut turns = BTreeMap::<Arm, Vec<MeasuredTurn>>::new();
         let (mut failed, since) = (Vec::new(), Timestamp::now());
         for round in 0..self.size.runs(ROUNDS) {
             // Each time another one is first: none always has what another one left to be done.
@@ -60,7 +60,7 @@ impl Bench<'_> {
                 let answers = load::open(self.target(arm)?, &load).await;
                 let used = self.used(arm)?.since(before);
                 let (p50, p99) = (percentile(&answers.took, 50.0), percentile(&answers.took, 99.0));
-                let turn = Turn { p50, p99, late: percentile(&answers.late, 99.0), calls: answers.late.len(), used };
+                let turn = MeasuredTurn { p50, p99, late: percentile(&answers.late, 99.0), calls: answers.late.len(), used };
                 turns.entry(arm).or_default().push(turn);
                 failed.extend(failures(arm.label(), &answers.failed));
             }
@@ -94,20 +94,20 @@ impl Bench<'_> {
     }
 }
 
-fn rows(turns: &BTreeMap<Arm, Vec<Turn>>) -> Vec<Row> {
-    let of = |arm: Arm, what: fn(&Turn) -> f64| -> Vec<f64> { turns.get(&arm).into_iter().flatten().map(what).collect() };
+fn rows(turns: &BTreeMap<Arm, Vec<MeasuredTurn>>) -> Vec<Row> {
+    let of = |arm: Arm, what: fn(&MeasuredTurn) -> f64| -> Vec<f64> { turns.get(&arm).into_iter().flatten().map(what).collect() };
     let both = |one: Vec<f64>, other: Vec<f64>, of: fn(f64, f64) -> f64| -> Vec<f64> {
         one.into_iter().zip(other).map(|(one, other)| of(one, other)).collect()
     };
-    let each = |seconds: f64, turn: &Turn| seconds * 1000.0 / float(turn.calls);
-    let proxy: fn(&Turn) -> f64 = |turn| turn.used.proxy * 1000.0 / float(turn.calls);
+    let each = |seconds: f64, turn: &MeasuredTurn| seconds * 1000.0 / float(turn.calls);
+    let proxy: fn(&MeasuredTurn) -> f64 = |turn| turn.used.proxy * 1000.0 / float(turn.calls);
     let mut rows = Vec::new();
     for arm in Arm::ALL {
         rows.push(Row::spread(format!("{}: p50", arm.label()), of(arm, |turn| turn.p50), "ms"));
         rows.push(Row::spread(format!("{}: p99", arm.label()), of(arm, |turn| turn.p99), "ms"));
     }
     for arm in [Arm::Nginx, Arm::Gateway, Arm::GatewayH2] {
-        let added = |what: fn(&Turn) -> f64| both(of(arm, what), of(Arm::Straight, what), |one, other| one - other);
+        let added = |what: fn(&MeasuredTurn) -> f64| both(of(arm, what), of(Arm::Straight, what), |one, other| one - other);
         rows.push(Row::spread(format!("{}: added to p50", arm.label()), added(|turn| turn.p50), "ms"));
         let row = Row::spread(format!("{}: added to p99", arm.label()), added(|turn| turn.p99), "ms");
         rows.push(if arm == Arm::Nginx { row } else { row.goal("< 1 ms") });

@@ -11,9 +11,9 @@ use spillway::api::WorkItem;
 use super::loud::{BYTES, Flooded, LEFT_AFTER, Loud, Much, STREAMS};
 use super::steady::{self, Measured, Steady};
 use super::{Arm, BEFORE_THE_CLUSTER, Callers, FIRST, LIMIT, Serves, Stage, Used, failures, rate_or};
+use crate::bench_namespace::{BenchNamespace, within};
 use crate::processes::{self, Priority};
 use crate::report::{Report, Row, float, percentile};
-use crate::room::{Room, within};
 use crate::size::Size;
 use crate::work::items;
 
@@ -66,7 +66,7 @@ impl Scale {
 }
 
 /// What the quiet namespace saw.
-struct Seen {
+struct QuietResults {
     measured: Measured,
     cost: Cost,
 }
@@ -88,9 +88,9 @@ impl Cost {
     }
 }
 
-type Part = (&'static str, fn(&Cost) -> f64);
+type CostPart = (&'static str, fn(&Cost) -> f64);
 
-const PROCESSORS: [Part; 5] = [
+const PROCESSORS: [CostPart; 5] = [
     ("gateway", |cost| cost.used.proxy),
     ("controller", |cost| cost.used.controller),
     ("API server", |cost| cost.used.api_server),
@@ -104,7 +104,7 @@ struct Both<'a> {
     stage: &'a Stage,
     loud_stage: Option<&'a Stage>,
     quiet: Steady,
-    loud: Room,
+    loud: BenchNamespace,
     loud_callers: Callers,
     flooding: &'a Loud,
     scale: Scale,
@@ -116,9 +116,9 @@ const BESIDE: usize = 1;
 const ALONE: [usize; 2] = [0, 2];
 
 /// What was seen of both.
-struct Taken {
+struct FloodResults {
     /// As [`WHEN`] says.
-    seen: [Seen; 3],
+    seen: [QuietResults; 3],
     /// Seconds in which the flood's items were made.
     filled: f64,
     flooded: Flooded,
@@ -150,19 +150,19 @@ pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     ])
 }
 
-async fn with_the_same(scale: Scale) -> anyhow::Result<Taken> {
-    let quiet = Room::open("flood-quiet").await?;
+async fn with_the_same(scale: Scale) -> anyhow::Result<FloodResults> {
+    let quiet = BenchNamespace::open("flood-quiet").await?;
     let flooding = Loud::start(quiet.node).await?;
     let stage = Stage::open(quiet.clone(), Serves::All, STREAMS, &[&flooding.served]).await?;
-    let mut loud = Room::open("flood-loud").await?;
+    let mut loud = BenchNamespace::open("flood-loud").await?;
     loud.gateway = stage.room.gateway;
     let taken = take((&stage, None), &flooding, &quiet, &loud, scale).await;
     stage.close(&[&quiet, &loud]).await?;
     taken
 }
 
-async fn with_their_own(scale: Scale) -> anyhow::Result<Taken> {
-    let (quiet, loud) = (Room::open("flood-apart-quiet").await?, Room::open("flood-apart-loud").await?);
+async fn with_their_own(scale: Scale) -> anyhow::Result<FloodResults> {
+    let (quiet, loud) = (BenchNamespace::open("flood-apart-quiet").await?, BenchNamespace::open("flood-apart-loud").await?);
     let flooding = Loud::start(quiet.node).await?;
     let stage = Stage::open(quiet.clone(), Serves::Own, STREAMS, &[]).await?;
     let own = Stage::open(loud.clone(), Serves::Own, STREAMS, &[&flooding.served]).await?;
@@ -172,7 +172,13 @@ async fn with_their_own(scale: Scale) -> anyhow::Result<Taken> {
     taken
 }
 
-async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &Room, loud: &Room, scale: Scale) -> anyhow::Result<Taken> {
+async fn take(
+    (stage, own): (&Stage, Option<&Stage>),
+    flooding: &Loud,
+    quiet: &BenchNamespace,
+    loud: &BenchNamespace,
+    scale: Scale,
+) -> anyhow::Result<FloodResults> {
     let both = Both::open(stage, own, flooding, quiet.clone(), loud.clone(), scale).await?;
     let alone = both.quietly("alone", scale.alone()).await?;
     let began = Instant::now();
@@ -181,7 +187,7 @@ async fn take((stage, own): (&Stage, Option<&Stage>), flooding: &Loud, quiet: &R
     let (beside, flooded) = both.beside().await?;
     both.clear().await?;
     let again = both.quietly("again", scale.alone()).await?;
-    Ok(Taken { seen: [alone, beside, again], filled, flooded })
+    Ok(FloodResults { seen: [alone, beside, again], filled, flooded })
 }
 
 const APART: &str = "as before, but each namespace has a controller and a gateway of its own, and no ClusterBudget is above both: what \
@@ -221,8 +227,8 @@ impl<'a> Both<'a> {
         stage: &'a Stage,
         loud_stage: Option<&'a Stage>,
         flooding: &'a Loud,
-        quiet: Room,
-        loud: Room,
+        quiet: BenchNamespace,
+        loud: BenchNamespace,
         scale: Scale,
     ) -> anyhow::Result<Self> {
         if loud_stage.is_none() {
@@ -238,7 +244,7 @@ impl<'a> Both<'a> {
     }
 
     /// The quiet namespace does what it always does.
-    async fn quietly(&self, part: &str, time: Duration) -> anyhow::Result<Seen> {
+    async fn quietly(&self, part: &str, time: Duration) -> anyhow::Result<QuietResults> {
         self.quiet.ready().await?;
         processes::renice(FIRST)?;
         let (began, before) = (Instant::now(), self.cost()?);
@@ -248,7 +254,7 @@ impl<'a> Both<'a> {
         let measured = self.quiet.measured(submitted, time).await;
         self.stage.runs()?;
         self.loud_stage.map_or(Ok(()), Stage::runs)?;
-        Ok(Seen { measured, cost })
+        Ok(QuietResults { measured, cost })
     }
 
     /// Seconds of processor time so far.
@@ -261,7 +267,7 @@ impl<'a> Both<'a> {
     }
 
     /// The quiet namespace beside the flood.
-    async fn beside(&self) -> anyhow::Result<(Seen, Flooded)> {
+    async fn beside(&self) -> anyhow::Result<(QuietResults, Flooded)> {
         let Scale { loud_calls: calls, broken, time, .. } = self.scale;
         let much = Much { calls, broken, time: BEGINNING + time };
         let flooding = self.flooding.flood(self.loud_stage.unwrap_or(self.stage), &self.loud_callers, much);
@@ -302,7 +308,7 @@ const COMPARED: [(&str, Times, f64, Option<&str>); 6] = [
 const GOAL: Option<&str> = Some("<= 20 %");
 
 /// A percentile of all turns' times: a turn's p99 is the few slowest of its items, and that is chance.
-fn of_all(turns: &[Taken], when: &[usize], of: Times, percent: f64) -> f64 {
+fn of_all(turns: &[FloodResults], when: &[usize], of: Times, percent: f64) -> f64 {
     let times = turns.iter().flat_map(|taken| when.iter().flat_map(move |&at| of(&taken.seen[at].measured)));
     percentile(&times.copied().collect::<Vec<_>>(), percent)
 }
@@ -316,7 +322,7 @@ fn changed(what: &str, from: f64, to: f64, goal: Option<&'static str>) -> Row {
 }
 
 /// What the quiet namespace saw beside a flood that had the same operators, against one that had others.
-fn against(shared: &[Taken], apart: &[Taken]) -> Vec<Row> {
+fn against(shared: &[FloodResults], apart: &[FloodResults]) -> Vec<Row> {
     let rows = COMPARED.into_iter().flat_map(|(what, of, percent, goal)| {
         let beside = |turns| each(turns, |taken| percentile(of(&taken.seen[BESIDE].measured), percent));
         [
@@ -329,11 +335,11 @@ fn against(shared: &[Taken], apart: &[Taken]) -> Vec<Row> {
 }
 
 /// A number of each turn.
-fn each(turns: &[Taken], of: impl Fn(&Taken) -> f64) -> Vec<f64> {
+fn each(turns: &[FloodResults], of: impl Fn(&FloodResults) -> f64) -> Vec<f64> {
     turns.iter().map(of).collect()
 }
 
-fn rows(turns: &[Taken]) -> Vec<Row> {
+fn rows(turns: &[FloodResults]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, of, percent, goal) in COMPARED {
         for (at, when) in WHEN.into_iter().enumerate() {
@@ -356,7 +362,7 @@ fn rows(turns: &[Taken]) -> Vec<Row> {
             Row::spread(format!("processor, {when}: {who}"), percent, "% of a core")
         }));
     }
-    let flood = |what: &str, unit, number: fn(&Taken) -> f64| Row::spread(format!("the flood: {what}"), each(turns, number), unit);
+    let flood = |what: &str, unit, number: fn(&FloodResults) -> f64| Row::spread(format!("the flood: {what}"), each(turns, number), unit);
     rows.extend([
         flood("its items were made in", "s", |taken| taken.filled),
         flood("calls that were answered", "", |taken| float(taken.flooded.calls.took.len())),

@@ -32,11 +32,11 @@ use spillway::api::names::CA_CONFIG_MAP;
 use spillway::api::{Agent, AgentPool, Budget, ClusterBudget, WorkItem};
 use spillway_wire::{CA_FILE, GATEWAY_TLS_NAME};
 
+use crate::bench_namespace::{BenchNamespace, Nodes, within};
 use crate::cgroup::MemoryGroup;
 use crate::operator::Operator;
 use crate::processes;
 use crate::report::{Report, Row, float};
-use crate::room::{Nodes, Room, within};
 use crate::simulated::Fleet;
 use crate::size::Size;
 use load::Target;
@@ -123,7 +123,7 @@ struct Callers {
 
 /// A gateway, a controller, and a provider.
 struct Stage {
-    room: Room,
+    room: BenchNamespace,
     controller: Operator,
     gateway: Operator,
     provider: Provider,
@@ -160,12 +160,18 @@ enum Serves {
 
 impl Stage {
     /// `others` are providers besides its own that the gateway may call.
-    async fn open(room: Room, serves: Serves, streams: Streams, others: &[&Served]) -> anyhow::Result<Self> {
+    async fn open(room: BenchNamespace, serves: Serves, streams: Streams, others: &[&Served]) -> anyhow::Result<Self> {
         Self::limited(room, serves, streams, others, None).await
     }
 
     /// The same, with limits for their memory.
-    async fn limited(room: Room, serves: Serves, streams: Streams, others: &[&Served], limits: Option<Limits>) -> anyhow::Result<Self> {
+    async fn limited(
+        room: BenchNamespace,
+        serves: Serves,
+        streams: Streams,
+        others: &[&Served],
+        limits: Option<Limits>,
+    ) -> anyhow::Result<Self> {
         let provider = Provider::serve(room.node, streams).await?;
         let entry = |served: &Served, origin: &str| json!({"origin": origin, "allowPrivate": true, "caBundle": served.certificate});
         let all = std::iter::once(&provider.served).chain(others.iter().copied());
@@ -184,7 +190,7 @@ impl Stage {
         Ok(Self { room, controller, gateway, provider, api_server, journal, serves, arguments, limits, revived: 0 })
     }
 
-    fn controller(room: &Room, serves: Serves, name: &str, limits: Option<&Limits>) -> anyhow::Result<Operator> {
+    fn controller(room: &BenchNamespace, serves: Serves, name: &str, limits: Option<&Limits>) -> anyhow::Result<Operator> {
         let controller = match serves {
             Serves::All => Operator::everywhere(room, name)?,
             Serves::Own => Operator::start(room, name)?,
@@ -193,7 +199,7 @@ impl Stage {
         Ok(controller)
     }
 
-    fn gateway(room: &Room, name: &str, arguments: &[String], limits: Option<&Limits>) -> anyhow::Result<Operator> {
+    fn gateway(room: &BenchNamespace, name: &str, arguments: &[String], limits: Option<&Limits>) -> anyhow::Result<Operator> {
         let gateway = Operator::gateway_with(room, name, arguments)?;
         limits.map_or(Ok(()), |limits| limits.gateway.add(gateway.process()))?;
         Ok(gateway)
@@ -275,7 +281,7 @@ impl Stage {
     }
 
     /// Takes away what the next controller that serves all namespaces would find and go on with.
-    async fn close(self, rooms: &[&Room]) -> anyhow::Result<()> {
+    async fn close(self, rooms: &[&BenchNamespace]) -> anyhow::Result<()> {
         let Self { room, controller, gateway, provider, api_server: _, journal, serves: _, arguments: _, limits, revived: _ } = self;
         drop((controller, gateway, provider, limits));
         let _ = std::fs::remove_dir_all(journal);
@@ -321,7 +327,7 @@ where
 impl Callers {
     /// A pool with these fields besides its models, Ready and registered, whose agents have all called once: their tokens are
     /// reviewed, and their records know the gateway.
-    async fn gather(stage: &Stage, room: &Room, provider: &Served, agents: usize, mut spec: Value) -> anyhow::Result<Self> {
+    async fn gather(stage: &Stage, room: &BenchNamespace, provider: &Served, agents: usize, mut spec: Value) -> anyhow::Result<Self> {
         budget(room).await?;
         let mut models = Vec::new();
         for (name, origin) in ["first", "second"].into_iter().zip(provider.origins()) {
@@ -357,7 +363,7 @@ impl Callers {
 }
 
 /// A namespace's Budget, whose limits nothing here reaches.
-async fn budget(room: &Room) -> anyhow::Result<()> {
+async fn budget(room: &BenchNamespace) -> anyhow::Result<()> {
     let limits = json!([{"name": "hourly", "tokens": TOKENS, "window": "Hour"}]);
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Budget", "metadata": {"name": "default"},
         "spec": {"tokens": {"limits": limits}, "requests": {"maxInFlight": 100_000, "perAgentPerSecond": 10_000}}});
@@ -390,7 +396,7 @@ impl Scale {
 /// Takes what the gateway adds.
 pub async fn run(size: Size) -> anyhow::Result<Vec<Report>> {
     let scale = Scale::of(size);
-    let room = Room::open("gateway").await?;
+    let room = BenchNamespace::open("gateway").await?;
     let stage = Stage::open(room.clone(), Serves::All, Streams { events: scale.events, pace: scale.pace }, &[]).await?;
     let taken = compare(&stage, size, scale).await;
     let closed = stage.close(&[&room]).await;

@@ -12,9 +12,9 @@ use anyhow::Context as _;
 use tokio::net::TcpStream;
 
 use super::provider::{NAME, Provider};
+use crate::bench_namespace::within;
 use crate::operator::free_port;
 use crate::processes;
-use crate::room::within;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -14,8 +14,8 @@ use super::load::{self, Answers, Load, Target};
 use super::loud::BYTES;
 use super::{Arm, Callers, LIMIT, Stage, provider};
 use crate::arrivals::arrivals;
+use crate::bench_namespace::{BenchNamespace, within};
 use crate::report::milliseconds;
-use crate::room::{Room, within};
 use crate::work::items;
 
 /// Calls of models a second.
@@ -30,7 +30,7 @@ const SEED: u64 = 20;
 /// The namespace, its workers and callers.
 pub struct Steady {
     /// Its namespace.
-    pub room: Room,
+    pub room: BenchNamespace,
     /// Its agents.
     pub callers: Callers,
     workers: usize,
@@ -58,7 +58,7 @@ pub struct Measured {
 
 impl Steady {
     /// With so many workers that are registered.
-    pub async fn open(stage: &Stage, room: Room, workers: usize) -> anyhow::Result<Self> {
+    pub async fn open(stage: &Stage, room: BenchNamespace, workers: usize) -> anyhow::Result<Self> {
         items::apply_queue(&room, 0).await?;
         let callers = Callers::gather(stage, &room, &stage.provider.served, workers, pool(workers)).await?;
         callers.fleet.hands().set_think(ITEM_TIME);

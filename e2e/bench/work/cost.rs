@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::Stage;
 use crate::audit::{self, Write};
+use crate::bench_namespace::BenchNamespace;
 use crate::processes;
 use crate::report::{Row, float};
-use crate::room::Room;
 use crate::writes::by_kind;
 
 /// Seconds of processor time of everybody, so far or between two looks.
@@ -22,7 +22,7 @@ pub struct Used {
 
 /// [`Used`], at a moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct CostSample {
     used: Used,
     at: Instant,
 }
@@ -36,14 +36,14 @@ pub struct Spent {
 
 impl Stage {
     /// What everybody has used so far.
-    pub fn used(&self) -> anyhow::Result<Look> {
+    pub fn used(&self) -> anyhow::Result<CostSample> {
         let used = Used {
             controller: self.controller.processor_seconds()?,
             gateway: self.gateway.processor_seconds()?,
             api_server: processes::processor_seconds(self.api_server)?,
             measuring: processes::processor_seconds(std::process::id())?,
         };
-        Ok(Look { used, at: Instant::now() })
+        Ok(CostSample { used, at: Instant::now() })
     }
 
     /// What controller and gateway weigh now.
@@ -57,7 +57,7 @@ impl Stage {
     }
 }
 
-impl Look {
+impl CostSample {
     /// What was used between this look and a later one.
     pub fn until(&self, later: &Self) -> Spent {
         let Used { controller, gateway, api_server, measuring } = self.used;
@@ -92,7 +92,7 @@ impl Spent {
 }
 
 /// Spillway's writes in `room` since then but those of leases.
-pub fn ours(room: &Room, since: Timestamp) -> Vec<Write> {
+pub fn ours(room: &BenchNamespace, since: Timestamp) -> Vec<Write> {
     let writes = audit::writes(&room.namespace, since).into_iter();
     writes.filter(|write| write.user_agent.starts_with("spillway-") && write.object_ref.resource != "leases").collect()
 }

@@ -13,8 +13,8 @@ use spillway::api::{WorkItem, WorkItemStatus};
 use tokio::task::JoinSet;
 
 use super::{LIMIT, Stage, items};
+use crate::bench_namespace::{BenchNamespace, within};
 use crate::report::float;
-use crate::room::{Room, within};
 
 /// For the lives that had begun when the time was over.
 const LATE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ const HELD: Duration = Duration::from_secs(2);
 pub struct Floor(Arc<Inner>);
 
 struct Inner {
-    room: Room,
+    room: BenchNamespace,
     claimed: WorkItemStatus,
     finished: WorkItemStatus,
     runs: AtomicU32,
@@ -44,7 +44,7 @@ impl Floor {
         let finished = status(stage, Succeeded).await?;
         drop(hands.take());
         anyhow::ensure!(items::collect(&stage.room, "pattern").await? == 0, "the pattern was not collected");
-        let room = Room::open("floor").await?;
+        let room = BenchNamespace::open("floor").await?;
         Ok(Self(Arc::new(Inner { room, claimed, finished, runs: AtomicU32::new(0) })))
     }
 

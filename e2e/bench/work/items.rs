@@ -12,8 +12,8 @@ use spillway::api::shared::LocalRef;
 use spillway::api::{WorkItem, WorkItemSpec, WorkQueue};
 
 use super::{LIMIT, Stage, cost};
+use crate::bench_namespace::BenchNamespace;
 use crate::report::{Report, Row, float};
-use crate::room::Room;
 
 /// The queue.
 pub const QUEUE: &str = "work";
@@ -57,7 +57,7 @@ fn untakeable(name: &str) -> WorkItem {
 }
 
 /// The queue, which keeps so many finished items.
-pub async fn apply_queue(room: &Room, kept: usize) -> anyhow::Result<()> {
+pub async fn apply_queue(room: &BenchNamespace, kept: usize) -> anyhow::Result<()> {
     let spec = json!({"limits": {"maxPending": MAX_PENDING, "maxFinished": kept}});
     let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": QUEUE}, "spec": spec});
     room.api::<WorkQueue>().patch(QUEUE, &PatchParams::apply("bench").force(), &Patch::Apply(object)).await?;
@@ -65,7 +65,7 @@ pub async fn apply_queue(room: &Room, kept: usize) -> anyhow::Result<()> {
 }
 
 /// Makes so many, 64 at once.
-pub async fn make(room: &Room, count: usize, item: impl Fn(usize) -> WorkItem) -> anyhow::Result<()> {
+pub async fn make(room: &BenchNamespace, count: usize, item: impl Fn(usize) -> WorkItem) -> anyhow::Result<()> {
     let api = room.api::<WorkItem>();
     futures::stream::iter(0..count)
         .map(|number| {
@@ -79,12 +79,12 @@ pub async fn make(room: &Room, count: usize, item: impl Fn(usize) -> WorkItem) -
 }
 
 /// How many items there are that these labels and fields name.
-async fn count(room: &Room, params: &ListParams) -> anyhow::Result<usize> {
+async fn count(room: &BenchNamespace, params: &ListParams) -> anyhow::Result<usize> {
     Ok(room.api::<WorkItem>().list_metadata(params).await?.items.len())
 }
 
 /// Waits until nothing is left that `params` name, and says how many are if that takes too long.
-async fn until_none(room: &Room, params: &ListParams) -> anyhow::Result<usize> {
+async fn until_none(room: &BenchNamespace, params: &ListParams) -> anyhow::Result<usize> {
     let began = Instant::now();
     loop {
         let left = count(room, params).await?;
@@ -96,7 +96,7 @@ async fn until_none(room: &Room, params: &ListParams) -> anyhow::Result<usize> {
 }
 
 /// Lets the queue keep nothing, until all finished items of a part are collected; those that were not.
-pub async fn collect(room: &Room, part: &str) -> anyhow::Result<usize> {
+pub async fn collect(room: &BenchNamespace, part: &str) -> anyhow::Result<usize> {
     apply_queue(room, 0).await?;
     let left = until_none(room, &ListParams::default().labels(&format!("{PART}={part}"))).await?;
     if left > 0 {

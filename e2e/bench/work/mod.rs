@@ -19,10 +19,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 use spillway::api::WorkItem;
 
+use crate::bench_namespace::{BenchNamespace, within};
 use crate::operator::Operator;
 use crate::processes::{self, Memory};
 use crate::report::Report;
-use crate::room::{Room, within};
 use crate::simulated::Fleet;
 use crate::size::Size;
 use floor::Floor;
@@ -68,7 +68,7 @@ impl Scale {
 struct Stage {
     size: Size,
     scale: Scale,
-    room: Room,
+    room: BenchNamespace,
     controller: Operator,
     gateway: Operator,
     fleet: Fleet,
@@ -127,7 +127,7 @@ pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
 impl Stage {
     /// With a queue, and workers that all wait for work.
     async fn open(size: Size, scale: Scale) -> anyhow::Result<Self> {
-        let room = Room::open("work").await?;
+        let room = BenchNamespace::open("work").await?;
         let (controller, gateway) = room.staffed().await?;
         let api_server = processes::api_server(&std::env::var("SPILLWAY_AUDIT_LOG")?)?;
         items::apply_queue(&room, items::KEPT).await?;

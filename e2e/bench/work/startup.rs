@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::{LIMIT, Stage, items};
+use crate::bench_namespace::within;
 use crate::operator::Operator;
 use crate::report::{Report, Row, float};
-use crate::room::within;
 
 const RUNS: usize = 3;
 /// For a controller that is asked to end.

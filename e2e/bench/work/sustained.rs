@@ -41,7 +41,7 @@ struct Supplied {
 }
 
 /// What was seen.
-struct Seen {
+struct SustainedResults {
     supplied: Supplied,
     log: Log,
     /// The beginning and the end of what is counted.
@@ -79,7 +79,7 @@ pub async fn run(stage: &mut Stage, floor: &Floor) -> anyhow::Result<Report> {
     tokio::time::sleep(SETTLE).await;
     let writes = cost::ours(&stage.room, since);
     let after = floor.lives(items::AT_ONCE, rest).await?;
-    let rows = rows(Seen { supplied, log, from, to, writes, left, troubles, floor: [before, after], many }, stage)?;
+    let rows = rows(SustainedResults { supplied, log, from, to, writes, left, troubles, floor: [before, after], many }, stage)?;
     let method = format!(
         "a supplier, {at_once} creations at once at most, keeps {unfinished} items unfinished, {} more than there are simulated workers, \
          who take one after the other and do each at once; the queue keeps nothing that is finished. {} s are counted after a start of \
@@ -102,8 +102,8 @@ fn queued(stage: &Stage) -> usize {
     (stage.scale.agents / QUEUED_OF).max(1)
 }
 
-fn rows(seen: Seen, stage: &Stage) -> anyhow::Result<Vec<Row>> {
-    let Seen { supplied, log, from, to, writes, left, troubles, floor, many } = seen;
+fn rows(seen: SustainedResults, stage: &Stage) -> anyhow::Result<Vec<Row>> {
+    let SustainedResults { supplied, log, from, to, writes, left, troubles, floor, many } = seen;
     let seconds = to.at.duration_since(from.at).as_secs_f64();
     let counted = from.at..to.at;
     let made = supplied.made.iter().filter(|at| counted.contains(*at)).count();
@@ -169,7 +169,7 @@ async fn supply(stage: &Stage, part: &str, time: Duration) -> anyhow::Result<Sup
 struct Moment {
     at: Instant,
     time: Timestamp,
-    look: cost::Look,
+    look: cost::CostSample,
 }
 
 /// The beginning and the end of the time that is counted.

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::ask::{Api, Ask, decide};
+use crate::chunks::{self, Body};
 use crate::count::{Books, Key};
-use crate::pieces::{self, Body};
 use crate::refusal::{self, Refusal};
 use crate::script::{self, Failure, Script};
-use crate::turn::{Stream, Turn, string, told};
+use crate::turn::{ModelTurn, Stream, string, told};
 use crate::{anthropic, chat, gemini, responses};
 
 /// Where a redirect leads: nobody may follow it with a credential.
@@ -164,8 +164,8 @@ impl Provider {
         }
         let (say, used) = decide(ask, &script, self.told(&ask.task).as_deref());
         let told = told(used, &script);
-        let turn = Turn { ask, say: &say, used, told, cumulative: script.cumulative, number: before + 1 };
-        let body = if ask.stream { pieces::stream(ask, stream(&turn), &script) } else { pieces::whole(whole(&turn), used, told, &script) };
+        let turn = ModelTurn { ask, say: &say, used, told, cumulative: script.cumulative, number: before + 1 };
+        let body = if ask.stream { chunks::stream(ask, stream(&turn), &script) } else { chunks::whole(whole(&turn), used, told, &script) };
         let headers = vec![("x-request-id", format!("req_{:08}", before + 1)), ("cache-control", "no-cache".to_owned())];
         Answer { status: StatusCode::OK, headers, late: script.late, waits: script.wait, body, key: Some(key) }
     }
@@ -250,7 +250,7 @@ fn read(api: Api, body: &Value, bytes: usize, path: Option<Path>) -> Result<Ask,
     }
 }
 
-fn whole(turn: &Turn) -> Value {
+fn whole(turn: &ModelTurn) -> Value {
     match turn.ask.api {
         Api::Anthropic => anthropic::whole(turn),
         Api::Chat => chat::whole(turn),
@@ -259,7 +259,7 @@ fn whole(turn: &Turn) -> Value {
     }
 }
 
-fn stream(turn: &Turn) -> Stream {
+fn stream(turn: &ModelTurn) -> Stream {
     match turn.ask.api {
         Api::Anthropic => anthropic::stream(turn),
         Api::Chat => chat::stream(turn),
@@ -304,7 +304,7 @@ fn refused(key: Option<(&Books, Key)>, refusal: Refusal) -> Answer {
 }
 
 fn plain(value: Value) -> Answer {
-    let body = pieces::whole(value, Default::default(), None, &Script::default());
+    let body = chunks::whole(value, Default::default(), None, &Script::default());
     Answer { status: StatusCode::OK, headers: vec![], late: Duration::ZERO, waits: false, body, key: None }
 }
 

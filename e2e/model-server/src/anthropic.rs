@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
-use crate::turn::{Event, Growing, Stream, Turn, is_words, list, put, string};
+use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
 
 /// Reads a call.
 pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
@@ -60,7 +60,7 @@ fn stop_reason(say: &Say) -> &'static str {
     }
 }
 
-fn message(turn: &Turn, content: Value) -> Value {
+fn message(turn: &ModelTurn, content: Value) -> Value {
     json!({
         "id": format!("msg_{:08}", turn.number), "type": "message", "role": "assistant", "model": turn.ask.model,
         "content": content, "stop_reason": null, "stop_sequence": null,
@@ -68,7 +68,7 @@ fn message(turn: &Turn, content: Value) -> Value {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &Turn) -> Value {
+pub fn whole(turn: &ModelTurn) -> Value {
     let content = match turn.say {
         Say::Call { id, tool, input } => json!([{"type": "tool_use", "id": id, "name": tool.name, "input": input}]),
         Say::Text { parts, .. } => json!([{"type": "text", "text": parts.iter().map(|part| part.text.as_str()).collect::<String>()}]),
@@ -85,7 +85,7 @@ fn event(name: &'static str, mut data: Value) -> Event {
 }
 
 /// The answer as a stream.
-pub fn stream(turn: &Turn) -> Stream {
+pub fn stream(turn: &ModelTurn) -> Stream {
     let mut growing = Growing::default();
     // The first token is out when a stream begins.
     let at_start = turn.told.map(|told| Tokens { output: told.output.min(1), reasoning: 0, ..told });

@@ -132,7 +132,7 @@ pub enum Say {
     /// It says something, in parts; `whole` is false where the output limit cut it.
     Text {
         /// The parts: an event each.
-        parts: Vec<Part>,
+        parts: Vec<ContentPart>,
         /// It came to its end.
         whole: bool,
     },
@@ -140,7 +140,7 @@ pub enum Say {
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct ContentPart {
     /// The words.
     pub text: String,
     /// Tokens of it.
@@ -248,13 +248,13 @@ fn arguments(tool: &Tool, command: &str) -> Value {
 
 fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
     let long = "x".repeat(script.long);
-    let part = |word: &str| Part { text: word.to_owned(), tokens: 1 };
-    let mut words: Vec<Part> = match (told, script.output) {
+    let part = |word: &str| ContentPart { text: word.to_owned(), tokens: 1 };
+    let mut words: Vec<ContentPart> = match (told, script.output) {
         // As short as tokens are: words without spaces between them, such as JSON, would be fewer than anybody believes.
         (Some(told), _) => told.chars().collect::<Vec<_>>().chunks(4).map(|piece| part(&piece.iter().collect::<String>())).collect(),
         (None, Some(count)) => {
             let word = |at| if at % 16 == 15 { "é→.\n" } else { "word " };
-            (0..count).map(|at| Part { text: format!("{long}{}", word(at)), tokens: 1 }).collect()
+            (0..count).map(|at| ContentPart { text: format!("{long}{}", word(at)), tokens: 1 }).collect()
         }
         (None, None) => format!("Done: {}.txt is written.", slug(&ask.task)).split_inclusive(' ').map(part).collect(),
     };
@@ -265,15 +265,15 @@ fn text(ask: &Ask, script: &Script, told: Option<&str>) -> Say {
     let mut parts = group(words, script.events);
     if script.line > 0 {
         let text = "x".repeat(usize::try_from(script.line).unwrap_or_default());
-        parts.push(Part { text, tokens: script.line / 4 });
+        parts.push(ContentPart { text, tokens: script.line / 4 });
     }
     Say::Text { parts, whole }
 }
 
 /// Puts `words` into so many parts; with fewer words than that some are empty, which is allowed.
-fn group(words: Vec<Part>, events: Option<usize>) -> Vec<Part> {
+fn group(words: Vec<ContentPart>, events: Option<usize>) -> Vec<ContentPart> {
     let Some(events) = events else { return words };
-    let mut parts = vec![Part { text: String::new(), tokens: 0 }; events];
+    let mut parts = vec![ContentPart { text: String::new(), tokens: 0 }; events];
     let count = words.len().max(1);
     for (at, word) in words.into_iter().enumerate() {
         if let Some(part) = parts.get_mut(at * events / count) {

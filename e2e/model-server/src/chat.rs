@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::ask::{Api, Ask, Input, Part, Say, Tokens, Tool};
-use crate::turn::{Event, Growing, Stream, Turn, is_words, list, put, string};
+use crate::ask::{Api, Ask, ContentPart, Input, Say, Tokens, Tool};
+use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
 
 /// Reads a call.
 pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
@@ -59,7 +59,7 @@ fn tool_call(id: &str, tool: &Tool, input: &str) -> Value {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &Turn) -> Value {
+pub fn whole(turn: &ModelTurn) -> Value {
     let message = match turn.say {
         Say::Call { id, tool, input } => {
             json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [tool_call(id, tool, &input.to_string())]})
@@ -78,7 +78,7 @@ pub fn whole(turn: &Turn) -> Value {
 }
 
 /// The answer as a stream.
-pub fn stream(turn: &Turn) -> Stream {
+pub fn stream(turn: &ModelTurn) -> Stream {
     let (ask, mut growing) = (turn.ask, Growing::default());
     let told = turn.told.filter(|_| ask.include_usage);
     let chunk = |choices: Value, usage: Value| {
@@ -103,7 +103,7 @@ pub fn stream(turn: &Turn) -> Stream {
             pieces.push((0, json!({"tool_calls": [{"index": 0, "function": {"arguments": input.to_string()}}]}), turn.for_call()));
         }
         Say::Text { parts, .. } => {
-            let all = |Part { text, tokens }: &Part| {
+            let all = |ContentPart { text, tokens }: &ContentPart| {
                 let (text, tokens) = (text.clone(), *tokens);
                 (0..ask.choices).map(move |index| (index, json!({"content": text}), Tokens::of_output(tokens))).collect::<Vec<_>>()
             };

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
-use crate::turn::{Event, Growing, Stream, Turn, is_words, list, put, string};
+use crate::turn::{Event, Growing, ModelTurn, Stream, is_words, list, put, string};
 
 /// Reads a call. Model, and whether it is streamed, are in its path.
 pub fn read(body: &Value, bytes: usize, model: &str, stream: bool, as_list: bool) -> Result<Ask, String> {
@@ -44,7 +44,7 @@ fn usage(told: &Tokens) -> Value {
     usage
 }
 
-fn chunk(turn: &Turn, parts: &Value, finish: Option<&str>, told: Option<Tokens>) -> Value {
+fn chunk(turn: &ModelTurn, parts: &Value, finish: Option<&str>, told: Option<Tokens>) -> Value {
     let candidate = |index: u64| {
         let mut candidate = json!({"content": {"parts": parts, "role": "model"}, "index": index});
         put(&mut candidate, "finishReason", finish.map(|reason| json!(reason)));
@@ -70,7 +70,7 @@ fn finish_reason(say: &Say) -> &'static str {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &Turn) -> Value {
+pub fn whole(turn: &ModelTurn) -> Value {
     let parts = match turn.say {
         Say::Call { .. } => parts(turn.say).into_iter().next().map(|(part, _)| part).unwrap_or_default(),
         Say::Text { parts, .. } => json!([{"text": parts.iter().map(|part| part.text.as_str()).collect::<String>()}]),
@@ -79,7 +79,7 @@ pub fn whole(turn: &Turn) -> Value {
 }
 
 /// The answer as a stream.
-pub fn stream(turn: &Turn) -> Stream {
+pub fn stream(turn: &ModelTurn) -> Stream {
     let (mut growing, mut so_far, mut content) = (Growing::default(), turn.used.reasoning, Vec::new());
     for (at, (part, tokens)) in parts(turn.say).into_iter().enumerate() {
         let mut charged = match turn.say {

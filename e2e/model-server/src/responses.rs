@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::ask::{Api, Ask, Input, Say, Tokens, Tool};
-use crate::turn::{Event, Stream, Turn, is_words, list, put, string};
+use crate::turn::{Event, ModelTurn, Stream, is_words, list, put, string};
 
 /// Reads a call.
 pub fn read(body: &Value, bytes: usize) -> Result<Ask, String> {
@@ -61,7 +61,7 @@ fn usage(told: &Tokens) -> Value {
 }
 
 /// What the answer consists of: one item, with or without its content.
-fn item(turn: &Turn, status: &str) -> Value {
+fn item(turn: &ModelTurn, status: &str) -> Value {
     let done = status == "completed";
     let mut item = bare_item(turn, status, done);
     if let Say::Call { tool, .. } = turn.say {
@@ -70,7 +70,7 @@ fn item(turn: &Turn, status: &str) -> Value {
     item
 }
 
-fn bare_item(turn: &Turn, status: &str, done: bool) -> Value {
+fn bare_item(turn: &ModelTurn, status: &str, done: bool) -> Value {
     match turn.say {
         Say::Call { id, tool, input } => match tool.input {
             Input::Json => {
@@ -100,7 +100,7 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-fn response(turn: &Turn, status: &str, output: Value) -> Value {
+fn response(turn: &ModelTurn, status: &str, output: Value) -> Value {
     let ask = turn.ask;
     let incomplete = if status == "incomplete" { json!({"reason": "max_output_tokens"}) } else { Value::Null };
     json!({
@@ -111,7 +111,7 @@ fn response(turn: &Turn, status: &str, output: Value) -> Value {
     })
 }
 
-fn end(turn: &Turn) -> Value {
+fn end(turn: &ModelTurn) -> Value {
     let whole = !matches!(turn.say, Say::Text { whole: false, .. });
     let mut response = response(turn, if whole { "completed" } else { "incomplete" }, json!([item(turn, "completed")]));
     put(&mut response, "usage", turn.told.as_ref().map(usage));
@@ -119,7 +119,7 @@ fn end(turn: &Turn) -> Value {
 }
 
 /// The answer in one piece.
-pub fn whole(turn: &Turn) -> Value {
+pub fn whole(turn: &ModelTurn) -> Value {
     end(turn)
 }
 
@@ -129,7 +129,7 @@ fn event(name: &'static str, mut data: Value) -> Event {
 }
 
 /// The answer as a stream.
-pub fn stream(turn: &Turn) -> Stream {
+pub fn stream(turn: &ModelTurn) -> Stream {
     let begun = response(turn, "in_progress", json!([]));
     let mut created = event("response.created", json!({"response": begun}));
     created.charged = turn.at_first();

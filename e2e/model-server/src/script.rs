@@ -43,7 +43,7 @@ pub enum Ending {
 
 /// What a body says of usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Telling {
+pub enum ScriptedSpeech {
     /// What was used.
     #[default]
     True,
@@ -101,7 +101,7 @@ pub struct Script {
     /// One line of content has so many bytes: `line-N`.
     pub line: u64,
     /// What is told of usage.
-    pub telling: Telling,
+    pub telling: ScriptedSpeech,
     /// How it ends.
     pub ending: Ending,
 }
@@ -135,8 +135,8 @@ impl Script {
             "broken" => self.broken = true,
             "wait" => self.wait = true,
             "noretry" => self.no_retry = true,
-            "nousage" => self.telling = Telling::Nothing,
-            "odd" => self.telling = Telling::Odd,
+            "nousage" => self.telling = ScriptedSpeech::Nothing,
+            "odd" => self.telling = ScriptedSpeech::Odd,
             "endless" => self.ending = Ending::Endless,
             "final" => self.failure = Some(Failure::Final),
             "final400" => self.failure = Some(Failure::Final400),
@@ -159,7 +159,7 @@ impl Script {
             "calls" => self.calls = few(number),
             "long" => self.long = few(number)?,
             "line" => self.line = number.min(MOST_BYTES),
-            "lies" => self.telling = Telling::Lie(number),
+            "lies" => self.telling = ScriptedSpeech::Lie(number),
             "cut" => self.ending = Ending::Cut(few(number)?),
             "silent" => self.ending = Ending::Silent(few(number)?),
             "error" => self.ending = Ending::Error(few(number)?),

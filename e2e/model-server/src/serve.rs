@@ -22,8 +22,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::answer::{Answer, Provider};
+use crate::chunks::{Chunk, End};
 use crate::count::Key;
-use crate::pieces::{End, Piece};
 
 /// The most bytes of a request that are read.
 const MAX_BODY: usize = 64 * 1024 * 1024;
@@ -82,7 +82,7 @@ async fn call(request: Request<Incoming>, provider: Arc<Provider>) -> Response<S
     for (name, value) in headers {
         response = response.header(name, value);
     }
-    let sent = match <[Piece; 1]>::try_from(body.pieces) {
+    let sent = match <[Chunk; 1]>::try_from(body.pieces) {
         // With a content length, as providers send what they do not stream.
         Ok([piece]) if body.end == End::Proper => {
             sleep(piece.wait).await;
@@ -99,7 +99,7 @@ async fn call(request: Request<Incoming>, provider: Arc<Provider>) -> Response<S
 }
 
 struct Flow {
-    pieces: std::vec::IntoIter<Piece>,
+    pieces: std::vec::IntoIter<Chunk>,
     end: End,
     key: Option<Key>,
     provider: Arc<Provider>,
@@ -107,7 +107,7 @@ struct Flow {
 }
 
 fn flow(
-    pieces: Vec<Piece>,
+    pieces: Vec<Chunk>,
     end: End,
     key: Option<Key>,
     provider: Arc<Provider>,
@@ -150,7 +150,7 @@ impl Flow {
         }
     }
 
-    async fn send(&self, piece: Piece) -> Bytes {
+    async fn send(&self, piece: Chunk) -> Bytes {
         if !piece.wait.is_zero() {
             sleep(piece.wait).await;
         }

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value};
 
 use crate::ask::{Ask, Say, Tokens};
-use crate::script::{Script, Telling};
+use crate::script::{Script, ScriptedSpeech};
 
 /// One answer to one call.
-pub struct Turn<'a> {
+pub struct ModelTurn<'a> {
     /// The call.
     pub ask: &'a Ask,
     /// What is said to it.
@@ -51,7 +51,7 @@ pub struct Stream {
     pub error: Event,
 }
 
-impl Turn<'_> {
+impl ModelTurn<'_> {
     /// What is charged before any content: input, and thinking.
     #[must_use]
     pub fn at_first(&self) -> Tokens {
@@ -69,11 +69,11 @@ impl Turn<'_> {
 #[must_use]
 pub fn told(used: Tokens, script: &Script) -> Option<Tokens> {
     match script.telling {
-        Telling::True => Some(used),
-        Telling::Nothing => None,
-        Telling::Lie(number) => Some(Tokens { input: number, output: number, ..Tokens::default() }),
+        ScriptedSpeech::True => Some(used),
+        ScriptedSpeech::Nothing => None,
+        ScriptedSpeech::Lie(number) => Some(Tokens { input: number, output: number, ..Tokens::default() }),
         // Fields that are there and hold no number.
-        Telling::Odd => Some(Tokens::default()),
+        ScriptedSpeech::Odd => Some(Tokens::default()),
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use spillway_dialect::{Call, Meter, parse, route};
 use spillway_model_server::Provider;
 use spillway_model_server::ask::Tokens;
-use spillway_model_server::pieces::End;
+use spillway_model_server::chunks::End;
 use spillway_wire::meter::{Quality, Usage};
 
 /// What was metered, what the provider told and charged, and what the client got of what was sent.

@@ -24,7 +24,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Room, eventually};
+use super::{TestNamespace, eventually};
 
 /// Longer than the gateway parks a long poll.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,18 +62,18 @@ impl Answer {
 
 impl Caller {
     /// Somebody without a token, at the room's gateway.
-    pub async fn at_the_gateway(room: &Room) -> Self {
+    pub async fn at_the_gateway(room: &TestNamespace) -> Self {
         Self::new(room, room.gateway, GATEWAY_TLS_NAME).await
     }
 
     /// Somebody without a token, at the governor of whoever leads the room now.
-    pub async fn at_the_governor(room: &Room) -> Self {
+    pub async fn at_the_governor(room: &TestNamespace) -> Self {
         let lease = room.api::<Lease>().get("spillway-controller").await.expect("the leader's lease");
         let address = lease.annotations().get(ADDRESS_ANNOTATION).expect("the leader's address").parse().expect("an address");
         Self::new(room, address, GOVERNOR_TLS_NAME).await
     }
 
-    async fn new(room: &Room, address: SocketAddr, name: &'static str) -> Self {
+    async fn new(room: &TestNamespace, address: SocketAddr, name: &'static str) -> Self {
         let bundle = eventually("the room says which certificates to trust", async || {
             let map = room.api::<ConfigMap>().get("spillway-ca").await.map_err(|error| error.to_string())?;
             map.data.and_then(|mut data| data.remove("ca.crt")).ok_or_else(|| "no ca.crt".to_owned())
@@ -182,7 +182,7 @@ impl Line {
 
 /// A token for `audience`, of the ServiceAccount `account`, bound to `pod` if there is one, good for ten minutes: the API
 /// server gives none for less.
-pub async fn token(room: &Room, account: &str, audience: &str, pod: Option<&Pod>) -> String {
+pub async fn token(room: &TestNamespace, account: &str, audience: &str, pod: Option<&Pod>) -> String {
     let mut spec = json!({"audiences": [audience], "expirationSeconds": 600});
     if let Some(pod) = pod {
         spec["boundObjectRef"] = json!({"kind": "Pod", "apiVersion": "v1", "name": pod.name_any(), "uid": pod.uid()});
@@ -194,7 +194,7 @@ pub async fn token(room: &Room, account: &str, audience: &str, pod: Option<&Pod>
 }
 
 /// The token that `pod` itself shows to the gateway.
-pub async fn token_of(room: &Room, pod: &Pod) -> String {
+pub async fn token_of(room: &TestNamespace, pod: &Pod) -> String {
     token(room, "default", spillway::wire::GATEWAY_AUDIENCE, Some(pod)).await
 }
 

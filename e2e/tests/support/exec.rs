@@ -7,20 +7,20 @@ use std::process::{Child, Command, Stdio};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::Room;
+use super::TestNamespace;
 
 /// The program's own command, where it is in every agent's container.
 pub const SPILLWAY: &str = "/spillway/bin/spillway";
 
 /// What a command said.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// Its output, after success.
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
@@ -29,22 +29,22 @@ impl Said {
 }
 
 /// Runs `words` in the container `agent` of `pod`.
-pub async fn exec(room: &Room, pod: &str, words: &[&str]) -> Said {
+pub async fn exec(room: &TestNamespace, pod: &str, words: &[&str]) -> CommandOutput {
     let mut command = Command::new("kubectl");
     command.args(["-n", &room.namespace, "exec", pod, "-c", "agent", "--"]).args(words).stdin(Stdio::null());
     // The test's own watches go on meanwhile.
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled").expect("kubectl is on PATH");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Said { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
+    CommandOutput { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
 }
 
 /// Runs a shell script there.
-pub async fn sh(room: &Room, pod: &str, script: &str) -> Said {
+pub async fn sh(room: &TestNamespace, pod: &str, script: &str) -> CommandOutput {
     exec(room, pod, &["/bin/sh", "-c", script]).await
 }
 
 /// Runs `spillway` there.
-pub async fn spillway(room: &Room, pod: &str, words: &[&str]) -> Said {
+pub async fn spillway(room: &TestNamespace, pod: &str, words: &[&str]) -> CommandOutput {
     exec(room, pod, &[&[SPILLWAY], words].concat()).await
 }
 
@@ -56,7 +56,7 @@ pub struct Attached {
 
 impl Attached {
     /// Attaches to the container `agent` of `pod`, from a terminal: kubectl attaches to one from nothing less.
-    pub fn to(room: &Room, pod: &str) -> Self {
+    pub fn to(room: &TestNamespace, pod: &str) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let keyboard = openpt(flags).expect("a pseudo terminal");
         grantpt(&keyboard).and_then(|()| unlockpt(&keyboard)).expect("its other side");

@@ -14,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
-use spillway::pki::authority::{self, Pair};
+use spillway::pki::authority::{self, PemKeyPair};
 use spillway::pki::tls::{Serving, server};
 use spillway::serve::{Bounds, Connection, bind, serve_tls};
 use spillway::telemetry::Metrics;
@@ -23,14 +23,14 @@ use spillway::wire::{GATEWAY_TLS_NAME, GOVERNOR_TLS_NAME};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Room;
+use super::TestNamespace;
 
 /// The room's own authority, made by the test because no controller is there to do it.
-pub struct Authority(Pair);
+pub struct Authority(PemKeyPair);
 
 impl Authority {
     /// Makes it, and everything that gateways and callers find of it.
-    pub async fn make(room: &Room) -> Self {
+    pub async fn make(room: &TestNamespace) -> Self {
         let now = jiff::Timestamp::now().as_second();
         let made = authority::authority(now).expect("an authority");
         let gateway = authority::serving(&made, GATEWAY_TLS_NAME, now).expect("a certificate");
@@ -68,7 +68,7 @@ struct Shared {
 
 impl FakeGovernor {
     /// One that answers at once, with this owner epoch.
-    pub async fn start(room: &Room, authority: &Authority, name: &'static str, epoch: i64) -> Self {
+    pub async fn start(room: &TestNamespace, authority: &Authority, name: &'static str, epoch: i64) -> Self {
         let listener = bind(SocketAddr::new(room.node, 0)).await.expect("an address");
         let address = listener.local_addr().expect("an address");
         let certificate = Serving::default();
@@ -94,7 +94,7 @@ impl FakeGovernor {
     }
 
     /// From now on it is the one that the Lease names.
-    pub async fn leads(&self, room: &Room) {
+    pub async fn leads(&self, room: &TestNamespace) {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": "spillway-controller", "annotations": {"spillway.dev/governor": self.address.to_string()}},

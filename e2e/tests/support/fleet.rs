@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt};
 use spillway::api::Agent;
 
-use super::{Room, eventually, seen};
+use super::{TestNamespace, eventually, seen};
 
 /// One state of an agent: phase, reason of Ready, status and reason of Heartbeating, and the words of Ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Chronicle {
 
 impl Chronicle {
     /// Begins.
-    pub fn start(room: &Room) -> Self {
+    pub fn start(room: &TestNamespace) -> Self {
         let told = Arc::new(Mutex::new(BTreeMap::<String, Vec<State>>::new()));
         let api: Api<Agent> = room.api();
         let writing = told.clone();
@@ -105,7 +105,7 @@ struct Member {
 
 impl Fleet {
     /// Waits until `count` agents are idle and no other agent or pod lives; then as they are.
-    pub async fn of(room: &Room, count: usize) -> Self {
+    pub async fn of(room: &TestNamespace, count: usize) -> Self {
         room.pods_ready(count).await;
         eventually(&format!("{count} agents are idle"), async || {
             let idle = room.list::<Agent>().await.iter().filter(|agent| state(agent).phase == "Idle").count();
@@ -116,13 +116,13 @@ impl Fleet {
     }
 
     /// The same, with agents that ended beside them.
-    pub async fn of_living(room: &Room, count: usize) -> Self {
+    pub async fn of_living(room: &TestNamespace, count: usize) -> Self {
         let all = Self::of(room, count).await;
         Self(all.0.into_iter().filter(|(_, member)| member.lives).collect())
     }
 
     /// As it is now.
-    pub async fn now(room: &Room) -> Self {
+    pub async fn now(room: &TestNamespace) -> Self {
         let pods: BTreeMap<String, Pod> = room.list::<Pod>().await.into_iter().map(|pod| (pod.name_any(), pod)).collect();
         let members = room.list::<Agent>().await.into_iter().map(|agent| {
             let pod = pods.get(&agent.name_any());
@@ -151,7 +151,7 @@ fn containers(pod: &Pod) -> Vec<(String, String, i32)> {
 
 /// How far the program of each of these agents has come: the demo agent counts its steps aloud. That none is missing shows
 /// that it never began anew and that nothing of its output was lost.
-pub async fn steps(room: &Room, agents: &[String]) -> Vec<u64> {
+pub async fn steps(room: &TestNamespace, agents: &[String]) -> Vec<u64> {
     let mut all = Vec::new();
     for agent in agents {
         let counted = numbers(&log(room, agent, "agent").await);
@@ -163,7 +163,7 @@ pub async fn steps(room: &Room, agents: &[String]) -> Vec<u64> {
 }
 
 /// The log of a container.
-pub async fn log(room: &Room, pod: &str, container: &str) -> String {
+pub async fn log(room: &TestNamespace, pod: &str, container: &str) -> String {
     let params = kube::api::LogParams { container: Some(container.to_owned()), ..Default::default() };
     room.api::<Pod>().logs(pod, &params).await.expect("a log")
 }

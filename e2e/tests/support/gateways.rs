@@ -8,15 +8,15 @@ use rustix::process::Signal;
 
 use super::caller::Caller;
 use super::operator::free_port;
-use super::{Operator, Room, eventually};
+use super::{Operator, TestNamespace, eventually};
 
 /// They serve until this is dropped.
 pub struct Gateways<'a> {
-    room: &'a Room,
-    all: Vec<One>,
+    room: &'a TestNamespace,
+    all: Vec<RunningGateway>,
 }
 
-struct One {
+struct RunningGateway {
     address: SocketAddr,
     journal: PathBuf,
     process: Mutex<Process>,
@@ -40,9 +40,9 @@ pub struct Life {
 
 impl<'a> Gateways<'a> {
     /// So many in place of the room's one, each with a journal of its own. They serve when this returns.
-    pub async fn start(room: &'a Room, count: usize) -> Self {
+    pub async fn start(room: &'a TestNamespace, count: usize) -> Self {
         room.kill_gateway();
-        let one = |at: usize| One {
+        let one = |at: usize| RunningGateway {
             address: if at == 0 { room.gateway } else { SocketAddr::new(room.node, free_port(room.node)) },
             journal: room.journal().join(at.to_string()),
             process: Mutex::new(Process { running: None, life: Life { number: 0, serves: false, signals: 0 } }),
@@ -55,7 +55,7 @@ impl<'a> Gateways<'a> {
         gateways
     }
 
-    fn one(&self, which: usize) -> &One {
+    fn one(&self, which: usize) -> &RunningGateway {
         self.all.get(which).expect("there are not so many")
     }
 

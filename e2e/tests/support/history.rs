@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use spillway::api::Agent;
 use spillway::api::agent::AgentPhase;
 
-use super::{Room, eventually, seen};
+use super::{TestNamespace, eventually, seen};
 
 /// Time since the machine began: the same for the pods' `/proc/uptime`.
 pub fn uptime() -> Duration {
@@ -36,7 +36,7 @@ pub struct History {
 }
 
 impl History {
-    pub fn start(room: &Room) -> Self {
+    pub fn start(room: &TestNamespace) -> Self {
         let history = Self { api: room.api(), agents: Log::default(), pods: Log::default() };
         follow(room, history.agents.clone());
         follow(room, history.pods.clone());
@@ -98,7 +98,7 @@ impl History {
     }
 }
 
-fn follow<K>(room: &Room, log: Log<K>)
+fn follow<K>(room: &TestNamespace, log: Log<K>)
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + DeserializeOwned + Clone + std::fmt::Debug + Send + 'static,
 {
@@ -143,7 +143,7 @@ pub fn pod_uid(agent: &Agent) -> String {
     agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()).expect("it has a pod").uid.clone()
 }
 
-impl Room {
+impl TestNamespace {
     /// Waits until exactly `count` Agents of the pool are Idle, and no others live.
     pub async fn idle(&self, pool: &str, count: usize) -> Vec<Agent> {
         eventually(&format!("{count} agents of pool {pool} are idle"), async || {

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use rustix::process::Signal;
 
 use super::node::{self, Process};
-use super::{Operator, Room, stopped};
+use super::{Operator, TestNamespace, stopped};
 
 /// Whom it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Dice {
 
 /// A room's processes, which are killed one after the other.
 pub struct Killer<'a> {
-    room: &'a Room,
+    room: &'a TestNamespace,
     /// The controller that runs now.
     pub operator: Option<Operator>,
     kills: usize,
@@ -77,7 +77,7 @@ pub struct Killer<'a> {
 }
 
 impl<'a> Killer<'a> {
-    pub fn new(room: &'a Room, operator: Operator) -> Self {
+    pub fn new(room: &'a TestNamespace, operator: Operator) -> Self {
         Self { room, operator: Some(operator), kills: 0, lost: BTreeSet::new() }
     }
 

@@ -9,17 +9,17 @@ pub mod fake;
 pub mod fleet;
 pub mod gateways;
 pub mod history;
-pub mod kept;
 pub mod kills;
 pub mod models;
 pub mod neighbours;
 pub mod node;
 pub mod operator;
 pub mod proxy;
-pub mod room;
+pub mod restarted;
 pub mod schema;
 pub mod standins;
 pub mod stopped;
+pub mod test_namespace;
 pub mod track;
 pub mod witness;
 pub mod work;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use operator::Operator;
-pub use room::Room;
+pub use test_namespace::TestNamespace;
 
 /// Longer than anything here takes on a loaded machine.
 pub const GENEROUS: Duration = Duration::from_secs(180);

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use spillway::api::Budget;
 
 use super::operator::free_port;
-use super::{Room, eventually, seen};
+use super::{TestNamespace, eventually, seen};
 
 /// The team's credential. The provider takes no other.
 const TOKEN: &str = "the-teams-own-key";
@@ -42,14 +42,14 @@ pub struct Scripted {
 
 impl Scripted {
     /// Serves, makes the Secret `provider`, and starts the room's gateway anew, which may call it from now on.
-    pub async fn serve(room: &Room) -> Self {
+    pub async fn serve(room: &TestNamespace) -> Self {
         let provider = Self::absent(room).await;
         provider.serves().await;
         provider
     }
 
     /// As [`serve`](Self::serve), but nobody listens at its address until [`serves`](Self::serves).
-    pub async fn absent(room: &Room) -> Self {
+    pub async fn absent(room: &TestNamespace) -> Self {
         let address = SocketAddr::new(room.node, free_port(room.node));
         let origin = format!("https://{address}");
         let issued = rcgen::generate_simple_self_signed([room.node.to_string()]).expect("a certificate");
@@ -113,7 +113,7 @@ impl Scripted {
 }
 
 /// What is used, held and lost of the room's budget in its windows.
-pub async fn spent(room: &Room) -> (i64, i64, i64) {
+pub async fn spent(room: &TestNamespace) -> (i64, i64, i64) {
     let budget = room.api::<Budget>().get("default").await.expect("the Budget");
     amounts(&budget)
 }
@@ -127,7 +127,7 @@ pub fn amounts(budget: &Budget) -> (i64, i64, i64) {
 }
 
 /// Waits until the budget says exactly what the provider counted, and holds nothing.
-pub async fn agrees(room: &Room, provider: &Scripted) {
+pub async fn agrees(room: &TestNamespace, provider: &Scripted) {
     eventually("the budget says what the provider counted", async || {
         let (spent, told) = (spent(room).await, provider.told());
         seen(spent == (told, 0, 0), || format!("used, held, lost: {spent:?}; told: {told}"))
@@ -135,7 +135,7 @@ pub async fn agrees(room: &Room, provider: &Scripted) {
     .await;
 }
 
-impl Room {
+impl TestNamespace {
     /// File with the origins that the room's gateway may call.
     pub fn origins_file(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.origins", self.namespace))

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::Room;
+use super::TestNamespace;
 
 /// As often as kubelets renew, or oftener.
 const RENEW_EACH: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Makes so many.
-    pub async fn of(room: &Room, count: usize) -> Self {
+    pub async fn of(room: &TestNamespace, count: usize) -> Self {
         let names: Vec<String> = (0..count).map(|at| format!("{}-beside-{at}", room.namespace)).collect();
         let client = room.client.clone();
         let neighbours = Self { renewing: tokio::spawn(renew(client.clone(), names.clone())), names, client };

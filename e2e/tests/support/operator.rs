@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use k8s_openapi::api::coordination::v1::Lease;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Room, eventually};
+use super::{TestNamespace, eventually};
 
 /// Name of the gateway's ServiceAccount in every room.
 pub const GATEWAY: &str = "gateway";
@@ -24,22 +24,22 @@ pub struct Operator {
 impl Operator {
     /// Starts the controller for `room` under the name `name`, with another kubeconfig if one is given. Its log goes
     /// to `target/e2e-logs`.
-    pub fn start(room: &Room, name: &str, kubeconfig: Option<&PathBuf>) -> Self {
+    pub fn start(room: &TestNamespace, name: &str, kubeconfig: Option<&PathBuf>) -> Self {
         Self::start_with(room, name, kubeconfig, &[])
     }
 
     /// As [`start`](Self::start), with more arguments.
-    pub fn start_with(room: &Room, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
+    pub fn start_with(room: &TestNamespace, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
         let only = ["--namespace".to_owned(), room.namespace.clone()];
         Self::controller(room, name, kubeconfig, &[only.as_slice(), more].concat())
     }
 
     /// As [`start`](Self::start), for all namespaces: other tests must not run beside it.
-    pub fn start_everywhere(room: &Room, name: &str) -> Self {
+    pub fn start_everywhere(room: &TestNamespace, name: &str) -> Self {
         Self::controller(room, name, None, &[])
     }
 
-    fn controller(room: &Room, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
+    fn controller(room: &TestNamespace, name: &str, kubeconfig: Option<&PathBuf>, more: &[String]) -> Self {
         let namespace = &room.namespace;
         let governor = SocketAddr::new(room.node, free_port(room.node));
         let mut arguments: Vec<String> = ["controller", "--lease-namespace", namespace].map(str::to_owned).into();
@@ -52,12 +52,12 @@ impl Operator {
     }
 
     /// Starts a gateway for `room`, under its address.
-    pub fn gateway(room: &Room, name: &str) -> Self {
+    pub fn gateway(room: &TestNamespace, name: &str) -> Self {
         Self::gateway_at(room, name, room.gateway, &room.journal())
     }
 
     /// As [`gateway`](Self::gateway), another one beside it.
-    pub fn gateway_at(room: &Room, name: &str, address: SocketAddr, journal: &Path) -> Self {
+    pub fn gateway_at(room: &TestNamespace, name: &str, address: SocketAddr, journal: &Path) -> Self {
         let mut arguments: Vec<String> = ["gateway", "--namespace", &room.namespace].map(str::to_owned).into();
         arguments.extend(["--listen".into(), address.to_string()]);
         arguments.extend(["--governor-token-file".into(), room.token_file().to_string_lossy().into_owned()]);
@@ -89,7 +89,7 @@ impl Operator {
     }
 
     /// Waits until it holds the lease of the room.
-    pub async fn leads(&self, room: &Room) {
+    pub async fn leads(&self, room: &TestNamespace) {
         eventually(&format!("{} leads", self.name), async || {
             let lease = room.api::<Lease>().get_opt("spillway-controller").await.map_err(|error| error.to_string())?;
             let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use spillway::api::Agent;
 
 use super::caller::{Caller, token_of};
-use super::{Room, eventually, room, seen};
+use super::{TestNamespace, eventually, seen, test_namespace};
 
 /// One of them.
 pub struct Standin {
@@ -19,11 +19,11 @@ pub struct Standin {
     pub caller: Caller,
 }
 
-impl Room {
+impl TestNamespace {
     /// A pool of so many of them, which differs from the plainest one by `extra`.
     pub async fn standins(&self, pool: &str, count: usize, extra: Value) -> Vec<Standin> {
         let mut spec = json!({"replicas": count, "scheduling": {"nodeSelector": {"no-such": "label"}}});
-        room::merge(&mut spec, extra);
+        test_namespace::merge(&mut spec, extra);
         self.apply_pool(pool, spec).await;
         self.standins_of(pool, count).await
     }

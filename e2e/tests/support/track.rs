@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt};
 
-use super::Room;
-use super::room::is_live;
+use super::TestNamespace;
+use super::test_namespace::is_live;
 
 #[derive(Default)]
-struct Seen {
+struct SeenObjects {
     live: BTreeSet<String>,
     ever: BTreeSet<String>,
     most: usize,
@@ -21,13 +21,13 @@ struct Seen {
 /// Counts from [`start`](Self::start) on.
 #[derive(Clone)]
 pub struct Pods {
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<SeenObjects>>,
     _task: Arc<tokio::task::JoinHandle<()>>,
 }
 
 impl Pods {
-    pub fn start(room: &Room) -> Self {
-        let seen = Arc::new(Mutex::new(Seen::default()));
+    pub fn start(room: &TestNamespace) -> Self {
+        let seen = Arc::new(Mutex::new(SeenObjects::default()));
         let api: Api<Pod> = room.api();
         let counted = seen.clone();
         let task = tokio::spawn(async move {

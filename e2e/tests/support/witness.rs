@@ -14,7 +14,7 @@ use spillway::api::work_item::WorkItemPhase;
 use super::caller::{Answer, Caller, token_of};
 use super::history::History;
 use super::work::phase;
-use super::{Room, eventually};
+use super::{TestNamespace, eventually};
 
 /// Remembers from [`start`](Self::start) on.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    pub fn start(room: &Room) -> Self {
+    pub fn start(room: &TestNamespace) -> Self {
         let seen = Arc::new(Mutex::new(BTreeMap::<String, Vec<WorkItem>>::new()));
         let (api, writing) = (room.api::<WorkItem>(), seen.clone());
         let task = tokio::spawn(async move {
@@ -103,7 +103,7 @@ pub fn result(item: &WorkItem) -> Option<String> {
     item.status.as_ref().and_then(|status| status.result.as_deref()).map(|result| result.trim().to_owned())
 }
 
-impl Room {
+impl TestNamespace {
     /// The pod that holds an item.
     pub async fn holder(&self, item: &WorkItem) -> Pod {
         let uid = holder(item);

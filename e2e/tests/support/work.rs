@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use spillway::api::work_item::WorkItemPhase;
 use spillway::api::{WorkItem, WorkQueue};
 
-use super::{Room, eventually, seen, within};
+use super::{TestNamespace, eventually, seen, within};
 
 /// A program that takes its task from standard input and runs `script` with it in `$task`.
 pub fn each_item(script: &str) -> Value {
@@ -29,7 +29,7 @@ pub fn phase(item: &WorkItem) -> Option<WorkItemPhase> {
     item.status.as_ref().and_then(|status| status.phase)
 }
 
-impl Room {
+impl TestNamespace {
     /// A queue that differs from the plainest one by `spec`.
     pub async fn apply_queue(&self, name: &str, spec: Value) -> WorkQueue {
         let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "WorkQueue", "metadata": {"name": name}, "spec": spec});
@@ -41,7 +41,7 @@ impl Room {
     pub async fn apply_workers(&self, name: &str, queues: &[&str], script: &str, extra: Value) {
         let queues: Vec<Value> = queues.iter().map(|queue| json!({"name": queue})).collect();
         let mut spec = json!({"type": "worker", "queues": queues, "agent": each_item(script)});
-        super::room::merge(&mut spec, extra);
+        super::test_namespace::merge(&mut spec, extra);
         self.apply_pool(name, spec).await;
     }
 
@@ -50,7 +50,7 @@ impl Room {
         let mut object = json!({
             "apiVersion": "spillway.dev/v1alpha1", "kind": "WorkItem", "metadata": {"name": name}, "spec": {"queueRef": {"name": queue}},
         });
-        super::room::merge(&mut object["spec"], spec);
+        super::test_namespace::merge(&mut object["spec"], spec);
         let item: WorkItem = serde_json::from_value(object).expect("an item");
         self.api::<WorkItem>().create(&PostParams::default(), &item).await.expect("the item is accepted")
     }
@@ -120,7 +120,7 @@ pub fn holder(item: &WorkItem) -> String {
 pub struct Ledger(Arc<Mutex<Vec<(Timestamp, WorkItem)>>>);
 
 impl Ledger {
-    pub fn start(room: &Room) -> Self {
+    pub fn start(room: &TestNamespace) -> Self {
         let ledger = Self::default();
         let (api, seen) = (room.api::<WorkItem>(), ledger.0.clone());
         tokio::spawn(async move {
@@ -182,7 +182,7 @@ impl Ledger {
 pub struct Volumes(Arc<Mutex<BTreeMap<String, PathBuf>>>);
 
 impl Volumes {
-    pub fn keep(room: &Room) -> Self {
+    pub fn keep(room: &TestNamespace) -> Self {
         let kept = Self::default();
         let (client, namespace, volumes) = (room.client.clone(), room.namespace.clone(), kept.0.clone());
         tokio::spawn(async move {

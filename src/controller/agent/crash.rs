@@ -12,10 +12,10 @@ use crate::cluster::ObjectKey;
 use crate::controller::Context;
 use crate::controller::agent_pool::crashed_ago;
 use crate::governor::live::View;
-use crate::policy::agent::{Observed, Pod, Stage};
+use crate::policy::agent::{Pod, PodObservation, Stage};
 use crate::policy::health::Finding;
-use crate::policy::hub::{Raised, Signal};
-use crate::policy::pool::{CRASH_LOOP, SHORT_LIFE};
+use crate::policy::interventions::{RaisedSignal, Signal};
+use crate::policy::pool::{CRASH_LOOP_THRESHOLD, MIN_HEALTHY_LIFETIME};
 
 /// The signals that a pod raises that ended, or that does not come to start its program. `asked`: it was asked to end, so how it did
 /// says nothing. `spec`: of its pool, if that is there and readable.
@@ -27,14 +27,14 @@ pub fn raised(
     view: Option<&View>,
     spec: Option<&AgentPoolSpec>,
     context: &Context,
-) -> Vec<Raised> {
-    let Pod::Ours(Observed { stage, deleting: false, .. }) = fact else { return Vec::new() };
+) -> Vec<RaisedSignal> {
+    let Pod::Ours(PodObservation { stage, deleting: false, .. }) = fact else { return Vec::new() };
     let failure = match stage {
         Stage::Failed(words) => Some(words.as_str()),
         Stage::Pending(_) | Stage::Running { .. } | Stage::Succeeded => None,
     };
     let killed = failure.filter(|words| words.contains("OOMKilled"));
-    let killed = killed.map(|words| Raised { signal: Signal::OomKilled, message: words.to_owned(), ago: vec![Duration::ZERO] });
+    let killed = killed.map(|words| RaisedSignal { signal: Signal::OomKilled, message: words.to_owned(), ago: vec![Duration::ZERO] });
     let mode = spec.map(|spec| spec.mode).unwrap_or_default();
     let crash = if asked { None } else { crash(stage, life(agent, pod), view, mode) };
     let in_a_row = crash.filter(|_| spec.is_some()).and_then(|words| in_a_row(agent, mode, &words, context));
@@ -57,7 +57,7 @@ fn life(agent: &Agent, pod: Option<&PodObject>) -> Option<Duration> {
 
 /// How it crashed, if it did: it ended by itself soon after its start, or did not start in time.
 fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolMode) -> Option<String> {
-    let soon = life.is_none_or(|life| life < SHORT_LIFE);
+    let soon = life.is_none_or(|life| life < MIN_HEALTHY_LIFETIME);
     match stage {
         Stage::Failed(words) if soon => Some(words.clone()),
         // A person who leaves the terminal ends the program.
@@ -71,7 +71,7 @@ fn crash(stage: &Stage, life: Option<Duration>, view: Option<&View>, mode: PoolM
 }
 
 /// The signal `CrashLoop`, if enough agents of its pool crashed lately.
-fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<Raised> {
+fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Option<RaisedSignal> {
     // One that was made by hand, or for another agent, is not made again.
     agent.spec.sequence?;
     let (key, now) = (ObjectKey::of(agent), jiff::Timestamp::now());
@@ -82,7 +82,7 @@ fn in_a_row(agent: &Agent, mode: PoolMode, words: &str, context: &Context) -> Op
     let count = u32::try_from(ago.len()).unwrap_or(u32::MAX);
     let message =
         format!("{count} agents of AgentPool/{} ended soon after their start, lately; the last: {words}", agent.spec.pool_ref.name);
-    (count >= CRASH_LOOP).then_some(Raised { signal: Signal::CrashLoop, message, ago })
+    (count >= CRASH_LOOP_THRESHOLD).then_some(RaisedSignal { signal: Signal::CrashLoop, message, ago })
 }
 
 #[cfg(test)]

@@ -31,9 +31,9 @@ pub fn process(agent: &Agent, view: Option<&View>, spec: Option<&AgentPoolSpec>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::agent::{Observed, Stage};
-    use crate::policy::node_liveness::Reach;
-    use crate::policy::presence::Verdict;
+    use crate::policy::agent::{PodObservation, Stage};
+    use crate::policy::node_liveness::NodeReach;
+    use crate::policy::pod_termination::Verdict;
     use crate::wire::agent::Report;
     use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ mod tests {
         process(agent, view, None, time.parse().expect("a time"))
     }
     fn there(deleting: bool) -> Pod {
-        Pod::Ours(Observed { stage: Stage::Running { ready: true }, deleting, node: Reach::Heard, overdue: false })
+        Pod::Ours(PodObservation { stage: Stage::Running { ready: true }, deleting, node: NodeReach::Heard, overdue: false })
     }
 
     #[test]

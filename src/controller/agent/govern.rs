@@ -1,25 +1,25 @@
 //! What the reconciler tells the governor of an agent, and what it carries out of what was decided. The decisions themselves
-//! are made elsewhere (`supervise`, `policy::hub`).
+//! are made elsewhere (`supervise`, `policy::interventions`).
 
 use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::observe::Observed;
+use super::observe::AgentObservation;
 use super::{status, supervise};
 use crate::api::{Agent, names};
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
 use crate::governor::live::Expected;
-use crate::policy::agent::{Doing, Pod, Sleep, State};
+use crate::policy::agent::{Activity, Pod, Sleep, State};
 use crate::policy::budget::Key as TokenKey;
-use crate::policy::hub::{Action, Decision, Signal};
-use crate::policy::node_liveness::Reach;
+use crate::policy::interventions::{Action, Decision, Signal};
+use crate::policy::node_liveness::NodeReach;
 use crate::wire::agent::Directive;
 use crate::wire::follow::Message;
 
 /// Tells the governor whom to expect, what is wanted of it, and who ended.
-pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Observed, state: &State) {
+pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation, state: &State) {
     let Some(uid) = agent.caller_uid() else { return };
     if leaves(state) {
         context.meter.is_over(TokenKey::Agent(agent.uid().unwrap_or_default()));
@@ -52,7 +52,7 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Obser
         State::Condemned(None) => return context.live.revoke(uid),
         State::Condemned(Some(_)) => return,
         State::Stopping => Directive::Drain,
-        State::Running(Doing::Paused) => Directive::Pause,
+        State::Running(Activity::Paused) => Directive::Pause,
         State::Pending(_) | State::Running(_) | State::Unreachable => Directive::Run,
         State::Creating | State::Replacing | State::Hindered(_) => return,
     };
@@ -71,7 +71,7 @@ pub fn guide(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Obser
             node: on_node,
             active: life.active,
             paused: life.paused,
-            excused: matches!(&observed.facts.pod, Pod::Ours(shown) if shown.node != Reach::Heard),
+            excused: matches!(&observed.facts.pod, Pod::Ours(shown) if shown.node != NodeReach::Heard),
         };
         context.live.expect(uid, expected);
     }
@@ -99,7 +99,7 @@ pub fn is_new(agent: &Agent, context: &Context, decision: &Decision) -> bool {
 }
 
 /// Tells an intervention, and carries out what is not a change of the agent's life.
-pub async fn intervene(agent: &Agent, observed: &Observed, context: &Context, decision: &Decision) {
+pub async fn intervene(agent: &Agent, observed: &AgentObservation, context: &Context, decision: &Decision) {
     let Decision { signal, action, message, enforced, overruled } = decision;
     if let Some(uid) = agent.caller_uid() {
         context.live.answered(uid, *signal);
@@ -135,7 +135,7 @@ pub async fn intervene(agent: &Agent, observed: &Observed, context: &Context, de
 
 /// Tells the scheduler: the pool whose agents submitted the item that it holds, or, where no agent did, all schedulers of its
 /// namespace. In memory: one that is lost with a leader stands in the Agent's status.
-fn escalate(agent: &Agent, observed: &Observed, context: &Context, decision: &Decision) {
+fn escalate(agent: &Agent, observed: &AgentObservation, context: &Context, decision: &Decision) {
     let namespace = agent.namespace().unwrap_or_default();
     let item = observed.holding.as_ref().map(|holding| holding.name.clone());
     let message = Message::Escalated {
@@ -144,12 +144,12 @@ fn escalate(agent: &Agent, observed: &Observed, context: &Context, decision: &De
         text: decision.message.chars().take(1024).collect(),
         item: item.clone(),
     };
-    let submitter = item.and_then(|item| context.desk.with(&namespace, |room| room.book.get(&item)?.spec.submitted_by.clone()));
+    let submitter = item.and_then(|item| context.work_index.with(&namespace, |room| room.index.get(&item)?.spec.submitted_by.clone()));
     let schedulers = || {
         let pools = context.stores.pools.state().into_iter();
         let here = pools.filter_map(|pool| pool.0.as_ref().ok().cloned()).filter(|pool| pool.namespace().as_deref() == Some(&namespace));
         here.filter(|pool| pool.spec.type_ == names::SCHEDULER).map(|pool| pool.name_any()).collect()
     };
     let pools: Vec<String> = submitter.map_or_else(schedulers, |pool| vec![pool]);
-    context.desk.tell(&namespace, &pools, &message);
+    context.work_index.tell(&namespace, &pools, &message);
 }

@@ -3,10 +3,10 @@
 mod build;
 mod claim;
 mod crash;
-mod disappear;
 mod external;
 mod govern;
 mod observe;
+mod pod_termination;
 mod pod_view;
 mod status;
 mod supervise;
@@ -19,9 +19,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
-use super::context::{Context, Look, jittered};
-use super::places;
-use super::publish::publish;
+use super::capacity;
+use super::context::{Context, NextLook, jittered};
+use super::status_throttle::publish;
 use super::stores::AgentObject;
 use crate::api::agent::{ClaimRef, PodRef};
 use crate::api::conditions::reasons;
@@ -30,14 +30,14 @@ use crate::api::{Agent, AgentPool, AgentStatus};
 use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::governor::breaker;
 use crate::policy::agent::{Hindrance, HindranceKind, State, Step, plan};
-use crate::policy::hub::Signal;
-use crate::policy::places::Amounts;
-use crate::policy::presence::Verdict;
-use crate::policy::publish::{Change, When};
+use crate::policy::capacity::Amounts;
+use crate::policy::interventions::Signal;
+use crate::policy::pod_termination::Verdict;
+use crate::policy::status_throttle::{StatusChange, WriteDecision};
 
 pub use build::claim as claim_of;
-pub use disappear::Disappearances;
-pub use observe::Observed;
+pub use observe::AgentObservation;
+pub use pod_termination::PodTerminations;
 pub use status::{hindrance_of, hindrance_reason};
 use supervise::Pause;
 pub use supervise::{condemned, held_by_supervisor};
@@ -101,14 +101,14 @@ async fn remove_finalizer(meta: &ObjectMeta, key: &ObjectKey, context: &Context)
     Ok(())
 }
 
-async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
+async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     let pod = context.stores.pod(key);
     let pod_version = pod.as_ref().and_then(|pod| pod.resource_version());
     let seen =
         context.agent_gate.open(key, agent.metadata.resource_version.as_deref()) && context.pod_gate.open(key, pod_version.as_deref());
     if !seen {
         context.metrics.gated(CONTROLLER);
-        return Ok(Look::After(GATE_RETRY));
+        return Ok(NextLook::After(GATE_RETRY));
     }
     let observed = observe::observe(agent, key, pod, context).await?;
     let (step, state) = plan(&observed.facts);
@@ -119,18 +119,18 @@ async fn one(agent: &Agent, key: &ObjectKey, context: &Context) -> Result<Look, 
         claim::give_back(agent, key, context).await?;
     }
     let wait = match written {
-        Written::Gone => None,
-        Written::Nothing | Written::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
+        StepWrites::Gone => None,
+        StepWrites::Nothing | StepWrites::Pod(..) => tell(agent, key, context, &observed, &state, written).await?,
     };
     let wait = wait.into_iter().chain(observed.unwatched.then_some(MISSING_PERIOD)).min();
     Ok(match (wait, next_look(&state)) {
-        (Some(wait), Look::After(later)) => Look::After(wait.min(later)),
+        (Some(wait), NextLook::After(later)) => NextLook::After(wait.min(later)),
         (_, look) => look,
     })
 }
 
 /// What a step left to be written.
-enum Written {
+enum StepWrites {
     /// The status, as the state says.
     Nothing,
     /// The status, with the pod that was just made, and the claim that it mounts.
@@ -143,47 +143,47 @@ async fn apply(
     agent: &Agent,
     key: &ObjectKey,
     context: &Context,
-    observed: &Observed,
+    observed: &AgentObservation,
     step: Step,
     state: State,
-) -> Result<(State, Written), Error> {
+) -> Result<(State, StepWrites), Error> {
     match step {
-        Step::None => Ok((state, Written::Nothing)),
+        Step::None => Ok((state, StepWrites::Nothing)),
         Step::Adopt => {
             adopt(agent, key, context, observed).await?;
-            Ok((state, Written::Gone))
+            Ok((state, StepWrites::Gone))
         }
         Step::CreatePod => create_pod(agent, key, context, observed).await,
         Step::DeletePod => {
             if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
                 delete_pod(key, context, &pod.uid, None).await?;
             }
-            Ok((state, Written::Nothing))
+            Ok((state, StepWrites::Nothing))
         }
         Step::ForcePod => {
             if let Some(pod) = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()) {
                 delete_pod(key, context, &pod.uid, Some(SHORTEST_GRACE)).await?;
             }
-            Ok((state, Written::Nothing))
+            Ok((state, StepWrites::Nothing))
         }
         Step::DeleteForeignPod => {
             delete_foreign_pod(agent, key, context).await?;
-            Ok((state, Written::Nothing))
+            Ok((state, StepWrites::Nothing))
         }
         Step::RemoveFinalizer => {
             remove_finalizer(&agent.metadata, key, context).await?;
             forget(agent, key, context);
-            Ok((state, Written::Gone))
+            Ok((state, StepWrites::Gone))
         }
         Step::DeleteAgent => {
             delete_orphan(agent, key, context).await?;
-            Ok((state, Written::Gone))
+            Ok((state, StepWrites::Gone))
         }
     }
 }
 
 /// Makes an Agent that a person made, or changed, ours: its finalizer, its pool as owner, its labels.
-async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Observed) -> Result<(), Error> {
+async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation) -> Result<(), Error> {
     context.leadership.check()?;
     let patch = build::adoption(agent, observed.pool());
     let params = kube::api::PatchParams { field_manager: Some(managers::AGENT.into()), ..Default::default() };
@@ -193,35 +193,35 @@ async fn adopt(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Obs
     Ok(())
 }
 
-async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed: &Observed) -> Result<(State, Written), Error> {
-    let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, Written::Nothing)) };
+async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed: &AgentObservation) -> Result<(State, StepWrites), Error> {
+    let Some(pool) = observed.pool() else { return Ok((State::PoolMissing, StepWrites::Nothing)) };
     let pod = build::pod(agent, pool, observe::user_namespaces(pool, context), &context.supervised);
     let volume = if agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some()) { None } else { build::claim(agent, pool) };
-    let amounts = Amounts { agents: 1, memory: places::memory(&pod), storage: volume.as_ref().map_or(0, places::volume) };
+    let amounts = Amounts { agents: 1, memory: capacity::memory(&pod), storage: volume.as_ref().map_or(0, capacity::volume) };
     // Before its volume: what there is no room for leaves nothing behind.
     if let Err(hindrance) = context.places.take(key, pool, amounts, &context.stores) {
-        return Ok((State::Hindered(hindrance), Written::Nothing));
+        return Ok((State::Hindered(hindrance), StepWrites::Nothing));
     }
     let claim = match claim::ensure(agent, pool, key, context).await? {
         claim::Claim::None => None,
         claim::Claim::Ready(claim) => Some(claim),
         claim::Claim::Refused(hindrance) => {
             context.places.give_back(key);
-            return Ok((State::Hindered(hindrance), Written::Nothing));
+            return Ok((State::Hindered(hindrance), StepWrites::Nothing));
         }
     };
     context.leadership.check()?;
     match calls::create(&context.api::<Pod>(&key.namespace), &pod, managers::AGENT).await {
         Ok(made) => {
             context.pod_gate.wrote(key.clone(), made.metadata.resource_version.as_deref());
-            Ok((State::Pending(None), Written::Pod(Box::new(made), claim)))
+            Ok((State::Pending(None), StepWrites::Pod(Box::new(made), claim)))
         }
         Err(error) => {
             let kind = match error.class() {
                 Class::AlreadyExists => {
                     // An answer was lost, or somebody took the name: the pod is nobody's.
                     delete_foreign_pod(agent, key, context).await?;
-                    return Ok((State::Replacing, Written::Nothing));
+                    return Ok((State::Replacing, StepWrites::Nothing));
                 }
                 Class::QuotaExceeded => HindranceKind::QuotaExceeded,
                 Class::Terminating => HindranceKind::NamespaceTerminating,
@@ -229,7 +229,7 @@ async fn create_pod(agent: &Agent, key: &ObjectKey, context: &Context, observed:
                 Class::Conflict | Class::NotFound | Class::LostLeadership | Class::Unavailable => return Err(error),
             };
             context.places.give_back(key);
-            Ok((State::Hindered(Hindrance { kind, message: error.message() }), Written::Nothing))
+            Ok((State::Hindered(Hindrance { kind, message: error.message() }), StepWrites::Nothing))
         }
     }
 }
@@ -282,15 +282,15 @@ async fn tell(
     agent: &Agent,
     key: &ObjectKey,
     context: &Context,
-    observed: &Observed,
+    observed: &AgentObservation,
     state: &State,
-    written: Written,
+    written: StepWrites,
 ) -> Result<Option<Duration>, Error> {
     let (made, claim) = match written {
-        Written::Pod(pod, claim) => (pod.metadata.uid.map(|uid| PodRef { name: key.name.clone(), uid }), claim),
-        Written::Nothing | Written::Gone => (None, None),
+        StepWrites::Pod(pod, claim) => (pod.metadata.uid.map(|uid| PodRef { name: key.name.clone(), uid }), claim),
+        StepWrites::Nothing | StepWrites::Gone => (None, None),
     };
-    let told = status::Told {
+    let told = status::StatusFacts {
         state,
         pod: observed.pod.as_deref(),
         made: made.as_ref(),
@@ -308,13 +308,13 @@ async fn tell(
         now: jiff::Timestamp::now(),
     };
     let Some((next, change)) = status::next(agent, &told) else {
-        context.publish_now(CONTROLLER, key, Change::None);
+        context.publish_now(CONTROLLER, key, StatusChange::None);
         return Ok(None);
     };
     match context.publish_now(CONTROLLER, key, change) {
-        When::Never => return Ok(None),
-        When::After(wait) => return Ok(Some(wait)),
-        When::Now => {}
+        WriteDecision::Never => return Ok(None),
+        WriteDecision::After(wait) => return Ok(Some(wait)),
+        WriteDecision::Now => {}
     }
     let stored = match made {
         Some(_) => record(agent, key, context, &next).await?,
@@ -373,14 +373,14 @@ async fn record(agent: &Agent, key: &ObjectKey, context: &Context, next: &AgentS
     publish(context, &api, &current, managers::AGENT, next).await
 }
 
-fn next_look(state: &State) -> Look {
+fn next_look(state: &State) -> NextLook {
     match state {
         // Its own write wakes it at once; this is for when that event is lost.
-        State::Condemned(_) | State::Hibernating => Look::After(GATE_RETRY),
+        State::Condemned(_) | State::Hibernating => NextLook::After(GATE_RETRY),
         // What is in the way of a pod that leaves is looked at until it is gone: the kubelet may need to be told again.
-        State::Stopping => Look::After(LEAVING_PERIOD),
-        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => Look::Later,
-        State::Missing(Verdict::NotYet(wait)) => Look::After(MISSING_PERIOD.min(*wait)),
+        State::Stopping => NextLook::After(LEAVING_PERIOD),
+        State::Hindered(_) | State::Replacing | State::Missing(Verdict::Unknown) => NextLook::Later,
+        State::Missing(Verdict::NotYet(wait)) => NextLook::After(MISSING_PERIOD.min(*wait)),
         State::Keep
         | State::Creating
         | State::PoolMissing
@@ -389,7 +389,7 @@ fn next_look(state: &State) -> Look {
         | State::Unreachable
         | State::Hibernated
         | State::Ended(_)
-        | State::Missing(Verdict::Gone) => Look::After(jittered(LOOK_AGAIN)),
+        | State::Missing(Verdict::Gone) => NextLook::After(jittered(LOOK_AGAIN)),
     }
 }
 

@@ -15,19 +15,19 @@ use crate::cluster::{Error, ObjectKey};
 use crate::controller::Context;
 use crate::controller::agent_pool::{missing_references, unsupported};
 use crate::controller::conditions::find;
+use crate::controller::namespace_setup;
 use crate::controller::stores::{NODE_LEASES, PoolObject};
-use crate::controller::walls;
-use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::live::View;
-use crate::governor::work::room::Holding;
+use crate::governor::work::namespace_work::AgentHolding;
 use crate::policy::agent::{Facts, Hindrance, HindranceKind, Pod as PodFact, Sleep, Spawn};
-use crate::policy::budget::{Key as TokenKey, Obstacle};
-use crate::policy::hub;
-use crate::policy::node_liveness::Reach;
-use crate::policy::presence::{NodeState, Verdict, judge};
+use crate::policy::budget::{Blocker, Key as TokenKey};
+use crate::policy::interventions;
+use crate::policy::node_liveness::NodeReach;
+use crate::policy::pod_termination::{NodeState, Verdict, judge};
 
 /// What is known.
-pub struct Observed {
+pub struct AgentObservation {
     /// What decides.
     pub facts: Facts,
     /// The recorded pod, if it is there.
@@ -37,13 +37,13 @@ pub struct Observed {
     /// What it reported.
     pub view: Option<View>,
     /// What its supervisor decided.
-    pub decision: Option<hub::Decision>,
+    pub decision: Option<interventions::Decision>,
     /// The item that it holds.
-    pub holding: Option<Holding>,
+    pub holding: Option<AgentHolding>,
     /// Who holds it back.
     pub paused: Option<supervise::Pause>,
     /// Whether there are tokens for its calls.
-    pub tokens: Tokens,
+    pub tokens: TokenAvailability,
     /// The tokens of its life are over and nothing is in its hand: it leaves, for another one to come.
     pub spent: bool,
     /// Agents that it asked for and that live.
@@ -56,7 +56,7 @@ pub struct Observed {
     pool: Option<Arc<PoolObject>>,
 }
 
-impl Observed {
+impl AgentObservation {
     /// The Agent's pool.
     pub fn pool(&self) -> Option<&AgentPool> {
         self.pool.as_ref().and_then(|pool| pool.0.as_ref().ok())
@@ -64,7 +64,7 @@ impl Observed {
 }
 
 /// Looks.
-pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, context: &Context) -> Result<Observed, Error> {
+pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, context: &Context) -> Result<AgentObservation, Error> {
     let stored = context.stores.pool(&key.namespace, &agent.spec.pool_ref.name);
     let owner = agent.owner_uid();
     let fits = |pool: &Arc<PoolObject>| pool.0.is_ok() && owner.is_none_or(|uid| pool.meta().uid.as_deref() == Some(uid));
@@ -87,10 +87,10 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     };
     // Of a pod that leaves, or whose node is not heard of, silence says nothing.
     let quiet = match &fact {
-        PodFact::Ours(shown) => shown.deleting || shown.node != Reach::Heard,
+        PodFact::Ours(shown) => shown.deleting || shown.node != NodeReach::Heard,
         PodFact::Foreign | PodFact::Absent(_) => true,
     };
-    let holding = uid.and_then(|uid| context.desk.holding(&key.namespace, uid));
+    let holding = uid.and_then(|uid| context.work_index.holding(&key.namespace, uid));
     let status = agent.status.as_ref();
     let condemned = status.is_some_and(super::condemned);
     let asked = crash::was_asked(agent, sleep(agent) != Sleep::No);
@@ -104,14 +104,14 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
         Some(_) | None => false,
     };
     let live_pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok()).filter(|_| !agent.has_ended());
-    let tokens = live_pool.map_or(Tokens::Unknown, |pool| standing::of_agent(agent, pool, context));
+    let tokens = live_pool.map_or(TokenAvailability::Unknown, |pool| availability::of_agent(agent, pool, context));
     let paused_at = status.and_then(|status| status.paused_at_limit);
-    let has_more = live_pool.zip(paused_at).is_some_and(|(pool, at)| standing::has_more(agent, pool, at, context));
+    let has_more = live_pool.zip(paused_at).is_some_and(|(pool, at)| availability::has_more(agent, pool, at, context));
     let paused = supervise::pause(agent, decision.as_ref(), holding.as_ref(), has_more);
-    let idle = Idle { holds: holding.is_some(), paused, leaves: live_pool.is_some_and(standing::leaves_when_spent), quiet };
+    let idle = Idle { holds: holding.is_some(), paused, leaves: live_pool.is_some_and(availability::leaves_when_spent), quiet };
     let spent = is_spent(agent, view.as_ref(), &tokens, idle)
         // From here on it gets nothing; it may have got something a moment ago.
-        && uid.is_some_and(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)));
+        && uid.is_some_and(|uid| context.work_index.with(&key.namespace, |room| room.retire(uid)));
     let expelled = outside && live_pool.is_some_and(|pool| pool.spec.external.is_none());
     let facts = Facts {
         goodbye: parent_ended || spent || expelled || status.is_some_and(|status| status.goodbye.is_some()),
@@ -134,7 +134,7 @@ pub async fn observe(agent: &Agent, key: &ObjectKey, cached: Option<Arc<Pod>>, c
     };
     let children = uid.map_or(0, |uid| living_children(&key.namespace, uid, context));
     let unwatched = pod.is_some() && !watched;
-    Ok(Observed { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended, expelled })
+    Ok(AgentObservation { facts, unwatched, pod, pool, view, decision, holding, paused, tokens, spent, children, parent_ended, expelled })
 }
 
 /// What an agent is about, that may be idle.
@@ -151,9 +151,9 @@ struct Idle {
 
 /// Whether the tokens of its life are over between two items. Pure. One that spent nothing has a life that is too short for
 /// any call: another one would be no better.
-fn is_spent(agent: &Agent, view: Option<&View>, tokens: &Tokens, idle: Idle) -> bool {
+fn is_spent(agent: &Agent, view: Option<&View>, tokens: &TokenAvailability, idle: Idle) -> bool {
     let Idle { holds, paused, leaves, quiet } = idle;
-    let over = matches!(tokens, Tokens::Short(Obstacle { key: TokenKey::Agent(_), .. }));
+    let over = matches!(tokens, TokenAvailability::Short(Blocker { key: TokenKey::Agent(_), .. }));
     let spends = agent.status.as_ref().and_then(|status| status.tokens.as_ref()?.used).unwrap_or(0) > 0;
     // Who holds it otherwise wants it to stay; one whose item was taken from it while it waited for tokens has none to wait for.
     let stays = matches!(paused, Some(supervise::Pause::Spec | supervise::Pause::Supervisor));
@@ -200,7 +200,7 @@ fn ours(agent: &Agent, pod: &Pod, context: &Context) -> PodFact {
     let ready = agent.status.as_ref().and_then(|status| find(&status.conditions, types::READY));
     let stored = ready.is_some_and(|ready| ready.reason == reasons::NODE_UNREACHABLE);
     // A node that is gone says nothing: its pods are collected.
-    let node = node.map_or(Reach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
+    let node = node.map_or(NodeReach::Heard, |node| context.stores.node_judgements.reach(&node, stored));
     PodFact::Ours(pod_view::observed(pod, node, context.disappearances.leaving_for(pod)))
 }
 
@@ -226,7 +226,7 @@ fn spawn(agent: &Agent, stored_uid: Option<Option<&str>>, pool: Option<&AgentPoo
     if let Some(message) = unsupported(&pool.spec) {
         return hindered(HindranceKind::Unsupported, message);
     }
-    if walls::stand(&namespace, context) { Spawn::Possible } else { Spawn::NotYet }
+    if namespace_setup::stand(&namespace, context) { Spawn::Possible } else { Spawn::NotYet }
 }
 
 /// Whether a pod of this pool gets a user namespace of its own.

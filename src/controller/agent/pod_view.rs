@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodStatus};
 
-use crate::policy::agent::{Hindrance, HindranceKind, Observed, Stage};
-use crate::policy::node_liveness::Reach;
+use crate::policy::agent::{Hindrance, HindranceKind, PodObservation, Stage};
+use crate::policy::node_liveness::NodeReach;
 
 /// Taint by which a person vouches that a node is off.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -12,12 +12,12 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const OVERDUE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What the pod shows. `node`: whether the one it is on is heard of; `leaving_for`: for how long we have seen it leave.
-pub fn observed(pod: &Pod, node: Reach, leaving_for: std::time::Duration) -> Observed {
+pub fn observed(pod: &Pod, node: NodeReach, leaving_for: std::time::Duration) -> PodObservation {
     let deleting = pod.metadata.deletion_timestamp.is_some();
     // Its deletion time is of another machine's clock, and says nothing on ours.
     let grace = pod.metadata.deletion_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0);
     let overdue = deleting && leaving_for >= std::time::Duration::from_secs(grace).saturating_add(OVERDUE);
-    Observed { overdue, stage: stage(pod), deleting, node }
+    PodObservation { overdue, stage: stage(pod), deleting, node }
 }
 
 fn stage(pod: &Pod) -> Stage {
@@ -162,12 +162,12 @@ mod tests {
     fn a_pod_is_overdue_by_the_time_that_we_saw_it_leave_whatever_other_clocks_say() {
         let after = |deleted: &str, seconds| {
             let meta = json!({"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 15});
-            observed(&pod(json!({"metadata": meta})), Reach::Heard, std::time::Duration::from_secs(seconds)).overdue
+            observed(&pod(json!({"metadata": meta})), NodeReach::Heard, std::time::Duration::from_secs(seconds)).overdue
         };
         for deleted in ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z"] {
             assert!(!after(deleted, 24) && after(deleted, 25), "{deleted}");
         }
-        assert!(!observed(&pod(json!({"metadata": {}})), Reach::Heard, std::time::Duration::MAX).overdue, "nobody asked it to leave");
+        assert!(!observed(&pod(json!({"metadata": {}})), NodeReach::Heard, std::time::Duration::MAX).overdue, "nobody asked it to leave");
     }
 
     #[test]

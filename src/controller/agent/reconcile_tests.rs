@@ -9,7 +9,7 @@ use crate::api::{Breaker, WorkItem, names};
 use crate::cluster::ObjectKey;
 use crate::controller::fake::{self, Leader, TEAM};
 use crate::policy::breaker::State;
-use crate::policy::hub::TimedOut;
+use crate::policy::interventions::Timeout;
 use crate::wire::follow::Message;
 
 fn pool(name: &str, type_: &str, more: Value) -> Value {
@@ -31,7 +31,7 @@ async fn after_timeouts(of_pool: Value, timeouts: usize) -> Leader {
     leader.context.circuits.plant(vec![Arc::new(breaker)], HashMap::from([(key("p"), 1000)]));
     leader.context.live.registered("POD-a", "g", None);
     for _ in 0..timeouts {
-        leader.context.live.timed_out("POD-a", TimedOut::ModelTurn);
+        leader.context.live.timed_out("POD-a", Timeout::ModelTurn);
     }
     leader.looks_at("a").await;
     leader
@@ -83,12 +83,12 @@ async fn escalated(held: Option<WorkItem>, mode: &str) -> (Leader, HashMap<&'sta
     let pools = [pool("p", "worker", rule), pool("planner", "scheduler", json!({})), pool("lead", "free", json!({}))];
     let leader = Leader::of(&[pools.as_slice(), &[agent, pod]].concat());
     if let Some(item) = held {
-        leader.context.desk.observe(&item);
+        leader.context.work_index.observe(&item);
     }
     leader.context.live.registered("POD-a", "g", None);
-    leader.context.live.timed_out("POD-a", TimedOut::ModelTurn);
+    leader.context.live.timed_out("POD-a", Timeout::ModelTurn);
     leader.looks_at("a").await;
-    let told = leader.context.desk.with(TEAM, |room| {
+    let told = leader.context.work_index.with(TEAM, |room| {
         let of = |pool| (pool, room.messages.after(pool, 0).map(|(_, message)| message.clone()).collect());
         ["p", "planner", "lead"].map(of)
     });
@@ -100,7 +100,7 @@ async fn what_is_escalated_comes_to_the_scheduler_or_to_who_submitted_the_item()
     let message = |item: Option<&str>| Message::Escalated {
         agent: "a".into(),
         signal: "OperationTimeout".into(),
-        text: TimedOut::ModelTurn.words().into(),
+        text: Timeout::ModelTurn.words().into(),
         item: item.map(str::to_owned),
     };
     let (mut leader, told) = escalated(None, "Enforce").await;

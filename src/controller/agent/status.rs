@@ -8,19 +8,19 @@ use crate::api::agent::{AgentPhase, ClaimRef, CurrentItem, Goodbye, Intervention
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentStatus};
 use crate::controller::conditions::{Builder, find, with_old_words};
-use crate::governor::budget::standing::{self, Tokens};
-use crate::governor::live::{Asks, View};
-use crate::governor::work::room::Holding;
-use crate::policy::agent::{Doing, End, GiveUp, HindranceKind, State};
+use crate::governor::budget::availability::{self, TokenAvailability};
+use crate::governor::live::{HumanRequest, View};
+use crate::governor::work::namespace_work::AgentHolding;
+use crate::policy::agent::{Activity, AgentEnd, GiveUpReason, HindranceKind, State};
 use crate::policy::health::Finding;
-use crate::policy::hub::Decision;
-use crate::policy::presence::Verdict;
-use crate::policy::publish::Change;
+use crate::policy::interventions::Decision;
+use crate::policy::pod_termination::Verdict;
+use crate::policy::status_throttle::StatusChange;
 use crate::policy::work::item::Phase;
 use crate::wire::agent::{Checkpoint, CheckpointState};
 
 /// What there is to tell.
-pub struct Told<'a> {
+pub struct StatusFacts<'a> {
     /// The state.
     pub state: &'a State,
     /// The recorded pod, if it is there.
@@ -34,11 +34,11 @@ pub struct Told<'a> {
     /// What its supervisor decided, if that is new.
     pub decision: Option<&'a Decision>,
     /// The item that it holds.
-    pub holding: Option<&'a Holding>,
+    pub holding: Option<&'a AgentHolding>,
     /// Who holds it.
     pub paused: Option<Pause>,
     /// Whether there are tokens for its calls.
-    pub tokens: Tokens,
+    pub tokens: TokenAvailability,
     /// The tokens of its life are over between two items.
     pub spent: bool,
     /// Agents that it asked for and that live.
@@ -55,7 +55,7 @@ pub struct Told<'a> {
 
 /// The status to apply, with what it changes, or `None` if the stored one says it all. Only our own fields are in it: what
 /// other writers own is neither compared nor written.
-pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
+pub fn next(agent: &Agent, told: &StatusFacts<'_>) -> Option<(AgentStatus, StatusChange)> {
     let stored = own(agent.status.as_ref());
     // A goodbye that is written now is followed by its pod's end: told in one write.
     let leaves = told.parent_ended || told.spent || told.expelled || told.view.is_some_and(|view| view.goodbye.is_some());
@@ -120,9 +120,9 @@ pub fn next(agent: &Agent, told: &Told<'_>) -> Option<(AgentStatus, Change)> {
     let change = if next == stored {
         return None;
     } else if quiet == stored || (still_starting(&next) && still_starting(&stored) && next.pod_ref == stored.pod_ref) {
-        Change::Counts // only words or counts changed: a quota's message, a back-off that goes on, what an agent does
+        StatusChange::Counts // only words or counts changed: a quota's message, a back-off that goes on, what an agent does
     } else {
-        Change::State
+        StatusChange::State
     };
     next.conditions.extend(rides);
     // Times alone are no change: they ride along. What a leader before us wrote stays until we know better.
@@ -170,7 +170,7 @@ fn place(pod: &Pod, next: &mut AgentStatus) {
 }
 
 /// What it reported, and what was decided about it.
-fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
+fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     if let Some(view) = told.view {
         if let Some((report, _)) = &view.report {
             next.current_action = report.action.clone();
@@ -233,17 +233,17 @@ fn life(agent: &Agent, told: &Told<'_>, next: &mut AgentStatus) {
 }
 
 /// Whether it is heard of. Nothing is said before its pod runs.
-fn heartbeating(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::HEARTBEATING).cloned();
     let say = |status: &str, reason: &str, words: &str| Some(conditions.with_status(types::HEARTBEATING, status, reason, words));
     match told.state {
-        State::Condemned(Some((GiveUp::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
-        State::Condemned(Some((GiveUp::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
+        State::Condemned(Some((GiveUpReason::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
+        State::Condemned(Some((GiveUpReason::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
         // Not ready, and not heard of: that it runs is no sign of life.
-        State::Running(Doing::Starting) if told.view.is_none_or(|view| !view.registered) => {
+        State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => {
             stored.or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED).into())
         }
-        State::Running(Doing::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED),
+        State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED),
         State::Running(_) => match told.view.map(|view| view.finding) {
             Some(Finding::SilentWithMany) => say(
                 "Unknown",
@@ -287,9 +287,9 @@ fn no_walls(conditions: &Builder<'_>) -> Condition {
 }
 
 /// What isolates it, as its pod found it.
-fn sandbox(told: &Told<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
+fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
     let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
-    if let State::Running(Doing::WallsDown(reachable)) = told.state {
+    if let State::Running(Activity::WallsDown(reachable)) = told.state {
         let words = format!("{reachable} can be reached from its pod: the NetworkPolicy is not enforced; its program is held back");
         return to("False", reasons::EGRESS_NOT_ENFORCED, words);
     }
@@ -303,7 +303,7 @@ fn sandbox(told: &Told<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Con
 }
 
 /// `at`: the limit of its life at which its tokens were over; none: they are not what is short.
-fn paused(told: &Told<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
+fn paused(told: &StatusFacts<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
     let (status, reason, words) = match (told.paused, at) {
         (None, _) => (false, reasons::NOT_PAUSED, ""),
         (Some(Pause::Spec), _) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
@@ -325,7 +325,7 @@ fn paused(told: &Told<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Conditi
 }
 
 /// What came of the checkpoint that the pause of its item asked for.
-fn checkpointed(told: &Told<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let say = |status: &str, reason: &str, words: String| Some(conditions.with_status(types::CHECKPOINTED, status, reason, words));
     let holding = told.holding.filter(|holding| holding.phase == Phase::Paused);
     let holding = holding.filter(|_| matches!(told.paused, Some(Pause::Supervisor | Pause::Tokens)))?;
@@ -355,11 +355,13 @@ fn checkpointed(told: &Told<'_>, conditions: &Builder<'_>) -> Option<Condition> 
 
 /// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
 /// seen here.
-fn asks(told: &Told<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
     let stored = find(conditions.stored, types::TOKENS_REQUESTED);
     match told.view.and_then(|view| view.asks.as_ref()) {
-        Some(Asks::Tokens(words)) => Some(conditions.build(types::TOKENS_REQUESTED, true, reasons::ASKED_FOR_TOKENS, words.clone())),
-        Some(Asks::Nothing) => {
+        Some(HumanRequest::Tokens(words)) => {
+            Some(conditions.build(types::TOKENS_REQUESTED, true, reasons::ASKED_FOR_TOKENS, words.clone()))
+        }
+        Some(HumanRequest::Nothing) => {
             stored.map(|_| conditions.build(types::TOKENS_REQUESTED, false, reasons::TAKEN_BACK, "it needs no more".to_owned()))
         }
         None => stored.cloned(),
@@ -367,21 +369,25 @@ fn asks(told: &Told<'_>, conditions: &Builder<'_>) -> Option<Condition> {
 }
 
 /// What is stored of what it asks people for.
-pub fn asked(status: &AgentStatus) -> Asks {
+pub fn asked(status: &AgentStatus) -> HumanRequest {
     let asked = find(&status.conditions, types::TOKENS_REQUESTED).filter(|asked| asked.status == "True");
-    asked.map_or(Asks::Nothing, |asked| Asks::Tokens(asked.message.clone()))
+    asked.map_or(HumanRequest::Nothing, |asked| HumanRequest::Tokens(asked.message.clone()))
 }
 
 /// Whether there are tokens for its calls. Of one that ended, and while it is not known, what was said stays.
-fn available(told: &Told<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
     let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
     if phase.ended() {
         return stored.cloned();
     }
     match &told.tokens {
-        Tokens::Unknown => stored.cloned(),
-        Tokens::There => Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for its calls")),
-        Tokens::Short(obstacle) => Some(conditions.build(types::BUDGET_AVAILABLE, false, standing::reason(obstacle), obstacle.to_string())),
+        TokenAvailability::Unknown => stored.cloned(),
+        TokenAvailability::There => {
+            Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for its calls"))
+        }
+        TokenAvailability::Short(obstacle) => {
+            Some(conditions.build(types::BUDGET_AVAILABLE, false, availability::reason(obstacle), obstacle.to_string()))
+        }
     }
 }
 
@@ -452,7 +458,7 @@ fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, St
         State::Keep | State::Condemned(None) => return None,
         State::Condemned(Some((why, message))) => (AgentPhase::Stale, false, supervise::reason(*why), message.clone()),
         // Why is stored since it was decided.
-        State::Ended(End::Forced) => {
+        State::Ended(AgentEnd::Forced) => {
             let given_up = find(&stored.conditions, types::GIVEN_UP)?;
             return Some((AgentPhase::ForceStopped, false, given_up.reason.clone(), given_up.message.clone()));
         }
@@ -494,10 +500,12 @@ fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, St
             reasons::POD_MISSING,
             "the pod's object disappeared without a report that its processes ended; its healthy node proves that in a minute".to_owned(),
         ),
-        State::Ended(End::Succeeded) => (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with success".to_owned()),
-        State::Ended(End::Failed(message)) => (AgentPhase::Stopped, false, reasons::POD_FAILED, message.clone()),
-        State::Ended(End::PodGone) => (AgentPhase::Stopped, false, reasons::POD_GONE, "the pod was deleted".to_owned()),
-        State::Ended(End::Goodbye) => {
+        State::Ended(AgentEnd::Succeeded) => {
+            (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with success".to_owned())
+        }
+        State::Ended(AgentEnd::Failed(message)) => (AgentPhase::Stopped, false, reasons::POD_FAILED, message.clone()),
+        State::Ended(AgentEnd::PodGone) => (AgentPhase::Stopped, false, reasons::POD_GONE, "the pod was deleted".to_owned()),
+        State::Ended(AgentEnd::Goodbye) => {
             let said = stored.goodbye.as_ref().and_then(|goodbye| goodbye.reason.clone()).unwrap_or_default();
             (AgentPhase::Stopped, false, reasons::SAID_GOODBYE, said)
         }
@@ -509,14 +517,14 @@ fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, St
 fn describe_external(state: &State) -> Option<(AgentPhase, bool, String, String)> {
     let said = |phase, reason: &str, words: &str| Some((phase, false, reason.to_owned(), words.to_owned()));
     match state {
-        State::Running(Doing::Registering) => {
+        State::Running(Activity::Registering) => {
             said(AgentPhase::Running, reasons::NOT_REGISTERED, "its process has its Agent and has not registered with the gateway yet")
         }
-        State::Running(Doing::Starting) => {
+        State::Running(Activity::Starting) => {
             said(AgentPhase::Running, reasons::PROCESS_NOT_READY, "its process is registered and its program is not ready to work")
         }
         State::Stopping => said(AgentPhase::Goodbye, reasons::PROCESS_LEAVING, "its process is told to leave"),
-        State::Running(Doing::WallsDown(_) | Doing::PreflightFailed(_) | Doing::Idle | Doing::Active | Doing::Paused)
+        State::Running(Activity::WallsDown(_) | Activity::PreflightFailed(_) | Activity::Idle | Activity::Active | Activity::Paused)
         | State::Keep
         | State::Creating
         | State::Replacing
@@ -532,24 +540,24 @@ fn describe_external(state: &State) -> Option<(AgentPhase, bool, String, String)
     }
 }
 
-fn running(doing: &Doing) -> (AgentPhase, bool, &'static str, String) {
+fn running(doing: &Activity) -> (AgentPhase, bool, &'static str, String) {
     let registered = |phase, words: &str| (phase, true, reasons::REGISTERED, words.to_owned());
     match doing {
-        Doing::Starting => {
+        Activity::Starting => {
             (AgentPhase::Running, false, reasons::POD_NOT_READY, "the pod runs and its program is not ready to work".to_owned())
         }
-        Doing::Registering => {
+        Activity::Registering => {
             (AgentPhase::Running, false, reasons::NOT_REGISTERED, "the pod runs and has not registered with the gateway yet".to_owned())
         }
-        Doing::WallsDown(reachable) => {
+        Activity::WallsDown(reachable) => {
             let words =
                 format!("{reachable} can be reached from the pod: its NetworkPolicy is not enforced (yet), so its program is held back");
             (AgentPhase::Running, false, reasons::EGRESS_NOT_ENFORCED, words)
         }
-        Doing::PreflightFailed(why) => (AgentPhase::Running, false, reasons::PREFLIGHT_FAILED, why.clone()),
-        Doing::Idle => registered(AgentPhase::Idle, "it is registered and waits for work"),
-        Doing::Active => registered(AgentPhase::Active, "it works"),
-        Doing::Paused => registered(AgentPhase::Paused, "it is held"),
+        Activity::PreflightFailed(why) => (AgentPhase::Running, false, reasons::PREFLIGHT_FAILED, why.clone()),
+        Activity::Idle => registered(AgentPhase::Idle, "it is registered and waits for work"),
+        Activity::Active => registered(AgentPhase::Active, "it works"),
+        Activity::Paused => registered(AgentPhase::Paused, "it is held"),
     }
 }
 
@@ -580,7 +588,7 @@ pub fn hindrance_of(reason: &str) -> Option<HindranceKind> {
 
 /// Something worth an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
+pub struct StatusNews {
     /// Whether a person may have to look.
     pub warning: bool,
     /// One word.
@@ -591,7 +599,7 @@ pub struct News {
 
 /// What is worth an event, when it begins: an Agent that failed or cannot start, a goodbye, a pause. What the supervisor
 /// decided is told with its decision.
-pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<News> {
+pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<StatusNews> {
     let none = Vec::new();
     let before = stored.map_or(&none, |stored| &stored.conditions);
     let began = |type_: &str| {
@@ -599,7 +607,7 @@ pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<News> {
         let was = find(before, type_);
         (was.map(|was| (&was.status, &was.reason)) != Some((&now.status, &now.reason))).then_some(now)
     };
-    let told = |now: &Condition, warning| News { warning, reason: now.reason.clone(), note: now.message.clone() };
+    let told = |now: &Condition, warning| StatusNews { warning, reason: now.reason.clone(), note: now.message.clone() };
     let mut all = Vec::new();
     if let Some(now) = began(types::READY) {
         let trouble = [
@@ -617,7 +625,7 @@ pub fn news(stored: Option<&AgentStatus>, next: &AgentStatus) -> Vec<News> {
         if now.reason == reasons::HIBERNATED {
             all.push(told(now, false));
         } else if find(before, types::READY).is_some_and(|was| was.reason == reasons::HIBERNATED) {
-            all.push(News { warning: false, reason: reasons::WOKEN.to_owned(), note: "there is work for it again".to_owned() });
+            all.push(StatusNews { warning: false, reason: reasons::WOKEN.to_owned(), note: "there is work for it again".to_owned() });
         }
     }
     all.extend(began(types::GOODBYE_REQUESTED).map(|now| told(now, false)));

@@ -3,9 +3,9 @@
 use super::*;
 use crate::api::AgentSpec;
 use crate::policy::agent::Hindrance;
-use crate::policy::budget::obstacle::Spent;
-use crate::policy::budget::refusal::Because;
-use crate::policy::budget::{Holders, Key, Obstacle, Window};
+use crate::policy::budget::blocker::ExhaustedLimit;
+use crate::policy::budget::refusal::RefusalCause;
+use crate::policy::budget::{Blocker, Holders, Key, Window};
 
 fn agent() -> Agent {
     let mut agent = Agent::new(
@@ -26,12 +26,12 @@ fn agent() -> Agent {
     agent.metadata.generation = Some(3);
     agent
 }
-fn written(agent: &Agent, told: &Told<'_>) -> AgentStatus {
+fn written(agent: &Agent, told: &StatusFacts<'_>) -> AgentStatus {
     next(agent, told).expect("news").0
 }
-fn told(state: &State) -> Told<'_> {
+fn told(state: &State) -> StatusFacts<'_> {
     let now = jiff::Timestamp::from_second(100).expect("a time");
-    Told {
+    StatusFacts {
         state,
         pod: None,
         made: None,
@@ -40,7 +40,7 @@ fn told(state: &State) -> Told<'_> {
         decision: None,
         holding: None,
         paused: None,
-        tokens: Tokens::Unknown,
+        tokens: TokenAvailability::Unknown,
         spent: false,
         children: 0,
         parent_ended: false,
@@ -55,7 +55,7 @@ fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
     let mut agent = agent();
     agent.status = Some(written(&agent, &told(&State::Pending(None))));
     let state = State::Pending(None);
-    let later = Told { epoch: 99, now: jiff::Timestamp::from_second(200).expect("a time"), ..told(&state) };
+    let later = StatusFacts { epoch: 99, now: jiff::Timestamp::from_second(200).expect("a time"), ..told(&state) };
     assert_eq!(next(&agent, &later), None);
 }
 
@@ -64,18 +64,18 @@ fn the_recorded_pod_is_kept_and_the_epoch_is_ours() {
     let pod = PodRef { name: "a".into(), uid: "u".into() };
     let mut agent = agent();
     let state = State::Pending(None);
-    let first = written(&agent, &Told { made: Some(&pod), ..told(&state) });
+    let first = written(&agent, &StatusFacts { made: Some(&pod), ..told(&state) });
     assert_eq!((first.pod_ref.as_ref(), first.governor_epoch, first.observed_generation), (Some(&pod), Some(7), Some(3)));
     agent.status = Some(first);
-    let second = written(&agent, &told(&State::Running(Doing::Idle)));
+    let second = written(&agent, &told(&State::Running(Activity::Idle)));
     assert_eq!(second.pod_ref, Some(pod));
 }
 
 #[test]
 fn the_end_has_a_time_and_a_reason() {
-    let ended = written(&agent(), &told(&State::Ended(End::Failed("OOMKilled".into()))));
+    let ended = written(&agent(), &told(&State::Ended(AgentEnd::Failed("OOMKilled".into()))));
     assert_eq!((ended.phase, ended.stop_time.is_some()), (Some(AgentPhase::Stopped), true));
-    assert_eq!(news(None, &ended), [News { warning: true, reason: reasons::POD_FAILED.into(), note: "OOMKilled".into() }]);
+    assert_eq!(news(None, &ended), [StatusNews { warning: true, reason: reasons::POD_FAILED.into(), note: "OOMKilled".into() }]);
     assert_eq!(news(Some(&ended), &ended), [], "told once");
 }
 
@@ -88,7 +88,7 @@ fn what_others_own_is_neither_compared_nor_written() {
     stored.conditions.push(Builder { stored: &[], generation: 3, now: jiff::Timestamp::UNIX_EPOCH }.build("Novelty", true, "A", ""));
     agent.status = Some(stored);
     assert_eq!(next(&agent, &told(&state)), None);
-    let changed = written(&agent, &told(&State::Running(Doing::Idle)));
+    let changed = written(&agent, &told(&State::Running(Activity::Idle)));
     assert_eq!((changed.tokens, find(&changed.conditions, "Novelty")), (None, None));
 }
 
@@ -97,7 +97,7 @@ fn words_alone_may_wait() {
     let mut agent = agent();
     let quota = |used: u32| State::Hindered(Hindrance { kind: HindranceKind::QuotaExceeded, message: format!("used: pods={used}") });
     agent.status = Some(written(&agent, &told(&quota(2))));
-    assert_eq!(next(&agent, &told(&quota(3))).map(|(_, change)| change), Some(Change::Counts));
+    assert_eq!(next(&agent, &told(&quota(3))).map(|(_, change)| change), Some(StatusChange::Counts));
 }
 
 #[test]
@@ -110,15 +110,15 @@ fn every_hindrance_has_a_reason_of_its_own() {
 #[test]
 fn who_fails_its_preflight_is_told_of_once_whatever_it_says_next() {
     let mut agent = agent();
-    let failed = |words: &str| State::Running(Doing::PreflightFailed(words.to_owned()));
+    let failed = |words: &str| State::Running(Activity::PreflightFailed(words.to_owned()));
     let status = written(&agent, &told(&failed("no login")));
     let ready = find(&status.conditions, types::READY).expect("Ready");
     assert_eq!((status.phase, ready.status.as_str()), (Some(AgentPhase::Running), "False"));
-    assert_eq!(news(None, &status), [News { warning: true, reason: "PreflightFailed".into(), note: "no login".into() }]);
+    assert_eq!(news(None, &status), [StatusNews { warning: true, reason: "PreflightFailed".into(), note: "no login".into() }]);
     agent.status = Some(status.clone());
     let (again, change) = next(&agent, &told(&failed("no login, again"))).expect("other words");
-    assert_eq!((change, news(Some(&status), &again)), (Change::Counts, Vec::new()));
-    assert_eq!(next(&agent, &told(&State::Running(Doing::Idle))).map(|(_, change)| change), Some(Change::State));
+    assert_eq!((change, news(Some(&status), &again)), (StatusChange::Counts, Vec::new()));
+    assert_eq!(next(&agent, &told(&State::Running(Activity::Idle))).map(|(_, change)| change), Some(StatusChange::State));
 }
 
 #[test]
@@ -134,13 +134,13 @@ fn a_start_is_told_when_something_comes_of_it_or_takes_long() {
     let pod = PodRef { name: "a".into(), uid: "u".into() };
     let mut agent = agent();
     let pending = State::Pending(None);
-    agent.status = Some(written(&agent, &Told { made: Some(&pod), ..told(&pending) }));
-    let registering = State::Running(Doing::Registering);
-    assert_eq!(next(&agent, &told(&registering)).map(|(_, change)| change), Some(Change::Counts));
-    let idle = State::Running(Doing::Idle);
-    assert_eq!(next(&agent, &told(&idle)).map(|(_, change)| change), Some(Change::State));
+    agent.status = Some(written(&agent, &StatusFacts { made: Some(&pod), ..told(&pending) }));
+    let registering = State::Running(Activity::Registering);
+    assert_eq!(next(&agent, &told(&registering)).map(|(_, change)| change), Some(StatusChange::Counts));
+    let idle = State::Running(Activity::Idle);
+    assert_eq!(next(&agent, &told(&idle)).map(|(_, change)| change), Some(StatusChange::State));
     let stuck = State::Pending(Some(Hindrance { kind: HindranceKind::ImagePull, message: "m".into() }));
-    assert_eq!(next(&agent, &told(&stuck)).map(|(_, change)| change), Some(Change::State));
+    assert_eq!(next(&agent, &told(&stuck)).map(|(_, change)| change), Some(StatusChange::State));
 }
 
 #[test]
@@ -148,15 +148,15 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
     let (pod, claim) = (PodRef { name: "a".into(), uid: "u".into() }, ClaimRef { name: "a-workspace".into(), uid: "c".into() });
     let mut agent = agent();
     let pending = State::Pending(None);
-    agent.status = Some(written(&agent, &Told { made: Some(&pod), claim: Some(&claim), ..told(&pending) }));
-    agent.status = Some(written(&agent, &told(&State::Running(Doing::Idle))));
+    agent.status = Some(written(&agent, &StatusFacts { made: Some(&pod), claim: Some(&claim), ..told(&pending) }));
+    agent.status = Some(written(&agent, &told(&State::Running(Activity::Idle))));
     assert!(supervise::heartbeating(&agent) && supervise::was_started(&agent));
     let view = View { goodbye: Some(("I was asked to end".into(), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
     let going = State::Hibernating;
-    let before = agent.status.replace(written(&agent, &Told { view: Some(&view), ..told(&going) }));
+    let before = agent.status.replace(written(&agent, &StatusFacts { view: Some(&view), ..told(&going) }));
     assert_eq!(agent.status.as_ref().and_then(|status| status.goodbye.as_ref()), None, "it comes back");
     assert_eq!(news(before.as_ref(), agent.status.as_ref().expect("a status")), []);
-    let asleep = written(&agent, &Told { view: Some(&view), ..told(&State::Hibernated) });
+    let asleep = written(&agent, &StatusFacts { view: Some(&view), ..told(&State::Hibernated) });
     assert_eq!((asleep.phase, asleep.pod_ref.as_ref(), asleep.claim_ref.as_ref()), (Some(AgentPhase::Hibernated), None, Some(&claim)));
     assert_eq!((asleep.node.as_ref(), asleep.start_time.as_ref(), asleep.stop_time.as_ref()), (None, None, None));
     assert_eq!(news(agent.status.as_ref(), &asleep).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Hibernated"]);
@@ -164,7 +164,7 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
     assert!(!supervise::heartbeating(&agent) && !supervise::was_started(&agent), "its next pod has to call first");
     assert_eq!(next(&agent, &told(&State::Hibernated)), None);
     let again = PodRef { uid: "another".into(), ..pod };
-    let woken = written(&agent, &Told { made: Some(&again), claim: Some(&claim), ..told(&pending) });
+    let woken = written(&agent, &StatusFacts { made: Some(&again), claim: Some(&claim), ..told(&pending) });
     assert_eq!((woken.phase, woken.pod_ref.as_ref()), (Some(AgentPhase::Spawning), Some(&again)));
     assert_eq!(news(agent.status.as_ref(), &woken).iter().map(|news| news.reason.as_str()).collect::<Vec<_>>(), ["Woken"]);
 }
@@ -173,13 +173,13 @@ fn one_that_sleeps_keeps_its_volume_and_nothing_of_its_pod() {
 fn a_goodbye_and_its_phase_are_one_write() {
     let view = View { goodbye: Some(("done".into(), jiff::Timestamp::UNIX_EPOCH)), ..View::well() };
     let mut agent = agent();
-    let idle = State::Running(Doing::Idle);
-    let said = written(&agent, &Told { view: Some(&view), ..told(&idle) });
+    let idle = State::Running(Activity::Idle);
+    let said = written(&agent, &StatusFacts { view: Some(&view), ..told(&idle) });
     let requested = find(&said.conditions, types::GOODBYE_REQUESTED).expect("a condition");
     assert_eq!((said.phase, requested.message.as_str()), (Some(AgentPhase::Goodbye), "done"));
     agent.status = Some(said);
-    assert_eq!(next(&agent, &Told { view: Some(&view), ..told(&State::Stopping) }), None);
-    let ended = written(&agent, &Told { view: Some(&view), ..told(&State::Ended(End::Goodbye)) });
+    assert_eq!(next(&agent, &StatusFacts { view: Some(&view), ..told(&State::Stopping) }), None);
+    let ended = written(&agent, &StatusFacts { view: Some(&view), ..told(&State::Ended(AgentEnd::Goodbye)) });
     assert_eq!(
         (ended.phase, find(&ended.conditions, types::READY).map(|ready| ready.message.as_str())),
         (Some(AgentPhase::Stopped), Some("done"))
@@ -188,99 +188,110 @@ fn a_goodbye_and_its_phase_are_one_write() {
 
 #[test]
 fn what_it_asks_for_is_told_once_stays_over_leaders_and_can_be_taken_back() {
-    let view = |asks: Asks| View { asks: Some(asks), ..View::well() };
+    let view = |asks: HumanRequest| View { asks: Some(asks), ..View::well() };
     let mut agent = agent();
-    let idle = State::Running(Doing::Idle);
-    let nothing = view(Asks::Nothing);
-    let quiet = written(&agent, &Told { view: Some(&nothing), ..told(&idle) });
+    let idle = State::Running(Activity::Idle);
+    let nothing = view(HumanRequest::Nothing);
+    let quiet = written(&agent, &StatusFacts { view: Some(&nothing), ..told(&idle) });
     assert!(find(&quiet.conditions, types::TOKENS_REQUESTED).is_none(), "who never asked takes nothing back");
-    assert_eq!(asked(&quiet), Asks::Nothing);
+    assert_eq!(asked(&quiet), HumanRequest::Nothing);
     agent.status = Some(quiet);
-    let wish = Asks::Tokens("5 more: x".into());
+    let wish = HumanRequest::Tokens("5 more: x".into());
     let wants = view(wish.clone());
-    let (said, change) = next(&agent, &Told { view: Some(&wants), ..told(&idle) }).expect("news");
-    assert_eq!((asked(&said), change), (wish.clone(), Change::State));
+    let (said, change) = next(&agent, &StatusFacts { view: Some(&wants), ..told(&idle) }).expect("news");
+    assert_eq!((asked(&said), change), (wish.clone(), StatusChange::State));
     let told_people: Vec<_> = news(agent.status.as_ref(), &said).into_iter().map(|news| (news.warning, news.reason, news.note)).collect();
     assert_eq!(told_people, [(true, "AskedForTokens".to_owned(), "5 more: x".to_owned())]);
     agent.status = Some(said);
     assert_eq!(next(&agent, &told(&idle)), None, "a leader that did not hear it leaves it");
-    let more = view(Asks::Tokens("6 more: y".into()));
-    let (other, change) = next(&agent, &Told { view: Some(&more), ..told(&idle) }).expect("other words");
-    assert_eq!((change, news(agent.status.as_ref(), &other)), (Change::Counts, vec![]), "words again and again are no events");
-    let back = written(&agent, &Told { view: Some(&nothing), ..told(&idle) });
+    let more = view(HumanRequest::Tokens("6 more: y".into()));
+    let (other, change) = next(&agent, &StatusFacts { view: Some(&more), ..told(&idle) }).expect("other words");
+    assert_eq!((change, news(agent.status.as_ref(), &other)), (StatusChange::Counts, vec![]), "words again and again are no events");
+    let back = written(&agent, &StatusFacts { view: Some(&nothing), ..told(&idle) });
     assert_eq!(find(&back.conditions, types::TOKENS_REQUESTED).map(|asks| asks.status.as_str()), Some("False"));
-    assert_eq!((asked(&back), news(agent.status.as_ref(), &back)), (Asks::Nothing, vec![]));
-    let ended = written(&agent, &Told { view: Some(&wants), ..told(&State::Ended(End::Succeeded)) });
+    assert_eq!((asked(&back), news(agent.status.as_ref(), &back)), (HumanRequest::Nothing, vec![]));
+    let ended = written(&agent, &StatusFacts { view: Some(&wants), ..told(&State::Ended(AgentEnd::Succeeded)) });
     assert!(find(&ended.conditions, types::TOKENS_REQUESTED).is_none(), "who ended needs nothing");
 }
 
-fn short(key: Key, because: Because) -> Tokens {
-    let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(3_600_000), height: 100 });
-    Tokens::Short(Obstacle { key, because, limit, field: "spec.tokens.limits[hourly].tokens".into(), guaranteed: Holders::default() })
+fn short(key: Key, because: RefusalCause) -> TokenAvailability {
+    let limit = Some(ExhaustedLimit { name: "hourly".into(), span: Window::Hour.at(3_600_000), height: 100 });
+    TokenAvailability::Short(Blocker {
+        key,
+        because,
+        limit,
+        field: "spec.tokens.limits[hourly].tokens".into(),
+        guaranteed: Holders::default(),
+    })
 }
 
 #[test]
 fn that_there_are_no_tokens_is_told_at_once_with_what_to_raise_and_so_is_that_there_are_some() {
     let mut agent = agent();
-    let state = State::Running(Doing::Idle);
+    let state = State::Running(Activity::Idle);
     let says = |status: &AgentStatus| {
         find(&status.conditions, "BudgetAvailable").map(|said| (said.status.clone(), said.reason.clone(), said.message.clone()))
     };
     agent.status = Some(written(&agent, &told(&state)));
     assert_eq!(agent.status.as_ref().and_then(says), None, "it is not known");
-    let there = Told { tokens: Tokens::There, ..told(&state) };
+    let there = StatusFacts { tokens: TokenAvailability::There, ..told(&state) };
     assert_eq!(next(&agent, &there), None, "what goes without saying is not worth a write");
-    let active = State::Running(Doing::Paused);
-    let first = written(&agent, &Told { paused: Some(Pause::Spec), ..Told { tokens: Tokens::There, ..told(&active) } });
+    let active = State::Running(Activity::Paused);
+    let first =
+        written(&agent, &StatusFacts { paused: Some(Pause::Spec), ..StatusFacts { tokens: TokenAvailability::There, ..told(&active) } });
     assert_eq!(says(&first).map(|(status, reason, _)| (status, reason)), Some(("True".into(), "TokensLeft".into())), "it rides along");
     let budget = Key::budget("team", "default");
-    let spent = Told { tokens: short(budget.clone(), Because::Used), ..told(&state) };
+    let spent = StatusFacts { tokens: short(budget.clone(), RefusalCause::Used), ..told(&state) };
     let (is_short, change) = next(&agent, &spent).expect("news");
     let (status, reason, message) = says(&is_short).expect("it is told");
-    assert_eq!((status.as_str(), reason.as_str(), change), ("False", "BudgetExhausted", Change::State));
+    assert_eq!((status.as_str(), reason.as_str(), change), ("False", "BudgetExhausted", StatusChange::State));
     for word in ["Budget/default in team", "hourly", "1970-01-01T02:00Z", "spec.tokens.limits[hourly].tokens"] {
         assert!(message.contains(word), "{word:?} is not said: {message}");
     }
     agent.status = Some(is_short);
     assert_eq!(next(&agent, &spent), None, "told once");
     assert_eq!(next(&agent, &told(&state)), None, "a new leader that does not know yet says nothing else");
-    let paused = Told { tokens: short(budget, Because::Paused), ..told(&state) };
+    let paused = StatusFacts { tokens: short(budget, RefusalCause::Paused), ..told(&state) };
     assert_eq!(says(&written(&agent, &paused)).map(|said| said.1), Some("PausedByThreshold".into()));
-    let life = Told { tokens: short(Key::Agent("u".into()), Because::Used), ..told(&state) };
+    let life = StatusFacts { tokens: short(Key::Agent("u".into()), RefusalCause::Used), ..told(&state) };
     assert_eq!(says(&written(&agent, &life)).map(|said| said.1), Some("LifetimeSpent".into()));
     let (again, change) = next(&agent, &there).expect("news");
-    assert_eq!((says(&again).map(|said| said.0), change), (Some("True".into()), Change::State));
-    let ended = State::Ended(End::PodGone);
-    let last = written(&agent, &Told { tokens: Tokens::There, ..told(&ended) });
+    assert_eq!((says(&again).map(|said| said.0), change), (Some("True".into()), StatusChange::State));
+    let ended = State::Ended(AgentEnd::PodGone);
+    let last = written(&agent, &StatusFacts { tokens: TokenAvailability::There, ..told(&ended) });
     assert_eq!(says(&last).map(|said| said.0), Some("False".into()), "of one that ended it stays as it was");
 }
 
 #[test]
 fn a_pause_for_want_of_tokens_says_at_which_limit_and_forgets_that_when_it_is_over() {
     let mut agent = agent();
-    let (held, on) = (State::Running(Doing::Paused), State::Running(Doing::Active));
+    let (held, on) = (State::Running(Activity::Paused), State::Running(Activity::Active));
     let short = View { short_at: Some(500), ..View::well() };
-    let first = written(&agent, &Told { view: Some(&short), paused: Some(Pause::Tokens), ..told(&held) });
+    let first = written(&agent, &StatusFacts { view: Some(&short), paused: Some(Pause::Tokens), ..told(&held) });
     assert_eq!((first.phase, first.pauses, first.paused_at_limit), (Some(AgentPhase::Paused), Some(1), Some(500)));
     let paused = find(&first.conditions, "Paused").expect("it is said");
     assert_eq!((paused.status.as_str(), paused.reason.as_str()), ("True", "TokenBudgetExceeded"));
     assert_eq!(supervise::held_by_supervisor(&first), Some("TokenBudgetExceeded"));
-    let above = written(&agent, &Told { view: Some(&View::well()), paused: Some(Pause::Tokens), ..told(&held) });
+    let above = written(&agent, &StatusFacts { view: Some(&View::well()), paused: Some(Pause::Tokens), ..told(&held) });
     let words = |status: &AgentStatus| find(&status.conditions, "Paused").map(|paused| paused.message.clone()).unwrap_or_default();
     assert!(words(&first).contains("goes on by itself") && words(&above).contains("resumePause"), "what ends it is said");
     agent.status = Some(first.clone());
     let other = View { short_at: Some(900), ..View::well() };
-    assert_eq!(next(&agent, &Told { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }), None, "as it was when it began");
-    let over = written(&agent, &Told { view: Some(&other), ..told(&on) });
+    assert_eq!(
+        next(&agent, &StatusFacts { view: Some(&other), paused: Some(Pause::Tokens), ..told(&held) }),
+        None,
+        "as it was when it began"
+    );
+    let over = written(&agent, &StatusFacts { view: Some(&other), ..told(&on) });
     assert_eq!((over.pauses, over.paused_at_limit, supervise::held_by_supervisor(&over)), (Some(1), None, None));
 }
 
 #[test]
 fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
     let mut agent = agent();
-    let state = State::Running(Doing::Paused);
-    let held = crate::wire::work::Held { uid: "i".into(), epoch: 4 };
-    let holding = |phase, pauses| Holding {
+    let state = State::Running(Activity::Paused);
+    let held = crate::wire::work::LeaseRef { uid: "i".into(), epoch: 4 };
+    let holding = |phase, pauses| AgentHolding {
         name: "fix".into(),
         held: held.clone(),
         phase,
@@ -294,9 +305,9 @@ fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
         let report = crate::wire::agent::Report { checkpoint, ..crate::wire::agent::Report::of(crate::wire::agent::Program::Waiting) };
         View { report: Some((report, jiff::Timestamp::UNIX_EPOCH)), ..View::well() }
     };
-    let says = |agent: &Agent, view: &View, holding: &Holding, seconds: i64| {
+    let says = |agent: &Agent, view: &View, holding: &AgentHolding, seconds: i64| {
         let now = jiff::Timestamp::from_second(100 + seconds).expect("a time");
-        let told = Told { view: Some(view), paused: Some(Pause::Tokens), holding: Some(holding), now, ..told(&state) };
+        let told = StatusFacts { view: Some(view), paused: Some(Pause::Tokens), holding: Some(holding), now, ..told(&state) };
         let status = next(agent, &told).map_or_else(|| agent.status.clone().expect("a status"), |(status, _)| status);
         let said = find(&status.conditions, "Checkpointed").map(|said| (said.status.clone(), said.reason.clone()));
         said.map(|(status, reason)| format!("{status} {reason}"))
@@ -310,36 +321,38 @@ fn a_checkpoint_is_told_of_its_own_pause_only_and_for_as_long_as_that_lasts() {
     assert_eq!(says(&agent, &reported(2, CheckpointState::NoHook, ""), &waits, 0).as_deref(), Some("False NoCheckpointHook"));
     let failed = reported(2, CheckpointState::Failed, "ended with 3");
     assert_eq!(says(&agent, &failed, &waits, 0).as_deref(), Some("False CheckpointFailed"));
-    agent.status =
-        Some(written(&agent, &Told { view: Some(&View::well()), paused: Some(Pause::Tokens), holding: Some(&waits), ..told(&state) }));
+    agent.status = Some(written(
+        &agent,
+        &StatusFacts { view: Some(&View::well()), paused: Some(Pause::Tokens), holding: Some(&waits), ..told(&state) },
+    ));
     assert_eq!(says(&agent, &View::well(), &waits, UNANSWERED + 1).as_deref(), Some("False CheckpointUnanswered"));
     assert_eq!(says(&agent, &taken, &waits, UNANSWERED + 1).as_deref(), Some("True CheckpointTaken"), "late is better than never");
-    let over = written(&agent, &Told { view: Some(&taken), holding: Some(&leased), ..told(&State::Running(Doing::Active)) });
+    let over = written(&agent, &StatusFacts { view: Some(&taken), holding: Some(&leased), ..told(&State::Running(Activity::Active)) });
     assert_eq!(find(&over.conditions, "Checkpointed"), None);
 }
 
 #[test]
 fn time_outs_are_counted_and_a_life_without_tokens_ends_with_a_goodbye_of_its_own() {
     let mut agent = agent();
-    let idle = State::Running(Doing::Idle);
+    let idle = State::Running(Activity::Idle);
     let two = View { timeouts: 2, ..View::well() };
-    agent.status = Some(written(&agent, &Told { view: Some(&two), ..told(&idle) }));
+    agent.status = Some(written(&agent, &StatusFacts { view: Some(&two), ..told(&idle) }));
     let one = View { timeouts: 1, ..View::well() };
-    let spent = written(&agent, &Told { view: Some(&one), spent: true, ..told(&idle) });
+    let spent = written(&agent, &StatusFacts { view: Some(&one), spent: true, ..told(&idle) });
     assert_eq!((spent.timeouts, spent.phase), (Some(3), Some(AgentPhase::Goodbye)));
     let said = |status: &AgentStatus| find(&status.conditions, "GoodbyeRequested").map(|said| said.reason.clone());
     assert_eq!(said(&spent).as_deref(), Some("LifetimeSpent"));
     agent.status = Some(spent);
-    let later = written(&agent, &told(&State::Ended(End::Goodbye)));
+    let later = written(&agent, &told(&State::Ended(AgentEnd::Goodbye)));
     assert_eq!(said(&later).as_deref(), Some("LifetimeSpent"), "why stays said");
 }
 
 #[test]
 fn what_was_overruled_is_recorded() {
-    use crate::policy::hub::{Action, Signal};
+    use crate::policy::interventions::{Action, Signal};
     let overruled = vec![(Signal::ItemStalled, Action::Requeue)];
     let decision = Decision { signal: Signal::TokenBudgetExceeded, action: Action::Pause, message: "m".into(), enforced: true, overruled };
-    let status = written(&agent(), &Told { decision: Some(&decision), ..told(&State::Running(Doing::Idle)) });
+    let status = written(&agent(), &StatusFacts { decision: Some(&decision), ..told(&State::Running(Activity::Idle)) });
     let record = status.interventions.and_then(|all| all.into_iter().next()).expect("a record");
     assert_eq!(record.overruled, Some(vec!["ItemStalled: Requeue".to_owned()]));
 }
@@ -353,14 +366,14 @@ fn external() -> Agent {
 #[test]
 fn an_agent_outside_the_cluster_says_that_nothing_isolates_it_and_nothing_of_a_pod() {
     let states = [
-        (State::Running(Doing::Registering), AgentPhase::Running, reasons::NOT_REGISTERED),
-        (State::Running(Doing::Starting), AgentPhase::Running, reasons::PROCESS_NOT_READY),
-        (State::Running(Doing::Idle), AgentPhase::Idle, reasons::REGISTERED),
-        (State::Running(Doing::Active), AgentPhase::Active, reasons::REGISTERED),
-        (State::Running(Doing::Paused), AgentPhase::Paused, reasons::REGISTERED),
+        (State::Running(Activity::Registering), AgentPhase::Running, reasons::NOT_REGISTERED),
+        (State::Running(Activity::Starting), AgentPhase::Running, reasons::PROCESS_NOT_READY),
+        (State::Running(Activity::Idle), AgentPhase::Idle, reasons::REGISTERED),
+        (State::Running(Activity::Active), AgentPhase::Active, reasons::REGISTERED),
+        (State::Running(Activity::Paused), AgentPhase::Paused, reasons::REGISTERED),
         (State::Stopping, AgentPhase::Goodbye, reasons::PROCESS_LEAVING),
-        (State::Condemned(Some((GiveUp::HeartbeatLost, "it was not heard of".into()))), AgentPhase::Stale, reasons::HEARTBEAT_LOST),
-        (State::Ended(End::Goodbye), AgentPhase::Stopped, reasons::SAID_GOODBYE),
+        (State::Condemned(Some((GiveUpReason::HeartbeatLost, "it was not heard of".into()))), AgentPhase::Stale, reasons::HEARTBEAT_LOST),
+        (State::Ended(AgentEnd::Goodbye), AgentPhase::Stopped, reasons::SAID_GOODBYE),
     ];
     for (state, phase, reason) in states {
         let status = written(&external(), &told(&state));
@@ -377,14 +390,14 @@ fn an_agent_outside_the_cluster_says_that_nothing_isolates_it_and_nothing_of_a_p
 #[test]
 fn who_is_outside_the_cluster_leaves_when_its_pool_takes_none_any_more() {
     let mut agent = external();
-    let state = State::Running(Doing::Idle);
+    let state = State::Running(Activity::Idle);
     agent.status = Some(written(&agent, &told(&state)));
-    let (status, change) = next(&agent, &Told { expelled: true, ..told(&state) }).expect("news");
-    assert_eq!((status.phase, change), (Some(AgentPhase::Goodbye), Change::State));
+    let (status, change) = next(&agent, &StatusFacts { expelled: true, ..told(&state) }).expect("news");
+    assert_eq!((status.phase, change), (Some(AgentPhase::Goodbye), StatusChange::State));
     assert!(status.goodbye.as_ref().and_then(|goodbye| goodbye.reason.as_deref()).is_some_and(|words| words.contains("spec.external")));
     let reason = |status: &AgentStatus| find(&status.conditions, types::GOODBYE_REQUESTED).map(|said| said.reason.clone());
     assert_eq!(reason(&status).as_deref(), Some(reasons::EXTERNAL_NOT_ALLOWED));
     // One that left by itself did.
     agent.status = Some(AgentStatus { conditions: Vec::new(), ..status });
-    assert_eq!(reason(&written(&agent, &Told { expelled: true, ..told(&State::Stopping) })).as_deref(), Some(reasons::SAID_GOODBYE));
+    assert_eq!(reason(&written(&agent, &StatusFacts { expelled: true, ..told(&State::Stopping) })).as_deref(), Some(reasons::SAID_GOODBYE));
 }

@@ -1,5 +1,5 @@
 //! From what an agent reported to what its supervisor decides: the custom resource's words turned into those of
-//! `policy::hub`, and back. Pure, but for what was answered before.
+//! `policy::interventions`, and back. Pure, but for what was answered before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,10 +16,12 @@ use crate::controller::context::Context;
 use crate::governor::budget::facts::bulkhead;
 use crate::governor::live::View;
 use crate::governor::preflight;
-use crate::governor::work::room::Holding;
-use crate::policy::agent::{GiveUp, Life};
+use crate::governor::work::namespace_work::AgentHolding;
+use crate::policy::agent::{GiveUpReason, Life};
 use crate::policy::health::Finding;
-use crate::policy::hub::{Action, Decision, Mode, Raised, Rule, Signal, Violation, Who, Worth, chronic, decide as decide_in_hub};
+use crate::policy::interventions::{
+    Action, Decision, Mode, RaisedSignal, Rule, Signal, SignalSubject, Violation, WorkAtRisk, chronic, decide as decide_in_hub,
+};
 
 /// What the hub decides now about the agent with the pod `uid`; a signal that goes on standing is answered once. `of_pod`: the signals
 /// that its pod raises.
@@ -27,8 +29,8 @@ pub fn decide(
     agent: &Agent,
     uid: &str,
     view: Option<&View>,
-    of_pod: Vec<Raised>,
-    holding: Option<&Holding>,
+    of_pod: Vec<RaisedSignal>,
+    holding: Option<&AgentHolding>,
     spec: Option<&AgentPoolSpec>,
     context: &Context,
 ) -> Option<Decision> {
@@ -40,7 +42,7 @@ pub fn decide(
     let most = most.and_then(|most| u32::try_from(most).ok());
     if chronic(timeouts, most) {
         let message = format!("{timeouts} of its model calls, attempts and commands took too long (spec.bulkhead.maxTimeouts of its pool)");
-        raised.push(Raised { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
+        raised.push(RaisedSignal { signal: Signal::ChronicTimeout, message, ago: vec![Duration::ZERO] });
     }
     context.live.standing(uid, &raised.iter().map(|one| one.signal).collect::<BTreeSet<_>>());
     let supervision = spec.and_then(|spec| spec.supervision.as_ref());
@@ -50,8 +52,8 @@ pub fn decide(
         ApiMode::Disabled => Mode::Disabled,
     };
     let rules: Vec<Rule> = supervision.and_then(|supervision| supervision.rules.as_ref()).into_iter().flatten().map(rule).collect();
-    let worth = |holding: &Holding| if holding.worth { Worth::Something } else { Worth::Nothing };
-    let who = Who { scheduler: spec.is_some_and(|spec| spec.type_ == names::SCHEDULER), item: holding.map(worth) };
+    let worth = |holding: &AgentHolding| if holding.worth { WorkAtRisk::Something } else { WorkAtRisk::Nothing };
+    let who = SignalSubject { scheduler: spec.is_some_and(|spec| spec.type_ == names::SCHEDULER), item: holding.map(worth) };
     let decision = decide_in_hub(mode, who, &raised, &rules)?;
     let message = format!("{}{}", decision.message, how_to_go_on(agent, &decision, holding, view.and_then(|view| view.short_at)));
     Some(Decision { message, ..decision })
@@ -64,7 +66,7 @@ pub fn counted(agent: &Agent) -> u32 {
 
 /// What a person does about an agent that is paused because its tokens are over: those of its life, at this limit, or (none) those
 /// of a Budget above.
-fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&Holding>, short_at: Option<i64>) -> String {
+fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&AgentHolding>, short_at: Option<i64>) -> String {
     if (decision.signal, decision.action) != (Signal::TokenBudgetExceeded, Action::Pause) {
         return String::new();
     }
@@ -80,8 +82,8 @@ fn how_to_go_on(agent: &Agent, decision: &Decision, holding: Option<&Holding>, s
 }
 
 /// The signals that stand by what an agent reported, or did not.
-fn raised_by(view: &View) -> Vec<Raised> {
-    let now = |signal, message: String| Raised { signal, message, ago: vec![Duration::ZERO] };
+fn raised_by(view: &View) -> Vec<RaisedSignal> {
+    let now = |signal, message: String| RaisedSignal { signal, message, ago: vec![Duration::ZERO] };
     let health = match view.finding {
         Finding::Well | Finding::SilentWithMany | Finding::StartOverdue(_) | Finding::LeaseExpired(_) | Finding::CancelIgnored(_) => None,
         Finding::ItemStalled(still) => {
@@ -98,7 +100,7 @@ fn raised_by(view: &View) -> Vec<Raised> {
             format!("it reports, and its program has done nothing, or has been stopped, for {} s of served time", silent.as_secs()),
         )),
     };
-    let occurred = view.occurrences.iter().map(|(signal, ago)| Raised {
+    let occurred = view.occurrences.iter().map(|(signal, ago)| RaisedSignal {
         signal: *signal,
         message: match signal {
             Signal::RuleViolated(Violation::TooManyChildren) => {
@@ -155,13 +157,13 @@ pub fn life(
 }
 
 /// What ends an agent whatever its pool's supervision does: an item that it holds could never be given to anybody else.
-fn of_lease(view: Option<&View>) -> Option<(GiveUp, String)> {
+fn of_lease(view: Option<&View>) -> Option<(GiveUpReason, String)> {
     match view?.finding {
         Finding::LeaseExpired(silent) => {
-            Some((GiveUp::LeaseExpired, format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs())))
+            Some((GiveUpReason::LeaseExpired, format!("it holds an item, and was not heard of for {} s of served time", silent.as_secs())))
         }
         Finding::CancelIgnored(told) => {
-            Some((GiveUp::CancelIgnored, format!("it was told to give its item back {} s of served time ago", told.as_secs())))
+            Some((GiveUpReason::CancelIgnored, format!("it was told to give its item back {} s of served time ago", told.as_secs())))
         }
         Finding::Well
         | Finding::SilentWithMany
@@ -214,7 +216,7 @@ pub fn held_by_supervisor(status: &AgentStatus) -> Option<&str> {
 
 /// Whether the agent is held, and by whom. The hub's pause goes on until `spec.resumePause`, of the agent or of the item that
 /// waits with it, names it; or, where it is for want of tokens, until there are more of them (`has_more`).
-pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&Holding>, has_more: bool) -> Option<Pause> {
+pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&AgentHolding>, has_more: bool) -> Option<Pause> {
     let status = agent.status.as_ref();
     let pauses = status.and_then(|status| status.pauses).unwrap_or(0);
     let resumed = agent.spec.resume_pause.unwrap_or(0) >= pauses || holding.is_some_and(|holding| holding.resumed);
@@ -231,19 +233,19 @@ pub fn pause(agent: &Agent, decision: Option<&Decision>, holding: Option<&Holdin
 }
 
 /// `holds`: it holds an item, and had all tokens of its life, which are spent now, when it got that (`fresh`).
-fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<GiveUp> {
+fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<GiveUpReason> {
     match action {
         // It ended, or its start is given up: its pool makes another one, later each time.
         _ if signal == Signal::CrashLoop => None,
         // The item of an agent is put back when its pod is gone, and its pool makes another agent.
         Action::Requeue | Action::Restart | Action::RestartGang | Action::Reap => Some(match signal {
-            Signal::TokenBudgetExceeded if fresh => GiveUp::TokensExhausted,
-            Signal::TokenBudgetExceeded if holds => GiveUp::TokensSpent,
-            Signal::GangDivergence => GiveUp::GangDivergence,
-            Signal::HeartbeatLost => GiveUp::HeartbeatLost,
-            Signal::ProgramSilent => GiveUp::ProgramSilent,
-            Signal::ItemStalled => GiveUp::ItemStalled,
-            Signal::ItemPastTime => GiveUp::ItemPastTime,
+            Signal::TokenBudgetExceeded if fresh => GiveUpReason::TokensExhausted,
+            Signal::TokenBudgetExceeded if holds => GiveUpReason::TokensSpent,
+            Signal::GangDivergence => GiveUpReason::GangDivergence,
+            Signal::HeartbeatLost => GiveUpReason::HeartbeatLost,
+            Signal::ProgramSilent => GiveUpReason::ProgramSilent,
+            Signal::ItemStalled => GiveUpReason::ItemStalled,
+            Signal::ItemPastTime => GiveUpReason::ItemPastTime,
             Signal::CrashLoop
             | Signal::OomKilled
             | Signal::TokenBudgetExceeded
@@ -252,26 +254,26 @@ fn give_up(signal: Signal, action: Action, holds: bool, fresh: bool) -> Option<G
             | Signal::ChronicTimeout
             | Signal::ObjectiveMissed
             | Signal::BadChangeset
-            | Signal::RuleViolated(_) => GiveUp::Reaped,
+            | Signal::RuleViolated(_) => GiveUpReason::Reaped,
         }),
         Action::Log | Action::Warn | Action::Notify | Action::Escalate | Action::Pause => None,
     }
 }
 
 /// The reason under which an agent that is given up is shown.
-pub fn reason(why: GiveUp) -> &'static str {
+pub fn reason(why: GiveUpReason) -> &'static str {
     match why {
-        GiveUp::HeartbeatLost => reasons::HEARTBEAT_LOST,
-        GiveUp::ProgramSilent => reasons::PROGRAM_SILENT,
-        GiveUp::StartTimedOut => reasons::START_TIMED_OUT,
-        GiveUp::Reaped => reasons::REAPED,
-        GiveUp::LeaseExpired => reasons::LEASE_EXPIRED,
-        GiveUp::ItemStalled => reasons::ITEM_STALLED,
-        GiveUp::ItemPastTime => reasons::ITEM_PAST_TIME,
-        GiveUp::CancelIgnored => reasons::CANCEL_IGNORED,
-        GiveUp::TokensSpent => reasons::TOKENS_SPENT,
-        GiveUp::TokensExhausted => reasons::TOKENS_EXHAUSTED,
-        GiveUp::GangDivergence => reasons::GANG_DIVERGENCE,
+        GiveUpReason::HeartbeatLost => reasons::HEARTBEAT_LOST,
+        GiveUpReason::ProgramSilent => reasons::PROGRAM_SILENT,
+        GiveUpReason::StartTimedOut => reasons::START_TIMED_OUT,
+        GiveUpReason::Reaped => reasons::REAPED,
+        GiveUpReason::LeaseExpired => reasons::LEASE_EXPIRED,
+        GiveUpReason::ItemStalled => reasons::ITEM_STALLED,
+        GiveUpReason::ItemPastTime => reasons::ITEM_PAST_TIME,
+        GiveUpReason::CancelIgnored => reasons::CANCEL_IGNORED,
+        GiveUpReason::TokensSpent => reasons::TOKENS_SPENT,
+        GiveUpReason::TokensExhausted => reasons::TOKENS_EXHAUSTED,
+        GiveUpReason::GangDivergence => reasons::GANG_DIVERGENCE,
     }
 }
 
@@ -356,10 +358,10 @@ mod tests {
         assert_eq!(pause(&agent(json!({}), json!({})), None, None, false), None);
     }
 
-    fn holding(resumed: bool) -> Holding {
-        let held = crate::wire::work::Held { uid: "i".into(), epoch: 1 };
+    fn holding(resumed: bool) -> AgentHolding {
+        let held = crate::wire::work::LeaseRef { uid: "i".into(), epoch: 1 };
         let phase = crate::policy::work::item::Phase::Paused;
-        Holding { name: "fix".into(), held, phase, policy: Default::default(), pauses: 1, resumed, worth: true }
+        AgentHolding { name: "fix".into(), held, phase, policy: Default::default(), pauses: 1, resumed, worth: true }
     }
     fn tokens_over(action: Action) -> Decision {
         Decision { signal: Signal::TokenBudgetExceeded, action, message: "m".into(), enforced: true, overruled: Vec::new() }
@@ -370,7 +372,7 @@ mod tests {
         let begun = pause(&agent(json!({}), json!({})), Some(&tokens_over(Action::Pause)), Some(&holding(false)), false);
         assert_eq!(begun, Some(Pause::Tokens));
         let paused = json!({"pauses": 1, "pausedAtLimit": 10, "conditions": [{"type": "Paused", "status": "True", "reason": "TokenBudgetExceeded", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-        let of = |spec, holding: Option<&Holding>, has_more| pause(&agent(spec, paused.clone()), None, holding, has_more);
+        let of = |spec, holding: Option<&AgentHolding>, has_more| pause(&agent(spec, paused.clone()), None, holding, has_more);
         assert_eq!(of(json!({}), Some(&holding(false)), false), Some(Pause::Tokens));
         assert_eq!(of(json!({}), Some(&holding(false)), true), None, "it has more");
         assert_eq!(of(json!({"resumePause": 1}), Some(&holding(false)), false), None);
@@ -382,9 +384,9 @@ mod tests {
     #[test]
     fn who_is_ended_for_want_of_tokens_leaves_its_item_without_a_mark_unless_that_took_all_of_them() {
         let of = |holds, fresh| give_up(Signal::TokenBudgetExceeded, Action::Reap, holds, fresh);
-        assert_eq!(of(true, false), Some(GiveUp::TokensSpent));
-        assert_eq!(of(true, true), Some(GiveUp::TokensExhausted));
-        assert_eq!(of(false, false), Some(GiveUp::Reaped));
+        assert_eq!(of(true, false), Some(GiveUpReason::TokensSpent));
+        assert_eq!(of(true, true), Some(GiveUpReason::TokensExhausted));
+        assert_eq!(of(false, false), Some(GiveUpReason::Reaped));
     }
 
     #[test]
@@ -407,7 +409,7 @@ mod tests {
             overruled: vec![],
         };
         let of = |enforced| life(&agent(json!({}), json!({})), None, Some(&decision(enforced)), None, false, false).give_up;
-        assert_eq!(of(true), Some((GiveUp::HeartbeatLost, "m".into())));
+        assert_eq!(of(true), Some((GiveUpReason::HeartbeatLost, "m".into())));
         assert_eq!(of(false), None);
     }
 }

@@ -4,8 +4,8 @@
 //! read first, its Agents after it, and the pool's counters are written only over the version that was read.
 
 mod build;
-mod descent;
 mod observe;
+mod scale_down;
 mod status;
 
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
 use super::budget;
-use super::context::{Context, Look, jittered};
-use super::publish::publish;
+use super::context::{Context, NextLook, jittered};
+use super::namespace_setup;
+use super::status_throttle::publish;
 use super::stores::PoolObject;
-use super::walls;
 use crate::api::conditions::reasons;
 use crate::api::names::managers;
 use crate::api::{Agent, AgentPool, AgentPoolStatus};
 use crate::cluster::{Class, Error, ObjectKey, calls};
-use crate::policy::pool::{AgentFacts, Facts, Leaving, Plan, Standing, plan};
-use crate::policy::publish::When;
-use observe::{Blocked, Member, Observed};
+use crate::policy::pool::{AgentFacts, Facts, MemberState, Plan, RemovalReason, plan};
+use crate::policy::status_throttle::WriteDecision;
+use observe::{Member, PoolBlockers, PoolObservation};
 
 pub use build::{child, external};
-pub use descent::Descent;
 pub use observe::{crashed_ago, missing_references, unsupported};
+pub use scale_down::ScaleDowns;
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "agentpool";
@@ -73,13 +73,13 @@ pub fn forget(key: &ObjectKey, context: &Context) {
     context.descent.forget(key);
 }
 
-async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
+async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     if !context.pool_gate.open(key, pool.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER);
-        return Ok(Look::After(GATE_RETRY));
+        return Ok(NextLook::After(GATE_RETRY));
     }
     // Before its first agent, and for as long as the pool is there, whoever takes them down.
-    let refused = match walls::ensure(&key.namespace, context).await {
+    let refused = match namespace_setup::ensure(&key.namespace, context).await {
         Ok(()) => None,
         Err(error) => match error.class() {
             Class::Refused | Class::QuotaExceeded | Class::Terminating => Some(error.message()),
@@ -88,10 +88,10 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Loo
     };
     let mut cached = observe::from_cache(pool, key, context);
     if let Some(message) = refused {
-        cached.blocked = Some(Blocked { reason: reasons::WALLS_PENDING, message });
+        cached.blocked = Some(PoolBlockers { reason: reasons::WALLS_PENDING, message });
         let plan = Plan { counters: plan(&Facts { desired: 0, ..cached.facts.clone() }).counters, ..Plan::default() };
         store(pool, &cached, &plan, key, context).await?;
-        return Ok(Look::Later);
+        return Ok(NextLook::Later);
     }
     let default = budget::ensure_defaults(pool, key, context).await?;
     let plan = plan(&cached.facts);
@@ -101,16 +101,22 @@ async fn one(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Loo
     let wait = store(pool, &cached, &plan, key, context).await?;
     let soonest =
         [Some(jittered(LOOK_AGAIN)), wait, plan.look_again, cached.settles, default].into_iter().flatten().min().unwrap_or(LOOK_AGAIN);
-    Ok(Look::After(soonest))
+    Ok(NextLook::After(soonest))
 }
 
 /// Stores the status if it says something new. Gives back how long a change that may wait is put off.
-async fn store(pool: &AgentPool, observed: &Observed, plan: &Plan, key: &ObjectKey, context: &Context) -> Result<Option<Duration>, Error> {
+async fn store(
+    pool: &AgentPool,
+    observed: &PoolObservation,
+    plan: &Plan,
+    key: &ObjectKey,
+    context: &Context,
+) -> Result<Option<Duration>, Error> {
     let (next, change) = status::next(pool, observed, plan.counters, context.epoch);
     match context.publish_now(CONTROLLER, key, change) {
-        When::Never => Ok(None),
-        When::After(wait) => Ok(Some(wait)),
-        When::Now => write(pool, &next, key, context).await.map(|_| None),
+        WriteDecision::Never => Ok(None),
+        WriteDecision::After(wait) => Ok(Some(wait)),
+        WriteDecision::Now => write(pool, &next, key, context).await.map(|_| None),
     }
 }
 
@@ -122,13 +128,13 @@ async fn write(pool: &AgentPool, next: &AgentPoolStatus, key: &ObjectKey, contex
 }
 
 /// Makes and deletes Agents, on a live look.
-async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
+async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     let pools = context.api::<AgentPool>(&key.namespace);
     let Some(mut live) = pools.get_opt(&key.name).await.map_err(Error::of("reading a pool"))? else {
-        return Ok(Look::OnChange);
+        return Ok(NextLook::OnChange);
     };
     if live.metadata.uid != pool.metadata.uid || live.metadata.deletion_timestamp.is_some() {
-        return Ok(Look::OnChange);
+        return Ok(NextLook::OnChange);
     }
     let mut observed = observe::live(&live, key, context).await?;
     let plan = plan(&observed.facts);
@@ -142,13 +148,13 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Loo
     delete(key, context, &observed, &plan).await?;
     match made {
         // The watch shows what was done, and wakes us; should nothing come, we look again.
-        Made::All => Ok(Look::After(GATE_RETRY)),
-        Made::NamesTaken(numbers) => {
+        CreationOutcome::All => Ok(NextLook::After(GATE_RETRY)),
+        CreationOutcome::NamesTaken(numbers) => {
             // Those numbers are used up: stored as such, they are never tried again.
             let used_up = |number: i64| AgentFacts {
                 name: String::new(),
                 sequence: Some(number),
-                standing: Standing::Foreign,
+                standing: MemberState::Foreign,
                 age: Duration::ZERO,
                 keeps: false,
             };
@@ -157,30 +163,30 @@ async fn act(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Loo
             let counters = crate::policy::pool::plan(&Facts { desired: 0, ..observed.facts.clone() }).counters;
             let (next, _) = status::next(&live, &observed, counters, context.epoch);
             write(&live, &next, key, context).await?;
-            Ok(Look::After(GATE_RETRY))
+            Ok(NextLook::After(GATE_RETRY))
         }
-        Made::Refused(refusal) => {
+        CreationOutcome::Refused(refusal) => {
             // Nothing else will tell of it: there is no Agent that could.
             observed.blocked = Some(refusal);
             store(&live, &observed, &plan, key, context).await?;
-            Ok(Look::Later)
+            Ok(NextLook::Later)
         }
     }
 }
 
 /// What became of the Agents that were to be made.
-enum Made {
+enum CreationOutcome {
     /// They are there.
     All,
     /// Other people's objects have the names of these numbers.
     NamesTaken(Vec<i64>),
     /// The API server refuses, until a person changes something.
-    Refused(Blocked),
+    Refused(PoolBlockers),
 }
 
 /// Makes the planned Agents. One that is there already was made by an earlier try of ours, or by a leader before us, if
 /// its name is proved by its number; else somebody else has the name.
-async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Plan) -> Result<Made, Error> {
+async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Plan) -> Result<CreationOutcome, Error> {
     let api = context.api::<Agent>(&key.namespace);
     let making = plan.create.iter().map(|number| {
         let (api, agent) = (&api, build::agent(pool, *number));
@@ -190,44 +196,46 @@ async fn create(pool: &AgentPool, key: &ObjectKey, context: &Context, plan: &Pla
                 // A field that the API server does not know it drops without a word: such an Agent could never be told ours.
                 Ok(made) if made.spec.sequence != agent.spec.sequence => {
                     let message = "the API server drops spec.sequence of Agents: its CustomResourceDefinitions are older than this operator; apply the current ones".to_owned();
-                    Ok(Made::Refused(Blocked { reason: reasons::AGENT_REFUSED, message }))
+                    Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::AGENT_REFUSED, message }))
                 }
-                Ok(_) => Ok(Made::All),
+                Ok(_) => Ok(CreationOutcome::All),
                 Err(error) => match error.class() {
                     Class::AlreadyExists => {
                         let there = api.get_opt(&agent.name_any()).await.map_err(Error::of("reading an Agent"));
                         // One that cannot be read does not fit its type: it is told of where Agents are.
                         let ours = !matches!(there, Ok(Some(there)) if there.spec.sequence != Some(*number) || there.spec.pool_ref != agent.spec.pool_ref);
-                        Ok(if ours { Made::All } else { Made::NamesTaken(vec![*number]) })
+                        Ok(if ours { CreationOutcome::All } else { CreationOutcome::NamesTaken(vec![*number]) })
                     }
-                    Class::QuotaExceeded => Ok(Made::Refused(Blocked { reason: reasons::QUOTA_EXCEEDED, message: error.message() })),
-                    Class::Terminating => Ok(Made::Refused(Blocked { reason: reasons::NAMESPACE_TERMINATING, message: error.message() })),
-                    Class::Refused => Ok(Made::Refused(Blocked { reason: reasons::AGENT_REFUSED, message: error.message() })),
+                    Class::QuotaExceeded => Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::QUOTA_EXCEEDED, message: error.message() })),
+                    Class::Terminating => Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::NAMESPACE_TERMINATING, message: error.message() })),
+                    Class::Refused => Ok(CreationOutcome::Refused(PoolBlockers { reason: reasons::AGENT_REFUSED, message: error.message() })),
                     Class::Conflict | Class::NotFound | Class::LostLeadership | Class::Unavailable => Err(error),
                 },
             }
         }
     });
     let making: Vec<_> = making.collect();
-    let all: Vec<Made> = futures::stream::iter(making).buffer_unordered(AT_ONCE).try_collect().await?;
-    Ok(all.into_iter().fold(Made::All, |so_far, next| match (so_far, next) {
-        (Made::Refused(refusal), _) | (_, Made::Refused(refusal)) => Made::Refused(refusal),
-        (Made::NamesTaken(mut numbers), Made::NamesTaken(more)) => {
+    let all: Vec<CreationOutcome> = futures::stream::iter(making).buffer_unordered(AT_ONCE).try_collect().await?;
+    Ok(all.into_iter().fold(CreationOutcome::All, |so_far, next| match (so_far, next) {
+        (CreationOutcome::Refused(refusal), _) | (_, CreationOutcome::Refused(refusal)) => CreationOutcome::Refused(refusal),
+        (CreationOutcome::NamesTaken(mut numbers), CreationOutcome::NamesTaken(more)) => {
             numbers.extend(more);
-            Made::NamesTaken(numbers)
+            CreationOutcome::NamesTaken(numbers)
         }
-        (Made::NamesTaken(numbers), Made::All) | (Made::All, Made::NamesTaken(numbers)) => Made::NamesTaken(numbers),
-        (Made::All, Made::All) => Made::All,
+        (CreationOutcome::NamesTaken(numbers), CreationOutcome::All) | (CreationOutcome::All, CreationOutcome::NamesTaken(numbers)) => {
+            CreationOutcome::NamesTaken(numbers)
+        }
+        (CreationOutcome::All, CreationOutcome::All) => CreationOutcome::All,
     }))
 }
 
 /// From here an Agent gets no work any more. No: it just got some, and is left alone.
 fn retired(member: &Member, key: &ObjectKey, context: &Context) -> bool {
-    member.caller.as_ref().is_none_or(|uid| context.desk.with(&key.namespace, |room| room.retire(uid)))
+    member.caller.as_ref().is_none_or(|uid| context.work_index.with(&key.namespace, |room| room.retire(uid)))
 }
 
 /// Puts the planned Agents to sleep, after a renewal of our lease that began after the decision: their pods go.
-async fn put_to_sleep(key: &ObjectKey, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+async fn put_to_sleep(key: &ObjectKey, context: &Context, observed: &PoolObservation, plan: &Plan) -> Result<(), Error> {
     if plan.hibernate.is_empty() {
         return Ok(());
     }
@@ -236,13 +244,19 @@ async fn put_to_sleep(key: &ObjectKey, context: &Context, observed: &Observed, p
 }
 
 /// Wakes the planned Agents.
-async fn wake(key: &ObjectKey, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+async fn wake(key: &ObjectKey, context: &Context, observed: &PoolObservation, plan: &Plan) -> Result<(), Error> {
     context.leadership.check()?;
     set_hibernated(&plan.wake, false, key, context, observed).await
 }
 
 /// Says so in each Agent's spec, if it still is the very version that was decided on: else it is looked at again.
-async fn set_hibernated(names: &[String], hibernated: bool, key: &ObjectKey, context: &Context, observed: &Observed) -> Result<(), Error> {
+async fn set_hibernated(
+    names: &[String],
+    hibernated: bool,
+    key: &ObjectKey,
+    context: &Context,
+    observed: &PoolObservation,
+) -> Result<(), Error> {
     let api = context.api::<Agent>(&key.namespace);
     let writing = names.iter().map(|name| {
         let api = &api;
@@ -265,7 +279,7 @@ async fn set_hibernated(names: &[String], hibernated: bool, key: &ObjectKey, con
 }
 
 /// Deletes the planned Agents, after a renewal of our lease that began after the decision.
-async fn delete(key: &ObjectKey, context: &Context, observed: &Observed, plan: &Plan) -> Result<(), Error> {
+async fn delete(key: &ObjectKey, context: &Context, observed: &PoolObservation, plan: &Plan) -> Result<(), Error> {
     if plan.delete.is_empty() {
         return Ok(());
     }
@@ -277,9 +291,9 @@ async fn delete(key: &ObjectKey, context: &Context, observed: &Observed, plan: &
             let Some(member) = observed.members.get(name).filter(|member| retired(member, key, context)) else { return Ok(()) };
             calls::delete(api, name, &member.uid, None).await?;
             let why = match why {
-                Leaving::ScaledDown => "the pool wants fewer",
-                Leaving::Collected => "it ended and was kept long enough",
-                Leaving::NotKept => "it hibernates, and the pool keeps fewer",
+                RemovalReason::ScaledDown => "the pool wants fewer",
+                RemovalReason::Collected => "it ended and was kept long enough",
+                RemovalReason::NotKept => "it hibernates, and the pool keeps fewer",
             };
             tracing::info!(namespace = %key.namespace, pool = %key.name, agent = %name, why, "deleted an Agent");
             Ok(())

@@ -15,26 +15,26 @@ use crate::api::{Agent, AgentPool, AgentPoolSpec, names, unsupported};
 use crate::cluster::{Error, ObjectKey};
 use crate::controller::Context;
 use crate::controller::agent::{hindrance_of, hindrance_reason};
+use crate::controller::capacity;
 use crate::controller::conditions::find;
-use crate::controller::places;
+use crate::controller::namespace_setup;
 use crate::controller::stores::{AgentObject, Stores};
-use crate::controller::walls;
-use crate::governor::breaker::{OfPool as Circuits, work as breaker};
-use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::breaker::{PoolCircuits as Circuits, work as breaker};
+use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::preflight;
-use crate::policy::pool::{AgentFacts, CRASHES_REMEMBERED, Facts, SHORT_LIFE, Standing, crashes, there};
-use crate::policy::scaling::{self, Desired, Work};
+use crate::policy::pool::{AgentFacts, CRASH_TTL, Facts, MIN_HEALTHY_LIFETIME, MemberState, crashes, there};
+use crate::policy::scaling::{self, DesiredSize, Work};
 use spillway_conversion::pool::{queues_of, taking};
 
 /// How long a pool without work waits when neither it nor its queue says.
 const EMPTY_AFTER: Duration = Duration::from_secs(60);
 
 /// What is known.
-pub struct Observed {
+pub struct PoolObservation {
     /// What decides.
     pub facts: Facts,
     /// How many are wanted, and why.
-    pub desired: Desired,
+    pub desired: DesiredSize,
     /// When fewer are wanted, if nothing changes.
     pub settles: Option<Duration>,
     /// Items that its agents could take now, and that they hold; unknown until all were listed.
@@ -44,7 +44,7 @@ pub struct Observed {
     /// What the spec asks for and this version cannot do.
     pub unsupported: Option<String>,
     /// What keeps Agents from running.
-    pub blocked: Option<Blocked>,
+    pub blocked: Option<PoolBlockers>,
     /// Agents whose pod is Ready.
     pub ready: u32,
     /// Agents that ended soon after their start, lately; with what the last of them said.
@@ -66,7 +66,7 @@ pub struct Member {
 
 /// What keeps Agents from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct PoolBlockers {
     /// The gravest reason among them.
     pub reason: &'static str,
     /// Whose words, and which.
@@ -74,19 +74,19 @@ pub struct Blocked {
 }
 
 /// What the caches show.
-pub fn from_cache(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Observed {
+pub fn from_cache(pool: &AgentPool, key: &ObjectKey, context: &Context) -> PoolObservation {
     let agents = context.stores.agents_of(&key.namespace, &key.name);
     observe(pool, agents.iter().map(Arc::as_ref), context)
 }
 
 /// What the API server shows: the Agents as they are after `pool` was read.
-pub async fn live(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<Observed, Error> {
+pub async fn live(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Result<PoolObservation, Error> {
     let params = ListParams::default().fields(&format!("spec.poolRef.name={}", key.name));
     let agents = context.api::<AgentObject>(&key.namespace).list(&params).await.map_err(Error::of("listing a pool's Agents"))?;
     Ok(observe(pool, agents.items.iter(), context))
 }
 
-fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, context: &Context) -> Observed {
+fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, context: &Context) -> PoolObservation {
     let spec = &pool.spec;
     let id = PoolId { name: pool.name_any(), uid: pool.metadata.uid.clone().unwrap_or_default() };
     let status = pool.status.as_ref();
@@ -114,11 +114,11 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let missing = missing_references(spec, &namespace, &context.stores);
     let unsupported = unsupported(spec);
     let not_a_project =
-        places::not_a_project(&namespace, &context.stores).map(|message| Blocked { reason: reasons::PROJECT_LIMIT, message });
-    let short = without_tokens(pool, &standing::of_pool(pool, context));
+        capacity::not_a_project(&namespace, &context.stores).map(|message| PoolBlockers { reason: reasons::PROJECT_LIMIT, message });
+    let short = without_tokens(pool, &availability::of_pool(pool, context));
     let circuits = breaker::standing(context, &ObjectKey::of(pool));
     let stopped = stopped(pool, circuits.as_ref());
-    let unmeetable = preflight::unmeetable(spec).map(|message| Blocked { reason: reasons::PREFLIGHT_FAILED, message });
+    let unmeetable = preflight::unmeetable(spec).map(|message| PoolBlockers { reason: reasons::PREFLIGHT_FAILED, message });
     // While it is being tried whether its work succeeds again no more agents are made than may try.
     let tries = circuits.as_ref().and_then(Circuits::probes);
     let numbered: Vec<&Agent> = mine.iter().filter(|(_, number)| number.is_some()).filter_map(|(agent, _)| agent.0.as_ref().ok()).collect();
@@ -131,7 +131,7 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
             && stopped.is_none()
             && unmeetable.is_none()
             && !all_unfit(&all, &numbered)
-            && walls::stand(&namespace, context),
+            && namespace_setup::stand(&namespace, context),
         spawned,
         collected_below,
         agents: all,
@@ -142,8 +142,8 @@ fn observe<'a>(pool: &AgentPool, agents: impl Iterator<Item = &'a AgentObject>, 
     let ready = facts
         .agents
         .iter()
-        .filter(|agent| agent.sequence.is_some() && matches!(agent.standing, Standing::Idle | Standing::Busy | Standing::Held));
-    Observed {
+        .filter(|agent| agent.sequence.is_some() && matches!(agent.standing, MemberState::Idle | MemberState::Busy | MemberState::Held));
+    PoolObservation {
         ready: u32::try_from(ready.count()).unwrap_or(u32::MAX),
         crashes: Some(crashes(&facts.agents)).filter(|crashes| *crashes > 0).map(|crashes| (crashes, last_words(&numbered))),
         blocked: gravest(blocked(&numbered), stopped.or(short).filter(|_| desired.count > 0)).or(not_a_project).or(unmeetable),
@@ -194,7 +194,7 @@ fn work_for(pool: &AgentPool, namespace: &str, mine: &[(&AgentObject, Option<i64
     }
     // What agents outside the cluster hold calls for none inside.
     let pods: HashSet<&str> = mine.iter().filter_map(|(agent, _)| pod_uid(agent.0.as_ref().ok()?)).collect();
-    context.desk.work_for(namespace, &taking, &pods)
+    context.work_index.work_for(namespace, &taking, &pods)
 }
 
 fn pod_uid(agent: &Agent) -> Option<&str> {
@@ -222,7 +222,7 @@ fn wanted_work(pool: &AgentPool, work: Option<(u64, u64)>) -> Work {
 fn empty_after(pool: &AgentPool, namespace: &str, context: &Context) -> Duration {
     let own = pool.spec.when_empty.as_ref().map(|when| when.after_seconds);
     let first = pool.spec.queues.as_ref().and_then(|queues| queues.first());
-    let of_queue = || first.and_then(|queue| context.desk.queue(namespace, &queue.name)).and_then(|queue| queue.empty_after);
+    let of_queue = || first.and_then(|queue| context.work_index.queue(namespace, &queue.name)).and_then(|queue| queue.empty_after);
     let own = own.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
     own.or_else(of_queue).unwrap_or(EMPTY_AFTER)
 }
@@ -232,7 +232,7 @@ fn empty_after(pool: &AgentPool, namespace: &str, context: &Context) -> Duration
 fn hibernates(pool: &AgentPool, namespace: &str, context: &Context) -> bool {
     let kept = pool.spec.workspace.as_ref().is_some_and(|workspace| workspace.volume_claim_template.is_some());
     let first = pool.spec.queues.as_ref().and_then(|queues| queues.first());
-    let of_queue = || first.and_then(|queue| context.desk.queue(namespace, &queue.name)).is_some_and(|queue| queue.hibernates);
+    let of_queue = || first.and_then(|queue| context.work_index.queue(namespace, &queue.name)).is_some_and(|queue| queue.hibernates);
     kept && pool.spec.when_empty.as_ref().map_or_else(of_queue, |when| when.action == EmptyAction::Hibernate)
 }
 
@@ -242,24 +242,26 @@ fn agent_facts(agent: &AgentObject, sequence: Option<i64>, now: jiff::Timestamp,
         name: agent.name_any(),
         sequence,
         // What does not fit its type holds its place, and is not touched.
-        standing: agent.0.as_ref().map_or(Standing::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
+        standing: agent.0.as_ref().map_or(MemberState::Leaving, |agent| at_work(standing(agent, since, mode), agent, context)),
         age: agent.creation_timestamp().map(|time| since(time.0)).unwrap_or_default(),
         keeps: agent.0.as_ref().is_ok_and(|agent| agent.status.as_ref().is_some_and(|status| status.claim_ref.is_some())),
     }
 }
 
 /// A status tells late of what an agent holds: whoever gives it out knows.
-fn at_work(standing: Standing, agent: &Agent, context: &Context) -> Standing {
+fn at_work(standing: MemberState, agent: &Agent, context: &Context) -> MemberState {
     let namespace = agent.namespace().unwrap_or_default();
     match standing {
-        Standing::Idle | Standing::Starting if agent.caller_uid().is_some_and(|uid| context.desk.holding(&namespace, uid).is_some()) => {
-            Standing::Busy
+        MemberState::Idle | MemberState::Starting
+            if agent.caller_uid().is_some_and(|uid| context.work_index.holding(&namespace, uid).is_some()) =>
+        {
+            MemberState::Busy
         }
         standing => standing,
     }
 }
 
-fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: PoolMode) -> Standing {
+fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: PoolMode) -> MemberState {
     let status = agent.status.as_ref();
     let reason = reason_of(agent);
     let with_pod = status.is_some_and(|status| status.pod_ref.is_some());
@@ -268,30 +270,30 @@ fn standing(agent: &Agent, since: impl Fn(jiff::Timestamp) -> Duration, mode: Po
         let ago = status.and_then(|status| status.stop_time.as_ref()).map(|time| since(time.0)).unwrap_or_default();
         // A person who leaves the terminal ends the program: that is no crash.
         let left = mode == PoolMode::Chat && reason == Some(reasons::POD_SUCCEEDED);
-        return Standing::Ended { ago, crashed: crashed(agent) && !left };
+        return MemberState::Ended { ago, crashed: crashed(agent) && !left };
     }
     if reason == Some(reasons::NODE_UNREACHABLE) {
-        return Standing::Unreachable;
+        return MemberState::Unreachable;
     }
     let to_sleep = agent.spec.hibernated == Some(true);
     if agent.metadata.deletion_timestamp.is_some() {
         // One that sleeps has no pod: its place is free at once, or another one that sleeps would be taken for too many.
         let asleep = to_sleep && phase == Some(AgentPhase::Hibernated);
-        return if asleep { Standing::Hibernated { paused: true } } else { Standing::Leaving };
+        return if asleep { MemberState::Hibernated { paused: true } } else { MemberState::Leaving };
     }
     match phase {
-        Some(AgentPhase::Hibernated) if to_sleep => Standing::Hibernated { paused: is_paused(agent) },
-        Some(AgentPhase::Hibernated) => Standing::Spawning, // it is being woken
-        Some(AgentPhase::Goodbye | AgentPhase::Stale | AgentPhase::Stopped | AgentPhase::ForceStopped) => Standing::Leaving,
-        Some(AgentPhase::Active) => Standing::Busy,
-        Some(AgentPhase::Paused) => Standing::Held,
+        Some(AgentPhase::Hibernated) if to_sleep => MemberState::Hibernated { paused: is_paused(agent) },
+        Some(AgentPhase::Hibernated) => MemberState::Spawning, // it is being woken
+        Some(AgentPhase::Goodbye | AgentPhase::Stale | AgentPhase::Stopped | AgentPhase::ForceStopped) => MemberState::Leaving,
+        Some(AgentPhase::Active) => MemberState::Busy,
+        Some(AgentPhase::Paused) => MemberState::Held,
         // On its way to sleep: it holds its place until its pod is gone.
-        None | Some(AgentPhase::Idle | AgentPhase::Running | AgentPhase::Spawning) if to_sleep => Standing::Leaving,
-        Some(AgentPhase::Idle) => Standing::Idle,
-        Some(AgentPhase::Running) => Standing::Starting,
-        None | Some(AgentPhase::Spawning) if with_pod => Standing::Starting,
-        None | Some(AgentPhase::Spawning) if reason.is_some_and(|reason| hindrance_of(reason).is_some()) => Standing::Refused,
-        None | Some(AgentPhase::Spawning) => Standing::Spawning,
+        None | Some(AgentPhase::Idle | AgentPhase::Running | AgentPhase::Spawning) if to_sleep => MemberState::Leaving,
+        Some(AgentPhase::Idle) => MemberState::Idle,
+        Some(AgentPhase::Running) => MemberState::Starting,
+        None | Some(AgentPhase::Spawning) if with_pod => MemberState::Starting,
+        None | Some(AgentPhase::Spawning) if reason.is_some_and(|reason| hindrance_of(reason).is_some()) => MemberState::Refused,
+        None | Some(AgentPhase::Spawning) => MemberState::Spawning,
     }
 }
 
@@ -312,14 +314,14 @@ fn crashed(agent: &Agent) -> bool {
     let stopped = status.and_then(|status| status.stop_time.as_ref()).map(|time| time.0);
     let lived = started.zip(stopped).and_then(|(started, stopped)| Duration::try_from(stopped.duration_since(started)).ok());
     // One that did not even start in time has crashed however long that was.
-    by_itself && (reason_of(agent) == Some(reasons::START_TIMED_OUT) || lived.is_none_or(|lived| lived < SHORT_LIFE))
+    by_itself && (reason_of(agent) == Some(reasons::START_TIMED_OUT) || lived.is_none_or(|lived| lived < MIN_HEALTHY_LIFETIME))
 }
 
 /// How long ago an ended Agent crashed, if it did and that is remembered.
 pub fn crashed_ago(agent: &Agent, mode: PoolMode, now: jiff::Timestamp) -> Option<Duration> {
     let since = |time: jiff::Timestamp| Duration::try_from(now.duration_since(time)).unwrap_or_default();
-    let Standing::Ended { ago, crashed: true } = standing(agent, since, mode) else { return None };
-    (ago < CRASHES_REMEMBERED).then_some(ago)
+    let MemberState::Ended { ago, crashed: true } = standing(agent, since, mode) else { return None };
+    (ago < CRASH_TTL).then_some(ago)
 }
 
 /// What the Agent that crashed last said.
@@ -331,7 +333,7 @@ fn last_words(agents: &[&Agent]) -> String {
 }
 
 /// The gravest hindrance among Agents, in the words of one of them, and how many more share it.
-fn blocked(agents: &[&Agent]) -> Option<Blocked> {
+fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
     let mut waiting: Vec<_> = agents
         .iter()
         .filter(|agent| agent.metadata.deletion_timestamp.is_none())
@@ -346,35 +348,35 @@ fn blocked(agents: &[&Agent]) -> Option<Blocked> {
         0 => String::new(),
         others => format!(" (and {others} more)"),
     };
-    Some(Blocked { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
+    Some(PoolBlockers { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
 }
 
 /// That a circuit refuses the pool any work. While that is not known it says what it said, as with tokens.
-fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<Blocked> {
+fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<PoolBlockers> {
     let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
-    breaker::in_the_way(circuits, &ObjectKey::of(pool)).map(|(reason, message)| Blocked { reason, message })
+    breaker::in_the_way(circuits, &ObjectKey::of(pool)).map(|(reason, message)| PoolBlockers { reason, message })
 }
 
 /// What the pool says it is blocked by, if it is for this reason.
-fn said(pool: &AgentPool, reason: &'static str) -> Option<Blocked> {
+fn said(pool: &AgentPool, reason: &'static str) -> Option<PoolBlockers> {
     let stored = pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
     let stored = stored.filter(|blocked| blocked.status == "True" && blocked.reason == reason);
-    stored.map(|blocked| Blocked { reason, message: blocked.message.clone() })
+    stored.map(|blocked| PoolBlockers { reason, message: blocked.message.clone() })
 }
 
 /// That there are no tokens for the pool's agents. While that is not known it says what it said: a leader that has not read the
 /// records yet must not make agents that the one before it did not make.
-fn without_tokens(pool: &AgentPool, tokens: &Tokens) -> Option<Blocked> {
+fn without_tokens(pool: &AgentPool, tokens: &TokenAvailability) -> Option<PoolBlockers> {
     match tokens {
-        Tokens::There => None,
-        Tokens::Short(obstacle) => Some(Blocked { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
-        Tokens::Unknown => said(pool, reasons::BUDGET_EXHAUSTED),
+        TokenAvailability::There => None,
+        TokenAvailability::Short(obstacle) => Some(PoolBlockers { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
+        TokenAvailability::Unknown => said(pool, reasons::BUDGET_EXHAUSTED),
     }
 }
 
 /// Of what keeps its agents from running and that there are no tokens for them, what is told. Who has no quota, or cannot make
 /// agents for want of one, gets nothing done with more tokens.
-fn gravest(agents: Option<Blocked>, tokens: Option<Blocked>) -> Option<Blocked> {
+fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>) -> Option<PoolBlockers> {
     match (agents, tokens) {
         (Some(agents), Some(_)) if agents.reason == reasons::QUOTA_EXCEEDED => Some(agents),
         (_, Some(tokens)) => Some(tokens),
@@ -384,12 +386,12 @@ fn gravest(agents: Option<Blocked>, tokens: Option<Blocked>) -> Option<Blocked> 
 
 /// Agents fail their preflight, and none of the pool passes it: one more would fail as they do. Those that are there try again.
 fn all_unfit(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
-    let serves = |agent: &AgentFacts| matches!(agent.standing, Standing::Idle | Standing::Busy | Standing::Held);
+    let serves = |agent: &AgentFacts| matches!(agent.standing, MemberState::Idle | MemberState::Busy | MemberState::Held);
     held_back(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
 }
 
 /// Agents that are there and get no work: their walls do not stand, or they fail their preflight. They are kept, and try again.
-fn held_back(agents: &[&Agent]) -> Option<Blocked> {
+fn held_back(agents: &[&Agent]) -> Option<PoolBlockers> {
     [reasons::EGRESS_NOT_ENFORCED, reasons::PREFLIGHT_FAILED].into_iter().find_map(|reason| {
         let words = |agent: &&&Agent| {
             let ready = find(&agent.status.as_ref()?.conditions, types::READY)?;
@@ -400,7 +402,7 @@ fn held_back(agents: &[&Agent]) -> Option<Blocked> {
         let mut all: Vec<_> = agents.iter().filter_map(|agent| words(&agent)).collect();
         all.sort();
         let others = if all.len() > 1 { format!(" (and {} more)", all.len() - 1) } else { String::new() };
-        all.into_iter().next().map(|(name, message)| Blocked { reason, message: format!("{name}: {message}{others}") })
+        all.into_iter().next().map(|(name, message)| PoolBlockers { reason, message: format!("{name}: {message}{others}") })
     })
 }
 
@@ -432,9 +434,9 @@ pub fn unsupported(spec: &AgentPoolSpec) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget::obstacle::Spent;
-    use crate::policy::budget::refusal::Because;
-    use crate::policy::budget::{Holders, Key as TokenKey, Obstacle, Window};
+    use crate::policy::budget::blocker::ExhaustedLimit;
+    use crate::policy::budget::refusal::RefusalCause;
+    use crate::policy::budget::{Blocker, Holders, Key as TokenKey, Window};
     use serde_json::json;
 
     fn agent(status: serde_json::Value) -> Agent {
@@ -443,26 +445,29 @@ mod tests {
     fn ready(status: &str, reason: &str) -> serde_json::Value {
         json!([{"type": "Ready", "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
     }
-    fn stands(status: serde_json::Value) -> Standing {
+    fn stands(status: serde_json::Value) -> MemberState {
         standing(&agent(status), |_| Duration::ZERO, PoolMode::Perseverance)
     }
 
     #[test]
     fn where_an_agent_stands_follows_from_its_status() {
         let pod = json!({"name": "a", "uid": "u"});
-        assert_eq!(stands(json!({})), Standing::Spawning);
-        assert_eq!(stands(json!({"phase": "Spawning", "conditions": ready("False", "QuotaExceeded")})), Standing::Refused);
-        assert_eq!(stands(json!({"phase": "Spawning", "podRef": pod, "conditions": ready("False", "ImagePull")})), Standing::Starting);
-        assert_eq!(stands(json!({"phase": "Idle", "podRef": pod, "conditions": ready("True", "Registered")})), Standing::Idle);
-        assert_eq!(stands(json!({"phase": "Paused", "podRef": pod, "conditions": ready("True", "Registered")})), Standing::Held);
-        assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "NotRegistered")})), Standing::Starting);
-        assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "PodNotReady")})), Standing::Starting);
-        assert_eq!(stands(json!({"phase": "Goodbye", "podRef": pod})), Standing::Leaving);
+        assert_eq!(stands(json!({})), MemberState::Spawning);
+        assert_eq!(stands(json!({"phase": "Spawning", "conditions": ready("False", "QuotaExceeded")})), MemberState::Refused);
+        assert_eq!(stands(json!({"phase": "Spawning", "podRef": pod, "conditions": ready("False", "ImagePull")})), MemberState::Starting);
+        assert_eq!(stands(json!({"phase": "Idle", "podRef": pod, "conditions": ready("True", "Registered")})), MemberState::Idle);
+        assert_eq!(stands(json!({"phase": "Paused", "podRef": pod, "conditions": ready("True", "Registered")})), MemberState::Held);
+        assert_eq!(
+            stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "NotRegistered")})),
+            MemberState::Starting
+        );
+        assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "PodNotReady")})), MemberState::Starting);
+        assert_eq!(stands(json!({"phase": "Goodbye", "podRef": pod})), MemberState::Leaving);
         assert_eq!(
             stands(json!({"phase": "Stale", "podRef": pod, "conditions": ready("False", "NodeUnreachable")})),
-            Standing::Unreachable
+            MemberState::Unreachable
         );
-        assert_eq!(stands(json!({"phase": "Stopped", "podRef": pod})), Standing::Ended { ago: Duration::ZERO, crashed: false });
+        assert_eq!(stands(json!({"phase": "Stopped", "podRef": pod})), MemberState::Ended { ago: Duration::ZERO, crashed: false });
     }
 
     #[test]
@@ -473,13 +478,13 @@ mod tests {
             standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance)
         };
         let (pod, asleep) = (json!({"name": "a", "uid": "u"}), json!({"phase": "Hibernated", "conditions": ready("False", "Hibernated")}));
-        assert_eq!(sleepy(true, json!({"phase": "Idle", "podRef": pod})), Standing::Leaving, "it holds its place until its pod is gone");
-        assert_eq!(sleepy(true, json!({"phase": "Goodbye", "podRef": pod})), Standing::Leaving);
-        assert_eq!(sleepy(true, json!({"phase": "Active", "podRef": pod})), Standing::Busy);
-        assert_eq!(sleepy(true, asleep.clone()), Standing::Hibernated { paused: false });
-        assert_eq!(sleepy(false, asleep), Standing::Spawning, "it is being woken");
+        assert_eq!(sleepy(true, json!({"phase": "Idle", "podRef": pod})), MemberState::Leaving, "it holds its place until its pod is gone");
+        assert_eq!(sleepy(true, json!({"phase": "Goodbye", "podRef": pod})), MemberState::Leaving);
+        assert_eq!(sleepy(true, json!({"phase": "Active", "podRef": pod})), MemberState::Busy);
+        assert_eq!(sleepy(true, asleep.clone()), MemberState::Hibernated { paused: false });
+        assert_eq!(sleepy(false, asleep), MemberState::Spawning, "it is being woken");
         let paused = json!([{"type": "Paused", "status": "True", "reason": "PausedBySpec", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        assert_eq!(sleepy(true, json!({"phase": "Hibernated", "conditions": paused})), Standing::Hibernated { paused: true });
+        assert_eq!(sleepy(true, json!({"phase": "Hibernated", "conditions": paused})), MemberState::Hibernated { paused: true });
     }
 
     #[test]
@@ -488,17 +493,17 @@ mod tests {
         agent.spec.hibernated = Some(true);
         agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
         let standing = standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance);
-        assert!(!standing.counts() && standing == Standing::Hibernated { paused: true }, "nor is it woken, or deleted again");
+        assert!(!standing.counts() && standing == MemberState::Hibernated { paused: true }, "nor is it woken, or deleted again");
     }
 
     #[test]
     fn an_agent_under_deletion_is_leaving_until_it_is_gone() {
         let mut agent = agent(json!({"phase": "Running", "conditions": ready("True", "Registered")}));
         agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-        assert_eq!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), Standing::Leaving);
+        assert_eq!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Leaving);
         agent.status.as_mut().expect("a status").phase = Some(AgentPhase::Stopped);
         assert!(
-            matches!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), Standing::Ended { .. }),
+            matches!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Ended { .. }),
             "one that ended holds no place while it goes"
         );
     }
@@ -557,10 +562,10 @@ mod tests {
         let (first, second) = (said("b", "PreflightFailed"), said("a", "PreflightFailed"));
         let got = blocked(&[&first, &second]).expect("blocked");
         assert_eq!((got.reason, got.message.as_str()), ("PreflightFailed", "a: m (and 1 more)"));
-        let facts = |standing: Standing| AgentFacts { name: "a".into(), sequence: Some(1), standing, age: Duration::ZERO, keeps: false };
-        assert!(all_unfit(&[facts(Standing::Starting)], &[&first, &second]), "one more would fail too");
-        assert!(!all_unfit(&[facts(Standing::Starting), facts(Standing::Busy)], &[&first]), "some pass");
-        assert!(!all_unfit(&[facts(Standing::Starting)], &[]), "that is not known yet");
+        let facts = |standing: MemberState| AgentFacts { name: "a".into(), sequence: Some(1), standing, age: Duration::ZERO, keeps: false };
+        assert!(all_unfit(&[facts(MemberState::Starting)], &[&first, &second]), "one more would fail too");
+        assert!(!all_unfit(&[facts(MemberState::Starting), facts(MemberState::Busy)], &[&first]), "some pass");
+        assert!(!all_unfit(&[facts(MemberState::Starting)], &[]), "that is not known yet");
         let open = said("c", "EgressNotEnforced");
         assert_eq!(blocked(&[&first, &open]).map(|blocked| blocked.reason), Some("EgressNotEnforced"), "the graver one");
         let mut gone = first.clone();
@@ -569,7 +574,7 @@ mod tests {
         // It holds its place: its pool makes no other for it, and does not end it for having nothing to do.
         assert_eq!(
             stands(json!({"phase": "Running", "podRef": {"name": "a", "uid": "u"}, "conditions": ready("False", "PreflightFailed")})),
-            Standing::Starting
+            MemberState::Starting
         );
     }
 
@@ -580,11 +585,11 @@ mod tests {
             let object = json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec, "status": status});
             serde_json::from_value(object).expect("a pool")
         };
-        let limit = Some(Spent { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
+        let limit = Some(ExhaustedLimit { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
         let field = "spec.tokens.limits[hourly].tokens".to_owned();
-        let short = Tokens::Short(Obstacle {
+        let short = TokenAvailability::Short(Blocker {
             key: TokenKey::budget("n", "b"),
-            because: Because::Used,
+            because: RefusalCause::Used,
             limit,
             field,
             guaranteed: Holders::default(),
@@ -596,12 +601,12 @@ mod tests {
             pool(json!({"conditions": blocked}))
         };
         let was = says("True", "BudgetExhausted");
-        assert_eq!(without_tokens(&was, &Tokens::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
-        assert_eq!(without_tokens(&was, &Tokens::There), None);
+        assert_eq!(without_tokens(&was, &TokenAvailability::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
+        assert_eq!(without_tokens(&was, &TokenAvailability::There), None);
         for other in [pool(json!({})), says("True", "QuotaExceeded"), says("False", "NotBlocked")] {
-            assert_eq!(without_tokens(&other, &Tokens::Unknown), None);
+            assert_eq!(without_tokens(&other, &TokenAvailability::Unknown), None);
         }
-        let of = |reason| Some(Blocked { reason, message: "of agents".into() });
+        let of = |reason| Some(PoolBlockers { reason, message: "of agents".into() });
         let reason = |agents| gravest(agents, Some(blocked.clone())).map(|blocked| blocked.reason);
         assert_eq!(reason(of(reasons::QUOTA_EXCEEDED)), Some("QuotaExceeded"));
         assert_eq!((reason(of(reasons::IMAGE_PULL)), reason(None)), (Some("BudgetExhausted"), Some("BudgetExhausted")));

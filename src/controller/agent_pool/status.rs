@@ -2,28 +2,29 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::observe::Observed;
+use super::observe::PoolObservation;
 use crate::api::conditions::{reasons, types};
 use crate::api::{AgentPool, AgentPoolStatus, names};
 use crate::controller::conditions::{Builder, find, holds_for, with_old_words};
-use crate::policy::pool::{CRASH_LOOP, Counters, Standing};
-use crate::policy::publish::Change;
-use crate::policy::scaling::Why;
+use crate::policy::pool::{CRASH_LOOP_THRESHOLD, Counters, MemberState};
+use crate::policy::scaling::SizeReason;
+use crate::policy::status_throttle::StatusChange;
 
 /// The status to apply and what it changes. Only our own fields are in it.
-pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i64) -> (AgentPoolStatus, Change) {
+pub fn next(pool: &AgentPool, observed: &PoolObservation, counters: Counters, epoch: i64) -> (AgentPoolStatus, StatusChange) {
     let stored = own(pool.status.as_ref());
     let numbered = || observed.facts.agents.iter().filter(|agent| agent.sequence.is_some()).map(|agent| agent.standing);
-    let count = |wanted: fn(Standing) -> bool| i32::try_from(numbered().filter(|standing| wanted(*standing)).count()).unwrap_or(i32::MAX);
-    let agents = count(Standing::counts);
+    let count =
+        |wanted: fn(MemberState) -> bool| i32::try_from(numbered().filter(|standing| wanted(*standing)).count()).unwrap_or(i32::MAX);
+    let agents = count(MemberState::counts);
     let conditions = conditions(pool, observed, agents, &stored, jiff::Timestamp::now());
     let mut next = AgentPoolStatus {
         observed_generation: pool.metadata.generation,
         desired: i32::try_from(observed.desired.count).ok(),
         agents: Some(agents),
-        active: Some(count(|standing| standing == Standing::Busy)),
-        idle: Some(count(|standing| standing == Standing::Idle)),
-        hibernated: Some(count(|standing| matches!(standing, Standing::Hibernated { .. }))),
+        active: Some(count(|standing| standing == MemberState::Busy)),
+        idle: Some(count(|standing| standing == MemberState::Idle)),
+        hibernated: Some(count(|standing| matches!(standing, MemberState::Hibernated { .. }))),
         work_ready: observed.work.map(|(ready, _)| i64::try_from(ready).unwrap_or(i64::MAX)),
         work_leased: observed.work.map(|(_, leased)| i64::try_from(leased).unwrap_or(i64::MAX)),
         selector: Some(format!("{}={}", names::POOL_UID_LABEL, pool.metadata.uid.as_deref().unwrap_or_default())),
@@ -36,7 +37,7 @@ pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i6
     };
     let words = with_old_words(&next.conditions, &stored.conditions);
     let change = if next == stored {
-        Change::None
+        StatusChange::None
     } else if (AgentPoolStatus {
         agents: stored.agents,
         active: stored.active,
@@ -48,9 +49,9 @@ pub fn next(pool: &AgentPool, observed: &Observed, counters: Counters, epoch: i6
         ..next.clone()
     }) == stored
     {
-        Change::Counts
+        StatusChange::Counts
     } else {
-        Change::State
+        StatusChange::State
     };
     next.collected_below = Some(counters.collected_below);
     next.governor_epoch = Some(epoch);
@@ -68,10 +69,10 @@ fn own(status: Option<&AgentPoolStatus>) -> AgentPoolStatus {
 }
 
 /// Crashes before a pool says that it is in its way, and before it says that a person is needed.
-const CRASHES: (u32, u32) = (CRASH_LOOP, 5);
+const CRASHES: (u32, u32) = (CRASH_LOOP_THRESHOLD, 5);
 
 /// Ready: this generation was made real once, and can still be served. A pool that follows work is not waited for.
-fn conditions(pool: &AgentPool, observed: &Observed, agents: i32, stored: &AgentPoolStatus, now: jiff::Timestamp) -> Vec<Condition> {
+fn conditions(pool: &AgentPool, observed: &PoolObservation, agents: i32, stored: &AgentPoolStatus, now: jiff::Timestamp) -> Vec<Condition> {
     let generation = pool.metadata.generation.unwrap_or(0);
     let to = Builder { stored: &stored.conditions, generation, now };
     let desired = observed.desired.count;
@@ -106,7 +107,7 @@ fn conditions(pool: &AgentPool, observed: &Observed, agents: i32, stored: &Agent
 }
 
 /// What only a person can mend.
-fn stalled(observed: &Observed) -> Option<(&'static str, String)> {
+fn stalled(observed: &PoolObservation) -> Option<(&'static str, String)> {
     if let Some(message) = &observed.unsupported {
         return Some((reasons::UNSUPPORTED, message.clone()));
     }
@@ -116,7 +117,7 @@ fn stalled(observed: &Observed) -> Option<(&'static str, String)> {
 }
 
 /// What stands in the way of agents that are wanted.
-fn blocked(observed: &Observed, all_ready: bool) -> Option<(&'static str, String)> {
+fn blocked(observed: &PoolObservation, all_ready: bool) -> Option<(&'static str, String)> {
     if !observed.missing.is_empty() {
         return Some((reasons::MISSING_REFERENCE, format!("{} not found in this namespace", observed.missing.join(", "))));
     }
@@ -132,39 +133,39 @@ fn crash_message(last: &str) -> String {
 }
 
 /// The reason under which the size of a pool is shown.
-fn desired_reason(why: Why) -> &'static str {
+fn desired_reason(why: SizeReason) -> &'static str {
     match why {
-        Why::ReplicasSet => reasons::REPLICAS_SET,
-        Why::AtMinimum => reasons::AT_MINIMUM,
-        Why::AgentsWanted => reasons::AGENTS_WANTED,
-        Why::MaxReached => reasons::MAX_REACHED,
-        Why::Drained => reasons::DRAINED,
-        Why::NoWork => reasons::NO_WORK,
-        Why::WorkUnknown => reasons::WORK_UNKNOWN,
-        Why::CoolingDown => reasons::COOLING_DOWN,
-        Why::NoRoom => reasons::NO_ROOM,
+        SizeReason::ReplicasSet => reasons::REPLICAS_SET,
+        SizeReason::AtMinimum => reasons::AT_MINIMUM,
+        SizeReason::AgentsWanted => reasons::AGENTS_WANTED,
+        SizeReason::MaxReached => reasons::MAX_REACHED,
+        SizeReason::Drained => reasons::DRAINED,
+        SizeReason::NoWork => reasons::NO_WORK,
+        SizeReason::WorkUnknown => reasons::WORK_UNKNOWN,
+        SizeReason::CoolingDown => reasons::COOLING_DOWN,
+        SizeReason::NoRoom => reasons::NO_ROOM,
     }
 }
 
-fn why_desired(observed: &Observed) -> String {
+fn why_desired(observed: &PoolObservation) -> String {
     let count = observed.desired.count;
     match observed.desired.why {
-        Why::ReplicasSet => format!("spec.replicas asks for {count}"),
-        Why::AtMinimum => format!("scaling.min asks for {count}"),
-        Why::AgentsWanted => format!("the work asks for {count}"),
-        Why::MaxReached => format!("scaling.max allows {count}"),
-        Why::Drained => "scaling.max is 0".into(),
-        Why::NoWork => "there is no eligible work".into(),
-        Why::WorkUnknown => "how much work there is is not known yet".into(),
-        Why::CoolingDown => {
+        SizeReason::ReplicasSet => format!("spec.replicas asks for {count}"),
+        SizeReason::AtMinimum => format!("scaling.min asks for {count}"),
+        SizeReason::AgentsWanted => format!("the work asks for {count}"),
+        SizeReason::MaxReached => format!("scaling.max allows {count}"),
+        SizeReason::Drained => "scaling.max is 0".into(),
+        SizeReason::NoWork => "there is no eligible work".into(),
+        SizeReason::WorkUnknown => "how much work there is is not known yet".into(),
+        SizeReason::CoolingDown => {
             "fewer would do, and that has not been so for long enough (scaling.cooldownSeconds, whenEmpty.afterSeconds)".into()
         }
-        Why::NoRoom => format!("budgets leave room for {count}"),
+        SizeReason::NoRoom => format!("budgets leave room for {count}"),
     }
 }
 
 /// The word in the Reason column: what is in the way, or why the size is what it is.
-fn headline(conditions: &[Condition], observed: &Observed) -> String {
+fn headline(conditions: &[Condition], observed: &PoolObservation) -> String {
     let reason =
         |type_: &str| find(conditions, type_).filter(|condition| condition.status == "True").map(|condition| condition.reason.clone());
     reason(types::STALLED)
@@ -174,7 +175,7 @@ fn headline(conditions: &[Condition], observed: &Observed) -> String {
 }
 
 /// Something worth an event.
-pub struct News {
+pub struct StatusNews {
     /// Whether a person may have to look.
     pub warning: bool,
     /// One word.
@@ -186,7 +187,7 @@ pub struct News {
 }
 
 /// What changed between two statuses that people want to be told.
-pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -> Vec<News> {
+pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -> Vec<StatusNews> {
     let Some(after) = after else { return Vec::new() };
     let none = Vec::new();
     let old = before.map_or(&none, |before| &before.conditions);
@@ -194,7 +195,7 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
     let from = before.and_then(|before| before.desired).unwrap_or(0);
     if after.desired.unwrap_or(0) != from {
         let why = find(&after.conditions, types::SCALED_TO_ZERO).map(|condition| condition.message.clone()).unwrap_or_default();
-        all.push(News {
+        all.push(StatusNews {
             warning: false,
             reason: "DesiredChanged".into(),
             action: format!("ScaleTo{}", after.desired.unwrap_or(0)),
@@ -205,7 +206,7 @@ pub fn news(before: Option<&AgentPoolStatus>, after: Option<&AgentPoolStatus>) -
         let Some(now) = find(&after.conditions, type_).filter(|now| now.status == "True") else { continue };
         let was = find(old, type_).filter(|was| was.status == "True").map(|was| was.reason.as_str());
         if was != Some(now.reason.as_str()) {
-            all.push(News { warning: true, reason: now.reason.clone(), action: "Scale".into(), note: now.message.clone() });
+            all.push(StatusNews { warning: true, reason: now.reason.clone(), action: "Scale".into(), note: now.message.clone() });
         }
     }
     all

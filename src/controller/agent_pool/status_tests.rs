@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::observe::Blocked;
+use super::super::observe::PoolBlockers;
 use super::*;
 use crate::policy::pool::{AgentFacts, Facts};
-use crate::policy::scaling::Desired;
+use crate::policy::scaling::DesiredSize;
 
 fn pool(extra: serde_json::Value) -> AgentPool {
     let mut spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
@@ -16,17 +16,17 @@ fn pool(extra: serde_json::Value) -> AgentPool {
     serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p", "uid": "u", "generation": 2}, "spec": spec})).expect("a pool")
 }
 
-fn observed(desired: u32, ready: u32) -> Observed {
+fn observed(desired: u32, ready: u32) -> PoolObservation {
     let agents = (0..ready)
         .map(|number| AgentFacts {
             name: format!("a{number}"),
             sequence: Some(number.into()),
-            standing: Standing::Idle,
+            standing: MemberState::Idle,
             age: Duration::ZERO,
             keeps: false,
         })
         .collect();
-    Observed {
+    PoolObservation {
         facts: Facts {
             desired,
             may_grow: true,
@@ -37,7 +37,7 @@ fn observed(desired: u32, ready: u32) -> Observed {
             hibernate: false,
             with_hibernated: 0,
         },
-        desired: Desired { count: desired, why: Why::AtMinimum },
+        desired: DesiredSize { count: desired, why: SizeReason::AtMinimum },
         settles: None,
         work: None,
         missing: vec![],
@@ -49,9 +49,9 @@ fn observed(desired: u32, ready: u32) -> Observed {
     }
 }
 
-fn written(pool: &AgentPool, observed: &Observed) -> (AgentPoolStatus, Change) {
+fn written(pool: &AgentPool, observed: &PoolObservation) -> (AgentPoolStatus, StatusChange) {
     let (status, change) = next(pool, observed, Counters { spawned: observed.facts.spawned, collected_below: 0 }, 7);
-    assert_ne!(change, Change::None);
+    assert_ne!(change, StatusChange::None);
     (status, change)
 }
 fn says(status: &AgentPoolStatus, type_: &str) -> (String, String) {
@@ -68,7 +68,7 @@ fn not_ready_until_the_generation_was_made_real_once() {
     let (status, change) = written(&pool, &observed(3, 2));
     assert_eq!(
         (says(&status, "Ready"), says(&status, "Reconciling"), change),
-        (told("False", "Scaling"), told("True", "Scaling"), Change::State)
+        (told("False", "Scaling"), told("True", "Scaling"), StatusChange::State)
     );
     let (status, _) = written(&pool, &observed(3, 3));
     assert_eq!((says(&status, "Ready"), says(&status, "Reconciling")), (told("True", "AsDesired"), told("False", "Observed")));
@@ -77,7 +77,7 @@ fn not_ready_until_the_generation_was_made_real_once() {
     let (replacing, change) = written(&pool, &observed(3, 2));
     assert_eq!(
         (says(&replacing, "Ready"), change),
-        (told("True", "AsDesired"), Change::Counts),
+        (told("True", "AsDesired"), StatusChange::Counts),
         "one agent is replaced: that is no new generation"
     );
 
@@ -90,12 +90,12 @@ fn not_ready_until_the_generation_was_made_real_once() {
 fn nothing_new_is_nothing_to_write_whatever_the_epoch() {
     let mut pool = pool(json!({}));
     pool.status = Some(written(&pool, &observed(1, 1)).0);
-    assert_eq!(next(&pool, &observed(1, 1), Counters { spawned: 1, collected_below: 1 }, 99).1, Change::None);
+    assert_eq!(next(&pool, &observed(1, 1), Counters { spawned: 1, collected_below: 1 }, 99).1, StatusChange::None);
 }
 
 #[test]
 fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
-    let at_zero = Observed { desired: Desired { count: 0, why: Why::NoWork }, ..observed(0, 0) };
+    let at_zero = PoolObservation { desired: DesiredSize { count: 0, why: SizeReason::NoWork }, ..observed(0, 0) };
     let (status, _) = written(&pool(json!({"type": "worker"})), &at_zero);
     assert_eq!((says(&status, "Ready"), says(&status, "ScaledToZero")), (told("True", "AsDesired"), told("True", "NoWork")));
     assert_eq!(status.reason.as_deref(), Some("NoWork"));
@@ -103,21 +103,21 @@ fn a_work_aware_pool_at_zero_is_ready_and_says_why() {
 
 #[test]
 fn what_is_in_the_way_is_blocked_and_never_stalled() {
-    let blocked = Some(Blocked { reason: "QuotaExceeded", message: "a1: exceeded quota: q".into() });
-    let (status, _) = written(&pool(json!({})), &Observed { blocked, ..observed(3, 1) });
+    let blocked = Some(PoolBlockers { reason: "QuotaExceeded", message: "a1: exceeded quota: q".into() });
+    let (status, _) = written(&pool(json!({})), &PoolObservation { blocked, ..observed(3, 1) });
     assert_eq!(
         (says(&status, "Blocked"), says(&status, "Ready"), says(&status, "Stalled")),
         (told("True", "QuotaExceeded"), told("False", "QuotaExceeded"), told("False", "Observed"))
     );
     assert_eq!(status.reason.as_deref(), Some("QuotaExceeded"));
 
-    let (status, _) = written(&pool(json!({})), &Observed { missing: vec!["Budget/b".into()], ..observed(0, 0) });
+    let (status, _) = written(&pool(json!({})), &PoolObservation { missing: vec!["Budget/b".into()], ..observed(0, 0) });
     assert_eq!((says(&status, "Blocked"), says(&status, "Ready")), (told("True", "MissingReference"), told("False", "MissingReference")));
 }
 
 #[test]
 fn what_needs_a_person_is_stalled() {
-    let (status, _) = written(&pool(json!({})), &Observed { unsupported: Some("spec.x".into()), ..observed(1, 0) });
+    let (status, _) = written(&pool(json!({})), &PoolObservation { unsupported: Some("spec.x".into()), ..observed(1, 0) });
     assert_eq!(
         (says(&status, "Stalled"), says(&status, "Ready"), says(&status, "Reconciling").0),
         (told("True", "Unsupported"), told("False", "Unsupported"), "False".into())
@@ -126,7 +126,7 @@ fn what_needs_a_person_is_stalled() {
 
 #[test]
 fn agents_that_crash_block_their_pool_and_in_the_end_stall_it() {
-    let crashing = |crashes: u32, ready: u32| Observed { crashes: Some((crashes, "a1: exit code 7".into())), ..observed(1, ready) };
+    let crashing = |crashes: u32, ready: u32| PoolObservation { crashes: Some((crashes, "a1: exit code 7".into())), ..observed(1, ready) };
     assert_eq!(says(&written(&pool(json!({})), &crashing(1, 0)).0, "Blocked").0, "False", "once is no loop");
     let (status, _) = written(&pool(json!({})), &crashing(3, 0));
     assert_eq!((says(&status, "Blocked"), says(&status, "Stalled").0), (told("True", "CrashLoop"), "False".into()));
@@ -145,8 +145,8 @@ fn words_and_counts_may_wait() {
     let mut pool = pool(json!({}));
     let (stored, _) = written(&pool, &observed(3, 1));
     pool.status = Some(stored);
-    let (next, change) = written(&pool, &Observed { work: Some((9, 1)), ..observed(3, 2) });
-    assert_eq!((change, next.work_ready), (Change::Counts, Some(9)), "1 of 3, 2 of 3, and more to do: not a write for each");
+    let (next, change) = written(&pool, &PoolObservation { work: Some((9, 1)), ..observed(3, 2) });
+    assert_eq!((change, next.work_ready), (StatusChange::Counts, Some(9)), "1 of 3, 2 of 3, and more to do: not a write for each");
 }
 
 #[test]
@@ -154,8 +154,8 @@ fn people_are_told_of_changes_of_size_and_of_new_trouble_once() {
     let (first, _) = written(&pool(json!({})), &observed(3, 0));
     let told = news(None, Some(&first));
     assert_eq!((told.len(), told[0].note.as_str()), (1, "from 0 to 3 agents: scaling.min asks for 3"));
-    let blocked = Some(Blocked { reason: "ImagePull", message: "m".into() });
-    let (second, _) = written(&pool(json!({})), &Observed { blocked, ..observed(3, 0) });
+    let blocked = Some(PoolBlockers { reason: "ImagePull", message: "m".into() });
+    let (second, _) = written(&pool(json!({})), &PoolObservation { blocked, ..observed(3, 0) });
     let told = news(Some(&first), Some(&second));
     assert_eq!((told.len(), told[0].warning, told[0].reason.as_str()), (1, true, "ImagePull"));
     assert!(news(Some(&second), Some(&second)).is_empty());

@@ -12,12 +12,12 @@ use crate::api::budget::{Compute, PerAgentCompute};
 use crate::api::owner::owner;
 use crate::api::quantity::same;
 use crate::api::{Budget, names};
-use crate::policy::compute::Stored;
+use crate::policy::compute::StoredObject;
 
 type Amounts = BTreeMap<String, Quantity>;
 
 /// An object that carries a part of a Budget's compute.
-pub trait Piece: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> {
+pub trait ComputeObject: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> {
     /// What is wanted, if the Budget says anything of this sort.
     fn wanted(budget: &Budget, compute: &Compute) -> Option<Self>
     where
@@ -28,7 +28,7 @@ pub trait Piece: Resource<DynamicType = (), Scope = kube::core::NamespaceResourc
     fn words(&self) -> String;
 }
 
-impl Piece for ResourceQuota {
+impl ComputeObject for ResourceQuota {
     fn wanted(budget: &Budget, compute: &Compute) -> Option<Self> {
         let hard = some(compute.hard.as_ref())?;
         let spec = ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() };
@@ -46,7 +46,7 @@ impl Piece for ResourceQuota {
     }
 }
 
-impl Piece for LimitRange {
+impl ComputeObject for LimitRange {
     fn wanted(budget: &Budget, compute: &Compute) -> Option<Self> {
         let item = item(compute.per_agent.as_ref()?)?;
         let spec = LimitRangeSpec { limits: vec![item] };
@@ -144,8 +144,8 @@ fn meta(budget: &Budget, spec: &impl Serialize) -> ObjectMeta {
 
 /// What is stored under the name of a piece. An owner reference proves whose it is: with it the object goes with the Budget
 /// anyway.
-pub fn stored<K: Piece>(object: Option<&K>, wanted: Option<&K>, budget: &Budget) -> Stored {
-    let Some(object) = object else { return Stored::Nothing };
+pub fn stored<K: ComputeObject>(object: Option<&K>, wanted: Option<&K>, budget: &Budget) -> StoredObject {
+    let Some(object) = object else { return StoredObject::Nothing };
     let meta = object.meta();
     let uid = meta.uid.clone().unwrap_or_default();
     let owners =
@@ -153,10 +153,13 @@ pub fn stored<K: Piece>(object: Option<&K>, wanted: Option<&K>, budget: &Budget)
     let own = owners().any(|owner| Some(&owner.uid) == budget.metadata.uid.as_ref());
     let labelled = meta.labels.as_ref().and_then(|labels| labels.get(names::MANAGED_BY_LABEL)).is_some_and(|by| by == names::MANAGED_BY);
     match () {
-        () if !(own || labelled && owners().next().is_some()) => Stored::Foreign,
-        () if meta.deletion_timestamp.is_some() => Stored::Leaving,
-        () if !own => Stored::Former { uid },
-        () => Stored::Own { uid, same: labelled && wanted.is_some_and(|wanted| hash(meta) == hash(wanted.meta()) && object.says(wanted)) },
+        () if !(own || labelled && owners().next().is_some()) => StoredObject::Foreign,
+        () if meta.deletion_timestamp.is_some() => StoredObject::Leaving,
+        () if !own => StoredObject::Former { uid },
+        () => StoredObject::Own {
+            uid,
+            same: labelled && wanted.is_some_and(|wanted| hash(meta) == hash(wanted.meta()) && object.says(wanted)),
+        },
     }
 }
 
@@ -174,17 +177,17 @@ mod tests {
             "metadata": {"name": "team", "namespace": "n", "uid": "u"}, "spec": {"compute": compute}}))
         .expect("a Budget")
     }
-    fn wanted<K: Piece>(budget: &Budget) -> Option<K> {
+    fn wanted<K: ComputeObject>(budget: &Budget) -> Option<K> {
         K::wanted(budget, budget.spec.compute.as_ref()?)
     }
-    fn state<K: Piece>(object: &K, budget: &Budget) -> Stored {
+    fn state<K: ComputeObject>(object: &K, budget: &Budget) -> StoredObject {
         stored(Some(object), wanted(budget).as_ref(), budget)
     }
-    fn own(same: bool) -> Stored {
-        Stored::Own { uid: "q".into(), same }
+    fn own(same: bool) -> StoredObject {
+        StoredObject::Own { uid: "q".into(), same }
     }
     /// As the API server would store it: with a uid.
-    fn made<K: Piece>(mut object: K) -> K {
+    fn made<K: ComputeObject>(mut object: K) -> K {
         object.meta_mut().uid = Some("q".into());
         object
     }
@@ -266,16 +269,16 @@ mod tests {
             change(&mut quota.metadata);
             state(&quota, &budget)
         };
-        assert_eq!(changed(|meta| meta.owner_references = None), Stored::Foreign, "a label proves nothing");
+        assert_eq!(changed(|meta| meta.owner_references = None), StoredObject::Foreign, "a label proves nothing");
         let other_uid = |meta: &mut ObjectMeta| meta.owner_references.as_mut().expect("owners")[0].uid = "old".into();
-        assert_eq!(changed(other_uid), Stored::Former { uid: "q".into() });
+        assert_eq!(changed(other_uid), StoredObject::Former { uid: "q".into() });
         let other_name = |meta: &mut ObjectMeta| {
             let owner = &mut meta.owner_references.as_mut().expect("owners")[0];
             (owner.uid, owner.name) = ("other".into(), "other".into());
         };
-        assert_eq!(changed(other_name), Stored::Foreign);
+        assert_eq!(changed(other_name), StoredObject::Foreign);
         let leaving = |meta: &mut ObjectMeta| meta.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
-        assert_eq!(changed(leaving), Stored::Leaving);
-        assert_eq!(stored(None, Some(&quota), &budget), Stored::Nothing);
+        assert_eq!(changed(leaving), StoredObject::Leaving);
+        assert_eq!(stored(None, Some(&quota), &budget), StoredObject::Nothing);
     }
 }

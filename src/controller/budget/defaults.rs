@@ -25,7 +25,7 @@ use crate::controller::Context;
 use crate::controller::stores::PoolObject;
 
 /// A kind of which a namespace gets one.
-pub trait Defaulted: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
+pub trait DefaultedKind: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug {
     /// On the ConfigMap of a namespace: it was made there once.
     const MADE: &'static str;
 
@@ -37,7 +37,7 @@ fn facts(object: &impl ResourceExt) -> (String, bool) {
     (object.name_any(), object.annotations().contains_key(names::DEFAULT_ANNOTATION))
 }
 
-impl Defaulted for Budget {
+impl DefaultedKind for Budget {
     const MADE: &'static str = names::DEFAULT_MADE_ANNOTATION;
 
     fn known(namespace: &str, context: &Context) -> Vec<(String, bool)> {
@@ -45,7 +45,7 @@ impl Defaulted for Budget {
     }
 }
 
-impl Defaulted for Breaker {
+impl DefaultedKind for Breaker {
     const MADE: &'static str = names::DEFAULT_BREAKER_MADE_ANNOTATION;
 
     fn known(namespace: &str, context: &Context) -> Vec<(String, bool)> {
@@ -60,7 +60,7 @@ pub async fn ensure(pool: &AgentPool, key: &ObjectKey, context: &Context) -> Res
     Ok([budget, breaker].into_iter().flatten().min())
 }
 
-async fn ensure_one<K: Defaulted>(namespace: &str, context: &Context) -> Result<Option<Duration>, Error> {
+async fn ensure_one<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<Option<Duration>, Error> {
     let kind = K::kind(&());
     let known = K::known(namespace, context);
     let ours = known.iter().any(|(name, annotated)| name == names::DEFAULT && *annotated);
@@ -81,7 +81,7 @@ async fn ensure_one<K: Defaulted>(namespace: &str, context: &Context) -> Result<
 }
 
 /// It is a convenience: where it cannot be had, pools go on.
-fn gently<K: Defaulted>(result: Result<(), Error>) -> Result<(), Error> {
+fn gently<K: DefaultedKind>(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.class() == Class::LostLeadership => Err(error),
         Err(error) => {
@@ -93,12 +93,12 @@ fn gently<K: Defaulted>(result: Result<(), Error>) -> Result<(), Error> {
 }
 
 /// Whether it was made once.
-fn marked<K: Defaulted>(namespace: &str, context: &Context) -> bool {
+fn marked<K: DefaultedKind>(namespace: &str, context: &Context) -> bool {
     let map = context.stores.bundle(&ObjectKey { namespace: namespace.to_owned(), name: names::CA_CONFIG_MAP.to_owned() });
     map.is_some_and(|map| map.annotations().contains_key(K::MADE))
 }
 
-async fn mark<K: Defaulted>(namespace: &str, made: bool, context: &Context) -> Result<(), Error> {
+async fn mark<K: DefaultedKind>(namespace: &str, made: bool, context: &Context) -> Result<(), Error> {
     context.leadership.check()?;
     let value = if made { json!("true") } else { json!(null) };
     let api = context.api::<ConfigMap>(namespace);
@@ -106,7 +106,7 @@ async fn mark<K: Defaulted>(namespace: &str, made: bool, context: &Context) -> R
     Ok(())
 }
 
-async fn make<K: Defaulted>(namespace: &str, context: &Context) -> Result<(), Error> {
+async fn make<K: DefaultedKind>(namespace: &str, context: &Context) -> Result<(), Error> {
     let api = context.api::<K>(namespace);
     // By metadata: one that does not fit its type counts too.
     let any =
@@ -122,7 +122,7 @@ async fn make<K: Defaulted>(namespace: &str, context: &Context) -> Result<(), Er
 }
 
 /// Removes the default if we made it, nobody else wrote it, and no pool is left. Whether it is gone.
-pub async fn remove_unused<K: Defaulted>(object: &K, key: &ObjectKey, context: &Context) -> Result<bool, Error> {
+pub async fn remove_unused<K: DefaultedKind>(object: &K, key: &ObjectKey, context: &Context) -> Result<bool, Error> {
     let ours = key.name == names::DEFAULT && object.annotations().contains_key(names::DEFAULT_ANNOTATION);
     let pools = || context.stores.pools.state_filter(|pool| pool.namespace().as_deref() == Some(&key.namespace));
     if !ours || !pools().is_empty() {

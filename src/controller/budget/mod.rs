@@ -22,20 +22,20 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::context::{Context, Look, jittered};
-use super::publish::publish;
+use super::context::{Context, NextLook, jittered};
+use super::status_throttle::publish;
 use super::stores::BudgetObject;
 use crate::api::conditions::reasons;
 use crate::api::names::managers;
 use crate::api::shared::Mode;
 use crate::api::{Budget, names};
 use crate::cluster::{Class, Error, ObjectKey, calls};
-use crate::policy::compute::{Act, Claimant, act, binding};
-use build::{Piece, stored};
+use crate::policy::compute::{Claimant, ComputeAction, act, binding};
+use build::{ComputeObject, stored};
 use status::Outcome;
 
 pub use defaults::{ensure as ensure_defaults, remove_unused};
-pub use waiting::Waiting;
+pub use waiting::WaitingNamespaces;
 
 /// Name of this controller in metrics and logs.
 pub const CONTROLLER: &str = "budget";
@@ -75,35 +75,35 @@ pub fn forget(key: &ObjectKey, context: &Context) {
     context.budget_gate.forget(key);
 }
 
-async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<Look, Error> {
+async fn one(budget: &Budget, key: &ObjectKey, context: &Context) -> Result<NextLook, Error> {
     if !context.budget_gate.open(key, budget.metadata.resource_version.as_deref()) {
         context.metrics.gated(CONTROLLER);
-        return Ok(Look::After(GATE_RETRY));
+        return Ok(NextLook::After(GATE_RETRY));
     }
     if !seen(&context.stores.quotas, key, context) || !seen(&context.stores.ranges, key, context) {
         context.metrics.gated(CONTROLLER);
-        return Ok(Look::After(GATE_RETRY));
+        return Ok(NextLook::After(GATE_RETRY));
     }
     if defaults::remove_unused(budget, key, context).await? {
-        return Ok(Look::OnChange);
+        return Ok(NextLook::OnChange);
     }
     let standing = standing(budget, key, context);
-    let binds = matches!(standing, Standing::Binds);
+    let binds = matches!(standing, ComputeClaim::Binds);
     let quota = settle::<ResourceQuota>(budget, binds, &context.stores.quotas, key, context).await?;
     let range = settle::<LimitRange>(budget, binds, &context.stores.ranges, key, context).await?;
     let outcome = outcome(standing, [quota, range]);
     tell(budget, key, &outcome, context).await?;
     Ok(match outcome {
-        Outcome::Failed(..) | Outcome::Waits(_) if binds => Look::Later,
+        Outcome::Failed(..) | Outcome::Waits(_) if binds => NextLook::Later,
         Outcome::Failed(..) | Outcome::Waits(_) | Outcome::Unsaid | Outcome::Applied(_) | Outcome::Conflict(_) => {
-            Look::After(jittered(LOOK_AGAIN))
+            NextLook::After(jittered(LOOK_AGAIN))
         }
     })
 }
 
 /// Where a Budget stands among those of its namespace, as far as compute goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum ComputeClaim {
     /// It says nothing of it.
     Silent,
     /// It says something, and is not enforced.
@@ -114,19 +114,19 @@ enum Standing {
     Newer(String),
 }
 
-fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> Standing {
+fn standing(budget: &Budget, key: &ObjectKey, context: &Context) -> ComputeClaim {
     if !speaks(budget) {
-        return Standing::Silent;
+        return ComputeClaim::Silent;
     }
     if budget.spec.mode != Mode::Enforce {
-        return Standing::Off;
+        return ComputeClaim::Off;
     }
     let others = context.stores.budgets_of(&key.namespace);
     // Itself as it was read: the cache may be newer or older, and its age never changes.
     let all = others.iter().filter_map(|other| other.0.as_ref().ok()).filter(|other| other.name_any() != key.name).chain([budget]);
     match binding(all.filter(|budget| claims(budget)).map(claimant)) {
-        Some(first) if first.name != key.name => Standing::Newer(first.name),
-        Some(_) | None => Standing::Binds,
+        Some(first) if first.name != key.name => ComputeClaim::Newer(first.name),
+        Some(_) | None => ComputeClaim::Binds,
     }
 }
 
@@ -148,7 +148,7 @@ fn claimant(budget: &Budget) -> Claimant {
 
 /// What became of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Settled {
+enum ComputeOutcome {
     /// None is wanted, and none of ours is there.
     None,
     /// It is in force: what it says.
@@ -160,25 +160,25 @@ enum Settled {
 }
 
 /// Under which kind and name an object of a Budget is kept.
-fn slot<K: Piece>(key: &ObjectKey) -> (String, ObjectKey) {
+fn slot<K: ComputeObject>(key: &ObjectKey) -> (String, ObjectKey) {
     (K::kind(&()).into_owned(), ObjectKey { namespace: key.namespace.clone(), name: names::compute_name(&key.name) })
 }
 
-fn cached<K: Piece + Clone + 'static>(cache: &Store<K>, key: &ObjectKey) -> Option<Arc<K>> {
+fn cached<K: ComputeObject + Clone + 'static>(cache: &Store<K>, key: &ObjectKey) -> Option<Arc<K>> {
     cache.get(&ObjectRef::new(&key.name).within(&key.namespace))
 }
 
 /// Whether the cache shows our own last write of an object.
-fn seen<K: Piece + Clone + 'static>(cache: &Store<K>, key: &ObjectKey, context: &Context) -> bool {
+fn seen<K: ComputeObject + Clone + 'static>(cache: &Store<K>, key: &ObjectKey, context: &Context) -> bool {
     let slot = slot::<K>(key);
     let version = cached(cache, &slot.1).and_then(|object| object.resource_version());
     context.compute_gate.open(&slot, version.as_deref())
 }
 
 /// Makes one object what it should be, or takes it away.
-async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &ObjectKey, context: &Context) -> Result<Settled, Error>
+async fn settle<K>(budget: &Budget, binds: bool, cache: &Store<K>, key: &ObjectKey, context: &Context) -> Result<ComputeOutcome, Error>
 where
-    K: Piece + Serialize + DeserializeOwned + Clone + Debug + 'static,
+    K: ComputeObject + Serialize + DeserializeOwned + Clone + Debug + 'static,
 {
     let wanted = budget.spec.compute.as_ref().filter(|_| binds).and_then(|compute| K::wanted(budget, compute));
     let slot = slot::<K>(key);
@@ -193,30 +193,32 @@ where
     }
     let there = format!("{}/{name}", slot.0);
     match act(wanted.is_some(), &stands) {
-        Act::Keep => Ok(wanted.map_or(Settled::None, |wanted| Settled::There(wanted.words()))),
-        Act::Wait => Ok(Settled::Waits(format!("{there} is being deleted first"))),
-        Act::Refuse => Ok(Settled::Failed(reasons::NAME_TAKEN, format!("{there} exists and is not this Budget's: rename or delete it"))),
-        Act::Delete(uid) => {
+        ComputeAction::Keep => Ok(wanted.map_or(ComputeOutcome::None, |wanted| ComputeOutcome::There(wanted.words()))),
+        ComputeAction::Wait => Ok(ComputeOutcome::Waits(format!("{there} is being deleted first"))),
+        ComputeAction::Refuse => {
+            Ok(ComputeOutcome::Failed(reasons::NAME_TAKEN, format!("{there} exists and is not this Budget's: rename or delete it")))
+        }
+        ComputeAction::Delete(uid) => {
             context.leadership.confirm().await?;
             let deleted = calls::delete(&api, &name, &uid, None).await?;
             if let Some(meta) = deleted {
                 context.compute_gate.deleted(slot, meta.resource_version.as_deref());
             }
             tracing::info!(namespace = %key.namespace, budget = %key.name, object = %there, "deleted what a Budget does not ask for");
-            Ok(wanted.map_or(Settled::None, |_| Settled::Waits(format!("{there} of a former Budget is being deleted first"))))
+            Ok(wanted.map_or(ComputeOutcome::None, |_| ComputeOutcome::Waits(format!("{there} of a former Budget is being deleted first"))))
         }
-        Act::Apply => {
-            let Some(wanted) = wanted else { return Ok(Settled::None) };
+        ComputeAction::Apply => {
+            let Some(wanted) = wanted else { return Ok(ComputeOutcome::None) };
             context.leadership.check()?;
             match calls::apply(&api, &wanted, managers::COMPUTE).await {
                 Ok(made) => {
                     context.compute_gate.wrote(slot, made.meta().resource_version.as_deref());
                     tracing::info!(namespace = %key.namespace, budget = %key.name, says = %wanted.words(), "applied what a Budget says of compute");
-                    Ok(Settled::There(wanted.words()))
+                    Ok(ComputeOutcome::There(wanted.words()))
                 }
                 Err(error) => match error.class() {
                     Class::Refused | Class::QuotaExceeded | Class::Terminating => {
-                        Ok(Settled::Failed(reasons::QUOTA_REFUSED, error.message()))
+                        Ok(ComputeOutcome::Failed(reasons::QUOTA_REFUSED, error.message()))
                     }
                     Class::Conflict | Class::AlreadyExists | Class::NotFound | Class::LostLeadership | Class::Unavailable => Err(error),
                 },
@@ -226,24 +228,24 @@ where
 }
 
 /// What is told of both objects.
-fn outcome(standing: Standing, settled: [Settled; 2]) -> Outcome {
+fn outcome(standing: ComputeClaim, settled: [ComputeOutcome; 2]) -> Outcome {
     let mut there = Vec::new();
     let (mut waits, mut failed) = (None, None);
     for piece in settled {
         match piece {
-            Settled::None => {}
-            Settled::There(words) => there.push(words),
-            Settled::Waits(words) => waits = waits.or(Some(words)),
-            Settled::Failed(reason, words) => failed = failed.or(Some((reason, words))),
+            ComputeOutcome::None => {}
+            ComputeOutcome::There(words) => there.push(words),
+            ComputeOutcome::Waits(words) => waits = waits.or(Some(words)),
+            ComputeOutcome::Failed(reason, words) => failed = failed.or(Some((reason, words))),
         }
     }
     match standing {
-        Standing::Silent => Outcome::Unsaid,
-        Standing::Off => {
+        ComputeClaim::Silent => Outcome::Unsaid,
+        ComputeClaim::Off => {
             Outcome::Failed(reasons::NOT_ENFORCED, "spec.mode is not Enforce: compute is neither limited nor counted".to_owned())
         }
-        Standing::Newer(older) => Outcome::Conflict(older),
-        Standing::Binds => match (failed, waits) {
+        ComputeClaim::Newer(older) => Outcome::Conflict(older),
+        ComputeClaim::Binds => match (failed, waits) {
             (Some((reason, words)), _) => Outcome::Failed(reason, words),
             (None, Some(words)) => Outcome::Waits(words),
             (None, None) => Outcome::Applied(there.join("; ")),
@@ -277,15 +279,15 @@ mod tests {
 
     #[test]
     fn the_worst_of_both_objects_is_told() {
-        let there = |words: &str| Settled::There(words.to_owned());
-        let failed = || Settled::Failed(reasons::QUOTA_REFUSED, "no".into());
+        let there = |words: &str| ComputeOutcome::There(words.to_owned());
+        let failed = || ComputeOutcome::Failed(reasons::QUOTA_REFUSED, "no".into());
         let cases = [
-            (Standing::Silent, [Settled::None, Settled::None], Outcome::Unsaid),
-            (Standing::Binds, [there("q"), there("r")], Outcome::Applied("q; r".into())),
-            (Standing::Binds, [there("q"), Settled::None], Outcome::Applied("q".into())),
-            (Standing::Binds, [Settled::Waits("w".into()), there("r")], Outcome::Waits("w".into())),
-            (Standing::Binds, [Settled::Waits("w".into()), failed()], Outcome::Failed(reasons::QUOTA_REFUSED, "no".into())),
-            (Standing::Newer("old".into()), [Settled::None, Settled::None], Outcome::Conflict("old".into())),
+            (ComputeClaim::Silent, [ComputeOutcome::None, ComputeOutcome::None], Outcome::Unsaid),
+            (ComputeClaim::Binds, [there("q"), there("r")], Outcome::Applied("q; r".into())),
+            (ComputeClaim::Binds, [there("q"), ComputeOutcome::None], Outcome::Applied("q".into())),
+            (ComputeClaim::Binds, [ComputeOutcome::Waits("w".into()), there("r")], Outcome::Waits("w".into())),
+            (ComputeClaim::Binds, [ComputeOutcome::Waits("w".into()), failed()], Outcome::Failed(reasons::QUOTA_REFUSED, "no".into())),
+            (ComputeClaim::Newer("old".into()), [ComputeOutcome::None, ComputeOutcome::None], Outcome::Conflict("old".into())),
         ];
         for (standing, settled, expected) in cases {
             assert_eq!(outcome(standing, settled), expected);

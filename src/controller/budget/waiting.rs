@@ -11,9 +11,9 @@ pub const AFTER: Duration = Duration::from_secs(60);
 
 /// Since when namespaces with a pool are without any of a kind: in memory, for as long as we lead.
 #[derive(Debug, Default)]
-pub struct Waiting(Mutex<HashMap<(String, String), BootTime>>);
+pub struct WaitingNamespaces(Mutex<HashMap<(String, String), BootTime>>);
 
-impl Waiting {
+impl WaitingNamespaces {
     /// How long until the namespace gets one; `None`: now.
     pub fn left(&self, kind: &str, namespace: &str) -> Option<Duration> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_namespace_waits_from_the_first_look() {
-        let waiting = Waiting::default();
+        let waiting = WaitingNamespaces::default();
         assert!(waiting.left("Budget", "n").is_some_and(|left| left <= AFTER && !left.is_zero()));
     }
 }

@@ -15,16 +15,16 @@ use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::agent::Disappearances;
+use super::agent::PodTerminations;
+use super::capacity;
 use super::due;
 use super::fleet::Fleet;
 use super::node_judgements::NodeJudgements;
-use super::places;
 use super::stores::{AgentObject, BudgetObject, NODE_LEASES, PoolObject, Stores};
 use super::wake::{Wake, in_namespace, without_pod};
 use crate::api::{Agent, Toolset, WorkQueue, names};
 use crate::cluster::ObjectKey;
-use crate::cluster::watch::{Change, Named, config, start};
+use crate::cluster::watch::{Change, MetadataOnly, config, start};
 use crate::telemetry::Metrics;
 use nodes::watch_nodes;
 
@@ -45,7 +45,7 @@ pub fn watch_all(
     tasks: &mut JoinSet<()>,
     client: &Client,
     namespace: Option<&str>,
-    disappearances: &Disappearances,
+    disappearances: &PodTerminations,
     fleet: &Fleet,
     metrics: &Metrics,
 ) -> (Stores, Triggers) {
@@ -204,13 +204,13 @@ fn watch_pods(
     api: Api<Pod>,
     wake: Wake,
     agents: Store<AgentObject>,
-    disappearances: Disappearances,
+    disappearances: PodTerminations,
 ) -> Store<Pod> {
     let ours = config().labels(names::AGENT_LABEL);
     start(tasks, watcher(api, ours), prune_pod, move |change| match change {
         Change::Present(pod) => {
             wake.agent(&ObjectKey::of(pod));
-            if places::over(pod) {
+            if capacity::over(pod) {
                 wake.short_agents(&agents);
             }
         }
@@ -233,7 +233,7 @@ fn references<K>(
     namespace: Option<&str>,
     wake: &Wake,
     pools: &Store<PoolObject>,
-) -> Store<Named<K>>
+) -> Store<MetadataOnly<K>>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
         + Clone
@@ -244,7 +244,7 @@ where
         + 'static,
 {
     let (wake, pools) = (wake.clone(), pools.clone());
-    let api = scoped::<Named<K>>(client, namespace);
+    let api = scoped::<MetadataOnly<K>>(client, namespace);
     start(tasks, watcher(api, config()), keep_name, move |change| match change {
         Change::Present(object) | Change::Deleted(object) => wake.pools_in(&pools, &object.namespace().unwrap_or_default()),
         Change::Listed(_) => {}
@@ -304,7 +304,7 @@ fn stream<T: 'static>(queue: impl Stream<Item = T> + Send + 'static) -> BoxStrea
 fn prune_pod(pod: &mut Pod) {
     pod.metadata.annotations = None;
     // What its containers may use is kept as their sum, where a pod may say it of itself.
-    let resources = Some(places::as_resources(places::memory(pod)));
+    let resources = Some(capacity::as_resources(capacity::memory(pod)));
     let node_name = pod.spec.take().and_then(|spec| spec.node_name);
     pod.spec = Some(PodSpec { node_name, resources, ..PodSpec::default() });
     if let Some(status) = pod.status.as_mut() {

@@ -16,19 +16,19 @@ use tokio::task::JoinSet;
 use crate::cluster::watch::{Change, config, start};
 use crate::controller::node_judgements::{NodeJudgements, READY, ready, reported};
 use crate::controller::wake::Wake;
-use crate::policy::node_liveness::{self, Reach};
+use crate::policy::node_liveness::{self, NodeReach};
 use crate::telemetry::Metrics;
 
 /// What both watches do with a change.
 #[derive(Clone)]
-struct Told {
+struct NodeTap {
     judgements: NodeJudgements,
     wake: Wake,
     pods: Store<Pod>,
     metrics: Metrics,
 }
 
-impl Told {
+impl NodeTap {
     /// The answer about these nodes changed; `nodes` are all there are.
     fn changed(&self, changed: &[String], nodes: &Store<Node>) {
         if changed.is_empty() {
@@ -38,9 +38,9 @@ impl Told {
         let (mut heard, mut silent, mut unreachable) = (0, 0, 0);
         for node in nodes.state() {
             match self.judgements.reach(&node, false) {
-                Reach::Heard => heard += 1,
-                Reach::Silent => silent += 1,
-                Reach::Unreachable => unreachable += 1,
+                NodeReach::Heard => heard += 1,
+                NodeReach::Silent => silent += 1,
+                NodeReach::Unreachable => unreachable += 1,
             }
         }
         self.metrics.nodes(&[("heard", heard), ("silent", silent), ("unreachable", unreachable)]);
@@ -56,7 +56,7 @@ pub(super) fn watch_nodes(
     pods: Store<Pod>,
     metrics: Metrics,
 ) -> (Store<Node>, Store<Lease>) {
-    let told = Told { judgements: judgements.clone(), wake, pods, metrics };
+    let told = NodeTap { judgements: judgements.clone(), wake, pods, metrics };
     let nodes = watch_nodes_alone(tasks, nodes, told.clone());
     let known = nodes.clone();
     let leases = start(tasks, watcher(leases, config()), prune_lease, move |change| {
@@ -82,7 +82,7 @@ pub(super) fn watch_nodes(
     (nodes, leases)
 }
 
-fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: Told) -> Store<Node> {
+fn watch_nodes_alone(tasks: &mut JoinSet<()>, api: Api<Node>, told: NodeTap) -> Store<Node> {
     // Its own store, which its tap looks into, is there only after it has started.
     let known = Arc::new(std::sync::OnceLock::<Store<Node>>::new());
     let look = known.clone();
@@ -182,8 +182,8 @@ mod tests {
         assert!(reported(&with("True")) && reported(&with("False")) && !reported(&with("Unknown")));
         assert!(reported(&node(json!({"type": "DiskPressure", "status": "Unknown"}))), "that is no readiness");
         let judgements = NodeJudgements::default();
-        assert_eq!(judgements.reach(&with("Unknown"), false), Reach::Silent, "nothing was observed");
-        assert_eq!(judgements.reach(&with("Unknown"), true), Reach::Unreachable, "a leader before us had");
+        assert_eq!(judgements.reach(&with("Unknown"), false), NodeReach::Silent, "nothing was observed");
+        assert_eq!(judgements.reach(&with("Unknown"), true), NodeReach::Unreachable, "a leader before us had");
     }
 
     #[test]

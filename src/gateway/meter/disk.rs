@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 
 /// A folder of files.
 pub trait Disk: Clone + Send + 'static {
@@ -40,7 +40,7 @@ impl Folder {
     /// Makes it, if need be, and locks it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(path).with_context(|| format!("making the folder of the journal, {}", path.display()))?;
-        let lock = File::create(path.join(LOCK)).with_context(|| format!("locking the journal in {}", path.display()))?;
+        let lock = File::create(path.join(LOCK_FILE)).with_context(|| format!("locking the journal in {}", path.display()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .with_context(|| format!("another process has the journal in {}", path.display()))?;
         Ok(Self { path: path.to_owned(), _lock: Arc::new(lock) })

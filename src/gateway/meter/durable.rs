@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use super::disk::{Disk, Folder};
-use super::journal::{self, Journal, Shortened, Shorter};
+use super::journal::{self, CompactedJournal, Compaction, Journal};
 use super::lines::{Line, Snapshot};
-use super::session::{FIRST, MAX_BYTES, Session};
+use super::session::{MAX_SESSION_BYTES, MAX_SESSION_HEADER_BYTES, Session};
 
 /// Between two tries to write a journal that cannot be written.
-pub const RETRY: Duration = Duration::from_secs(1);
+pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The room that a journal needs to be written anew.
-pub const RESERVE: usize = MAX_BYTES + FIRST;
+pub const JOURNAL_RESERVE_BYTES: usize = MAX_SESSION_BYTES + MAX_SESSION_HEADER_BYTES;
 
 /// A session that survives its process.
 pub struct DurableSession<D: Disk = Folder> {
@@ -72,7 +72,7 @@ impl<D: Disk> DurableSession<D> {
                     tracing::info!("the journal of holds can be written again");
                 }
             } else if self.journal.make_room().is_err() {
-                self.next_try = now + RETRY;
+                self.next_try = now + JOURNAL_RETRY_DELAY;
             }
         }
         if !self.broken {
@@ -86,19 +86,19 @@ impl<D: Disk> DurableSession<D> {
             Ok(()) => self.broken = false,
             Err(error) => {
                 tracing::debug!(%error, "the journal of holds cannot be written anew");
-                self.next_try = now + RETRY;
+                self.next_try = now + JOURNAL_RETRY_DELAY;
             }
         }
     }
 
     /// Begins a shorter journal, if this one has grown long: with what it is to have.
-    pub fn shorten(&mut self) -> Option<(Shorter<D>, Snapshot)> {
+    pub fn shorten(&mut self) -> Option<(Compaction<D>, Snapshot)> {
         let shorter = self.journal.shorten(self.session.bytes())?;
         Some((shorter, self.session.snapshot()))
     }
 
     /// Puts it in place. The file that it replaces.
-    pub fn shortened(&mut self, written: std::io::Result<Shortened<D>>) -> std::io::Result<Option<D::File>> {
+    pub fn shortened(&mut self, written: std::io::Result<CompactedJournal<D>>) -> std::io::Result<Option<D::File>> {
         self.journal.shortened(written)
     }
 }

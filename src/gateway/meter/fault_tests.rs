@@ -5,7 +5,7 @@ use super::super::fake_disk::FakeDisk;
 use super::super::fake_leader::{Leader, Random};
 use super::super::session::Plan;
 use super::*;
-use crate::wire::meter::{End, Open, Quality, Usage};
+use crate::wire::meter::{CallEnd, JournaledHold, Quality, Usage};
 
 const FILE: &str = "session.jsonl";
 /// Room for the little that these sessions have.
@@ -15,8 +15,8 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn open(id: u64) -> Open {
-    Open { id, at: 7, path: vec![format!("a:agent-{}", id % 5), "b:team/default".into()], input: 10, output: 20 }
+fn open(id: u64) -> JournaledHold {
+    JournaledHold { id, at: 7, path: vec![format!("a:agent-{}", id % 5), "b:team/default".into()], input: 10, output: 20 }
 }
 
 fn start<D: Disk>(disk: &D, now: Duration) -> anyhow::Result<DurableSession<D>> {
@@ -40,7 +40,7 @@ fn call<D: Disk>(durable: &mut DurableSession<D>, now: Duration) -> bool {
     let sent = durable.session.sent(id);
     let kept = kept && durable.keep(&sent, now);
     let quality = if kept { Quality::Partial } else { Quality::Exact };
-    let line = durable.session.end(id, Usage::default(), quality, End::default(), "m", 0).expect("it was open");
+    let line = durable.session.end(id, Usage::default(), quality, CallEnd::default(), "m", 0).expect("it was open");
     durable.keep(&line, now);
     kept
 }
@@ -77,13 +77,13 @@ fn a_process_starts_on_a_volume_that_is_full_and_works_when_there_is_room() {
         durable.session.connected(Some(1));
         assert_eq!((durable.is_written(), durable.session.name(), durable.session.owed()), (false, "s", 1));
         assert!(!call(&mut durable, at(0)), "nothing is spent that cannot be written down");
-        assert_eq!(durable.tend(at(0)), Some(RETRY), "it is tried again");
+        assert_eq!(durable.tend(at(0)), Some(JOURNAL_RETRY_DELAY), "it is tried again");
         assert!(matches!(durable.session.plan(at(0), durable.is_written()), Plan::Wait(_)), "nothing is told that is not written");
     }
     let mut durable = start(&disk, at(0)).expect("it starts");
     disk.state().occupied = 0;
-    assert_eq!(durable.tend(at(0)), Some(RETRY), "not at once again");
-    assert_eq!(durable.tend(RETRY), None);
+    assert_eq!(durable.tend(at(0)), Some(JOURNAL_RETRY_DELAY), "not at once again");
+    assert_eq!(durable.tend(JOURNAL_RETRY_DELAY), None);
     assert!(call(&mut durable, at(2)));
     assert_eq!(start(&disk, at(3)).expect("started").session.owed(), 2);
 }
@@ -115,7 +115,7 @@ fn a_process_that_ends_at_any_step_of_a_repair_loses_nothing() {
     }
 }
 
-struct World {
+struct Simulation {
     random: Random,
     disk: FakeDisk,
     durable: DurableSession<FakeDisk>,
@@ -130,7 +130,7 @@ struct World {
     tried: BTreeSet<u64>,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let room = usize::try_from(random.below(8 * 1024)).expect("small");
@@ -148,7 +148,7 @@ impl World {
     }
 
     fn end(&mut self, id: u64, quality: Quality) {
-        let line = self.durable.session.end(id, Usage::default(), quality, End::default(), "m", 1);
+        let line = self.durable.session.end(id, Usage::default(), quality, CallEnd::default(), "m", 1);
         self.keep(line);
     }
 
@@ -301,7 +301,7 @@ impl World {
 }
 
 fn run(seed: u64) {
-    let mut world = World::new(seed);
+    let mut world = Simulation::new(seed);
     for _ in 0..150 {
         world.now += Duration::from_millis(world.random.below(900));
         if world.random.one_in(12) {
@@ -382,7 +382,7 @@ fn on_a_real_volume() {
     let mut durable = start(&disk, at(0)).expect("it starts");
     assert!(!durable.is_written() && !call(&mut durable, at(0)));
     std::fs::remove_file(volume.join("filler")).expect("removed");
-    assert_eq!(durable.tend(RETRY), None);
+    assert_eq!(durable.tend(JOURNAL_RETRY_DELAY), None);
     assert!(call(&mut durable, at(2)));
     assert_eq!(durable.session.owed(), owed + 1);
 }

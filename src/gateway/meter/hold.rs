@@ -9,14 +9,14 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::names::json_bytes;
-use crate::wire::meter::{End, Quality, Usage};
+use crate::wire::meter::{CallEnd, Quality, Usage};
 
 /// The most bytes that a name of a model has, in JSON, that is told with a settle. Of one with more nothing is learned.
-pub const MAX_MODEL: usize = 256;
+pub const MAX_MODEL_NAME_BYTES: usize = 256;
 /// What a hold may come to take in the journal or in `Begin`, whatever becomes of it, beside the texts of its places and its namespace.
-const MOST_OF_ONE: usize = 1024;
+const MAX_HOLD_BYTES: usize = 1024;
 /// What the number of a place takes at most.
-const NUMBER: usize = 21;
+const MAX_PLACE_NUMBER_BYTES: usize = 21;
 
 /// A hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Hold {
 
 /// A settle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedHold {
     /// Its number.
     pub seq: u64,
     /// The hold that it ends.
@@ -49,7 +49,7 @@ pub struct Ended {
     /// How well that is known.
     pub quality: Quality,
     /// How it ended otherwise.
-    pub end: End,
+    pub end: CallEnd,
     /// The model.
     pub model: String,
     /// Bytes of text that were sent; 0: nothing is learned from it.
@@ -82,10 +82,10 @@ pub fn bytes(value: &impl Serialize) -> usize {
 
 /// What places may come to take.
 pub fn places<'a>(path: impl Iterator<Item = &'a str>) -> usize {
-    path.map(|text| (json_bytes(text) + 1).max(NUMBER)).sum()
+    path.map(|text| (json_bytes(text) + 1).max(MAX_PLACE_NUMBER_BYTES)).sum()
 }
 
 /// What is set aside for a hold: what it may come to take, whatever becomes of it.
 pub fn reserve<'a>(path: impl Iterator<Item = &'a str>, of: &str) -> usize {
-    MOST_OF_ONE + json_bytes(of) + places(path)
+    MAX_HOLD_BYTES + json_bytes(of) + places(path)
 }

@@ -13,16 +13,16 @@ use std::path::PathBuf;
 use super::disk::{Disk, Folder};
 use super::session::Line;
 
-const FILE: &str = "session.jsonl";
+const JOURNAL_FILE: &str = "session.jsonl";
 /// What it is written into anew; until then, room for that.
-const BESIDE: &str = "session.new";
-const SHORTER: &str = "session.shorter";
+const NEW_JOURNAL_FILE: &str = "session.new";
+const SHORTENED_JOURNAL_FILE: &str = "session.shorter";
 /// See [`Journal::spare`].
-const SPARE: usize = 1024 * 1024;
+const JOURNAL_SPARE_BYTES: usize = 1024 * 1024;
 
 /// The file, or nothing: then the session ends with the process.
 pub struct Journal<D: Disk = Folder> {
-    kept: Option<Kept<D>>,
+    kept: Option<OpenJournal<D>>,
     bytes: usize,
     /// Bytes beyond twice what is needed, before it is written anew.
     pub(super) spare: usize,
@@ -38,17 +38,17 @@ pub struct Journal<D: Disk = Folder> {
 }
 
 /// A shorter one, beside: begun under whatever lock the journal is under, written without it.
-pub struct Shorter<D: Disk = Folder> {
+pub struct Compaction<D: Disk = Folder> {
     disk: D,
 }
 
 /// It is written, but for what was added since.
-pub struct Shortened<D: Disk = Folder> {
+pub struct CompactedJournal<D: Disk = Folder> {
     file: D::File,
     bytes: usize,
 }
 
-struct Kept<D: Disk> {
+struct OpenJournal<D: Disk> {
     disk: D,
     /// None: it ends with a part of a line, perhaps, and must be written anew before anything is added.
     file: Option<D::File>,
@@ -69,14 +69,23 @@ impl Journal {
 impl<D: Disk> Journal<D> {
     /// The one on `disk`.
     pub fn on(disk: Option<D>, reserve: usize) -> anyhow::Result<(Self, Vec<Line>)> {
-        let journal = |kept| Self { kept, bytes: 0, spare: SPARE, reserve, reserved: false, shortening: false, patience: 0, since: None };
+        let journal = |kept| Self {
+            kept,
+            bytes: 0,
+            spare: JOURNAL_SPARE_BYTES,
+            reserve,
+            reserved: false,
+            shortening: false,
+            patience: 0,
+            since: None,
+        };
         let Some(disk) = disk else { return Ok((journal(None), Vec::new())) };
-        if let Err(error) = disk.remove(SHORTER) {
+        if let Err(error) = disk.remove(SHORTENED_JOURNAL_FILE) {
             tracing::warn!(%error, "what a process before this one did not finish stays beside the journal of holds");
         }
-        let text = disk.read(FILE).map_err(|error| anyhow::Error::new(error).context("reading the journal of holds"))?;
+        let text = disk.read(JOURNAL_FILE).map_err(|error| anyhow::Error::new(error).context("reading the journal of holds"))?;
         let lines = read(&text.unwrap_or_default());
-        Ok((journal(Some(Kept { disk, file: None })), lines))
+        Ok((journal(Some(OpenJournal { disk, file: None })), lines))
     }
 
     /// Whether it outlives the process.
@@ -86,25 +95,25 @@ impl<D: Disk> Journal<D> {
 
     /// Begins a shorter one, if most of its bytes are of no use any more (`needed` are) and none is begun. It is to have what must
     /// be known now; what is added from now on follows.
-    pub fn shorten(&mut self, needed: usize) -> Option<Shorter<D>> {
+    pub fn shorten(&mut self, needed: usize) -> Option<Compaction<D>> {
         let kept = self.kept.as_ref().filter(|kept| kept.file.is_some())?;
         let begins = !self.shortening && self.bytes > (self.spare + 2 * needed).max(self.patience);
         begins.then(|| {
             (self.shortening, self.since) = (true, Some(Vec::new()));
-            Shorter { disk: kept.disk.clone() }
+            Compaction { disk: kept.disk.clone() }
         })
     }
 
     /// Puts it in place, and gives the file that it replaces: to close that takes a while. One that was overtaken is left out.
     /// Err: there is none, and the journal goes on as it is.
-    pub fn shortened(&mut self, written: io::Result<Shortened<D>>) -> io::Result<Option<D::File>> {
+    pub fn shortened(&mut self, written: io::Result<CompactedJournal<D>>) -> io::Result<Option<D::File>> {
         let Some(kept) = &mut self.kept else { return Ok(None) };
         let since = self.since.take();
         (self.shortening, self.patience) = (false, self.bytes + self.spare);
-        let put = |Shortened { mut file, bytes }: Shortened<D>| {
+        let put = |CompactedJournal { mut file, bytes }: CompactedJournal<D>| {
             let Some(since) = since else { return Ok(None) };
             file.write_all(&since)?;
-            kept.disk.rename(SHORTER, FILE)?;
+            kept.disk.rename(SHORTENED_JOURNAL_FILE, JOURNAL_FILE)?;
             Ok(Some((file, bytes + since.len())))
         };
         match written.and_then(put) {
@@ -113,7 +122,7 @@ impl<D: Disk> Journal<D> {
                 Ok(kept.file.replace(file))
             }
             // It must not take the room of the other.
-            left => kept.disk.remove(SHORTER).and(left.map(|_| None)),
+            left => kept.disk.remove(SHORTENED_JOURNAL_FILE).and(left.map(|_| None)),
         }
     }
 
@@ -138,10 +147,10 @@ impl<D: Disk> Journal<D> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         // A shorter one that is being written does not have this.
         self.since = None;
-        let written = whole(&kept.disk, BESIDE, lines).and_then(|written| {
+        let written = whole(&kept.disk, NEW_JOURNAL_FILE, lines).and_then(|written| {
             // Cut to what is in it, it has no room to spare until it is reserved again.
             self.reserved = false;
-            kept.disk.rename(BESIDE, FILE)?;
+            kept.disk.rename(NEW_JOURNAL_FILE, JOURNAL_FILE)?;
             Ok(written)
         });
         let written = written.map(|(file, bytes)| {
@@ -157,18 +166,18 @@ impl<D: Disk> Journal<D> {
     /// Keeps room to write it anew, if there is none.
     pub fn make_room(&mut self) -> io::Result<()> {
         if let Some(kept) = self.kept.as_ref().filter(|_| !self.reserved) {
-            kept.disk.reserve(BESIDE, u64::try_from(self.reserve).unwrap_or(u64::MAX))?;
+            kept.disk.reserve(NEW_JOURNAL_FILE, u64::try_from(self.reserve).unwrap_or(u64::MAX))?;
             self.reserved = true;
         }
         Ok(())
     }
 }
 
-impl<D: Disk> Shorter<D> {
+impl<D: Disk> Compaction<D> {
     /// Writes it. Takes as long as it takes.
-    pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<Shortened<D>> {
-        let (file, bytes) = whole(&self.disk, SHORTER, lines)?;
-        Ok(Shortened { file, bytes })
+    pub fn write(self, lines: impl Iterator<Item = Line>) -> io::Result<CompactedJournal<D>> {
+        let (file, bytes) = whole(&self.disk, SHORTENED_JOURNAL_FILE, lines)?;
+        Ok(CompactedJournal { file, bytes })
     }
 }
 

@@ -2,7 +2,7 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use super::*;
-use crate::wire::meter::Open;
+use crate::wire::meter::JournaledHold;
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("spillway-meter-{name}-{}", std::process::id()));
@@ -20,11 +20,11 @@ fn what_was_written_is_read_but_a_torn_end() {
     let (mut journal, lines) = Journal::open(Some(folder.clone()), 4096).expect("opened");
     assert_eq!(lines, []);
     journal.rewrite([first()].into_iter()).expect("written");
-    let held = Line::Held(Open { id: 1, at: 5, path: vec!["a".into()], input: 1, output: 2 });
+    let held = Line::Held(JournaledHold { id: 1, at: 5, path: vec!["a".into()], input: 1, output: 2 });
     journal.append(&held).expect("written");
     assert!(Journal::open(Some(folder.clone()), 4096).is_err(), "two processes do not share one");
     drop(journal);
-    let mut file = OpenOptions::new().append(true).open(folder.join(FILE)).expect("the file");
+    let mut file = OpenOptions::new().append(true).open(folder.join(JOURNAL_FILE)).expect("the file");
     file.write_all(b"{\"sent\": 1").expect("half a line");
     let (mut journal, lines) = Journal::open(Some(folder.clone()), 4096).expect("opened");
     assert_eq!(lines, [first(), held]);
@@ -39,7 +39,7 @@ fn what_was_written_is_read_but_a_torn_end() {
 const LONG: usize = 20;
 
 fn long_line() -> Line {
-    Line::Name(1, "x".repeat(SPARE / 16))
+    Line::Name(1, "x".repeat(JOURNAL_SPARE_BYTES / 16))
 }
 
 /// Long enough to be shortened to its first line.
@@ -71,7 +71,7 @@ fn a_shorter_one_has_what_was_added_while_it_was_written() {
     journal.append(&Line::Sent(2)).expect("written");
     journal.shortened(written).expect("in place");
     journal.append(&Line::Sent(3)).expect("written");
-    let length = std::fs::metadata(folder.join(FILE)).expect("the file").len();
+    let length = std::fs::metadata(folder.join(JOURNAL_FILE)).expect("the file").len();
     assert_eq!(u64::try_from(journal.bytes).expect("a size"), length);
     assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2), Line::Sent(3)]);
 }
@@ -82,7 +82,7 @@ fn a_shorter_one_that_was_overtaken_or_never_came_to_be_is_left_out() {
     let written = journal.shorten(1).expect("it is long").write([first()].into_iter());
     journal.rewrite([first(), Line::Sent(1)].into_iter()).expect("written");
     journal.shortened(written).expect("left out");
-    assert!(!folder.join(SHORTER).exists(), "it takes no room");
+    assert!(!folder.join(SHORTENED_JOURNAL_FILE).exists(), "it takes no room");
     journal.append(&Line::Sent(2)).expect("written");
     assert_eq!(reopened(&folder, journal), [first(), Line::Sent(1), Line::Sent(2)]);
 

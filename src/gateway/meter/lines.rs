@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::session::{Ended, Hold};
-use crate::wire::meter::{End, Open, Quality, Told, Usage};
+use super::session::{EndedHold, Hold};
+use crate::wire::meter::{CallEnd, JournaledHold, JournaledSettle, Quality, Usage};
 
 /// A line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub enum Line {
     /// This number means this text.
     Name(u64, String),
     /// A hold was given.
-    Gave(Gave),
+    Gave(HoldLine),
     /// Its call is about to be sent.
     Sent(u64),
     /// It was extended.
@@ -39,19 +39,19 @@ pub enum Line {
         output: i64,
     },
     /// It ended.
-    Over(Over),
+    Over(EndLine),
     /// Settles up to this one are acknowledged.
     Acked(u64),
     /// A hold was given, as versions before this one said it.
-    Held(Open),
+    Held(JournaledHold),
     /// It ended, as versions before this one said it.
-    Ended(Settled),
+    Ended(LegacySettleLine),
 }
 
 /// A hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Gave {
+pub struct HoldLine {
     /// Its number in the session.
     pub id: u64,
     /// When it was given, on the leader's clock, in milliseconds.
@@ -70,7 +70,7 @@ pub struct Gave {
     pub output: i64,
 }
 
-impl Gave {
+impl HoldLine {
     /// As the line of a journal that knows these names already, but for the new ones.
     pub fn of(hold: &Hold, names: Vec<(u64, String)>) -> Self {
         let Hold { id, at, of, path, input, output } = hold;
@@ -81,7 +81,7 @@ impl Gave {
 /// The end of a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Over {
+pub struct EndLine {
     /// Number of the settle.
     pub seq: u64,
     /// Number of the hold.
@@ -95,7 +95,7 @@ pub struct Over {
     pub quality: Quality,
     /// How it ended otherwise.
     #[serde(default)]
-    pub end: End,
+    pub end: CallEnd,
     /// The model.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub model: String,
@@ -104,10 +104,10 @@ pub struct Over {
     pub bytes: i64,
 }
 
-impl Over {
+impl EndLine {
     /// The line for it.
-    pub fn of(ended: &Ended) -> Self {
-        let Ended { seq, hold, unanswered, usage, quality, end, model, bytes, cost: _ } = ended;
+    pub fn of(ended: &EndedHold) -> Self {
+        let EndedHold { seq, hold, unanswered, usage, quality, end, model, bytes, cost: _ } = ended;
         Self {
             seq: *seq,
             id: hold.id,
@@ -124,11 +124,11 @@ impl Over {
 /// A settle with its hold, as versions before this one wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Settled {
+pub struct LegacySettleLine {
     /// Its number.
     pub seq: u64,
     /// The hold that it ends, and what was used.
-    pub told: Told,
+    pub told: JournaledSettle,
     /// The model.
     pub model: String,
     /// Bytes of text that were sent.
@@ -142,7 +142,7 @@ pub struct Snapshot {
     /// What the numbers mean.
     pub names: Vec<(u64, Arc<str>)>,
     /// What ended and is not acknowledged.
-    pub settles: Vec<Arc<Ended>>,
+    pub settles: Vec<Arc<EndedHold>>,
     /// What is open, and whether its call was sent.
     pub open: Vec<(Hold, bool)>,
 }
@@ -152,12 +152,12 @@ impl Snapshot {
     pub fn lines(self) -> impl Iterator<Item = Line> {
         let names = self.names.into_iter().map(|(number, text)| Line::Name(number, text.as_ref().to_owned()));
         let settles = self.settles.into_iter().flat_map(|ended| {
-            let hold = (!ended.unanswered).then(|| Line::Gave(Gave::of(&ended.hold, Vec::new())));
-            hold.into_iter().chain([Line::Over(Over::of(&ended))])
+            let hold = (!ended.unanswered).then(|| Line::Gave(HoldLine::of(&ended.hold, Vec::new())));
+            hold.into_iter().chain([Line::Over(EndLine::of(&ended))])
         });
         let open = self.open.into_iter().flat_map(|(hold, sent)| {
             let sent = sent.then_some(Line::Sent(hold.id));
-            std::iter::once(Line::Gave(Gave::of(&hold, Vec::new()))).chain(sent)
+            std::iter::once(Line::Gave(HoldLine::of(&hold, Vec::new()))).chain(sent)
         });
         std::iter::once(self.first).chain(names).chain(settles).chain(open)
     }

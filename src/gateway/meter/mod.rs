@@ -2,9 +2,10 @@
 //!
 //! What always holds: a hold is in the journal before its call is forwarded, a settle before it is sent; no number is used for
 //! two, not even by the process after this one; and what is not acknowledged has a bound, of which no namespace takes all. What
-//! is decided is in [`session`], pure; [`journal`] writes it down; here is the talk with the governor, and [`Held`], which settles
+//! is decided is in [`session`], pure; [`journal`] writes it down; here is the talk with the governor, and [`CallHold`], which settles
 //! whatever becomes of a call.
 
+mod client;
 pub mod disk;
 pub mod durable;
 #[cfg(test)]
@@ -17,7 +18,6 @@ pub mod lines;
 pub mod names;
 pub mod session;
 pub mod shares;
-mod talk;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,24 +27,26 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use self::durable::{DurableSession, RESERVE};
+use self::durable::{DurableSession, JOURNAL_RESERVE_BYTES};
 use self::journal::Journal;
-use self::session::{Full, Line};
+use self::session::{Line, ShareFull};
 use super::governor::Governor;
 use crate::cluster::clock::BootTime;
 use crate::cluster::token::PodIdentity;
-use crate::wire::meter::{Dialect, End, Extend, Extended, Facts, Given, Hold, Late, Outcome, Quality, Target, Usage, Way, Why};
+use crate::wire::meter::{
+    CallEnd, Dialect, Extend, Extended, Facts, FaultCause, Hold, HoldAnswer, LateFirstToken, ModelRoute, Outcome, Quality, Target, Usage,
+};
 use crate::wire::{Code, Refusal};
 
 /// Between two tries while the governor is away.
-const RETRY: Duration = Duration::from_millis(200);
+const GOVERNOR_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// How long a stream may stand still for an extension of its hold.
-const EXTEND_WITHIN: Duration = Duration::from_secs(1);
+const EXTEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-const WAY: &str = "/governor/v1/meter/way";
-const HOLD: &str = "/governor/v1/meter/hold";
-const EXTEND: &str = "/governor/v1/meter/extend";
-const LATE: &str = "/governor/v1/meter/late";
+const ROUTE_PATH: &str = "/governor/v1/meter/way";
+const HOLD_PATH: &str = "/governor/v1/meter/hold";
+const EXTEND_PATH: &str = "/governor/v1/meter/extend";
+const LATE_PATH: &str = "/governor/v1/meter/late";
 
 /// The session with the governor. Cheap to clone.
 #[derive(Clone)]
@@ -65,7 +67,7 @@ impl Meter {
     /// Reads the journal in `folder`, if there is one, and goes on from it. `uid` is that of our pod. What a process before us
     /// had forwarded is charged at its estimate; what it had not is given back.
     pub fn open(governor: Governor, folder: Option<PathBuf>, uid: Option<&str>) -> anyhow::Result<Self> {
-        let (journal, lines) = Journal::open(folder, RESERVE)?;
+        let (journal, lines) = Journal::open(folder, JOURNAL_RESERVE_BYTES)?;
         let durable = DurableSession::restore(journal, &lines, uid, now());
         tracing::info!(session = durable.session.name(), "the session with the ledger");
         let owed = durable.session.owed();
@@ -79,12 +81,12 @@ impl Meter {
     }
 
     /// Where a call goes that costs nothing. While the governor is away it is asked again, for `patience`.
-    pub async fn way(&self, pod: &PodIdentity, way: &Way, patience: Duration) -> Result<Target, Refusal> {
+    pub async fn way(&self, pod: &PodIdentity, way: &ModelRoute, patience: Duration) -> Result<Target, Refusal> {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
-            match self.0.governor.ask(WAY, Some(pod), way).await {
+            match self.0.governor.ask(ROUTE_PATH, Some(pod), way).await {
                 Err(refusal) if refusal.code == Code::GovernorAway && tokio::time::Instant::now() < deadline => {
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(GOVERNOR_RETRY_DELAY).await;
                 }
                 answer => return answer,
             }
@@ -92,7 +94,7 @@ impl Meter {
     }
 
     /// Holds tokens for one call. While the governor is away it is asked again under the same number, for `patience`.
-    pub async fn hold(&self, pod: &PodIdentity, way: Way, facts: Facts, patience: Duration) -> Result<Held, Refusal> {
+    pub async fn hold(&self, pod: &PodIdentity, way: ModelRoute, facts: Facts, patience: Duration) -> Result<CallHold, Refusal> {
         let deadline = tokio::time::Instant::now() + patience;
         let mut asking = self.number(&pod.namespace)?;
         let model = way.model.clone().unwrap_or_default();
@@ -106,7 +108,7 @@ impl Meter {
             tokio::time::timeout_at(deadline, attached.wait_for(|attached| *attached)).await.map_err(|_| away())?.map_err(|_| away())?;
             // Dropped from here on, nobody knows whether it was given.
             asking.sent = true;
-            let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, Given>(HOLD, Some(pod), &hold)).await;
+            let answer = tokio::time::timeout_at(deadline, self.0.governor.ask::<_, HoldAnswer>(HOLD_PATH, Some(pod), &hold)).await;
             match answer {
                 Ok(Ok(given)) => return asking.given(given, pod.clone(), model, taught_by(&facts)),
                 Ok(Err(refusal)) if refusal.code == Code::SessionUnknown => self.detach(),
@@ -125,11 +127,11 @@ impl Meter {
             if tokio::time::Instant::now() >= deadline {
                 return Err(away());
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(GOVERNOR_RETRY_DELAY).await;
         }
     }
 
-    fn number(&self, namespace: &str) -> Result<Asking, Refusal> {
+    fn number(&self, namespace: &str) -> Result<HoldAttempt, Refusal> {
         let mut inner = self.lock();
         if !inner.is_written() {
             return Err(unwritten());
@@ -137,11 +139,11 @@ impl Meter {
         let (id, line) = inner.session.ask(namespace).map_err(full)?;
         let kept = line.is_none_or(|line| inner.keep(&line, now()));
         drop(inner);
-        let asking = Asking { meter: self.clone(), id, sent: false, lost: false };
+        let asking = HoldAttempt { meter: self.clone(), id, sent: false, lost: false };
         if kept { Ok(asking) } else { Err(unwritten()) }
     }
 
-    fn end(&self, id: u64, usage: Usage, quality: Quality, end: End, model: &str, bytes: i64) {
+    fn end(&self, id: u64, usage: Usage, quality: Quality, end: CallEnd, model: &str, bytes: i64) {
         let mut inner = self.lock();
         if let Some(line) = inner.session.end(id, usage, quality, end, model, bytes) {
             inner.keep(&line, now());
@@ -154,15 +156,15 @@ impl Meter {
 
     /// A hold as it would have been given, in a test.
     #[cfg(test)]
-    pub fn given(&self, given: Given, pod: &PodIdentity) -> Held {
+    pub fn given(&self, given: HoldAnswer, pod: &PodIdentity) -> CallHold {
         let asking = self.number(&pod.namespace).expect("a number");
-        let given = Given { open: crate::wire::meter::Open { id: asking.id, ..given.open.clone() }, ..given };
+        let given = HoldAnswer { open: crate::wire::meter::JournaledHold { id: asking.id, ..given.open.clone() }, ..given };
         asking.given(given, pod.clone(), "m".into(), 0).expect("it is kept")
     }
 
     /// What ended, in a test.
     #[cfg(test)]
-    pub fn told(&self) -> Vec<crate::wire::meter::Told> {
+    pub fn told(&self) -> Vec<crate::wire::meter::JournaledSettle> {
         self.lock().session.begin().settles
     }
 
@@ -212,14 +214,14 @@ fn unwritten() -> Refusal {
 }
 
 /// Too much is not acknowledged yet.
-fn full(full: Full) -> Refusal {
+fn full(full: ShareFull) -> Refusal {
     match full {
-        Full::Namespace => {
+        ShareFull::Namespace => {
             let message = "what this namespace spent lately is not stored yet, and takes up all that one namespace may have of this \
                            gateway's memory; try again";
             Refusal::new(Code::TooManyCalls, message).retry_after(5)
         }
-        Full::All => {
+        ShareFull::All => {
             let message = "what was spent lately is not stored yet, and takes up all that this gateway has memory for; try again";
             Refusal::new(Code::GovernorAway, message).retry_after(5)
         }
@@ -227,7 +229,7 @@ fn full(full: Full) -> Refusal {
 }
 
 /// A number that was taken for a hold. Dropped, it is settled with nothing, if anything may be held under it.
-struct Asking {
+struct HoldAttempt {
     meter: Meter,
     id: u64,
     /// It was sent, so that it may be held.
@@ -236,8 +238,8 @@ struct Asking {
     lost: bool,
 }
 
-impl Asking {
-    fn given(mut self, given: Given, pod: PodIdentity, model: String, bytes: i64) -> Result<Held, Refusal> {
+impl HoldAttempt {
+    fn given(mut self, given: HoldAnswer, pod: PodIdentity, model: String, bytes: i64) -> Result<CallHold, Refusal> {
         let mut inner = self.meter.lock();
         // Refused, it is dropped, and so is settled with nothing.
         let line = inner.session.given(self.id, &given.open).map_err(full)?;
@@ -245,16 +247,16 @@ impl Asking {
         drop(inner);
         self.sent = false;
         let (meter, id, covered) = (self.meter.clone(), self.id, given.open.output);
-        let (end, late, answer_due) = (UNSENT, None, None);
-        let held = Held { meter, pod, id, given, covered, model, bytes, state: Life::Given, end, late, answer_due, hangs: false };
+        let (end, late, answer_due) = (UNSENT_CALL_END, None, None);
+        let held = CallHold { meter, pod, id, given, covered, model, bytes, state: Life::Given, end, late, answer_due, hangs: false };
         if kept { Ok(held) } else { Err(unwritten()) }
     }
 }
 
-impl Drop for Asking {
+impl Drop for HoldAttempt {
     fn drop(&mut self) {
         if self.sent {
-            self.meter.end(self.id, Usage::default(), Quality::Exact, UNSENT, "", 0);
+            self.meter.end(self.id, Usage::default(), Quality::Exact, UNSENT_CALL_END, "", 0);
         } else {
             self.meter.lock().session.never(self.id);
         }
@@ -269,15 +271,15 @@ enum Life {
 }
 
 /// Of a call that was never sent.
-const UNSENT: End = End { outcome: Some(Outcome::Nothing), timed_out: false };
+const UNSENT_CALL_END: CallEnd = CallEnd { outcome: Some(Outcome::Nothing), timed_out: false };
 
 /// The first token of a call is awaited; when it is late the governor is told, once.
-struct Awaited {
+struct FirstTokenTimer {
     due: Instant,
     telling: AbortHandle,
 }
 
-impl Drop for Awaited {
+impl Drop for FirstTokenTimer {
     fn drop(&mut self) {
         self.telling.abort();
     }
@@ -285,18 +287,18 @@ impl Drop for Awaited {
 
 /// Tokens that are held for a call. It is settled once, whatever happens: dropped before its call was sent, with nothing;
 /// after that, with the estimate.
-pub struct Held {
+pub struct CallHold {
     meter: Meter,
     pod: PodIdentity,
     id: u64,
     /// What was given.
-    pub given: Given,
+    pub given: HoldAnswer,
     covered: i64,
     model: String,
     bytes: i64,
     state: Life,
-    end: End,
-    late: Option<Awaited>,
+    end: CallEnd,
+    late: Option<FirstTokenTimer>,
     /// Of an answer that is not streamed: when its client has waited for so long that, should it leave without one, the
     /// provider hangs.
     answer_due: Option<Instant>,
@@ -304,7 +306,7 @@ pub struct Held {
     hangs: bool,
 }
 
-impl Held {
+impl CallHold {
     /// The call is about to be sent: from here on it may cost something.
     pub fn sent(&mut self) -> Result<(), Refusal> {
         if self.state == Life::Given {
@@ -314,7 +316,7 @@ impl Held {
                 inner.session.unsent(self.id);
                 return Err(unwritten());
             }
-            (self.state, self.end) = (Life::Sent, End::default());
+            (self.state, self.end) = (Life::Sent, CallEnd::default());
         }
         Ok(())
     }
@@ -325,14 +327,15 @@ impl Held {
         if within.is_zero() {
             return;
         }
-        let (governor, late) = (self.meter.0.governor.clone(), Late { session: self.meter.lock().session.name().to_owned(), id: self.id });
+        let (governor, late) =
+            (self.meter.0.governor.clone(), LateFirstToken { session: self.meter.lock().session.name().to_owned(), id: self.id });
         let due = Instant::now() + within;
         let telling = tokio::spawn(async move {
             tokio::time::sleep_until(due).await;
             // Not heard, it is told with the settle.
-            let _ = governor.ask::<_, serde_json::Value>(LATE, None, &late).await;
+            let _ = governor.ask::<_, serde_json::Value>(LATE_PATH, None, &late).await;
         });
-        self.late = Some(Awaited { due, telling: telling.abort_handle() });
+        self.late = Some(FirstTokenTimer { due, telling: telling.abort_handle() });
     }
 
     /// Its answer is awaited from now on, all of it at once. It may take long; but a client that has waited for longer than a
@@ -355,10 +358,10 @@ impl Held {
 
     /// The first token came, or will not.
     fn first_is_over(&mut self) {
-        if let Some(Awaited { due, .. }) = self.late.take().as_ref()
+        if let Some(FirstTokenTimer { due, .. }) = self.late.take().as_ref()
             && Instant::now() >= *due
         {
-            self.says(Outcome::Failed { why: Why::Late, retry_after: None });
+            self.says(Outcome::Failed { why: FaultCause::Late, retry_after: None });
         }
     }
 
@@ -384,8 +387,8 @@ impl Held {
         let wanted = output.saturating_add(output / 2).saturating_add(256);
         self.covered = wanted;
         let extend = Extend { session: self.meter.lock().session.name().to_owned(), id: self.id, output: wanted };
-        let asked = self.meter.0.governor.ask::<_, Extended>(EXTEND, Some(&self.pod), &extend);
-        if let Ok(Ok(Extended { output })) = tokio::time::timeout(EXTEND_WITHIN, asked).await {
+        let asked = self.meter.0.governor.ask::<_, Extended>(EXTEND_PATH, Some(&self.pod), &extend);
+        if let Ok(Ok(Extended { output })) = tokio::time::timeout(EXTEND_TIMEOUT, asked).await {
             let mut inner = self.meter.lock();
             if let Some(line) = inner.session.extended(self.id, output) {
                 inner.keep(&line, now());
@@ -409,14 +412,14 @@ impl Held {
             let bytes = if quality == Quality::Exact && usage != Usage::default() { self.bytes } else { 0 };
             self.first_is_over();
             if self.hangs {
-                self.says(Outcome::Failed { why: Why::Late, retry_after: None });
+                self.says(Outcome::Failed { why: FaultCause::Late, retry_after: None });
             }
             self.meter.end(self.id, usage, quality, self.end, &self.model, bytes);
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for CallHold {
     fn drop(&mut self) {
         let quality = if self.state == Life::Sent { Quality::Estimated } else { Quality::Exact };
         self.end(Usage::default(), quality);
@@ -439,7 +442,8 @@ mod tests {
 
     #[test]
     fn a_refusal_for_want_of_room_says_whose_it_is_and_when_to_try_again() {
-        let cases = [(Full::Namespace, Code::TooManyCalls, 429, "this namespace"), (Full::All, Code::GovernorAway, 503, "this gateway")];
+        let cases =
+            [(ShareFull::Namespace, Code::TooManyCalls, 429, "this namespace"), (ShareFull::All, Code::GovernorAway, 503, "this gateway")];
         for (why, code, status, whose) in cases {
             let refusal = full(why);
             assert_eq!((refusal.code, refusal.code.status(), refusal.retry_after_seconds), (code, status, Some(5)));

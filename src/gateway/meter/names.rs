@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// What a line of the journal costs that says a name, beside the text.
-const NAME_LINE: usize = 48;
+const NAME_LINE_OVERHEAD_BYTES: usize = 48;
 
 /// The texts that are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub fn json_bytes(text: &str) -> usize {
 
 /// What texts may take, if all of them are new.
 pub fn bytes<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
-    texts.map(|text| json_bytes(text) + NAME_LINE).sum()
+    texts.map(|text| json_bytes(text) + NAME_LINE_OVERHEAD_BYTES).sum()
 }
 
 impl Names {
@@ -66,7 +66,7 @@ impl Names {
 
     fn insert(&mut self, number: u64, text: &str, uses: usize) {
         let text: Arc<str> = Arc::from(text);
-        self.bytes += json_bytes(&text) + NAME_LINE;
+        self.bytes += json_bytes(&text) + NAME_LINE_OVERHEAD_BYTES;
         self.numbers.insert(Arc::clone(&text), number);
         self.known.insert(number, Name { text, uses });
     }
@@ -91,7 +91,7 @@ impl Names {
     fn forget(&mut self, number: u64) {
         if let Some(Name { text, uses: _ }) = self.known.remove(&number) {
             self.numbers.remove(&text);
-            self.bytes -= json_bytes(&text) + NAME_LINE;
+            self.bytes -= json_bytes(&text) + NAME_LINE_OVERHEAD_BYTES;
         }
     }
 

@@ -7,37 +7,42 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{self, MAX_MODEL, reserve};
-pub use super::hold::{Ended, Hold};
+use super::hold::{self, MAX_MODEL_NAME_BYTES, reserve};
+pub use super::hold::{EndedHold, Hold};
 pub use super::lines::Line;
-use super::lines::{Gave, Over, Settled, Snapshot};
+use super::lines::{EndLine, HoldLine, LegacySettleLine, Snapshot};
 use super::names::{self, Names, json_bytes};
-pub use super::shares::Full;
+pub use super::shares::ShareFull;
 use super::shares::Shares;
 use crate::policy::history::History;
-use crate::policy::lease::REPLAY_PERIOD;
-use crate::wire::meter::{Begin, End, MAX_BEGIN_BYTES, MAX_SETTLES, Open, Quality, ReplayedSettle, Settle, Settles, Told, Usage};
+use crate::policy::lease::REPLAY_HISTORY_TTL;
+use crate::wire::meter::{
+    Begin, CallEnd, JournaledHold, JournaledSettle, MAX_BEGIN_BYTES, MAX_SETTLES, Quality, ReplayedSettle, Settle, Settles, Usage,
+};
 
 /// Numbers of holds that are taken from the journal at once.
-const STEP: u64 = 1024;
+const HOLD_NUMBER_BATCH: u64 = 1024;
 /// A sign of life comes at least so often; the governor gives a session up that is silent for 60 s.
-pub const ALIVE: Duration = Duration::from_secs(5);
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// What ends within so long is told together: where hundreds of calls end in a second, a call each would cost more than they do.
-const TOGETHER: Duration = Duration::from_millis(10);
+const SETTLE_BATCH_DELAY: Duration = Duration::from_millis(10);
 /// While settles are not acknowledged the governor is asked how far it is.
-const POLL: Duration = Duration::from_millis(100);
+const ACK_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Settles that were told and not acknowledged for so long are told again.
-const AGAIN: Duration = Duration::from_secs(3);
+const SETTLE_RESEND_DELAY: Duration = Duration::from_secs(3);
 /// After a call that failed; doubled up to the last.
-const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-/// The most bytes that a session has in its journal when that is written anew, and in [`Begin`], beside [`FIRST`]: of settles that
+const CALL_RETRY_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+/// The most bytes that a session has in its journal when that is written anew, and in [`Begin`], beside [`MAX_SESSION_HEADER_BYTES`]: of settles that
 /// are not acknowledged, of what is open, and of what is asked for.
-pub const MAX_BYTES: usize = 12 * 1024 * 1024;
+pub const MAX_SESSION_BYTES: usize = 12 * 1024 * 1024;
 /// The most bytes of all else in either of them.
-pub const FIRST: usize = 4096;
+pub const MAX_SESSION_HEADER_BYTES: usize = 4096;
 /// The most bytes of acknowledged settles in [`Begin`]; in memory they take some times as many.
 const ACKNOWLEDGED_BYTES: usize = 3 * 1024 * 1024;
-const _: () = assert!(MAX_BYTES + FIRST + ACKNOWLEDGED_BYTES <= MAX_BEGIN_BYTES, "a session with all that it may have can begin");
+const _: () = assert!(
+    MAX_SESSION_BYTES + MAX_SESSION_HEADER_BYTES + ACKNOWLEDGED_BYTES <= MAX_BEGIN_BYTES,
+    "a session with all that it may have can begin"
+);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     hold: Hold,
@@ -69,7 +74,7 @@ pub struct Session {
     shares: Shares,
     acked: u64,
     /// What is not acknowledged: at hundreds of calls a second many thousands, since records are written seconds apart.
-    settles: VecDeque<Arc<Ended>>,
+    settles: VecDeque<Arc<EndedHold>>,
     /// The holds that those end.
     settling: BTreeSet<u64>,
     /// What the journal has, as far as the governor may rely on it: every hold below is over, and the last settle that is
@@ -104,7 +109,7 @@ impl Session {
             asking: BTreeMap::new(),
             open: BTreeMap::new(),
             names: Names::default(),
-            shares: Shares::new(MAX_BYTES),
+            shares: Shares::new(MAX_SESSION_BYTES),
             acked: 0,
             settles: VecDeque::new(),
             settling: BTreeSet::new(),
@@ -116,7 +121,7 @@ impl Session {
             spoke: Duration::ZERO,
             failures: 0,
             not_before: Duration::ZERO,
-            acknowledged: History::new(REPLAY_PERIOD, ACKNOWLEDGED_BYTES),
+            acknowledged: History::new(REPLAY_HISTORY_TTL, ACKNOWLEDGED_BYTES),
             replay_pending: false,
             replays: false,
         }
@@ -140,7 +145,7 @@ impl Session {
         let open: Vec<(u64, bool)> = session.open.iter().map(|(id, entry)| (*id, entry.sent)).collect();
         for (id, sent) in open {
             let quality = if sent { Quality::Estimated } else { Quality::Exact };
-            session.end(id, Usage::default(), quality, End::default(), "", 0);
+            session.end(id, Usage::default(), quality, CallEnd::default(), "", 0);
         }
         session.names.prune();
         Ok(session)
@@ -157,16 +162,16 @@ impl Session {
             Line::Extended { id, output } => {
                 self.extended(*id, *output);
             }
-            Line::Over(Over { seq, .. }) | Line::Ended(Settled { seq, .. }) if Some(*seq) != self.last().checked_add(1) => {
+            Line::Over(EndLine { seq, .. }) | Line::Ended(LegacySettleLine { seq, .. }) if Some(*seq) != self.last().checked_add(1) => {
                 return Err("a settle is missing");
             }
-            Line::Over(Over { seq: _, id, unanswered, usage, quality, end, model, bytes }) => {
+            Line::Over(EndLine { seq: _, id, unanswered, usage, quality, end, model, bytes }) => {
                 if *unanswered {
                     self.asking.insert(*id, self.shares.take("", reserve(std::iter::empty(), "")));
                 }
                 self.end(*id, *usage, *quality, *end, model, *bytes).ok_or("a call ended that was not held for")?;
             }
-            Line::Ended(Settled { seq: _, told: Told { open, usage, quality, end }, model, bytes }) => {
+            Line::Ended(LegacySettleLine { seq: _, told: JournaledSettle { open, usage, quality, end }, model, bytes }) => {
                 self.take(open, "");
                 self.end(open.id, *usage, *quality, *end, model, *bytes);
             }
@@ -179,8 +184,8 @@ impl Session {
         if self.names.read(number, text) { Ok(()) } else { Err("a name contradicts another one") }
     }
 
-    fn replay_hold(&mut self, gave: &Gave) -> Result<(), &'static str> {
-        let Gave { id, at, of, names, path, input, output } = gave;
+    fn replay_hold(&mut self, gave: &HoldLine) -> Result<(), &'static str> {
+        let HoldLine { id, at, of, names, path, input, output } = gave;
         names.iter().try_for_each(|(number, text)| self.name_is(*number, text))?;
         if !path.iter().all(|number| self.names.use_again(*number)) {
             return Err("a place of a hold has no name");
@@ -204,7 +209,7 @@ impl Session {
 
     /// The most bytes that its journal has when it is written anew.
     pub fn bytes(&self) -> usize {
-        FIRST + self.shares.all() + self.names.bytes()
+        MAX_SESSION_HEADER_BYTES + self.shares.all() + self.names.bytes()
     }
 
     /// Its name.
@@ -222,7 +227,7 @@ impl Session {
     }
 
     /// A number for a hold of a namespace; the line, if there is one, must be written before it is used.
-    pub fn ask(&mut self, namespace: &str) -> Result<(u64, Option<Line>), Full> {
+    pub fn ask(&mut self, namespace: &str) -> Result<(u64, Option<Line>), ShareFull> {
         let cost = reserve(std::iter::empty(), namespace);
         self.shares.room(namespace, cost, self.names.bytes())?;
         let id = self.next_hold;
@@ -231,7 +236,7 @@ impl Session {
         if id < self.reserved {
             return Ok((id, None));
         }
-        self.reserved = id + STEP;
+        self.reserved = id + HOLD_NUMBER_BATCH;
         Ok((id, Some(Line::Reserved(self.reserved))))
     }
 
@@ -247,19 +252,19 @@ impl Session {
     }
 
     /// It was given. Err: there is no room for its places; it is as if nobody had answered, and must be ended.
-    pub fn given(&mut self, id: u64, open: &Open) -> Result<Line, Full> {
+    pub fn given(&mut self, id: u64, open: &JournaledHold) -> Result<Line, ShareFull> {
         let of = self.asking.get(&id).cloned().unwrap_or_else(|| Arc::from(""));
         let texts = || open.path.iter().map(String::as_str);
         self.shares.room(&of, hold::places(texts()), self.names.bytes() + names::bytes(texts()))?;
         self.answered(id);
-        let names = self.take(&Open { id, ..open.clone() }, &of);
-        let gave = self.open.get(&id).map(|entry| Gave::of(&entry.hold, names));
+        let names = self.take(&JournaledHold { id, ..open.clone() }, &of);
+        let gave = self.open.get(&id).map(|entry| HoldLine::of(&entry.hold, names));
         Ok(Line::Gave(gave.unwrap_or_default()))
     }
 
     /// Counts a hold as open. The names that are new with it.
-    fn take(&mut self, open: &Open, of: &str) -> Vec<(u64, String)> {
-        let Open { id, at, path, input, output } = open;
+    fn take(&mut self, open: &JournaledHold, of: &str) -> Vec<(u64, String)> {
+        let JournaledHold { id, at, path, input, output } = open;
         let cost = reserve(path.iter().map(String::as_str), of);
         let mut names = Vec::new();
         let path = path.iter().map(|text| {
@@ -306,7 +311,7 @@ impl Session {
     }
 
     /// Its call ended; or nobody knows whether it was given, and nothing will be sent for it.
-    pub fn end(&mut self, id: u64, usage: Usage, quality: Quality, end: End, model: &str, bytes: i64) -> Option<Line> {
+    pub fn end(&mut self, id: u64, usage: Usage, quality: Quality, end: CallEnd, model: &str, bytes: i64) -> Option<Line> {
         let asked = self.answered(id);
         let (hold, unanswered) = match (self.open.remove(&id), asked) {
             (Some(Entry { hold, sent: _, cost }), _) => {
@@ -316,10 +321,10 @@ impl Session {
             (None, Some(of)) => (Hold { id, at: 0, of, path: Box::default(), input: 0, output: 0 }, true),
             (None, None) => return None,
         };
-        let model = if json_bytes(model) <= MAX_MODEL { model.to_owned() } else { String::new() };
-        let mut ended = Ended { seq: self.last() + 1, hold, unanswered, usage, quality, end, model, bytes, cost: 0 };
-        let over = Over::of(&ended);
-        let lines = hold::bytes(&Line::Over(over.clone())) + hold::bytes(&Line::Gave(Gave::of(&ended.hold, Vec::new())));
+        let model = if json_bytes(model) <= MAX_MODEL_NAME_BYTES { model.to_owned() } else { String::new() };
+        let mut ended = EndedHold { seq: self.last() + 1, hold, unanswered, usage, quality, end, model, bytes, cost: 0 };
+        let over = EndLine::of(&ended);
+        let lines = hold::bytes(&Line::Over(over.clone())) + hold::bytes(&Line::Gave(HoldLine::of(&ended.hold, Vec::new())));
         ended.cost = lines.max(hold::bytes(&self.told_of(&ended)));
         self.shares.take(&ended.hold.of, ended.cost);
         self.settling.insert(id);
@@ -327,14 +332,14 @@ impl Session {
         Some(Line::Over(over))
     }
 
-    fn open_of(&self, hold: &Hold) -> Open {
+    fn open_of(&self, hold: &Hold) -> JournaledHold {
         let Hold { id, at, of: _, path, input, output } = hold;
         let text = |number: &u64| self.names.text(*number).unwrap_or_default().to_owned();
-        Open { id: *id, at: *at, path: path.iter().map(text).collect(), input: *input, output: *output }
+        JournaledHold { id: *id, at: *at, path: path.iter().map(text).collect(), input: *input, output: *output }
     }
 
-    fn told_of(&self, ended: &Ended) -> Told {
-        Told { open: self.open_of(&ended.hold), usage: ended.usage, quality: ended.quality, end: ended.end }
+    fn told_of(&self, ended: &EndedHold) -> JournaledSettle {
+        JournaledSettle { open: self.open_of(&ended.hold), usage: ended.usage, quality: ended.quality, end: ended.end }
     }
 
     /// There is this connection to a governor, or none.
@@ -382,17 +387,17 @@ impl Session {
             return Plan::Wait(Some(self.not_before));
         }
         if !self.is_attached() {
-            return if written { Plan::Begin(self.begin()) } else { Plan::Wait(Some(now + POLL)) };
+            return if written { Plan::Begin(self.begin()) } else { Plan::Wait(Some(now + ACK_POLL_INTERVAL)) };
         }
         if written && self.told < self.last() {
-            let next = self.spoke + TOGETHER;
+            let next = self.spoke + SETTLE_BATCH_DELAY;
             return if now >= next { Plan::Tell(self.tell(self.told, written)) } else { Plan::Wait(Some(next)) };
         }
         let owed = !self.settles.is_empty();
-        if written && owed && now >= self.progress + AGAIN {
+        if written && owed && now >= self.progress + SETTLE_RESEND_DELAY {
             return Plan::Tell(self.tell(self.acked, written));
         }
-        let next = self.spoke + if owed { POLL } else { ALIVE };
+        let next = self.spoke + if owed { ACK_POLL_INTERVAL } else { KEEPALIVE_INTERVAL };
         if now >= next { Plan::Tell(self.tell(self.last(), written)) } else { Plan::Wait(Some(next)) }
     }
 
@@ -414,7 +419,7 @@ impl Session {
         let told = usize::try_from(after.saturating_sub(self.acked)).unwrap_or(usize::MAX);
         let untold = self.settles.iter().skip(told).take(MAX_SETTLES);
         let settles = untold.map(|ended| {
-            let Ended { seq, hold, unanswered: _, usage, quality, end, model, bytes, cost: _ } = ended.as_ref();
+            let EndedHold { seq, hold, unanswered: _, usage, quality, end, model, bytes, cost: _ } = ended.as_ref();
             Settle {
                 seq: *seq,
                 hold: hold.id,
@@ -470,7 +475,7 @@ impl Session {
 
     /// Adds the settles up to `acked` to the history of acknowledged ones. Those that count nowhere are left out.
     fn record_acknowledged(&mut self, now: Duration, acked: u64) {
-        let ended: Vec<Arc<Ended>> = self.settles.iter().take_while(|ended| ended.seq <= acked).cloned().collect();
+        let ended: Vec<Arc<EndedHold>> = self.settles.iter().take_while(|ended| ended.seq <= acked).cloned().collect();
         for ended in ended.iter().filter(|ended| !ended.hold.path.is_empty()) {
             let settle = ReplayedSettle { seq: ended.seq, told: self.told_of(ended) };
             self.acknowledged.push(now, &ended.hold.of, hold::bytes(&settle), settle);
@@ -488,7 +493,7 @@ impl Session {
 
     /// A call failed: nobody knows what it did.
     pub fn failed(&mut self, now: Duration) {
-        let [least, most] = RETRY;
+        let [least, most] = CALL_RETRY_BACKOFF;
         self.not_before = now + (least * 2_u32.saturating_pow(self.failures.min(8))).min(most);
         self.failures = self.failures.saturating_add(1);
         self.told = self.acked;

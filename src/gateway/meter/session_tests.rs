@@ -1,12 +1,12 @@
-use super::super::lines::{Gave, Over, Settled};
+use super::super::lines::{EndLine, HoldLine, LegacySettleLine};
 use super::*;
 
 const fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn open(id: u64) -> Open {
-    Open { id, at: 7, path: vec!["place".into()], input: 10, output: 20 }
+fn open(id: u64) -> JournaledHold {
+    JournaledHold { id, at: 7, path: vec!["place".into()], input: 10, output: 20 }
 }
 
 fn begun() -> Session {
@@ -30,7 +30,7 @@ fn held(session: &mut Session) -> u64 {
 }
 
 fn exact(session: &mut Session, id: u64, output: i64) -> Option<Line> {
-    session.end(id, Usage { output, ..Usage::default() }, Quality::Exact, End::default(), "m", 3)
+    session.end(id, Usage { output, ..Usage::default() }, Quality::Exact, CallEnd::default(), "m", 3)
 }
 
 fn telling(session: &Session, now: Duration) -> Settles {
@@ -73,7 +73,7 @@ fn settles_go_in_order_once_and_again_if_nobody_takes_them() {
     assert_eq!(second.settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2], "only what was not told");
     session.told(at(20), &second, 1);
     assert_eq!(telling(&session, at(200)).settles, [], "how far is it");
-    let again = telling(&session, at(20) + AGAIN);
+    let again = telling(&session, at(20) + SETTLE_RESEND_DELAY);
     assert_eq!(again.settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2], "what nobody acknowledged is told again");
     assert_eq!(session.told(at(9_000), &again, 2), Some(Line::Acked(2)));
     assert_eq!(telling(&session, at(20_000)).floor, ids[2]);
@@ -89,18 +89,18 @@ fn what_ends_soon_after_something_was_told_is_told_together() {
     session.told(at(51), &first, 0);
     exact(&mut session, ids[1], 1);
     exact(&mut session, ids[2], 1);
-    assert_eq!(session.plan(at(52), true), Plan::Wait(Some(at(51) + TOGETHER)));
-    assert_eq!(telling(&session, at(51) + TOGETHER).settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(session.plan(at(52), true), Plan::Wait(Some(at(51) + SETTLE_BATCH_DELAY)));
+    assert_eq!(telling(&session, at(51) + SETTLE_BATCH_DELAY).settles.iter().map(|settle| settle.seq).collect::<Vec<_>>(), [2, 3]);
 }
 
 #[test]
 fn a_sign_of_life_comes_in_time() {
     let mut session = begun();
-    assert_eq!(session.plan(at(1), true), Plan::Wait(Some(ALIVE)));
-    let alive = telling(&session, ALIVE);
+    assert_eq!(session.plan(at(1), true), Plan::Wait(Some(KEEPALIVE_INTERVAL)));
+    let alive = telling(&session, KEEPALIVE_INTERVAL);
     assert_eq!(alive.settles, []);
-    session.told(ALIVE, &alive, 0);
-    assert_eq!(session.plan(ALIVE, true), Plan::Wait(Some(2 * ALIVE)));
+    session.told(KEEPALIVE_INTERVAL, &alive, 0);
+    assert_eq!(session.plan(KEEPALIVE_INTERVAL, true), Plan::Wait(Some(2 * KEEPALIVE_INTERVAL)));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn nothing_is_told_that_is_not_written_and_nothing_acknowledged_that_was_not_tol
     let told = telling(&session, at(10));
     assert_eq!(session.told(at(10), &told, 900), Some(Line::Acked(1)));
     let next = held(&mut session);
-    assert!(matches!(exact(&mut session, next, 1), Some(Line::Over(Over { seq: 2, .. }))));
+    assert!(matches!(exact(&mut session, next, 1), Some(Line::Over(EndLine { seq: 2, .. }))));
     session.detached();
     assert!(matches!(session.plan(at(11), false), Plan::Wait(_)));
     assert!(matches!(session.plan(at(11), true), Plan::Begin(_)));
@@ -123,15 +123,15 @@ fn a_call_that_failed_is_made_again_later_and_later_with_all_in_it() {
     let mut session = begun();
     let id = held(&mut session);
     exact(&mut session, id, 1);
-    let told = telling(&session, TOGETHER);
+    let told = telling(&session, SETTLE_BATCH_DELAY);
     session.told(at(0), &told, 0);
     session.failed(at(0));
-    assert_eq!(session.plan(at(0), true), Plan::Wait(Some(RETRY[0])));
-    assert_eq!(telling(&session, RETRY[0]).settles.len(), 1);
+    assert_eq!(session.plan(at(0), true), Plan::Wait(Some(CALL_RETRY_BACKOFF[0])));
+    assert_eq!(telling(&session, CALL_RETRY_BACKOFF[0]).settles.len(), 1);
     for _ in 0..40 {
         session.failed(at(0));
     }
-    assert_eq!(session.plan(at(0), true), Plan::Wait(Some(RETRY[1])));
+    assert_eq!(session.plan(at(0), true), Plan::Wait(Some(CALL_RETRY_BACKOFF[1])));
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn an_acknowledged_settle_is_gone_for_good() {
     lines.extend(line);
     lines.push(session.given(id, &open(id)).expect("room"));
     lines.extend(exact(&mut session, id, 1));
-    let told = telling(&session, TOGETHER);
-    lines.extend(session.told(TOGETHER, &told, 1));
+    let told = telling(&session, SETTLE_BATCH_DELAY);
+    lines.extend(session.told(SETTLE_BATCH_DELAY, &told, 1));
     let again = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
     assert_eq!((again.acked, again.owed(), again.last()), (1, 0, 1));
 }
@@ -193,18 +193,18 @@ fn an_acknowledged_settle_is_gone_for_good() {
 #[test]
 fn a_journal_that_makes_no_sense_is_refused() {
     let first = written(&Session::new("s".into()));
-    let told = Told { open: open(1), usage: Usage::default(), quality: Quality::Exact, end: End::default() };
+    let told = JournaledSettle { open: open(1), usage: Usage::default(), quality: Quality::Exact, end: CallEnd::default() };
     let over = |seq, unanswered| {
-        let (usage, quality, end) = (Usage::default(), Quality::Exact, End::default());
-        Line::Over(Over { seq, id: 1, unanswered, usage, quality, end, model: String::new(), bytes: 0 })
+        let (usage, quality, end) = (Usage::default(), Quality::Exact, CallEnd::default());
+        Line::Over(EndLine { seq, id: 1, unanswered, usage, quality, end, model: String::new(), bytes: 0 })
     };
     let bad = [
         Line::Sent(3),
-        Line::Ended(Settled { seq: 2, told, model: String::new(), bytes: 0 }),
+        Line::Ended(LegacySettleLine { seq: 2, told, model: String::new(), bytes: 0 }),
         over(2, true),
         over(1, false),
-        Line::Gave(Gave { id: 1, path: vec![4], ..Gave::default() }),
-        Line::Gave(Gave { id: 1, names: vec![(1, "a".into()), (1, "b".into())], path: vec![1], ..Gave::default() }),
+        Line::Gave(HoldLine { id: 1, path: vec![4], ..HoldLine::default() }),
+        Line::Gave(HoldLine { id: 1, names: vec![(1, "a".into()), (1, "b".into())], path: vec![1], ..HoldLine::default() }),
         first[0].clone(),
     ];
     for bad in bad {
@@ -223,7 +223,7 @@ fn a_journal_that_makes_no_sense_is_refused() {
 
 #[test]
 fn a_number_that_a_journal_holds_twice_takes_room_once() {
-    let [first, second] = ["a", "b"].map(|place| Line::Held(Open { id: 1, at: 5, path: vec![place.into()], input: 0, output: 2 }));
+    let [first, second] = ["a", "b"].map(|place| Line::Held(JournaledHold { id: 1, at: 5, path: vec![place.into()], input: 0, output: 2 }));
     let session = Line::Session { name: "s".into(), reserved: 4, acked: 0 };
     let [once, twice] = [vec![session.clone(), second.clone()], vec![session, first, second]]
         .map(|lines| Session::restore(&lines, String::new).expect("restored"));
@@ -237,10 +237,10 @@ fn a_number_that_nobody_answered_is_settled_with_nothing() {
     let (id, _) = session.ask("team").expect("room");
     let (never, _) = session.ask("team").expect("room");
     session.never(never);
-    let Some(Line::Over(ended)) = session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0) else { panic!("settled") };
+    let Some(Line::Over(ended)) = session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0) else { panic!("settled") };
     assert_eq!((ended.id, ended.unanswered), (id, true));
-    assert_eq!(session.end(never, Usage::default(), Quality::Exact, End::default(), "", 0), None);
-    assert_eq!(telling(&session, TOGETHER).floor, id);
+    assert_eq!(session.end(never, Usage::default(), Quality::Exact, CallEnd::default(), "", 0), None);
+    assert_eq!(telling(&session, SETTLE_BATCH_DELAY).floor, id);
 }
 
 /// What a session takes in the journal when that is written anew, and in the call with which it begins.
@@ -249,12 +249,12 @@ fn takes(session: &Session) -> (usize, usize) {
     (journal, serde_json::to_vec(&session.begin()).expect("a body").len())
 }
 
-fn most() -> (Usage, End) {
-    use crate::wire::meter::{Outcome, Why};
+fn most() -> (Usage, CallEnd) {
+    use crate::wire::meter::{FaultCause, Outcome};
     let most = i64::MIN;
     let usage = Usage { input: most, cache_read: most, cache_write: most, output: most };
-    let outcome = Outcome::Failed { why: Why::Status(u16::MAX), retry_after: Some(u32::MAX) };
-    (usage, End { outcome: Some(outcome), timed_out: false })
+    let outcome = Outcome::Failed { why: FaultCause::Status(u16::MAX), retry_after: Some(u32::MAX) };
+    (usage, CallEnd { outcome: Some(outcome), timed_out: false })
 }
 
 #[test]
@@ -264,7 +264,8 @@ fn a_hold_never_takes_more_than_was_set_aside_for_it() {
     for path in texts {
         for model in ["", "m", &"m".repeat(254), &"\u{1}".repeat(42), &"m".repeat(9000)] {
             let mut session = Session::new("s".into());
-            (session.next_hold, session.reserved, session.acked) = (u64::MAX - 2 * STEP, u64::MAX - STEP, u64::MAX - STEP);
+            (session.next_hold, session.reserved, session.acked) =
+                (u64::MAX - 2 * HOLD_NUMBER_BATCH, u64::MAX - HOLD_NUMBER_BATCH, u64::MAX - HOLD_NUMBER_BATCH);
             let empty = takes(&session);
             let (id, _) = session.ask("team").expect("room");
             let check = |session: &Session, when: &str| {
@@ -273,7 +274,7 @@ fn a_hold_never_takes_more_than_was_set_aside_for_it() {
                 set_aside
             };
             check(&session, "asked");
-            let open = Open { id, at: i64::MIN, path: path.clone(), input: i64::MIN, output: i64::MIN };
+            let open = JournaledHold { id, at: i64::MIN, path: path.clone(), input: i64::MIN, output: i64::MIN };
             session.given(id, &open).expect("room");
             session.extended(id, i64::MAX);
             session.sent(id);
@@ -304,20 +305,20 @@ fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
                 continue;
             };
             let path = (0..places).map(|place| format!("{place}:{:01$}", random.below(50), length)).collect();
-            let given = session.given(id, &Open { id, at: i64::MAX, path, input: i64::MAX, output: i64::MAX });
+            let given = session.given(id, &JournaledHold { id, at: i64::MAX, path, input: i64::MAX, output: i64::MAX });
             match random.below(8) {
                 0 => {}
                 _ => drop(session.end(id, usage, Quality::Estimated, end, "model", i64::MAX)),
             }
             if given.is_err() {
-                session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0);
+                session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0);
                 full.insert(namespace);
             }
         }
         let (journal, begin) = takes(&session);
         // With the limit that there is: no more than what a call that begins may have.
-        assert!(begin <= limit + FIRST, "{namespaces} namespaces begin with {begin} bytes");
-        assert!(journal <= limit + FIRST && journal <= session.bytes(), "{namespaces} namespaces write {journal} bytes");
+        assert!(begin <= limit + MAX_SESSION_HEADER_BYTES, "{namespaces} namespaces begin with {begin} bytes");
+        assert!(journal <= limit + MAX_SESSION_HEADER_BYTES && journal <= session.bytes(), "{namespaces} namespaces write {journal} bytes");
         assert!(session.bytes() > limit / 3, "they had a lot: {}", session.bytes());
     }
 }
@@ -326,25 +327,25 @@ fn a_session_that_has_all_that_it_may_can_begin_and_be_written_anew() {
 fn who_has_most_is_refused_until_some_of_it_is_acknowledged() {
     let mut session = begun();
     let path = vec!["p".repeat(60_000)];
-    let hold = |session: &mut Session, namespace: &str| -> Result<u64, Full> {
+    let hold = |session: &mut Session, namespace: &str| -> Result<u64, ShareFull> {
         let (id, _) = session.ask(namespace)?;
-        if let Err(full) = session.given(id, &Open { path: path.clone(), ..open(id) }) {
-            session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0);
+        if let Err(full) = session.given(id, &JournaledHold { path: path.clone(), ..open(id) }) {
+            session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0);
             return Err(full);
         }
         Ok(id)
     };
-    let refused = (0..MAX_BYTES / 60_000).find_map(|_| match hold(&mut session, "greedy") {
+    let refused = (0..MAX_SESSION_BYTES / 60_000).find_map(|_| match hold(&mut session, "greedy") {
         Ok(id) => {
             exact(&mut session, id, 1);
             None
         }
         Err(full) => Some(full),
     });
-    assert_eq!(refused, Some(Full::Namespace));
+    assert_eq!(refused, Some(ShareFull::Namespace));
     hold(&mut session, "quiet").expect("others go on");
-    let Plan::Tell(settles) = session.plan(TOGETHER, true) else { panic!("it tells") };
-    session.told(TOGETHER, &settles, settles.settles.len() as u64);
+    let Plan::Tell(settles) = session.plan(SETTLE_BATCH_DELAY, true) else { panic!("it tells") };
+    session.told(SETTLE_BATCH_DELAY, &settles, settles.settles.len() as u64);
     hold(&mut session, "greedy").expect("some of it is acknowledged");
 }
 
@@ -372,7 +373,13 @@ fn a_journal_of_the_version_before_is_read() {
     let session = Session::restore(&lines, || unreachable!("it has a name")).expect("restored");
     let begin = session.begin();
     let told: Vec<_> = begin.settles.iter().map(|told| (told.open.clone(), told.usage.output, told.quality)).collect();
-    let open = |id, at, path: &[&str], input, output| Open { id, at, path: path.iter().map(|&text| text.into()).collect(), input, output };
+    let open = |id, at, path: &[&str], input, output| JournaledHold {
+        id,
+        at,
+        path: path.iter().map(|&text| text.into()).collect(),
+        input,
+        output,
+    };
     assert_eq!(
         told,
         [
@@ -393,8 +400,8 @@ fn what_is_not_written_is_not_relied_on() {
     let (first, second) = (held(&mut session), held(&mut session));
     session.is_written();
     exact(&mut session, first, 1);
-    let told = telling(&session, TOGETHER);
-    session.told(TOGETHER, &told, 1);
+    let told = telling(&session, SETTLE_BATCH_DELAY);
+    session.told(SETTLE_BATCH_DELAY, &told, 1);
     let Plan::Tell(alive) = session.plan(at(60_000), false) else { panic!("it lives") };
     assert_eq!((alive.floor, alive.confirmed), (first, 0), "a process after this one would tell of it again");
     session.is_written();
@@ -426,7 +433,7 @@ fn acknowledged_settles_are_replayed_to_a_leader_whose_store_was_rolled_back() {
 
     // None expires before that leader has stored it.
     assert_eq!(session.began(at(30), Some(3), &begin, 0), None);
-    let much_later = REPLAY_PERIOD * 3;
+    let much_later = REPLAY_HISTORY_TTL * 3;
     let alive = telling(&session, much_later);
     session.told(much_later, &alive, 1);
     session.connected(Some(4));
@@ -446,8 +453,8 @@ fn the_history_of_settles_is_bounded_and_a_flood_displaces_no_other_namespace() 
         session.given(id, &open(id)).expect("room");
         exact(session, id, 1);
         let now = at(10 * id);
-        let told = telling(session, now + AGAIN);
-        session.told(now + AGAIN, &told, session.last());
+        let told = telling(session, now + SETTLE_RESEND_DELAY);
+        session.told(now + SETTLE_RESEND_DELAY, &told, session.last());
         id
     };
     let quiet = settle(&mut session, "quiet");
@@ -458,5 +465,5 @@ fn the_history_of_settles_is_bounded_and_a_flood_displaces_no_other_namespace() 
     session.set_replay(true);
     let begin = session.begin();
     assert_eq!(begin.replayed[0].told.open.id, quiet);
-    assert!(begin.replayed.len() < ACKNOWLEDGED_BYTES / 100 && hold::bytes(&begin) < ACKNOWLEDGED_BYTES + FIRST);
+    assert!(begin.replayed.len() < ACKNOWLEDGED_BYTES / 100 && hold::bytes(&begin) < ACKNOWLEDGED_BYTES + MAX_SESSION_HEADER_BYTES);
 }

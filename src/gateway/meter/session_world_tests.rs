@@ -78,7 +78,7 @@ impl Gateway {
     fn end(&mut self, at: usize) {
         let (id, sent) = self.held.swap_remove(at);
         let quality = if sent { Quality::Partial } else { Quality::Exact };
-        self.lines.extend(self.session.end(id, Usage::default(), quality, End::default(), "", 0));
+        self.lines.extend(self.session.end(id, Usage::default(), quality, CallEnd::default(), "", 0));
     }
 }
 
@@ -107,7 +107,7 @@ fn run(seed: u64) {
             4 if !gateway.asking.is_empty() => {
                 // Who asked is gone: whatever was answered, nothing will be sent.
                 let id = gateway.asking.remove(0);
-                gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0));
+                gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0));
             }
             5 => {
                 if let Some((id, was)) = gateway.held.iter_mut().find(|(_, sent)| !sent) {
@@ -135,7 +135,7 @@ fn run(seed: u64) {
         gateway.end(0);
     }
     for id in std::mem::take(&mut gateway.asking) {
-        gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, End::default(), "", 0));
+        gateway.lines.extend(gateway.session.end(id, Usage::default(), Quality::Exact, CallEnd::default(), "", 0));
     }
     for _ in 0..60 {
         now += Duration::from_secs(1);

@@ -7,16 +7,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Of the room, what is for namespaces that have no more than [`GUARANTEED`]: one part in so many.
-const RESERVE: usize = 4;
+/// Of the room, what is for namespaces that have no more than [`GUARANTEED_BYTES`]: one part in so many.
+const RESERVE_DIVISOR: usize = 4;
 /// Bytes that a namespace gets as long as the reserve lasts: those of some hundred calls.
-const GUARANTEED: usize = 64 * 1024;
+const GUARANTEED_BYTES: usize = 64 * 1024;
 /// A namespace may have so many times what is free without the reserve.
-const SHARE: usize = 2;
+const FREE_SPACE_MULTIPLE: usize = 2;
 
 /// Why nothing more is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum ShareFull {
     /// The namespace has its share.
     Namespace,
     /// There is no room for anybody.
@@ -38,11 +38,11 @@ impl Shares {
     }
 
     /// Whether a namespace may take so many more, where so many are taken beside the shares.
-    pub fn room(&self, namespace: &str, bytes: usize, beside: usize) -> Result<(), Full> {
+    pub fn room(&self, namespace: &str, bytes: usize, beside: usize) -> Result<(), ShareFull> {
         let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
-        let Some(free) = self.limit.checked_sub(self.all + beside + bytes) else { return Err(Full::All) };
-        let takes = own <= GUARANTEED || own <= SHARE * free.saturating_sub(self.limit / RESERVE);
-        if takes { Ok(()) } else { Err(Full::Namespace) }
+        let Some(free) = self.limit.checked_sub(self.all + beside + bytes) else { return Err(ShareFull::All) };
+        let takes = own <= GUARANTEED_BYTES || own <= FREE_SPACE_MULTIPLE * free.saturating_sub(self.limit / RESERVE_DIVISOR);
+        if takes { Ok(()) } else { Err(ShareFull::Namespace) }
     }
 
     /// A namespace takes so many. The text under which it is known.
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     /// Takes all that it may, by `step`. Why it ended.
-    fn fill(shares: &mut Shares, namespace: &str, step: usize) -> Full {
+    fn fill(shares: &mut Shares, namespace: &str, step: usize) -> ShareFull {
         for _ in 0..=LIMIT / step {
             match shares.room(namespace, step, 0) {
                 Ok(()) => drop(shares.take(namespace, step)),
@@ -90,12 +90,12 @@ mod tests {
     #[test]
     fn one_alone_gets_half_and_the_others_go_on() {
         let mut shares = Shares::new(LIMIT);
-        assert_eq!(fill(&mut shares, "greedy", 1024), Full::Namespace);
+        assert_eq!(fill(&mut shares, "greedy", 1024), ShareFull::Namespace);
         assert_eq!(shares.all(), LIMIT / 2);
         assert_eq!(shares.room("quiet", 1024, 0), Ok(()));
-        assert_eq!(fill(&mut shares, "second", 1024), Full::Namespace);
+        assert_eq!(fill(&mut shares, "second", 1024), ShareFull::Namespace);
         assert!(shares.all() < LIMIT * 3 / 4);
-        assert_eq!((shares.room("quiet", 1024, 0), shares.room("greedy", 1024, 0)), (Ok(()), Err(Full::Namespace)));
+        assert_eq!((shares.room("quiet", 1024, 0), shares.room("greedy", 1024, 0)), (Ok(()), Err(ShareFull::Namespace)));
         shares.give_back("greedy", LIMIT / 2);
         assert_eq!(shares.room("greedy", 1024, 0), Ok(()));
     }
@@ -104,9 +104,9 @@ mod tests {
     fn at_the_bound_nobody_gets_anything() {
         let mut shares = Shares::new(LIMIT);
         shares.take("one", LIMIT - 10);
-        assert_eq!(shares.room("other", 10, 1), Err(Full::All));
-        assert_eq!(shares.room("other", 11, 0), Err(Full::All));
-        assert_eq!((shares.room("other", 10, 0), shares.room("one", 1, 0)), (Ok(()), Err(Full::Namespace)));
+        assert_eq!(shares.room("other", 10, 1), Err(ShareFull::All));
+        assert_eq!(shares.room("other", 11, 0), Err(ShareFull::All));
+        assert_eq!((shares.room("other", 10, 0), shares.room("one", 1, 0)), (Ok(()), Err(ShareFull::Namespace)));
         shares.give_back("one", LIMIT - 10);
         assert_eq!(shares, Shares::new(LIMIT), "nobody who has nothing is remembered");
     }
@@ -115,8 +115,8 @@ mod tests {
     fn many_that_take_all_they_can_leave_the_reserve() {
         let mut shares = Shares::new(LIMIT);
         for one in 0..40 {
-            assert_eq!(fill(&mut shares, &format!("greedy-{one}"), 1024), Full::Namespace);
+            assert_eq!(fill(&mut shares, &format!("greedy-{one}"), 1024), ShareFull::Namespace);
         }
-        assert_eq!(shares.room("new", GUARANTEED, 0), Ok(()));
+        assert_eq!(shares.room("new", GUARANTEED_BYTES, 0), Ok(()));
     }
 }

@@ -13,24 +13,24 @@ use kube::{Api, Client};
 use tokio::time::Instant;
 
 use super::origins::Origin;
-use crate::cluster::remembered::Remembered;
+use crate::cluster::ttl_cache::TtlCache;
 use crate::wire::meter::Dialect;
 use crate::wire::{Code, Refusal};
 
 /// The only type of Secret that is read.
-pub const TYPE: &str = "spillway.dev/model-credential";
+pub const CREDENTIAL_SECRET_TYPE: &str = "spillway.dev/model-credential";
 /// How long one is believed.
-const BELIEVED: Duration = Duration::from_secs(30);
+const CREDENTIAL_TTL: Duration = Duration::from_secs(30);
 /// How long one is that is none: a flood of calls must not become a flood of reads.
-const WRONG: Duration = Duration::from_secs(2);
+const INVALID_CREDENTIAL_TTL: Duration = Duration::from_secs(2);
 /// For reading one.
-const READ_WITHIN: Duration = Duration::from_secs(5);
+const CREDENTIAL_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest that a provider may have one paused.
-const PAUSED: Duration = Duration::from_secs(300);
+const MAX_PROVIDER_PAUSE: Duration = Duration::from_secs(300);
 /// Secrets remembered at once.
-const REMEMBERED: usize = 4096;
+const MAX_CACHED_CREDENTIALS: usize = 4096;
 /// Models of one credential that are paused at once. A provider answers for the others by itself.
-const MODELS: usize = 64;
+const MAX_PAUSED_MODELS: usize = 64;
 
 /// A credential. It shows nothing of itself.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,12 +44,12 @@ impl std::fmt::Debug for Token {
 
 type Key = (String, String);
 /// A credential and the origin it is for, or what is wrong with it, in words.
-type Read = Result<(Origin, Token), String>;
+type ReadOutcome = Result<(Origin, Token), String>;
 
 /// Reads credentials: once for all calls that need the same one at the same time.
 pub struct Credentials {
     reader: Arc<Reader>,
-    known: Remembered<Key, Result<Read, Refusal>>,
+    known: TtlCache<Key, Result<ReadOutcome, Refusal>>,
     paused: Pauses,
 }
 
@@ -67,13 +67,13 @@ impl Credentials {
     /// By our own client, as the ServiceAccount `account` in `namespace`.
     pub fn new(client: Client, account: &str, namespace: &str) -> Self {
         // What is wrong is put right by people, who try again at once.
-        let keep = |read: &Result<Read, Refusal>| match read {
-            Ok(Ok(_)) => BELIEVED,
-            Ok(Err(_)) => WRONG,
+        let keep = |read: &Result<ReadOutcome, Refusal>| match read {
+            Ok(Ok(_)) => CREDENTIAL_TTL,
+            Ok(Err(_)) => INVALID_CREDENTIAL_TTL,
             Err(_) => Duration::ZERO,
         };
         let reader = Reader { client, account: (account.to_owned(), namespace.to_owned()) };
-        Self { reader: Arc::new(reader), known: Remembered::new(keep, REMEMBERED), paused: Pauses::default() }
+        Self { reader: Arc::new(reader), known: TtlCache::new(keep, MAX_CACHED_CREDENTIALS), paused: Pauses::default() }
     }
 
     /// The credential in the Secret `name` of `namespace`, for `origin`.
@@ -92,10 +92,10 @@ impl Credentials {
         Ok(token)
     }
 
-    /// The provider wants no calls of this model with it for so long, which is believed up to [`PAUSED`]. Providers count by
+    /// The provider wants no calls of this model with it for so long, which is believed up to [`MAX_PROVIDER_PAUSE`]. Providers count by
     /// model, mostly; where one counts all together, each model finds that out with a call.
     pub fn pause(&self, namespace: &str, name: &str, model: &str, within: Duration) {
-        self.paused.pause((namespace.to_owned(), name.to_owned()), model, Instant::now() + within.min(PAUSED));
+        self.paused.pause((namespace.to_owned(), name.to_owned()), model, Instant::now() + within.min(MAX_PROVIDER_PAUSE));
     }
 
     /// How long a provider wants no calls of this model with it still.
@@ -113,15 +113,15 @@ impl Pauses {
     fn pause(&self, key: Key, model: &str, until: Instant) {
         let mut paused = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if paused.len() >= REMEMBERED && !paused.contains_key(&key) {
+        if paused.len() >= MAX_CACHED_CREDENTIALS && !paused.contains_key(&key) {
             paused.retain(|_, models| models.values().any(|until| *until > now));
-            if paused.len() >= REMEMBERED {
+            if paused.len() >= MAX_CACHED_CREDENTIALS {
                 return;
             }
         }
         let models = paused.entry(key).or_default();
         models.retain(|_, until| *until > now);
-        if models.len() < MODELS || models.contains_key(model) {
+        if models.len() < MAX_PAUSED_MODELS || models.contains_key(model) {
             let known = models.entry(model.to_owned()).or_insert(until);
             *known = until.max(*known);
         }
@@ -136,18 +136,18 @@ impl Pauses {
 
 impl Reader {
     /// Err: nobody knows. The inner one: what is wrong with it, in words.
-    async fn read(&self, namespace: &str, name: &str) -> Result<Read, Refusal> {
+    async fn read(&self, namespace: &str, name: &str) -> Result<ReadOutcome, Refusal> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let unknown = |why: String| {
             tracing::warn!(namespace, secret = name, why, "a credential cannot be read");
             Refusal::new(Code::GovernorAway, "the credential of this model API cannot be read now; try again").retry_after(5)
         };
-        let read = tokio::time::timeout(READ_WITHIN, secrets.get(name)).await.map_err(|_| unknown("no answer".into()))?;
+        let read = tokio::time::timeout(CREDENTIAL_READ_TIMEOUT, secrets.get(name)).await.map_err(|_| unknown("no answer".into()))?;
         Ok(match read {
             Ok(secret) => judge(&secret, namespace, name),
             Err(kube::Error::Api(status)) if status.code == 404 => Err(format!(
                 "CredentialsForbidden: there is no Secret {namespace}/{name}, which spec.models[].credentialsRef of the pool names. \
-                 Apply it, of type {TYPE}, with `origin` and `token`:\n{}",
+                 Apply it, of type {CREDENTIAL_SECRET_TYPE}, with `origin` and `token`:\n{}",
                 self.manifest(namespace, name, true)
             )),
             Err(kube::Error::Api(status)) if status.code == 403 => Err(format!(
@@ -164,7 +164,7 @@ impl Reader {
         let (account, own) = &self.account;
         let secret = if secret {
             format!(
-                "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: {TYPE}\n\
+                "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: {CREDENTIAL_SECRET_TYPE}\n\
                  stringData: {{origin: \"https://...\", token: \"...\"}}\n---\n"
             )
         } else {
@@ -185,11 +185,11 @@ fn lasting(message: String) -> Refusal {
     Refusal::new(Code::ModelNotAllowed, message)
 }
 
-fn judge(secret: &Secret, namespace: &str, name: &str) -> Read {
+fn judge(secret: &Secret, namespace: &str, name: &str) -> ReadOutcome {
     let wrong = |what: &str| format!("CredentialsForbidden: the Secret {namespace}/{name} is no credential of a model API: {what}");
-    if secret.type_.as_deref() != Some(TYPE) {
+    if secret.type_.as_deref() != Some(CREDENTIAL_SECRET_TYPE) {
         // Whoever may name a Secret in a pool must not have any other sent out.
-        return Err(wrong(&format!("its type is not {TYPE}. A type cannot be changed: make it anew")));
+        return Err(wrong(&format!("its type is not {CREDENTIAL_SECRET_TYPE}. A type cannot be changed: make it anew")));
     }
     let text = |key: &str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key));
@@ -216,16 +216,16 @@ pub fn header_of(dialect: Dialect, credential_type: Option<&str>, token: &Token)
         value.set_sensitive(true);
         return Ok((header::AUTHORIZATION, value));
     }
-    let name = HeaderName::try_from(kind).ok().filter(|name| SENT.contains(&name.as_str()));
+    let name = HeaderName::try_from(kind).ok().filter(|name| CREDENTIAL_HEADERS.contains(&name.as_str()));
     let name = name.ok_or_else(|| {
-        let known = SENT.join(", ");
+        let known = CREDENTIAL_HEADERS.join(", ");
         lasting(format!("spec.models[].credentialType of the pool is {kind:?}; known are Bearer, {known}"))
     })?;
     Ok((name, token.0.clone()))
 }
 
 /// Headers that a credential may be sent in, besides `Authorization: Bearer`.
-const SENT: [&str; 3] = ["x-api-key", "x-goog-api-key", "api-key"];
+const CREDENTIAL_HEADERS: [&str; 3] = ["x-api-key", "x-goog-api-key", "api-key"];
 
 #[cfg(test)]
 mod tests {
@@ -241,15 +241,15 @@ mod tests {
     #[test]
     fn only_a_whole_credential_is_one() {
         let whole = [("origin", "https://api.openai.com"), ("token", " sk-1\n")];
-        let (origin, token) = judge(&secret(TYPE, &whole), "ns", "s").expect("a credential");
+        let (origin, token) = judge(&secret(CREDENTIAL_SECRET_TYPE, &whole), "ns", "s").expect("a credential");
         assert_eq!((origin.to_string().as_str(), token.0.as_bytes()), ("https://api.openai.com", &b"sk-1"[..]));
         assert_eq!(format!("{token:?}"), "Token(..)");
         for (type_, data, what) in [
             ("Opaque", &whole[..], "type"),
-            (TYPE, &whole[..1], "token"),
-            (TYPE, &whole[1..], "origin"),
-            (TYPE, &[("origin", "http://api.openai.com"), ("token", "t")], "https"),
-            (TYPE, &[("origin", "https://api.openai.com"), ("token", "a\nb")], "header"),
+            (CREDENTIAL_SECRET_TYPE, &whole[..1], "token"),
+            (CREDENTIAL_SECRET_TYPE, &whole[1..], "origin"),
+            (CREDENTIAL_SECRET_TYPE, &[("origin", "http://api.openai.com"), ("token", "t")], "https"),
+            (CREDENTIAL_SECRET_TYPE, &[("origin", "https://api.openai.com"), ("token", "a\nb")], "header"),
         ] {
             let error = judge(&secret(type_, data), "ns", "s").expect_err(what);
             assert!(error.contains(what) && error.contains("ns/s") && !error.contains("sk-1"), "{error}");
@@ -284,12 +284,12 @@ mod tests {
         assert_eq!(pauses.left(&key("s"), "large"), Some(Duration::from_secs(40)), "the longest counts");
         assert_eq!((pauses.left(&key("s"), "small"), pauses.left(&key("t"), "large")), (None, None));
         (0..1000).for_each(|number| pauses.pause(key("s"), &format!("made-up-{number}"), until(20)));
-        assert_eq!(pauses.0.lock().expect("nobody panicked")[&key("s")].len(), MODELS);
+        assert_eq!(pauses.0.lock().expect("nobody panicked")[&key("s")].len(), MAX_PAUSED_MODELS);
         assert!(pauses.left(&key("s"), "large").is_some());
         tokio::time::advance(Duration::from_secs(41)).await;
         assert_eq!(pauses.left(&key("s"), "large"), None);
-        (0..2 * REMEMBERED).for_each(|number| pauses.pause(key(&number.to_string()), "large", until(20)));
-        assert_eq!(pauses.0.lock().expect("nobody panicked").len(), REMEMBERED);
+        (0..2 * MAX_CACHED_CREDENTIALS).for_each(|number| pauses.pause(key(&number.to_string()), "large", until(20)));
+        assert_eq!(pauses.0.lock().expect("nobody panicked").len(), MAX_CACHED_CREDENTIALS);
         tokio::time::advance(Duration::from_secs(21)).await;
         pauses.pause(key("new"), "large", until(20));
         assert_eq!(pauses.0.lock().expect("nobody panicked").len(), 1, "those that are over make room");

@@ -2,14 +2,14 @@
 
 use axum::http::StatusCode;
 
-use super::upstream::Trouble;
-use crate::wire::meter::{Outcome, Why};
+use super::upstream::UpstreamError;
+use crate::wire::meter::{FaultCause, Outcome};
 use crate::wire::{Code, Refusal};
 
 /// Why there is no answer to pass on.
 pub enum Failure {
     Refused(Refusal),
-    Trouble(Trouble),
+    Trouble(UpstreamError),
     Slow,
     Redirect,
     Encoded,
@@ -22,12 +22,12 @@ impl Failure {
     pub fn outcome(&self) -> Outcome {
         let failed = |why| Outcome::Failed { why, retry_after: None };
         match self {
-            Self::Trouble(Trouble::Unreachable { .. }) => failed(Why::Unreachable),
-            Self::Trouble(Trouble::Broken { .. }) => failed(Why::Broken),
-            Self::Slow => failed(Why::Late),
+            Self::Trouble(UpstreamError::Unreachable { .. }) => failed(FaultCause::Unreachable),
+            Self::Trouble(UpstreamError::Broken { .. }) => failed(FaultCause::Broken),
+            Self::Slow => failed(FaultCause::Late),
             // Of our own making, or of people's.
             Self::Refused(_)
-            | Self::Trouble(Trouble::NotListed(_) | Trouble::Address { .. })
+            | Self::Trouble(UpstreamError::NotListed(_) | UpstreamError::Address { .. })
             | Self::Redirect
             | Self::Encoded
             | Self::Credential(_) => Outcome::Nothing,

@@ -9,56 +9,56 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::Response;
 use hyper::body::Incoming;
-use spillway_dialect::Ended;
+use spillway_dialect::AnswerEnd;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::answers::{Part, Parts};
 use super::failure::Failure;
-use super::seat::Seat;
+use super::model_slot::ModelSlot;
+use super::response::{BodyPart, BodyParts};
 use super::state::Times;
 use super::upstream::Call;
 use super::{credentials, headers};
 use crate::cluster::token::PodIdentity;
-use crate::gateway::meter::{Held, dialect_label};
+use crate::gateway::meter::{CallHold, dialect_label};
 use crate::gateway::state::Gateway;
-use crate::serve::bodies;
-use crate::serve::turns::{Full, Turn};
-use crate::wire::meter::{Outcome, Quality, Target, Usage, Way};
+use crate::serve::fair_semaphore::{Permit, QueueFull};
+use crate::serve::request_body;
+use crate::wire::meter::{ModelRoute, Outcome, Quality, Target, Usage};
 use crate::wire::{Code, Refusal};
 
 /// Parts of an answer that wait for the client.
-const WAITING: usize = 4;
+const MAX_PENDING_ANSWER_PARTS: usize = 4;
 
 /// A call to forward.
 pub struct Job {
     pub gateway: Arc<Gateway>,
     pub pod: PodIdentity,
-    pub way: Way,
+    pub way: ModelRoute,
     pub target: Target,
     /// None: it costs nothing.
-    pub counted: Option<Counted>,
+    pub counted: Option<CallCounts>,
     pub sent: Call,
     pub began: Instant,
     /// Until it ends.
-    pub seat: Seat,
+    pub model_slot: ModelSlot,
     /// Until its body is sent.
-    pub place: bodies::Place,
+    pub place: request_body::BodyReservation,
 }
 
 /// What is counted of a call.
-pub struct Counted {
-    pub held: Held,
+pub struct CallCounts {
+    pub held: CallHold,
     pub call: spillway_dialect::Call,
 }
 
 /// The head of an answer, and its parts as they come.
-pub type Headed = Result<(StatusCode, HeaderMap, Parts), Refusal>;
+pub type ResponseStart = Result<(StatusCode, HeaderMap, BodyParts), Refusal>;
 
 /// Forwards a call. Who waits for the head gets it, or why there is none.
-pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
-    let Job { gateway, pod, way, target, mut counted, sent, began, seat: _seat, place } = job;
-    let turn_over = counted.as_ref().and_then(|counted| Turning::of(&counted.held, target.dialect));
+pub async fn run(job: Job, mut heading: oneshot::Sender<ResponseStart>) {
+    let Job { gateway, pod, way, target, mut counted, sent, began, model_slot: _seat, place } = job;
+    let turn_over = counted.as_ref().and_then(|counted| TurnTimeout::of(&counted.held, target.dialect));
     let dialect = dialect_label(target.dialect);
     let over = |outcome| gateway.metrics.model_call(dialect, outcome, began.elapsed());
     let ended = agent_ended(&gateway, &pod, &way);
@@ -78,9 +78,9 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     };
     let model = way.model.as_deref().unwrap_or_default();
     let sending = send(&gateway, &pod, (&target, model), counted.as_mut(), sent);
-    let Head { answered, told_over, client_left } =
+    let HeadOutcome { answered, told_over, client_left } =
         first(sending, &mut heading, &mut ended, gateway.models.times, turn_over.as_ref()).await;
-    if let Some(Counted { held, .. }) = &mut counted {
+    if let Some(CallCounts { held, .. }) = &mut counted {
         client_left.into_iter().for_each(|at| held.client_left(at));
         if told_over {
             held.timed_out();
@@ -88,7 +88,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     }
     // Dropped, what is held is settled: with nothing if it was not sent, else with the estimate.
     let Some(answered) = answered else {
-        if let Some(Counted { held, .. }) = &mut counted {
+        if let Some(CallCounts { held, .. }) = &mut counted {
             held.says(if told_over { Failure::Slow.outcome() } else { Outcome::Nothing });
         }
         return over("gone");
@@ -96,7 +96,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
     let response = match answered.and_then(readable) {
         Ok(response) => response,
         Err(failure) => {
-            if let Some(Counted { mut held, .. }) = counted {
+            if let Some(CallCounts { mut held, .. }) = counted {
                 held.says(failure.outcome());
                 if !failure.may_have_cost() {
                     held.refused();
@@ -107,14 +107,14 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
         }
     };
     let (parts, body) = response.into_parts();
-    let (giving, taking) = mpsc::channel(WAITING);
+    let (giving, taking) = mpsc::channel(MAX_PENDING_ANSWER_PARTS);
     let room = counted.as_ref().and_then(|counted| counted.held.given.room.clone());
     let told = heading.send(Ok((parts.status, headers::inward(&parts.headers, room.as_ref()), taking))).is_ok();
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let events = content_type.is_some_and(|media| media.trim_start().to_ascii_lowercase().starts_with("text/event-stream"));
-    let turn_over = turn_over.filter(|_| !told_over).map(|turn| Turning { event: turn.event.filter(|_| events), ..turn });
+    let turn_over = turn_over.filter(|_| !told_over).map(|turn| TurnTimeout { event: turn.event.filter(|_| events), ..turn });
     let giving = told.then_some(giving);
-    let mut passing = Passing { giving, times: gateway.models.times, turn_over, gone_at: None, first: None };
+    let mut passing = ResponseStream { giving, times: gateway.models.times, turn_over, gone_at: None, first: None };
     if !told {
         passing.lose();
     }
@@ -143,7 +143,7 @@ pub async fn run(job: Job, mut heading: oneshot::Sender<Headed>) {
 }
 
 /// The call's turn at its origin.
-async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Turn, Failure> {
+async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<Permit, Failure> {
     let models = &gateway.models;
     let origin = models.upstream.find(&target.origin).map_err(Failure::Trouble)?;
     let turns = models.upstream.turns(&origin);
@@ -152,11 +152,11 @@ async fn turn(gateway: &Gateway, pod: &PodIdentity, target: &Target) -> Result<T
         Failure::Refused(Refusal::new(Code::TooManyCalls, message).retry_after(5))
     };
     let turn = timeout(models.times.patience, turns.take(&pod.namespace)).await;
-    turn.map_err(|_| busy())?.map_err(|Full| busy())
+    turn.map_err(|_| busy())?.map_err(|QueueFull| busy())
 }
 
 /// What became of the wait for the head of an answer.
-struct Head {
+struct HeadOutcome {
     /// None: it did not come.
     answered: Option<Result<Response<Incoming>, Failure>>,
     /// The client was told that its turn is over.
@@ -168,11 +168,11 @@ struct Head {
 /// The head of the answer, for which we wait a little longer when the client goes: `heading` leads nowhere then.
 async fn first(
     sending: impl Future<Output = Result<Response<Incoming>, Failure>>,
-    heading: &mut oneshot::Sender<Headed>,
+    heading: &mut oneshot::Sender<ResponseStart>,
     ended: &mut (impl Future<Output = ()> + Unpin),
     times: Times,
-    turn_over: Option<&Turning>,
-) -> Head {
+    turn_over: Option<&TurnTimeout>,
+) -> HeadOutcome {
     let sending = timeout(times.first_byte, sending);
     tokio::pin!(sending);
     let late = async {
@@ -183,7 +183,7 @@ async fn first(
     };
     let (told, client_left) = tokio::select! {
         answered = &mut sending => {
-            return Head { answered: Some(answered.unwrap_or(Err(Failure::Slow))), told_over: false, client_left: None };
+            return HeadOutcome { answered: Some(answered.unwrap_or(Err(Failure::Slow))), told_over: false, client_left: None };
         }
         () = heading.closed() => (None, Some(Instant::now())),
         () = ended => (None, None),
@@ -194,19 +194,19 @@ async fn first(
     let told_over = told.is_some();
     let _ = std::mem::replace(heading, nobody).send(Err(told.unwrap_or_else(over_and_out)));
     let answered = timeout(times.drain, sending).await.ok();
-    Head { answered: answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over, client_left }
+    HeadOutcome { answered: answered.map(|answered| answered.unwrap_or(Err(Failure::Slow))), told_over, client_left }
 }
 
 /// When a model turn has taken too long, and what its client is told then. The answer is read on for what it used.
-struct Turning {
+struct TurnTimeout {
     at: Instant,
     refusal: Refusal,
     /// The same for a stream that has begun; none: it is none of events.
     event: Option<Bytes>,
 }
 
-impl Turning {
-    fn of(held: &Held, dialect: crate::wire::meter::Dialect) -> Option<Self> {
+impl TurnTimeout {
+    fn of(held: &CallHold, dialect: crate::wire::meter::Dialect) -> Option<Self> {
         let seconds = held.given.turn_seconds;
         let message = format!("this model turn took longer than {seconds} s (spec.bulkhead.modelTurnTimeoutSeconds of its AgentPool)");
         let refusal = Refusal::new(Code::TurnTimedOut, message);
@@ -226,8 +226,8 @@ fn over_and_out() -> Refusal {
 }
 
 /// Ends when the agent does, and not before.
-async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &Way) {
-    let mut stream = gateway.park.stream(&pod.uid);
+async fn agent_ended(gateway: &Gateway, pod: &PodIdentity, way: &ModelRoute) {
+    let mut stream = gateway.long_polls.stream(&pod.uid);
     while stream.changed().await.is_ok() {
         // The stream of changes was broken for a while: what it would have told is asked.
         if let Err(refusal) = gateway.models.meter.way(pod, way, gateway.models.times.patience).await
@@ -243,7 +243,7 @@ async fn send(
     gateway: &Gateway,
     pod: &PodIdentity,
     (target, model): (&Target, &str),
-    counted: Option<&mut Counted>,
+    counted: Option<&mut CallCounts>,
     mut call: Call,
 ) -> Result<Response<Incoming>, Failure> {
     let models = &gateway.models;
@@ -269,7 +269,7 @@ async fn send(
     if let Some(token) = &token {
         put(&mut call, token)?;
     }
-    if let Some(Counted { held, call }) = counted {
+    if let Some(CallCounts { held, call }) = counted {
         held.sent().map_err(Failure::Refused)?;
         // Of an answer that is not streamed the first token comes with the last.
         if call.stream() {
@@ -306,18 +306,18 @@ fn readable(response: Response<Incoming>) -> Result<Response<Incoming>, Failure>
 }
 
 /// The way of an answer to its client.
-struct Passing {
+struct ResponseStream {
     /// None: it is gone.
-    giving: Option<mpsc::Sender<Part>>,
+    giving: Option<mpsc::Sender<BodyPart>>,
     times: Times,
     /// None: it was, or never is.
-    turn_over: Option<Turning>,
+    turn_over: Option<TurnTimeout>,
     gone_at: Option<Instant>,
     /// When the first part was there.
     first: Option<Instant>,
 }
 
-impl Passing {
+impl ResponseStream {
     fn lose(&mut self) {
         self.giving = None;
         self.gone_at.get_or_insert_with(Instant::now);
@@ -328,7 +328,7 @@ impl Passing {
         &mut self,
         mut body: Incoming,
         mut meter: Option<spillway_dialect::Meter>,
-        mut held: Option<Held>,
+        mut held: Option<CallHold>,
         status: StatusCode,
         ended: &mut (impl Future<Output = ()> + Unpin),
     ) -> bool {
@@ -348,20 +348,20 @@ impl Passing {
                 () = sleep_until(turn_over.unwrap_or(last)), if self.giving.is_some() && turn_over.is_some() => {
                     let turn = self.turn_over.take();
                     self.cut(turn.and_then(|turn| turn.event));
-                    held.iter_mut().for_each(Held::timed_out);
+                    held.iter_mut().for_each(CallHold::timed_out);
                     continue
                 }
             };
             let data = match frame {
                 Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-                Ok(None) => break Ended::Whole,
-                Ok(Some(Err(_))) => break Ended::Broken,
-                Err(_) if self.gone_at.is_some() || Instant::now() >= last => break Ended::Left,
-                Err(_) => break Ended::Idle,
+                Ok(None) => break AnswerEnd::Whole,
+                Ok(Some(Err(_))) => break AnswerEnd::Broken,
+                Err(_) if self.gone_at.is_some() || Instant::now() >= last => break AnswerEnd::Left,
+                Err(_) => break AnswerEnd::Idle,
             };
             if self.first.is_none() {
                 self.first = Some(Instant::now());
-                held.iter_mut().for_each(Held::first_came);
+                held.iter_mut().for_each(CallHold::first_came);
             }
             match &mut meter {
                 Some(meter) => meter.feed(&data, &mut out),
@@ -372,7 +372,7 @@ impl Passing {
             }
             self.give(&mut out, ended).await;
         };
-        let complete = ending == Ended::Whole;
+        let complete = ending == AnswerEnd::Whole;
         let said = spillway_dialect::of_answer(ending, meter.as_ref().and_then(spillway_dialect::Meter::error));
         let counts = meter.map(|meter| meter.end(complete, &mut out));
         self.give(&mut out, ended).await;
@@ -384,7 +384,7 @@ impl Passing {
             settle(held, status, usage, quality);
         }
         if complete {
-            self.send(Part::Whole, ended).await;
+            self.send(BodyPart::Whole, ended).await;
         } else {
             self.cut(None);
         }
@@ -396,8 +396,8 @@ impl Passing {
         if let (Some(giving), Some(last)) = (self.giving.take(), last) {
             // It comes after what waits for the client.
             tokio::spawn(async move {
-                if giving.send(Part::Data(last)).await.is_ok() {
-                    drop(giving.send(Part::Whole).await);
+                if giving.send(BodyPart::Data(last)).await.is_ok() {
+                    drop(giving.send(BodyPart::Whole).await);
                 }
             });
         }
@@ -408,10 +408,10 @@ impl Passing {
         if out.is_empty() {
             return;
         }
-        self.send(Part::Data(std::mem::take(out).into()), ended).await;
+        self.send(BodyPart::Data(std::mem::take(out).into()), ended).await;
     }
 
-    async fn send(&mut self, part: Part, ended: &mut (impl Future<Output = ()> + Unpin)) {
+    async fn send(&mut self, part: BodyPart, ended: &mut (impl Future<Output = ()> + Unpin)) {
         let Some(giving) = &self.giving else { return };
         let given = tokio::select! {
             given = timeout(self.times.slow, giving.send(part)) => matches!(given, Ok(Ok(()))),
@@ -423,7 +423,7 @@ impl Passing {
     }
 }
 
-async fn client_gone(giving: Option<&mpsc::Sender<Part>>) {
+async fn client_gone(giving: Option<&mpsc::Sender<BodyPart>>) {
     match giving {
         Some(giving) => giving.closed().await,
         None => std::future::pending().await,
@@ -432,7 +432,7 @@ async fn client_gone(giving: Option<&mpsc::Sender<Part>>) {
 
 /// What a provider refuses it does not charge. Of an answer that was lost on its way nobody knows what it cost: the estimate is
 /// charged.
-fn settle(held: Held, status: StatusCode, usage: Usage, quality: Quality) {
+fn settle(held: CallHold, status: StatusCode, usage: Usage, quality: Quality) {
     if may_have_worked(status) {
         held.settle(Usage::default(), Quality::Estimated);
     } else {

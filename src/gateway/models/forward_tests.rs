@@ -17,15 +17,15 @@ use super::*;
 use crate::cluster::token::Reviewer;
 use crate::gateway::governor::{Governor, Settings};
 use crate::gateway::limits::Limits;
+use crate::gateway::long_poll::LongPolls;
 use crate::gateway::meter::Meter;
 use crate::gateway::models::Models;
-use crate::gateway::models::credentials::{Credentials, TYPE};
+use crate::gateway::models::credentials::{CREDENTIAL_SECRET_TYPE, Credentials};
 use crate::gateway::models::origins::Origins;
 use crate::gateway::models::upstream::Upstream;
-use crate::gateway::park::Park;
-use crate::serve::bodies::Bodies;
+use crate::serve::request_body::BodyMemory;
 use crate::telemetry::Metrics;
-use crate::wire::meter::{Dialect, End, Given, Open, Told, Why};
+use crate::wire::meter::{CallEnd, Dialect, FaultCause, HoldAnswer, JournaledHold, JournaledSettle};
 
 const TOKEN: &str = "the-teams-own-key";
 /// Long enough for a busy machine.
@@ -41,7 +41,7 @@ struct Scene {
 /// An API server that has the team's credential, and nothing else.
 fn client(origin: String) -> Client {
     let service = tower::service_fn(move |_: Request<kube::client::Body>| {
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "provider", "namespace": "team"}, "type": TYPE,
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "provider", "namespace": "team"}, "type": CREDENTIAL_SECRET_TYPE,
             "data": {"origin": k8s_openapi::ByteString(origin.clone().into_bytes()), "token": k8s_openapi::ByteString(TOKEN.into())}});
         async move { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(secret.to_string().into_bytes()))) }
     });
@@ -61,12 +61,12 @@ impl Scene {
     }
 
     /// A call of the provider, which does as `script` says.
-    async fn begin(&self, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<Headed> {
+    async fn begin(&self, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<ResponseStart> {
         self.begin_of("m", script, stream, turn).await
     }
 
     /// The same of this model.
-    async fn begin_of(&self, model: &str, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<Headed> {
+    async fn begin_of(&self, model: &str, script: &str, stream: bool, turn: u32) -> oneshot::Receiver<ResponseStart> {
         let pod = PodIdentity { namespace: "team".into(), name: "a".into(), uid: "pod".into(), external: None };
         let body = json!({"model": model, "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": "say something"}]});
         let (bytes, place) = self.gateway.models.bodies.read("team", Body::from(body.to_string())).await.expect("a body");
@@ -79,18 +79,19 @@ impl Scene {
             credential: Some("provider".into()),
             credential_type: None,
         };
-        let open = Open { id: 0, at: 0, path: Vec::new(), input: 100, output: 100 };
-        let given = Given { open, output: 100, target: target.clone(), first_token_seconds: FIRST_TOKEN, turn_seconds: turn, room: None };
+        let open = JournaledHold { id: 0, at: 0, path: Vec::new(), input: 100, output: 100 };
+        let given =
+            HoldAnswer { open, output: 100, target: target.clone(), first_token_seconds: FIRST_TOKEN, turn_seconds: turn, room: None };
         let held = self.gateway.models.meter.given(given, &pod);
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static("application/json"));
         headers.insert("x-script", HeaderValue::try_from(script).expect("a script"));
         let sent = Call { method: Method::POST, path: path.into(), headers, body: call.upstream(100).into() };
-        let way = Way { entry: "gpt".into(), dialect: Some(Dialect::OpenAIChat), model: Some(model.into()), item: None };
-        let seat = Seat::take(&self.gateway, &pod).expect("a seat");
-        let counted = Some(Counted { held, call });
+        let way = ModelRoute { entry: "gpt".into(), dialect: Some(Dialect::OpenAIChat), model: Some(model.into()), item: None };
+        let model_slot = ModelSlot::take(&self.gateway, &pod).expect("a seat");
+        let counted = Some(CallCounts { held, call });
         let (heading, headed) = oneshot::channel();
-        let job = Job { gateway: self.gateway.clone(), pod, way, target, counted, sent, began: Instant::now(), seat, place };
+        let job = Job { gateway: self.gateway.clone(), pod, way, target, counted, sent, began: Instant::now(), model_slot, place };
         tokio::spawn(run(job, heading));
         headed
     }
@@ -100,14 +101,14 @@ impl Scene {
         let (status, _, mut parts) =
             self.begin(script, stream, turn).await.await.expect("somebody answers").map_err(|refusal| refusal.code)?;
         let mut text = Vec::new();
-        while let Some(Part::Data(part)) = parts.recv().await {
+        while let Some(BodyPart::Data(part)) = parts.recv().await {
             text.extend_from_slice(&part);
         }
         Ok((status.as_u16(), String::from_utf8_lossy(&text).into_owned()))
     }
 
     /// The settle of the call that ended last, once there are so many.
-    async fn settled(&self, count: usize) -> Told {
+    async fn settled(&self, count: usize) -> JournaledSettle {
         loop {
             let told = self.gateway.models.meter.told();
             if told.len() == count {
@@ -121,8 +122,8 @@ impl Scene {
 fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let client = client(origin.to_owned());
     let settings = Settings { namespace: "s".into(), lease: "l".into(), token: "/nowhere".into(), identity: "g".into() };
-    let park = Park::default();
-    let governor = Governor::new(settings, client.clone(), tokio::sync::watch::channel(String::new()).1, park.clone());
+    let long_polls = LongPolls::default();
+    let governor = Governor::new(settings, client.clone(), tokio::sync::watch::channel(String::new()).1, long_polls.clone());
     let meter = Meter::open(governor.clone(), None, None).expect("a session");
     let origins = json!([{"origin": origin, "allowPrivate": true, "caBundle": authority}]).to_string();
     let upstream = Upstream::new(Origins::parse(&origins).expect("origins"));
@@ -130,12 +131,12 @@ fn gateway(origin: &str, authority: &str) -> Arc<Gateway> {
     let models = Arc::new(Models::new(meter, upstream, Credentials::new(client.clone(), "gateway", "s"), times));
     let authorizer = Some(crate::cluster::access::Authorizer::new(client.clone()));
     let (limits, metrics, reviewer) = (Mutex::new(Limits::default()), Metrics::default(), Reviewer::new(client, "x"));
-    let bodies = Bodies::new(crate::gateway::routes::BODIES);
+    let bodies = BodyMemory::new(crate::gateway::routes::AGENT_BODY_LIMITS);
     let lease_history = crate::gateway::lease_history::LeaseHistory::default();
-    Arc::new(Gateway { reviewer, authorizer, governor, park, limits, bodies, metrics, models, lease_history })
+    Arc::new(Gateway { reviewer, authorizer, governor, long_polls, limits, bodies, metrics, models, lease_history })
 }
 
-fn failed(why: Why) -> Option<Outcome> {
+fn failed(why: FaultCause) -> Option<Outcome> {
     Some(Outcome::Failed { why, retry_after: None })
 }
 
@@ -147,21 +148,21 @@ async fn an_answer_says_of_its_provider_what_another_call_would_meet_too() {
         ("cache", false, Some(Outcome::Worked)),
         ("nousage", true, Some(Outcome::Worked)),
         ("split crlf comments", true, Some(Outcome::Worked)),
-        ("status-500", true, failed(Why::Status(500))),
-        ("status-529", false, failed(Why::Status(529))),
-        ("status-503 retry-7", false, Some(Outcome::Failed { why: Why::Status(503), retry_after: Some(7) })),
+        ("status-500", true, failed(FaultCause::Status(500))),
+        ("status-529", false, failed(FaultCause::Status(529))),
+        ("status-503 retry-7", false, Some(Outcome::Failed { why: FaultCause::Status(503), retry_after: Some(7) })),
         ("status-400", false, Some(Outcome::Nothing)),
         ("status-429", false, Some(Outcome::Nothing)),
-        ("error-1", true, failed(Why::Event)),
-        ("cut-1", true, failed(Why::Broken)),
-        ("silent-1", true, failed(Why::Idle)),
-        ("late-4500", true, failed(Why::Late)),
+        ("error-1", true, failed(FaultCause::Event)),
+        ("cut-1", true, failed(FaultCause::Broken)),
+        ("silent-1", true, failed(FaultCause::Idle)),
+        ("late-4500", true, failed(FaultCause::Late)),
         ("late-4500", false, Some(Outcome::Worked)),
     ];
     for (count, (script, stream, outcome)) in cases.into_iter().enumerate() {
         let answer = scene.call(script, stream, 600).await;
         let told = scene.settled(count + 1).await;
-        assert_eq!(told.end, End { outcome, timed_out: false }, "{script}, {stream}: {answer:?}");
+        assert_eq!(told.end, CallEnd { outcome, timed_out: false }, "{script}, {stream}: {answer:?}");
         let status = script.strip_prefix("status-").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or(200);
         assert_eq!(answer.map(|(status, _)| status), Ok(status), "what the provider says is passed on: {script}");
     }
@@ -180,7 +181,7 @@ async fn a_client_that_leaves_and_a_provider_that_is_not_there() {
         drop(headed);
     };
     patient("wait", false).await;
-    assert_eq!(scene.settled(2).await.end.outcome, failed(Why::Late));
+    assert_eq!(scene.settled(2).await.end.outcome, failed(FaultCause::Late));
     patient("late-6000", false).await;
     assert_eq!(scene.settled(3).await.end.outcome, Some(Outcome::Worked), "it was slow, and answered");
     // Who takes a connection and hangs up is no provider.
@@ -194,7 +195,7 @@ async fn a_client_that_leaves_and_a_provider_that_is_not_there() {
     let nobody = Scene { gateway: gateway(&origin, ""), origin, ..scene };
     assert_eq!(nobody.call("cache", true, 600).await, Err(Code::GovernorAway));
     let told = nobody.settled(1).await;
-    assert_eq!((told.end.outcome, told.usage, told.quality), (failed(Why::Unreachable), Usage::default(), Quality::Exact));
+    assert_eq!((told.end.outcome, told.usage, told.quality), (failed(FaultCause::Unreachable), Usage::default(), Quality::Exact));
 }
 
 #[tokio::test]
@@ -226,16 +227,22 @@ async fn a_turn_that_takes_too_long_is_told_so_and_read_on_for_what_it_used() {
     // Before anything came.
     assert_eq!(scene.call("late-4500 output-9", false, 3).await, Err(Code::TurnTimedOut));
     let told = scene.settled(1).await;
-    assert_eq!((told.end, told.usage.output, told.quality), (End { outcome: Some(Outcome::Worked), timed_out: true }, 9, Quality::Exact));
+    assert_eq!(
+        (told.end, told.usage.output, told.quality),
+        (CallEnd { outcome: Some(Outcome::Worked), timed_out: true }, 9, Quality::Exact)
+    );
     // In the middle of a stream.
     let (status, text) = scene.call("output-8 events-8 pace-800", true, 3).await.expect("it began");
     assert!(status == 200 && text.contains("word") && text.contains("turn_timed_out") && !text.contains("[DONE]"), "{text}");
     let told = scene.settled(2).await;
-    assert_eq!((told.end, told.usage.output, told.quality), (End { outcome: Some(Outcome::Worked), timed_out: true }, 8, Quality::Exact));
+    assert_eq!(
+        (told.end, told.usage.output, told.quality),
+        (CallEnd { outcome: Some(Outcome::Worked), timed_out: true }, 8, Quality::Exact)
+    );
     // And one that never answers.
     assert_eq!(scene.call("wait", false, 3).await, Err(Code::TurnTimedOut));
     let told = scene.settled(3).await;
-    assert_eq!((told.end, told.quality), (End { outcome: failed(Why::Late), timed_out: true }, Quality::Estimated));
+    assert_eq!((told.end, told.quality), (CallEnd { outcome: failed(FaultCause::Late), timed_out: true }, Quality::Estimated));
 }
 
 #[test]

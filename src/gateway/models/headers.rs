@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::wire::headers::{HOPS, stays};
-use crate::wire::shortage::Room;
+use crate::wire::shortage::LimitRoom;
 
 /// What published clients send and providers use, whatever the team's credential is. Everything else stays behind: a header may
 /// ask a provider, or a proxy before it, for another answer, another path, another host or another bill.
-const ALLOWED: [&str; 14] = [
+const ALLOWED_HEADERS: [&str; 14] = [
     "accept",
     "anthropic-beta",
     "anthropic-dangerous-direct-browser-access",
@@ -26,9 +26,9 @@ const ALLOWED: [&str; 14] = [
     "x-request-id",
 ];
 /// The same, by how they begin.
-const ALLOWED_PREFIXES: [&str; 2] = ["x-codex-", "x-stainless-"];
+const ALLOWED_HEADER_PREFIXES: [&str; 2] = ["x-codex-", "x-stainless-"];
 /// About a body that is written anew, or about whom it came by.
-const OWN: [&str; 9] = [
+const GATEWAY_HEADERS: [&str; 9] = [
     "content-length",
     "content-type",
     "content-encoding",
@@ -43,9 +43,9 @@ const OWN: [&str; 9] = [
 /// Bytes of a value that goes out. Longer ones stay behind.
 const VALUE_BYTES: usize = 4 * 1024;
 /// Names that an administrator may add.
-const MORE: usize = 32;
+const MAX_EXTRA_HEADERS: usize = 32;
 /// Of an answer: what is about the provider's connection or host, or about the account that the credential is of.
-const FOREIGN: [&str; 9] = [
+const DROPPED_RESPONSE_HEADERS: [&str; 9] = [
     "content-length",
     "content-encoding",
     "set-cookie",
@@ -59,17 +59,17 @@ const FOREIGN: [&str; 9] = [
 
 /// Names of headers that go out besides those that always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed(HashSet<HeaderName>);
+pub struct AllowedHeaders(HashSet<HeaderName>);
 
-impl Allowed {
+impl AllowedHeaders {
     /// Of these names. Err: one that is no name, or that never goes out.
     pub fn new(names: &[String]) -> Result<Self, String> {
-        if names.len() > MORE {
-            return Err(format!("{} headers are allowed besides the usual ones; at most {MORE} may be", names.len()));
+        if names.len() > MAX_EXTRA_HEADERS {
+            return Err(format!("{} headers are allowed besides the usual ones; at most {MAX_EXTRA_HEADERS} may be", names.len()));
         }
         let read = |name: &String| {
             let name = HeaderName::try_from(name.as_str()).map_err(|_| format!("{name:?} is no name of a header"))?;
-            let ours = stays(name.as_str()) || OWN.contains(&name.as_str()) || about_the_way(name.as_str());
+            let ours = stays(name.as_str()) || GATEWAY_HEADERS.contains(&name.as_str()) || about_the_way(name.as_str());
             if ours { Err(format!("{name} never goes to a provider: Spillway says it, or it changes what is counted")) } else { Ok(name) }
         };
         names.iter().map(read).collect::<Result<_, _>>().map(Self)
@@ -77,7 +77,7 @@ impl Allowed {
 
     fn has(&self, name: &HeaderName) -> bool {
         let text = name.as_str();
-        ALLOWED.contains(&text) || ALLOWED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) || self.0.contains(name)
+        ALLOWED_HEADERS.contains(&text) || ALLOWED_HEADER_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) || self.0.contains(name)
     }
 }
 
@@ -87,7 +87,7 @@ fn about_the_way(name: &str) -> bool {
 }
 
 /// The headers of a call, as the provider gets them but for the credential. `has_body`: what is sent is JSON in UTF-8.
-pub fn outward(client: &HeaderMap, allowed: &Allowed, has_body: bool) -> HeaderMap {
+pub fn outward(client: &HeaderMap, allowed: &AllowedHeaders, has_body: bool) -> HeaderMap {
     let named = connection_names(client);
     let mut sent = HeaderMap::with_capacity(client.len());
     for (name, value) in client {
@@ -105,13 +105,13 @@ pub fn outward(client: &HeaderMap, allowed: &Allowed, has_body: bool) -> HeaderM
 }
 
 /// The headers of an answer, as the client gets them.
-pub fn inward(provider: &HeaderMap, room: Option<&Room>) -> HeaderMap {
+pub fn inward(provider: &HeaderMap, room: Option<&LimitRoom>) -> HeaderMap {
     let named = connection_names(provider);
     let mut passed = HeaderMap::with_capacity(provider.len() + 3);
     for (name, value) in provider {
         let text = name.as_str();
         let budget = text.starts_with("x-budget-");
-        if !HOPS.contains(&text) && !FOREIGN.contains(&text) && !named.contains(name) && !budget {
+        if !HOPS.contains(&text) && !DROPPED_RESPONSE_HEADERS.contains(&text) && !named.contains(name) && !budget {
             passed.append(name.clone(), value.clone());
         }
     }
@@ -178,7 +178,8 @@ mod tests {
             ("session-id", "s"),
         ];
         let mut client = map(&kept);
-        let dropped = HOPS.iter().chain(&CREDENTIALS).chain(&OWN).chain(&STEERING).chain(&["host", "spillway-item", "x-of-hop"]);
+        let dropped =
+            HOPS.iter().chain(&CREDENTIALS).chain(&GATEWAY_HEADERS).chain(&STEERING).chain(&["host", "spillway-item", "x-of-hop"]);
         for name in dropped {
             client.insert(HeaderName::from_static(name), HeaderValue::from_static("secret"));
         }
@@ -187,21 +188,21 @@ mod tests {
         client.insert(HeaderName::from_static("x-codex-long"), HeaderValue::try_from("x".repeat(4097)).expect("a value"));
         let mut expected = map(&kept);
         expected.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        assert_eq!(outward(&client, &Allowed::default(), false), expected);
+        assert_eq!(outward(&client, &AllowedHeaders::default(), false), expected);
         client.append(header::CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-7"));
         expected.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        assert_eq!(outward(&client, &Allowed::default(), true), expected);
+        assert_eq!(outward(&client, &AllowedHeaders::default(), true), expected);
     }
 
     #[test]
     fn an_administrator_may_allow_more_but_nothing_that_spillway_says() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let allowed = Allowed::new(&names(&["X-Team"])).expect("names");
+        let allowed = AllowedHeaders::new(&names(&["X-Team"])).expect("names");
         let client = map(&[("x-team", "blue"), ("x-other", "red")]);
         let sent = outward(&client, &allowed, false);
         assert!(sent.contains_key("x-team") && !sent.contains_key("x-other"));
         for name in ["authorization", "Host", "x-goog-fieldmask", "content-type", "x-forwarded-for", "spillway-item", "a b"] {
-            Allowed::new(&names(&[name])).expect_err(name);
+            AllowedHeaders::new(&names(&[name])).expect_err(name);
         }
     }
 
@@ -217,7 +218,7 @@ mod tests {
             provider.insert(HeaderName::from_static(name), HeaderValue::from_static("of the account"));
         }
         assert_eq!(inward(&provider, None), map(&kept), "nothing of the account or its provider's hosts");
-        let room = Room {
+        let room = LimitRoom {
             budget: "Budget/default".into(),
             name: "day".into(),
             limit: 100,

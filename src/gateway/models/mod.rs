@@ -8,22 +8,22 @@
 //! |---|---|
 //! | `mod` | one call, up to its forwarding |
 //! | `state` | what calls of models work with, and how long each part may take |
-//! | `seat` | an agent's place among its calls in flight |
+//! | `model_slot` | an agent's place among its calls in flight |
 //! | `forward` | from there: a task of its own, which a client that goes does not end |
 //! | `failure` | why there is no answer to pass on |
-//! | [`answers`] | writing answers: whole where they are small, else as they come |
+//! | [`response`] | writing answers: whole where they are small, else as they come |
 //! | [`headers`] | which headers go out and come back |
 //! | [`origins`] | where calls may go: origins, addresses |
 //! | [`upstream`] | connections to providers |
 //! | [`credentials`] | the team's credential |
 
-mod answers;
 pub mod credentials;
 mod failure;
 mod forward;
 pub mod headers;
+mod model_slot;
 pub mod origins;
-mod seat;
+mod response;
 mod state;
 pub mod upstream;
 
@@ -38,28 +38,28 @@ use spillway_dialect::{Kind, Route};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use self::seat::Seat;
+use self::model_slot::ModelSlot;
 use super::caller::identify;
 use super::state::Gateway;
 use crate::cluster::token::PodIdentity;
 use crate::governor::server::refused;
-use crate::serve::turns::Full;
-use crate::wire::meter::{CONVERSATION, Dialect, ITEM, Target, Way};
-use crate::wire::work::Held as Lease;
+use crate::serve::fair_semaphore::QueueFull;
+use crate::wire::meter::{CONVERSATION, Dialect, ITEM, ModelRoute, Target};
+use crate::wire::work::LeaseRef as Lease;
 use crate::wire::{Code, Refusal};
 
-pub use self::state::{BODIES, Models, Times};
+pub use self::state::{MODEL_BODY_LIMITS, Models, Times};
 
 /// To read and to write anew a body of so many bytes takes so long that others' calls would wait for it: it is done beside them.
-const LARGE: usize = 128 * 1024;
+const LARGE_BODY_BYTES: usize = 128 * 1024;
 /// Characters that are shown of a path that is not served.
-const SHOWN: usize = 128;
+const MAX_SHOWN_PATH_CHARS: usize = 128;
 /// Before the name of the entry.
-pub const PREFIX: &str = "/models/";
+pub const MODELS_PATH_PREFIX: &str = "/models/";
 
 /// How refusals of a call are written.
 #[derive(Clone, Copy, Debug)]
-struct Tongue {
+struct RefusalFormat {
     dialect: Option<Dialect>,
     stream: bool,
     /// What becomes of it is counted by whoever forwards it.
@@ -68,7 +68,7 @@ struct Tongue {
     conversation: Option<u64>,
 }
 
-impl Tongue {
+impl RefusalFormat {
     fn refuse(self, refusal: &Refusal) -> Response {
         let Some(dialect) = self.dialect else {
             let mut response = refused(refusal);
@@ -86,46 +86,46 @@ impl Tongue {
     }
 }
 
-/// Answers a call below [`PREFIX`].
+/// Answers a call below [`MODELS_PATH_PREFIX`].
 pub async fn answer(gateway: &Arc<Gateway>, request: Request) -> Response {
     let began = Instant::now();
-    let mut tongue = Tongue { dialect: None, stream: false, forwarded: false, conversation: None };
-    let mut response = match one(gateway, request, began, &mut tongue).await {
+    let mut refusal_format = RefusalFormat { dialect: None, stream: false, forwarded: false, conversation: None };
+    let mut response = match one(gateway, request, began, &mut refusal_format).await {
         Ok(response) => response,
         Err(refusal) => {
             gateway.metrics.call_refused("/models", refusal.code.label());
-            if let Some(dialect) = tongue.dialect.filter(|_| !tongue.forwarded) {
+            if let Some(dialect) = refusal_format.dialect.filter(|_| !refusal_format.forwarded) {
                 gateway.metrics.model_call(super::meter::dialect_label(dialect), "refused", began.elapsed());
             }
-            tongue.refuse(&refusal)
+            refusal_format.refuse(&refusal)
         }
     };
     // Also of a refusal: the program went on with it. No provider says it.
     response.headers_mut().remove(CONVERSATION);
-    if let Some(conversation) = tongue.conversation.and_then(|number| HeaderValue::try_from(format!("{number:016x}")).ok()) {
+    if let Some(conversation) = refusal_format.conversation.and_then(|number| HeaderValue::try_from(format!("{number:016x}")).ok()) {
         response.headers_mut().insert(CONVERSATION, conversation);
     }
     response
 }
 
-async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &mut Tongue) -> Result<Response, Refusal> {
+async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, refusal_format: &mut RefusalFormat) -> Result<Response, Refusal> {
     let uri = request.uri().clone();
-    let rest = uri.path().strip_prefix(PREFIX).unwrap_or_default();
+    let rest = uri.path().strip_prefix(MODELS_PATH_PREFIX).unwrap_or_default();
     let (entry, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
     let route = spillway_dialect::route(request.method().as_str(), path, uri.query());
-    tongue.dialect = route.as_ref().and_then(|route| route.dialect);
-    tongue.stream = route.as_ref().and_then(|route| route.stream).unwrap_or_default();
+    refusal_format.dialect = route.as_ref().and_then(|route| route.dialect);
+    refusal_format.stream = route.as_ref().and_then(|route| route.stream).unwrap_or_default();
     let pod = identify(gateway, request.headers(), request.extensions()).await?;
     let route = route.ok_or_else(|| not_served(request.method().as_str(), entry, path))?;
     if route.kind == Kind::Hello {
         return Ok(StatusCode::OK.into_response());
     }
-    let seat = Seat::take(gateway, &pod)?;
+    let model_slot = ModelSlot::take(gateway, &pod)?;
     let (head, body) = request.into_parts();
     let item = item(&head.headers)?;
     let (body, place) = gateway.models.bodies.read(&pod.namespace, body).await?;
     let length = body.len();
-    let way = |model: Option<String>| Way { entry: entry.to_owned(), dialect: route.dialect, model, item: item.clone() };
+    let way = |model: Option<String>| ModelRoute { entry: entry.to_owned(), dialect: route.dialect, model, item: item.clone() };
     let path = route.query.as_ref().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
     let sent = upstream::Call {
         method: head.method.clone(),
@@ -139,20 +139,20 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
             parse(gateway, &pod, &route, &head.headers, body).await?;
             let way = way(route.model.clone());
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
-            tongue.dialect = tongue.dialect.or(Some(target.dialect));
-            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
+            refusal_format.dialect = refusal_format.dialect.or(Some(target.dialect));
+            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, model_slot, place }
         }
         Kind::CountTokens => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
-            tongue.conversation = call.conversation();
+            refusal_format.conversation = call.conversation();
             let way = way(Some(call.model().to_owned()));
             let sent = upstream::Call { body: call.into_body().into(), ..sent };
             let target = gateway.models.meter.way(&pod, &way, patience).await?;
-            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, seat, place }
+            forward::Job { gateway: gateway.clone(), pod, way, target, counted: None, sent, began, model_slot, place }
         }
         Kind::Generate => {
             let call = parse(gateway, &pod, &route, &head.headers, body).await?;
-            (tongue.stream, tongue.conversation) = (call.stream(), call.conversation());
+            (refusal_format.stream, refusal_format.conversation) = (call.stream(), call.conversation());
             call.costs_what_it_says(|field| gateway.models.allowed_fields.iter().any(|allowed| allowed == field))?;
             let way = way(Some(call.model().to_owned()));
             let held = gateway.models.meter.hold(&pod, way.clone(), call.facts(), patience).await?;
@@ -160,19 +160,19 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
             let output = held.given.output;
             let (body, call) = beside(gateway, &pod, length, move || (call.upstream(output), call)).await?;
             let sent = upstream::Call { body: body.into(), ..sent };
-            let counted = Some(forward::Counted { held, call });
-            forward::Job { gateway: gateway.clone(), pod, way, target, counted, sent, began, seat, place }
+            let counted = Some(forward::CallCounts { held, call });
+            forward::Job { gateway: gateway.clone(), pod, way, target, counted, sent, began, model_slot, place }
         }
     };
     let (heading, headed) = oneshot::channel();
     // A task of its own: a client that goes must not leave a call unsettled.
-    tongue.forwarded = true;
+    refusal_format.forwarded = true;
     let stopping = gateway.models.stopping.clone();
     gateway.models.tasks.spawn(async move { stopping.run_until_cancelled(forward::run(job, heading)).await });
     let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
     let (status, headers, parts) = headed.await.map_err(lost)??;
     let cut = || Refusal::new(Code::GovernorAway, "the answer broke off before it was whole; try again").retry_after(5);
-    let body = if tongue.stream { answers::as_it_comes(parts) } else { answers::whole(parts).await.ok_or_else(cut)? };
+    let body = if refusal_format.stream { response::as_it_comes(parts) } else { response::whole(parts).await.ok_or_else(cut)? };
     let mut response = Response::new(body);
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok(response)
@@ -181,7 +181,7 @@ async fn one(gateway: &Arc<Gateway>, request: Request, began: Instant, tongue: &
 /// A path that is not passed on, and those that are.
 fn not_served(method: &str, entry: &str, path: &str) -> Refusal {
     // What the client wrote, as far as it is fit to be shown.
-    let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(SHOWN).collect::<String>();
+    let shown = |text: &str| text.chars().filter(char::is_ascii_graphic).take(MAX_SHOWN_PATH_CHARS).collect::<String>();
     let (method, entry, path) = (shown(method), shown(entry), shown(path));
     let message = format!(
         "{method} {path} is not passed on for models: only calls are whose tokens can be counted. Below the base URL of the entry {entry} \
@@ -218,12 +218,12 @@ async fn beside<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refusal> {
-    if bytes < LARGE {
+    if bytes < LARGE_BODY_BYTES {
         return Ok(work());
     }
     let busy = || Refusal::new(Code::TooManyCalls, "too many large bodies of this namespace wait to be read; try again").retry_after(2);
     let turn = tokio::time::timeout(gateway.models.times.patience, gateway.models.readers.take(&pod.namespace)).await;
-    let _turn = turn.map_err(|_| busy())?.map_err(|Full| busy())?;
+    let _turn = turn.map_err(|_| busy())?.map_err(|QueueFull| busy())?;
     let lost = |_| Refusal::new(Code::Internal, "the call was lost in the gateway; its log says why");
     tokio::task::spawn_blocking(work).await.map_err(lost)
 }
@@ -241,12 +241,12 @@ fn item(headers: &HeaderMap) -> Result<Option<Lease>, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::state::READERS;
+    use super::state::LARGE_BODY_READER_BOUNDS;
     use super::*;
     use crate::serve::Bounds as Connections;
     use crate::serve::admission::Capacity;
-    use crate::serve::bodies::Sizes;
-    use crate::serve::turns::Bounds;
+    use crate::serve::fair_semaphore::Bounds;
+    use crate::serve::request_body::BodyLimits;
 
     const MIB: usize = 1024 * 1024;
     /// Memory of a gateway's container, in the chart's values.
@@ -258,9 +258,9 @@ mod tests {
     #[test]
     fn bodies_and_what_is_read_out_of_them_are_half_of_the_containers_memory_at_most() {
         // Each body is there twice, and what is read out of one takes up to 16 MiB.
-        let bodies = 2 * BODIES.all + READERS.all * 16 * MIB + crate::gateway::routes::BODIES.all;
+        let bodies = 2 * MODEL_BODY_LIMITS.all + LARGE_BODY_READER_BOUNDS.all * 16 * MIB + crate::gateway::routes::AGENT_BODY_LIMITS.all;
         assert!(bodies <= CONTAINER / 2, "{bodies} bytes for bodies");
-        let (Bounds { all: readers, of_one, .. }, Sizes { all, most, .. }) = (READERS, BODIES);
+        let (Bounds { all: readers, of_one, .. }, BodyLimits { all, most, .. }) = (LARGE_BODY_READER_BOUNDS, MODEL_BODY_LIMITS);
         assert!(of_one < readers && most * 2 <= all, "one namespace never has all");
     }
 

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::Deserialize;
 
 /// The public origins of the providers of the four dialects.
-pub const DEFAULT: [&str; 3] = ["https://api.anthropic.com", "https://api.openai.com", "https://generativelanguage.googleapis.com"];
-const HTTPS: u16 = 443;
+pub const DEFAULT_ORIGINS: [&str; 3] = ["https://api.anthropic.com", "https://api.openai.com", "https://generativelanguage.googleapis.com"];
+const HTTPS_PORT: u16 = 443;
 
 /// An origin, in one form: `https`, the host in small letters, the port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +34,7 @@ impl Origin {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         // Not as the library reads it, to which a port that is none is no port.
         let port = match authority.as_str().strip_prefix(authority.host()).unwrap_or_default() {
-            "" => HTTPS,
+            "" => HTTPS_PORT,
             port => port.strip_prefix(':').and_then(|port| port.parse().ok()).ok_or_else(|| wrong("its port is no number below 65536"))?,
         };
         if host.is_empty() || port == 0 {
@@ -46,7 +46,7 @@ impl Origin {
     /// As it stands in a Host header.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == HTTPS { host } else { format!("{host}:{}", self.port) }
+        if self.port == HTTPS_PORT { host } else { format!("{host}:{}", self.port) }
     }
 }
 
@@ -69,7 +69,7 @@ struct Entry {
 
 /// What is allowed at an origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct OriginTerms {
     /// Its address may be a private one.
     pub allow_private: bool,
     /// Certificates to trust there besides the public ones, as PEM.
@@ -78,11 +78,11 @@ pub struct Terms {
 
 /// Where model calls may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins(BTreeMap<Origin, Terms>);
+pub struct Origins(BTreeMap<Origin, OriginTerms>);
 
 impl Default for Origins {
     fn default() -> Self {
-        Self(DEFAULT.iter().filter_map(|text| Some((Origin::parse(text).ok()?, Terms::default()))).collect())
+        Self(DEFAULT_ORIGINS.iter().filter_map(|text| Some((Origin::parse(text).ok()?, OriginTerms::default()))).collect())
     }
 }
 
@@ -93,7 +93,7 @@ impl Origins {
         let mut all = BTreeMap::new();
         for Entry { origin, allow_private, ca_bundle } in entries {
             let origin = Origin::parse(&origin)?;
-            if all.insert(origin.clone(), Terms { allow_private, ca_bundle }).is_some() {
+            if all.insert(origin.clone(), OriginTerms { allow_private, ca_bundle }).is_some() {
                 return Err(format!("{origin} is listed twice"));
             }
         }
@@ -101,14 +101,14 @@ impl Origins {
     }
 
     /// What is allowed at `origin`, if calls may go there.
-    pub fn terms(&self, origin: &Origin) -> Option<&Terms> {
+    pub fn terms(&self, origin: &Origin) -> Option<&OriginTerms> {
         self.0.get(origin)
     }
 }
 
 /// Why an address is not dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum DialRefusal {
     /// Nobody's: unspecified, multicast, broadcast, reserved, for documentation.
     Nobody,
     /// This machine.
@@ -119,7 +119,7 @@ pub enum Closed {
     Private,
 }
 
-impl fmt::Display for Closed {
+impl fmt::Display for DialRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Nobody => "an address that is nobody's",
@@ -131,46 +131,46 @@ impl fmt::Display for Closed {
 }
 
 /// Whether `address` may be dialled. `allow_private` opens private networks and loopback, never the link or nobody's.
-pub fn judge(address: IpAddr, allow_private: bool) -> Result<(), Closed> {
+pub fn judge(address: IpAddr, allow_private: bool) -> Result<(), DialRefusal> {
     let closed = match address {
         IpAddr::V4(address) => closed_v4(address),
         IpAddr::V6(address) => closed_v6(address),
     };
     match closed {
         None => Ok(()),
-        Some(Closed::Private | Closed::Loopback) if allow_private => Ok(()),
+        Some(DialRefusal::Private | DialRefusal::Loopback) if allow_private => Ok(()),
         Some(closed) => Err(closed),
     }
 }
 
-fn closed_v4(address: Ipv4Addr) -> Option<Closed> {
+fn closed_v4(address: Ipv4Addr) -> Option<DialRefusal> {
     match address.octets() {
-        [127, ..] => Some(Closed::Loopback),
-        [169, 254, ..] => Some(Closed::LinkLocal),
+        [127, ..] => Some(DialRefusal::Loopback),
+        [169, 254, ..] => Some(DialRefusal::LinkLocal),
         // The metadata addresses of clouds that are not link-local.
-        [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Some(Closed::LinkLocal),
-        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Some(Closed::Private),
-        [0, ..] | [192, 0, 0, _] | [192, 0, 2, _] | [192, 88, 99, _] | [198, 18..=19, ..] => Some(Closed::Nobody),
-        [198, 51, 100, _] | [203, 0, 113, _] | [224..=255, ..] => Some(Closed::Nobody),
+        [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Some(DialRefusal::LinkLocal),
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Some(DialRefusal::Private),
+        [0, ..] | [192, 0, 0, _] | [192, 0, 2, _] | [192, 88, 99, _] | [198, 18..=19, ..] => Some(DialRefusal::Nobody),
+        [198, 51, 100, _] | [203, 0, 113, _] | [224..=255, ..] => Some(DialRefusal::Nobody),
         _ => None,
     }
 }
 
-fn closed_v6(address: Ipv6Addr) -> Option<Closed> {
+fn closed_v6(address: Ipv6Addr) -> Option<DialRefusal> {
     let segments = address.segments();
     match segments {
         // IPv4 in other clothes is looked at as IPv4, and closed as such whatever it is: nobody needs it.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            Some(closed_v4(v4(high, low)).unwrap_or(Closed::Nobody))
+            Some(closed_v4(v4(high, low)).unwrap_or(DialRefusal::Nobody))
         }
-        [0, 0, 0, 0, 0, 0, 0, 1] => Some(Closed::Loopback),
-        [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => Some(Closed::LinkLocal),
-        [0xfe80..=0xfebf, ..] => Some(Closed::LinkLocal),
-        [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..] => Some(Closed::Private),
-        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(Closed::Nobody),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Some(DialRefusal::Loopback),
+        [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254] | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => Some(DialRefusal::LinkLocal),
+        [0xfe80..=0xfebf, ..] => Some(DialRefusal::LinkLocal),
+        [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..] => Some(DialRefusal::Private),
+        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Some(DialRefusal::Nobody),
         // What is given out as global.
         [0x2000..=0x3fff, ..] => None,
-        _ => Some(Closed::Nobody),
+        _ => Some(DialRefusal::Nobody),
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_address() {
-        use Closed::{LinkLocal, Loopback, Nobody, Private};
+        use DialRefusal::{LinkLocal, Loopback, Nobody, Private};
         let cases = [
             ("1.1.1.1", None),
             ("9.255.255.255", None),
@@ -292,14 +292,14 @@ mod tests {
     #[test]
     fn only_what_is_listed_is_open() {
         let all = Origins::default();
-        for text in DEFAULT {
-            assert_eq!(all.terms(&Origin::parse(text).expect(text)), Some(&Terms::default()));
+        for text in DEFAULT_ORIGINS {
+            assert_eq!(all.terms(&Origin::parse(text).expect(text)), Some(&OriginTerms::default()));
         }
         let of = |text: &str| Origin::parse(text).expect("an origin");
         assert_eq!(all.terms(&of("https://api.anthropic.com:8443")), None);
         let own = Origins::parse(r#"[{"origin": "https://Models.team.svc:8443", "allowPrivate": true, "caBundle": "x"}]"#).expect("a list");
-        let terms = Terms { allow_private: true, ca_bundle: "x".into() };
-        assert_eq!((own.terms(&of("https://models.team.svc:8443")), own.terms(&of(DEFAULT[0]))), (Some(&terms), None));
+        let terms = OriginTerms { allow_private: true, ca_bundle: "x".into() };
+        assert_eq!((own.terms(&of("https://models.team.svc:8443")), own.terms(&of(DEFAULT_ORIGINS[0]))), (Some(&terms), None));
         for bad in [
             r#"[{"origin": "http://a"}]"#,
             r#"[{"origin": "https://a", "alowPrivate": true}]"#,

@@ -9,19 +9,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::credentials::Credentials;
-use super::headers::Allowed;
+use super::headers::AllowedHeaders;
 use super::upstream::Upstream;
 use crate::gateway::limits::Limits;
 use crate::gateway::meter::Meter;
-use crate::serve::bodies::{Bodies, Sizes};
-use crate::serve::turns::{Bounds, Turns};
+use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
+use crate::serve::request_body::{BodyLimits, BodyMemory};
 
 /// How many large bodies are read or written anew at once. One namespace never has all.
-pub(super) const READERS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
+pub(super) const LARGE_BODY_READER_BOUNDS: Bounds = Bounds { all: 3, of_one: 2, waiting: 256 };
 
 /// Bodies in memory. Each is there twice: as it came, and as it goes. One body has at most what providers take; a namespace gets
 /// some calls of a conversation, whatever others have.
-pub const BODIES: Sizes = Sizes {
+pub const MODEL_BODY_LIMITS: BodyLimits = BodyLimits {
     most: 32 * 1024 * 1024,
     all: 64 * 1024 * 1024,
     reserve: 16 * 1024 * 1024,
@@ -72,11 +72,11 @@ pub struct Models {
     /// How much who calls: apart from other calls, or a heartbeat would wait behind a stream.
     pub limits: Mutex<Limits>,
     /// Bodies in memory.
-    pub bodies: Bodies,
+    pub bodies: BodyMemory,
     /// Large bodies that are read or written anew at this moment, in turn: each takes up to 16 MiB besides its own length.
-    pub readers: Turns,
+    pub readers: FairSemaphore,
     /// Headers of calls that go out besides the usual ones.
-    pub allowed: Allowed,
+    pub allowed: AllowedHeaders,
     /// Fields of bodies that may cost more than their tokens say, and pass.
     pub allowed_fields: Vec<String>,
     /// How long what may take.
@@ -90,9 +90,10 @@ pub struct Models {
 impl Models {
     /// With nothing in flight.
     pub fn new(meter: Meter, upstream: Arc<Upstream>, credentials: Credentials, times: Times) -> Self {
-        let (limits, bodies, tasks, stopping) = (Mutex::default(), Bodies::new(BODIES), TaskTracker::new(), CancellationToken::new());
-        let readers = Turns::new(READERS);
-        let (allowed, allowed_fields) = (Allowed::default(), Vec::new());
+        let (limits, bodies, tasks, stopping) =
+            (Mutex::default(), BodyMemory::new(MODEL_BODY_LIMITS), TaskTracker::new(), CancellationToken::new());
+        let readers = FairSemaphore::new(LARGE_BODY_READER_BOUNDS);
+        let (allowed, allowed_fields) = (AllowedHeaders::default(), Vec::new());
         Self { meter, upstream, credentials, limits, bodies, readers, allowed, allowed_fields, times, tasks, stopping }
     }
 

@@ -21,27 +21,27 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::origins::{Closed, Origin, Origins, Terms, judge};
+use super::origins::{DialRefusal, Origin, OriginTerms, Origins, judge};
 use crate::pki::tls;
-use crate::serve::turns::{Bounds, Turns};
+use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 
 /// For looking a name up.
-const RESOLVE: Duration = Duration::from_secs(5);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For TCP and TLS together, at one address.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Addresses of one name that are tried.
-const TRIES: usize = 3;
+const MAX_ADDRESS_ATTEMPTS: usize = 3;
 /// A connection that rested for so long is not used again: the other side may have closed it.
-const REST: Duration = Duration::from_secs(50);
+const MAX_CONNECTION_IDLE: Duration = Duration::from_secs(50);
 /// One that is so old is not used again: its name may lead elsewhere by now.
-const OLD: Duration = Duration::from_secs(600);
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Connections that rest, of one origin.
-const RESTING: usize = 32;
+const MAX_IDLE_CONNECTIONS: usize = 32;
 /// HTTP/2 connections to one origin.
-const SHARED: usize = 8;
+const MAX_HTTP2_CONNECTIONS: usize = 8;
 /// Calls of one origin at once: fewer than so many connections carry, or calls would wait in these, where nobody takes turns
 /// and an answer may take minutes.
-const CALLS: Bounds = Bounds { all: 768, of_one: 576, waiting: 2_048 };
+const ORIGIN_CALL_BOUNDS: Bounds = Bounds { all: 768, of_one: 576, waiting: 2_048 };
 
 /// The longest head of an answer over HTTP/1.1, and what is read ahead of its body. (HTTP/2 takes 16 KiB of headers.)
 const HEAD_BYTES: usize = 64 * 1024;
@@ -53,7 +53,7 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 768;
 
 /// Why a provider was not reached.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum UpstreamError {
     /// The gateway does not call it.
     #[error("{0} is not among the origins that this gateway may call (gateway.modelOrigins of the chart)")]
     NotListed(String),
@@ -65,7 +65,7 @@ pub enum Trouble {
         /// The address.
         address: IpAddr,
         /// What is wrong with it.
-        closed: Closed,
+        closed: DialRefusal,
     },
     /// It has no address, or does not answer, or is not who it should be.
     #[error("{origin} cannot be reached: {why}")]
@@ -85,7 +85,7 @@ pub enum Trouble {
     },
 }
 
-impl Trouble {
+impl UpstreamError {
     /// Whether the call may have been read, so that it may have cost something.
     pub fn may_have_cost(&self) -> bool {
         match self {
@@ -116,43 +116,43 @@ pub struct Call {
     pub body: Bytes,
 }
 
-type First = http1::SendRequest<Full<Bytes>>;
-type Second = http2::SendRequest<Full<Bytes>>;
+type Http1Sender = http1::SendRequest<Full<Bytes>>;
+type Http2Sender = http2::SendRequest<Full<Bytes>>;
 
 #[derive(Default)]
 struct Pool {
     /// With when it was made, and last used.
-    resting: Vec<(First, Instant, Instant)>,
-    shared: Vec<(Second, Instant)>,
+    resting: Vec<(Http1Sender, Instant, Instant)>,
+    shared: Vec<(Http2Sender, Instant)>,
 }
 
 impl Pool {
     /// Later calls may go over this connection.
-    fn share(&mut self, sender: Second, made: Instant) {
+    fn share(&mut self, sender: Http2Sender, made: Instant) {
         self.shared.retain(|(sender, _)| !sender.is_closed());
         // Calls that came together may have dialled together: one that is beyond serves its own call, and ends with it.
-        if self.shared.len() < SHARED {
+        if self.shared.len() < MAX_HTTP2_CONNECTIONS {
             self.shared.push((sender, made));
         }
     }
 
-    fn rest(&mut self, sender: First, made: Instant) {
-        if self.resting.len() < RESTING {
+    fn rest(&mut self, sender: Http1Sender, made: Instant) {
+        if self.resting.len() < MAX_IDLE_CONNECTIONS {
             self.resting.push((sender, made, Instant::now()));
         }
     }
 }
 
 enum Connection {
-    First(First, Instant),
-    Second(Second),
+    First(Http1Sender, Instant),
+    Second(Http2Sender),
 }
 
 /// The ways to providers.
 pub struct Upstream {
     origins: Origins,
     pools: Mutex<HashMap<Origin, Pool>>,
-    turns: Mutex<HashMap<Origin, Turns>>,
+    turns: Mutex<HashMap<Origin, FairSemaphore>>,
     configs: Mutex<HashMap<Origin, Arc<ClientConfig>>>,
 }
 
@@ -163,20 +163,20 @@ impl Upstream {
     }
 
     /// The listed origin that `text` names.
-    pub fn find(&self, text: &str) -> Result<Origin, Trouble> {
+    pub fn find(&self, text: &str) -> Result<Origin, UpstreamError> {
         let origin = Origin::parse(text).ok().filter(|origin| self.origins.terms(origin).is_some());
-        origin.ok_or_else(|| Trouble::NotListed(text.to_owned()))
+        origin.ok_or_else(|| UpstreamError::NotListed(text.to_owned()))
     }
 
     /// Places for calls of one of our origins. To be kept until the answer is there.
-    pub fn turns(&self, origin: &Origin) -> Turns {
+    pub fn turns(&self, origin: &Origin) -> FairSemaphore {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.entry(origin.clone()).or_insert_with(|| Turns::new(CALLS)).clone()
+        turns.entry(origin.clone()).or_insert_with(|| FairSemaphore::new(ORIGIN_CALL_BOUNDS)).clone()
     }
 
     /// Sends a call and waits for the head of its answer.
-    pub async fn send(self: &Arc<Self>, origin: &Origin, call: &Call) -> Result<Response<Incoming>, Trouble> {
-        let terms = self.origins.terms(origin).ok_or_else(|| Trouble::NotListed(origin.to_string()))?;
+    pub async fn send(self: &Arc<Self>, origin: &Origin, call: &Call) -> Result<Response<Incoming>, UpstreamError> {
+        let terms = self.origins.terms(origin).ok_or_else(|| UpstreamError::NotListed(origin.to_string()))?;
         // One that was kept may be closed by now, which shows when we send: then the call did not go out. As often as there
         // may be kept ones.
         while let Some(kept) = self.take(origin) {
@@ -185,13 +185,18 @@ impl Upstream {
             }
         }
         let fresh = self.dial(origin, terms).await?;
-        let unsent = || Trouble::Unreachable { origin: origin.clone(), why: "it closed the connection at once".into() };
+        let unsent = || UpstreamError::Unreachable { origin: origin.clone(), why: "it closed the connection at once".into() };
         self.on(origin, fresh, call).await?.ok_or_else(unsent)
     }
 
     /// None: it did not go out.
-    async fn on(self: &Arc<Self>, origin: &Origin, connection: Connection, call: &Call) -> Result<Option<Response<Incoming>>, Trouble> {
-        let why = |why: String| Trouble::Broken { origin: origin.clone(), why };
+    async fn on(
+        self: &Arc<Self>,
+        origin: &Origin,
+        connection: Connection,
+        call: &Call,
+    ) -> Result<Option<Response<Incoming>>, UpstreamError> {
+        let why = |why: String| UpstreamError::Broken { origin: origin.clone(), why };
         match connection {
             Connection::First(mut sender, made) => {
                 let request = request(origin, call, Version::HTTP_11).map_err(|error| why(error.to_string()))?;
@@ -224,9 +229,11 @@ impl Upstream {
     fn take(&self, origin: &Origin) -> Option<Connection> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pools.get_mut(origin)?;
-        pool.resting.retain(|(sender, made, used)| !sender.is_closed() && used.elapsed() < REST && made.elapsed() < OLD);
-        pool.shared.retain(|(sender, made)| !sender.is_closed() && made.elapsed() < OLD);
-        let full = pool.shared.len() >= SHARED;
+        pool.resting.retain(|(sender, made, used)| {
+            !sender.is_closed() && used.elapsed() < MAX_CONNECTION_IDLE && made.elapsed() < MAX_CONNECTION_AGE
+        });
+        pool.shared.retain(|(sender, made)| !sender.is_closed() && made.elapsed() < MAX_CONNECTION_AGE);
+        let full = pool.shared.len() >= MAX_HTTP2_CONNECTIONS;
         // One with room; with as many as there may be, any, and the call waits there.
         let shared = pool.shared.iter().find(|(sender, _)| sender.is_ready()).or_else(|| pool.shared.first().filter(|_| full));
         if let Some((sender, _)) = shared {
@@ -237,23 +244,23 @@ impl Upstream {
         Some(Connection::First(sender, made))
     }
 
-    fn keep(&self, origin: Origin, sender: First, made: Instant) {
+    fn keep(&self, origin: Origin, sender: Http1Sender, made: Instant) {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.entry(origin).or_default().rest(sender, made);
     }
 
-    async fn dial(self: &Arc<Self>, origin: &Origin, terms: &Terms) -> Result<Connection, Trouble> {
-        let unreachable = |why: String| Trouble::Unreachable { origin: origin.clone(), why };
+    async fn dial(self: &Arc<Self>, origin: &Origin, terms: &OriginTerms) -> Result<Connection, UpstreamError> {
+        let unreachable = |why: String| UpstreamError::Unreachable { origin: origin.clone(), why };
         let config = self.config(origin, terms).map_err(|error| unreachable(format!("{error:#}")))?;
         let name = ServerName::try_from(origin.host.clone()).map_err(|error| unreachable(error.to_string()))?;
         let mut last = "it has no address".to_owned();
-        for address in addresses(origin, terms).await?.into_iter().take(TRIES) {
+        for address in addresses(origin, terms).await?.into_iter().take(MAX_ADDRESS_ATTEMPTS) {
             let connecting = async {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 TlsConnector::from(config.clone()).connect(name.clone(), stream).await
             };
-            match tokio::time::timeout(CONNECT, connecting).await {
+            match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(Ok(stream)) => return self.shake(origin, stream).await.map_err(|error| unreachable(error.to_string())),
                 Ok(Err(error)) => last = error.to_string(),
                 Err(_) => last = "it does not answer".to_owned(),
@@ -278,7 +285,7 @@ impl Upstream {
         Ok(Connection::Second(sender))
     }
 
-    fn config(&self, origin: &Origin, terms: &Terms) -> anyhow::Result<Arc<ClientConfig>> {
+    fn config(&self, origin: &Origin, terms: &OriginTerms) -> anyhow::Result<Arc<ClientConfig>> {
         if let Some(config) = self.configs.lock().unwrap_or_else(PoisonError::into_inner).get(origin) {
             return Ok(config.clone());
         }
@@ -311,15 +318,15 @@ fn second_builder() -> http2::Builder<TokioExecutor> {
 }
 
 /// The addresses of an origin, each of which may be dialled. One that may not is told of only if there is no other.
-async fn addresses(origin: &Origin, terms: &Terms) -> Result<Vec<SocketAddr>, Trouble> {
-    let unreachable = |why: &str| Trouble::Unreachable { origin: origin.clone(), why: why.to_owned() };
+async fn addresses(origin: &Origin, terms: &OriginTerms) -> Result<Vec<SocketAddr>, UpstreamError> {
+    let unreachable = |why: &str| UpstreamError::Unreachable { origin: origin.clone(), why: why.to_owned() };
     let looking = tokio::net::lookup_host((origin.host.as_str(), origin.port));
-    let found = tokio::time::timeout(RESOLVE, looking).await.map_err(|_| unreachable("its name is not resolved in time"))?;
+    let found = tokio::time::timeout(RESOLVE_TIMEOUT, looking).await.map_err(|_| unreachable("its name is not resolved in time"))?;
     let found: Vec<SocketAddr> = found.map_err(|error| unreachable(&error.to_string()))?.collect();
     let open: Vec<SocketAddr> = found.iter().copied().filter(|address| judge(address.ip(), terms.allow_private).is_ok()).collect();
     let closed = found.iter().find_map(|address| Some((address.ip(), judge(address.ip(), terms.allow_private).err()?)));
     match closed {
-        Some((address, closed)) if open.is_empty() => Err(Trouble::Address { origin: origin.clone(), address, closed }),
+        Some((address, closed)) if open.is_empty() => Err(UpstreamError::Address { origin: origin.clone(), address, closed }),
         Some(_) | None => Ok(open),
     }
 }
@@ -346,7 +353,7 @@ mod tests {
     use super::*;
 
     /// A connection that is kept, and its other side.
-    async fn second() -> (Second, DuplexStream) {
+    async fn second() -> (Http2Sender, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let (sender, connection) = second_builder().handshake(TokioIo::new(ours)).await.expect("a connection");
         tokio::spawn(connection);
@@ -356,20 +363,20 @@ mod tests {
     #[tokio::test]
     async fn connections_that_calls_dialled_together_are_not_all_kept() {
         let (mut pool, mut others) = (Pool::default(), Vec::new());
-        for _ in 0..3 * SHARED {
+        for _ in 0..3 * MAX_HTTP2_CONNECTIONS {
             let (sender, other) = second().await;
             pool.share(sender, Instant::now());
             others.push(other);
         }
-        assert_eq!(pool.shared.len(), SHARED);
-        for _ in 0..3 * RESTING {
+        assert_eq!(pool.shared.len(), MAX_HTTP2_CONNECTIONS);
+        for _ in 0..3 * MAX_IDLE_CONNECTIONS {
             let (ours, theirs) = tokio::io::duplex(1024);
             let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(ours)).await.expect("a connection");
             tokio::spawn(connection);
             pool.rest(sender, Instant::now());
             others.push(theirs);
         }
-        assert_eq!(pool.resting.len(), RESTING);
+        assert_eq!(pool.resting.len(), MAX_IDLE_CONNECTIONS);
     }
 
     #[tokio::test]

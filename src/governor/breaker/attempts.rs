@@ -10,7 +10,7 @@ use crate::policy::breaker::work::Permits;
 
 /// An attempt whose item nobody holds any more is told to have ended within this time, or never: the watch may be faster than the
 /// answer to the write that ended it.
-const TOLD_WITHIN: Duration = Duration::from_secs(60);
+const ENDED_ATTEMPT_TTL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Attempt {
@@ -44,7 +44,7 @@ impl Attempts {
                 attempt.over = None;
                 return false;
             }
-            attempt.over.get_or_insert_with(BootTime::now).elapsed() >= TOLD_WITHIN
+            attempt.over.get_or_insert_with(BootTime::now).elapsed() >= ENDED_ATTEMPT_TTL
         };
         all.extract_if(over).map(|(_, attempt)| (attempt.pool, attempt.permits)).collect()
     }

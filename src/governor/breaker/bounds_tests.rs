@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::keeper::MODELS;
+use super::circuits::MAX_MODEL_CIRCUITS;
 use super::{Circuits, Key};
 use crate::api::Breaker;
 use crate::cluster::ObjectKey;
 use crate::policy::breaker::State;
 use crate::telemetry::Metrics;
 use crate::wire::Refusal;
-use crate::wire::meter::{End, Outcome, Why};
+use crate::wire::meter::{CallEnd, FaultCause, Outcome};
 
 const ORIGIN: &str = "https://api.example.com";
 const WITHIN: Duration = Duration::from_secs(720);
-const FAILED: Outcome = Outcome::Failed { why: Why::Status(529), retry_after: None };
+const FAILED: Outcome = Outcome::Failed { why: FaultCause::Status(529), retry_after: None };
 
 fn name(name: &str) -> ObjectKey {
     ObjectKey { namespace: "n".into(), name: name.into() }
@@ -39,7 +39,7 @@ fn leader(breakers: Vec<Arc<Breaker>>) -> Circuits {
 async fn call(circuits: &Circuits, agent: &str, model: &str, outcome: Outcome) -> Result<(), Refusal> {
     let asked = circuits.may_call(&name("p"), ORIGIN, model, WITHIN).await?;
     asked.keep("g", 1, "pod", &name(agent));
-    circuits.ended("g", 1, &End { outcome: Some(outcome), timed_out: false });
+    circuits.ended("g", 1, &CallEnd { outcome: Some(outcome), timed_out: false });
     Ok(())
 }
 
@@ -67,7 +67,7 @@ async fn invented_names_that_fail_take_a_bounded_number_of_circuits_and_cost_oth
     for number in 0..20_000 {
         call(&circuits, "hostile", &format!("made-up-{number}"), FAILED).await.expect("it is closed");
     }
-    assert_eq!(count(&circuits), MODELS + 1);
+    assert_eq!(count(&circuits), MAX_MODEL_CIRCUITS + 1);
     assert_eq!(cost(&circuits).await, alone, "a call looks at its own circuit");
     looked(&circuits);
     circuits.tick();
@@ -76,7 +76,7 @@ async fn invented_names_that_fail_take_a_bounded_number_of_circuits_and_cost_oth
     circuits.pass(120_000);
     call(&circuits, "honest", "new", Outcome::Worked).await.expect("it is closed");
     assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/new"), "it has one of its own");
-    assert!(count(&circuits) <= MODELS + 1);
+    assert!(count(&circuits) <= MAX_MODEL_CIRCUITS + 1);
     circuits.plant(vec![breaker(1_000_000)], HashMap::from([(name("p"), 1000)]));
     assert_eq!(count(&circuits), 0);
 }
@@ -91,8 +91,8 @@ async fn invented_names_that_open_are_bounded_too_and_those_beyond_share_one_tha
     for number in 0..20_000 {
         refused += usize::from(call(&circuits, "hostile", &format!("made-up-{number}"), FAILED).await.is_err());
     }
-    assert_eq!(count(&circuits), MODELS + 1);
-    assert_eq!(refused, 20_000 - MODELS - 1, "the shared one is open");
+    assert_eq!(count(&circuits), MAX_MODEL_CIRCUITS + 1);
+    assert_eq!(refused, 20_000 - MAX_MODEL_CIRCUITS - 1, "the shared one is open");
     let refusal = call(&circuits, "hostile", "one-more", FAILED).await.expect_err("it shares that");
     for words in ["api.example.com/other", "shared by all models of this provider beyond the first 64"] {
         assert!(refusal.message.contains(words), "{refusal}");
@@ -101,7 +101,7 @@ async fn invented_names_that_open_are_bounded_too_and_those_beyond_share_one_tha
     circuits.pass(1_100_000);
     call(&circuits, "honest", "large", Outcome::Worked).await.expect("it is closed");
     assert!(circuits.all().iter().any(|(_, _, what, _)| what == "models/api.example.com/large"));
-    assert!(count(&circuits) <= MODELS + 1);
+    assert!(count(&circuits) <= MAX_MODEL_CIRCUITS + 1);
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn an_agent_whose_call_goes_on_counts_as_another() {
         call(&circuits, "hostile", "large", FAILED).await.expect("it fails alone");
     }
     // It ended, and nobody else calls any more.
-    circuits.ended("h", 1, &End { outcome: Some(Outcome::Worked), timed_out: false });
+    circuits.ended("h", 1, &CallEnd { outcome: Some(Outcome::Worked), timed_out: false });
     circuits.pass(120_000);
     for _ in 0..5 {
         call(&circuits, "hostile", "large", FAILED).await.expect("it is closed");

@@ -6,27 +6,27 @@
 
 use std::time::Duration;
 
-use super::keeper::{Circuits, MODELS, Refused};
+use super::circuits::{BeginRefusal, Circuits, MAX_MODEL_CIRCUITS};
 use super::key::Key;
 use super::open_calls::OpenCall;
 use crate::cluster::ObjectKey;
-use crate::policy::breaker::{Outcome, Permit, Rejection, Why};
-use crate::wire::meter::{self, Begin, End};
+use crate::policy::breaker::{Outcome, Permit, Rejection, RejectionCause};
+use crate::wire::meter::{self, Begin, CallEnd};
 use crate::wire::{Code, Refusal};
 
 /// While it is tried whether a provider works again nobody is told to come back later than after so many milliseconds.
-const PROBING: u64 = 15_000;
+const MAX_PROBE_RETRY_AFTER_MS: u64 = 15_000;
 /// Seconds to the first token of a stream, where no Breaker says it.
-const FIRST_TOKEN: u32 = 60;
+const DEFAULT_FIRST_TOKEN_SECONDS: u32 = 60;
 
 /// A permit that is not kept yet. Dropped, nothing was made of it.
-pub struct Asked<'a> {
+pub struct PendingPermit<'a> {
     circuits: &'a Circuits,
     key: Key,
     permit: Option<Permit>,
 }
 
-impl Asked<'_> {
+impl PendingPermit<'_> {
     /// The call is under way from now on.
     pub fn keep(mut self, session: &str, id: u64, pod: &str, agent: &ObjectKey) {
         let out = OpenCall { key: self.key.clone(), permit: self.permit.take(), pod: pod.to_owned(), agent: agent.clone() };
@@ -40,7 +40,7 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingPermit<'_> {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
             self.circuits.complete(&self.key, &permit, Outcome::Neutral, "");
@@ -48,7 +48,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-fn outcome(end: &End) -> (Outcome, String) {
+fn outcome(end: &CallEnd) -> (Outcome, String) {
     match end.outcome {
         Some(meter::Outcome::Worked) => (Outcome::Success, String::new()),
         Some(meter::Outcome::Failed { why, retry_after }) => {
@@ -67,23 +67,23 @@ fn host(origin: &str) -> &str {
 
 /// What people are told of a circuit that several models share.
 pub(super) fn shared_by(key: &Key) -> String {
-    format!("{} is shared by all models of this provider beyond the first {MODELS} that this namespace calls", key.what)
+    format!("{} is shared by all models of this provider beyond the first {MAX_MODEL_CIRCUITS} that this namespace calls", key.what)
 }
 
 impl Circuits {
     /// Whether a call may be made that takes `within` at most. `origin` is its provider's; the class of a model is its name.
-    pub async fn may_call(&self, pool: &ObjectKey, origin: &str, model: &str, within: Duration) -> Result<Asked<'_>, Refusal> {
+    pub async fn may_call(&self, pool: &ObjectKey, origin: &str, model: &str, within: Duration) -> Result<PendingPermit<'_>, Refusal> {
         let key = Key::models(&pool.namespace, host(origin), model);
         match self.admit(pool, &key, within).await {
-            Ok(permit) => Ok(Asked { circuits: self, key, permit: Some(permit) }),
-            Err(Refused::Away(why)) => Err(Refusal::new(Code::GovernorAway, why).retry_after(1)),
-            Err(Refused::Open { rejection, words: _ }) => Err(self.refusal(pool, &key, rejection)),
+            Ok(permit) => Ok(PendingPermit { circuits: self, key, permit: Some(permit) }),
+            Err(BeginRefusal::Away(why)) => Err(Refusal::new(Code::GovernorAway, why).retry_after(1)),
+            Err(BeginRefusal::Open { rejection, words: _ }) => Err(self.refusal(pool, &key, rejection)),
         }
     }
 
     fn refusal(&self, pool: &ObjectKey, key: &Key, rejection: Rejection) -> Refusal {
         // A probe may take as long as a model turn, and mostly takes seconds: nobody is sent away for good because of one.
-        let most = if rejection.why == Why::Probing { PROBING } else { u64::MAX };
+        let most = if rejection.why == RejectionCause::Probing { MAX_PROBE_RETRY_AFTER_MS } else { u64::MAX };
         let rejection = Rejection { retry_after: rejection.retry_after.min(most), ..rejection };
         let standing = self.state(pool, key);
         let named = standing.as_ref().and_then(|standing| Key::named(&key.namespace, &standing.what));
@@ -98,9 +98,11 @@ impl Circuits {
         let message = format!("{words} ({whose}{}{shared})", last.unwrap_or_default());
         let refusal = Refusal::new(Code::CircuitOpen, message);
         match rejection.why {
-            Why::Open | Why::Probing => refusal.retry_after(u32::try_from(rejection.retry_after.div_ceil(1000)).unwrap_or(u32::MAX)),
+            RejectionCause::Open | RejectionCause::Probing => {
+                refusal.retry_after(u32::try_from(rejection.retry_after.div_ceil(1000)).unwrap_or(u32::MAX))
+            }
             // Time alone does not help.
-            Why::Review | Why::Forced => refusal,
+            RejectionCause::Review | RejectionCause::Forced => refusal,
         }
     }
 
@@ -114,7 +116,7 @@ impl Circuits {
         let state = self.lock();
         let home = state.home_of(&pool.namespace, &pool.name);
         let seconds = state.written(&pool.namespace, home.as_deref()).first_token();
-        seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(FIRST_TOKEN)
+        seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_FIRST_TOKEN_SECONDS)
     }
 
     fn give_back(&self, out: &mut OpenCall, outcome: Outcome, why: &str) {
@@ -124,7 +126,7 @@ impl Circuits {
     }
 
     /// A call ended. Told once: whose it was.
-    pub fn ended(&self, session: &str, id: u64, end: &End) -> Option<OpenCall> {
+    pub fn ended(&self, session: &str, id: u64, end: &CallEnd) -> Option<OpenCall> {
         let mut out = self.calls().get_mut(session)?.remove(&id)?;
         let (outcome, why) = outcome(end);
         self.give_back(&mut out, outcome, &why);
@@ -138,13 +140,13 @@ impl Circuits {
             let Some(out) = calls.get_mut(session).and_then(|calls| calls.get_mut(&id)) else { return };
             OpenCall { permit: out.permit.take(), ..out.clone() }
         };
-        let end = End { outcome: Some(meter::Outcome::Failed { why: meter::Why::Late, retry_after: None }), timed_out: false };
+        let end = CallEnd { outcome: Some(meter::Outcome::Failed { why: meter::FaultCause::Late, retry_after: None }), timed_out: false };
         let ((outcome, why), mut late) = (outcome(&end), late);
         self.give_back(&mut late, outcome, &why);
     }
 
     /// A session has told everything: what it does not tell of is over, and was never sent. Those that ended, and how.
-    pub fn session_begins(&self, begin: &Begin) -> Vec<(OpenCall, End)> {
+    pub fn session_begins(&self, begin: &Begin) -> Vec<(OpenCall, CallEnd)> {
         let ended: Vec<_> =
             begin.settles.iter().filter_map(|told| Some((self.ended(&begin.session, told.open.id, &told.end)?, told.end))).collect();
         let open = |id: u64| id >= begin.next_hold || begin.open.iter().any(|open| open.id == id);

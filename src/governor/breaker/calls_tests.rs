@@ -10,7 +10,7 @@ use super::Circuits;
 use crate::api::Breaker;
 use crate::cluster::ObjectKey;
 use crate::telemetry::Metrics;
-use crate::wire::meter::{Begin, End, Outcome, Why};
+use crate::wire::meter::{Begin, CallEnd, FaultCause, Outcome};
 use crate::wire::{Code, Refusal};
 
 const ORIGIN: &str = "https://api.example.com";
@@ -20,11 +20,11 @@ fn name(name: &str) -> ObjectKey {
     ObjectKey { namespace: "n".into(), name: name.into() }
 }
 
-fn end(outcome: Outcome) -> End {
-    End { outcome: Some(outcome), timed_out: false }
+fn end(outcome: Outcome) -> CallEnd {
+    CallEnd { outcome: Some(outcome), timed_out: false }
 }
 
-const FAILED: Outcome = Outcome::Failed { why: Why::Status(529), retry_after: None };
+const FAILED: Outcome = Outcome::Failed { why: FaultCause::Status(529), retry_after: None };
 
 fn leader(breakers: Vec<Breaker>) -> Circuits {
     let circuits = Circuits::new(1, Metrics::default());

@@ -1,9 +1,9 @@
 //! What agents are told of the breakers of their commands: how their own behaves, and whether that of the namespace is open.
 
-use super::keeper::{Circuits, Slot};
+use super::circuits::{Circuits, Slot};
 use super::key::Key;
 use crate::cluster::ObjectKey;
-use crate::policy::breaker::{Force, Guard, Mode, Settings, State, Why};
+use crate::policy::breaker::{Force, Guard, Mode, RejectionCause, Settings, State};
 use crate::wire::command::{BreakerForce, BreakerMode, CommandBreakers, OpenGlobally};
 
 impl Circuits {
@@ -26,7 +26,7 @@ impl Circuits {
             (Mode::Enforce, None) => circuit.filter(|circuit| circuit.state() != State::Closed && !circuit.must_store()).map(|circuit| {
                 let rejection = circuit.refuses(at);
                 OpenGlobally {
-                    forced: rejection.is_some_and(|rejection| rejection.why == Why::Forced),
+                    forced: rejection.is_some_and(|rejection| rejection.why == RejectionCause::Forced),
                     retry_after_milliseconds: rejection.map_or(0, |rejection| rejection.retry_after),
                 }
             }),

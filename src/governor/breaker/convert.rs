@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::api::breaker::{self as api, BreakerSpec, CircuitState, CommandsGuard, ModelsGuard, WorkGuard};
 use crate::api::cluster_budget::BreakerDefaults;
 use crate::api::shared;
-use crate::policy::breaker::{Force, Guard, Mode, Review, Saved, Settings, State};
+use crate::policy::breaker::{Force, Guard, Mode, PersistedCircuit, Review, Settings, State};
 
 /// Circuits that a status has room for.
-pub const ROOM: usize = 32;
+pub const MAX_STATUS_CIRCUITS: usize = 32;
 
 fn mode(mode: shared::Mode) -> Mode {
     match mode {
@@ -98,14 +98,14 @@ impl Guards<'_> {
 
 /// What holds for a circuit, as people wrote it: its Breaker, if one holds, and what the ClusterBudget says where that says nothing.
 #[derive(Clone, Copy, Default)]
-pub struct Written<'a> {
+pub struct CircuitSpec<'a> {
     /// The Breaker.
     pub own: Option<&'a BreakerSpec>,
     /// What it leaves unset.
     pub defaults: Option<&'a BreakerDefaults>,
 }
 
-impl Written<'_> {
+impl CircuitSpec<'_> {
     /// From the one that counts less to the one that counts more.
     fn guards(&self) -> impl DoubleEndedIterator<Item = Guards<'_>> {
         let defaults = self.defaults.map(|BreakerDefaults { work, project, commands, models }| Guards {
@@ -165,8 +165,8 @@ pub fn state(state: State) -> CircuitState {
 }
 
 /// What stands in a status of a circuit.
-pub fn saved(circuit: &api::Circuit) -> Saved {
-    Saved {
+pub fn saved(circuit: &api::Circuit) -> PersistedCircuit {
+    PersistedCircuit {
         state: match circuit.state {
             CircuitState::Closed => State::Closed,
             CircuitState::HalfOpen => State::HalfOpen,
@@ -180,7 +180,7 @@ pub fn saved(circuit: &api::Circuit) -> Saved {
 
 /// A circuit as it shall stand there. Of the time until which it is open the stored one is kept, as long as it is the same opening:
 /// clocks differ a little each time they are read.
-pub fn circuit(what: &str, saved: &Saved, stored: Option<&api::Circuit>) -> api::Circuit {
+pub fn circuit(what: &str, saved: &PersistedCircuit, stored: Option<&api::Circuit>) -> api::Circuit {
     let same = stored.filter(|stored| self::saved(stored).says(saved));
     let until = saved.open_until.and_then(|until| Timestamp::from_millisecond(until).ok()).map(Time);
     api::Circuit {
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn what_is_unset_is_as_the_guard_has_it() {
         for guard in [Guard::Work, Guard::Project, Guard::Session, Guard::Commands, Guard::Models] {
-            assert_eq!(Written { own: Some(&spec(json!({}))), defaults: None }.settings(guard, 1), Settings::of(guard));
-            assert_eq!(Written::default().settings(guard, 1), Settings::of(guard));
+            assert_eq!(CircuitSpec { own: Some(&spec(json!({}))), defaults: None }.settings(guard, 1), Settings::of(guard));
+            assert_eq!(CircuitSpec::default().settings(guard, 1), Settings::of(guard));
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
             "work": {"failureThreshold": 2, "windowSeconds": 10, "review": "Required", "probeTimeoutSeconds": 9},
             "commands": {"failureThreshold": 20, "session": {"failureThreshold": 4}, "openSeconds": 5},
             "models": {"backoffFactor": 2, "maxOpenSeconds": 60, "halfOpenProbes": 3, "successThreshold": 4}}));
-        let of = |guard| Written { own: Some(&spec), defaults: None }.settings(guard, 8000);
+        let of = |guard| CircuitSpec { own: Some(&spec), defaults: None }.settings(guard, 8000);
         let work = of(Guard::Work);
         assert_eq!((work.mode, work.force, work.approved, work.review), (Mode::Observe, Some(Force::Open), Some(7), Review::Required));
         assert_eq!((work.threshold, work.window, work.probe_within), (2, 16_000, Some(9000)), "two turns of eight seconds");
@@ -236,19 +236,19 @@ mod tests {
             "models": {"firstTokenSeconds": 9, "openSeconds": 8},
         }))
         .expect("defaults");
-        let none = Written { own: None, defaults: Some(&defaults) };
+        let none = CircuitSpec { own: None, defaults: Some(&defaults) };
         let work = none.settings(Guard::Work, 1);
         assert_eq!((work.threshold, work.review, work.open), (7, Review::Required, 60_000), "also where there is no Breaker");
         let own = spec(json!({"mode": "Observe", "pools": ["p"], "work": {"openSeconds": 11, "review": "Auto"},
             "commands": {"failureThreshold": 20}, "models": {"openSeconds": 12}}));
-        let both = Written { own: Some(&own), ..none };
+        let both = CircuitSpec { own: Some(&own), ..none };
         let work = both.settings(Guard::Work, 1);
         assert_eq!((work.mode, work.threshold, work.review, work.open), (Mode::Observe, 7, Review::Auto, 11_000));
         let (session, commands) = (both.settings(Guard::Session, 0), both.settings(Guard::Commands, 0));
         assert_eq!((session.threshold, commands.threshold, session.open, commands.open), (4, 20, 5000, 5000));
         assert_eq!((both.failure_exit_codes(), both.first_token(), both.settings(Guard::Models, 0).open), (vec![137], Some(9), 12_000));
         let codes = spec(json!({"commands": {"failureExitCodes": []}, "models": {"firstTokenSeconds": 1}}));
-        let other = Written { own: Some(&codes), ..none };
+        let other = CircuitSpec { own: Some(&codes), ..none };
         assert_eq!((other.failure_exit_codes(), other.first_token()), (vec![], Some(1)), "none is a word, too");
     }
 
@@ -256,7 +256,7 @@ mod tests {
     fn a_project_bears_as_many_failures_as_one_of_its_pools_unless_it_is_said() {
         let of = |own: serde_json::Value, defaults: serde_json::Value| {
             let (own, defaults) = (spec(own), serde_json::from_value(defaults).expect("defaults"));
-            let project = Written { own: Some(&own), defaults: Some(&defaults) }.settings(Guard::Project, 600_000);
+            let project = CircuitSpec { own: Some(&own), defaults: Some(&defaults) }.settings(Guard::Project, 600_000);
             (project.threshold, project.window, project.review)
         };
         assert_eq!(of(json!({}), json!({})), (3, 300_000, Review::Auto));
@@ -273,14 +273,14 @@ mod tests {
     #[test]
     fn a_circuit_survives_its_way_through_a_status() {
         let cases = [
-            Saved::default(),
-            Saved { state: State::Open, epoch: 3, opens: 2, open_until: Some(1_767_225_725_000) },
-            Saved { state: State::HalfOpen, epoch: 4, opens: 2, open_until: None },
+            PersistedCircuit::default(),
+            PersistedCircuit { state: State::Open, epoch: 3, opens: 2, open_until: Some(1_767_225_725_000) },
+            PersistedCircuit { state: State::HalfOpen, epoch: 4, opens: 2, open_until: None },
         ];
         for before in cases {
             let first = circuit("work/p", &before, None);
             assert_eq!(saved(&first), before);
-            let later = Saved { open_until: before.open_until.map(|until| until + 1700), ..before };
+            let later = PersistedCircuit { open_until: before.open_until.map(|until| until + 1700), ..before };
             assert_eq!(circuit("work/p", &later, Some(&first)), first, "that clocks differ is no news");
         }
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Circuits, Key, Refused};
+use super::{BeginRefusal, Circuits, Key};
 use crate::api::Breaker;
 use crate::api::breaker::CircuitState;
 use crate::cluster::ObjectKey;
-use crate::policy::breaker::{Guard, Outcome, Permit, State, Why};
+use crate::policy::breaker::{Guard, Outcome, Permit, RejectionCause, State};
 use crate::telemetry::Metrics;
 
 const FAILURE: Outcome = Outcome::Failure { retry_after: None };
@@ -59,9 +59,9 @@ async fn permit(circuits: &Circuits, of: &str, key: &Key) -> Permit {
     circuits.admit(&pool(of), key, WITHIN).await.expect("it is closed, or a probe")
 }
 
-async fn why(circuits: &Circuits, of: &str, key: &Key) -> Why {
+async fn why(circuits: &Circuits, of: &str, key: &Key) -> RejectionCause {
     match circuits.admit(&pool(of), key, WITHIN).await {
-        Err(Refused::Open { rejection, .. }) => rejection.why,
+        Err(BeginRefusal::Open { rejection, .. }) => rejection.why,
         other => panic!("{other:?}"),
     }
 }
@@ -86,7 +86,7 @@ async fn nobody_hears_of_an_opening_before_it_is_stored() {
     open(&circuits, "p", &key, 3).await;
     assert_eq!(state(&circuits, "p", &key), State::Open);
     // The API server does not answer: nor do we.
-    assert!(matches!(circuits.admit(&pool("p"), &key, WITHIN).await, Err(Refused::Away(_))));
+    assert!(matches!(circuits.admit(&pool("p"), &key, WITHIN).await, Err(BeginRefusal::Away(_))));
     let told = std::sync::Mutex::new(stored);
     let of = pool("p");
     let asks = circuits.admit(&of, &key, WITHIN);
@@ -95,13 +95,13 @@ async fn nobody_hears_of_an_opening_before_it_is_stored() {
         write(&circuits, &mut told.lock().expect("nobody else"));
     };
     let (asked, ()) = tokio::join!(asks, writes);
-    assert!(matches!(asked, Err(Refused::Open { words, .. }) if words.contains("work circuit breaker open for p")));
+    assert!(matches!(asked, Err(BeginRefusal::Open { words, .. }) if words.contains("work circuit breaker open for p")));
     let stored = told.into_inner().expect("nobody else");
     let circuit = stored[0].status.as_ref().and_then(|status| status.circuits.clone()).expect("it is stored").remove(0);
     assert_eq!((circuit.key.as_str(), circuit.state, circuit.epoch), ("work/p", CircuitState::Open, 1));
     // Another leader: it is open still, and of one that leads no more nothing counts.
     let next = leader(8, &stored, &["p"]);
-    assert_eq!(why(&next, "p", &key).await, Why::Open);
+    assert_eq!(why(&next, "p", &key).await, RejectionCause::Open);
     next.pass(70_000);
     let probe = permit(&next, "p", &key).await;
     next.complete(&key, &Permit { owner: probe.owner - 1, ..probe }, FAILURE, "an earlier leader's");
@@ -145,7 +145,10 @@ async fn a_person_approves_all_openings_up_to_one() {
     write(&circuits, &mut stored);
     circuits.pass(10_000_000);
     let keys = [Key::work("n", "p"), Key::work("n", "q")];
-    assert_eq!((why(&circuits, "p", &keys[0]).await, why(&circuits, "q", &keys[1]).await), (Why::Review, Why::Review));
+    assert_eq!(
+        (why(&circuits, "p", &keys[0]).await, why(&circuits, "q", &keys[1]).await),
+        (RejectionCause::Review, RejectionCause::Review)
+    );
     let epochs: Vec<u64> = ["p", "q"].map(|name| circuits.state(&pool(name), &Key::work("n", name)).expect("known").epoch).to_vec();
     assert!(epochs[0] != epochs[1], "{epochs:?}");
     let highest = *epochs.iter().max().expect("two");
@@ -157,12 +160,12 @@ async fn a_person_approves_all_openings_up_to_one() {
     circuits.complete(&keys[0], &probe, FAILURE, "again");
     write(&circuits, &mut stored);
     circuits.pass(10_000_000);
-    assert_eq!(why(&circuits, "p", &keys[0]).await, Why::Review, "the next opening is another one");
+    assert_eq!(why(&circuits, "p", &keys[0]).await, RejectionCause::Review, "the next opening is another one");
     // One that opens for the first time is none of those that were approved.
     open(&circuits, "r", &Key::work("n", "r"), 1).await;
     write(&circuits, &mut stored);
     circuits.pass(10_000_000);
-    assert_eq!(why(&circuits, "r", &Key::work("n", "r")).await, Why::Review);
+    assert_eq!(why(&circuits, "r", &Key::work("n", "r")).await, RejectionCause::Review);
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,14 +173,14 @@ async fn an_open_circuit_goes_with_its_pool_to_another_breaker() {
     let key = Key::work("n", "p");
     let circuits = leader(7, &[], &["p"]);
     open(&circuits, "p", &key, 3).await;
-    assert_eq!(why(&circuits, "p", &key).await, Why::Open, "there is nowhere to store it");
+    assert_eq!(why(&circuits, "p", &key).await, RejectionCause::Open, "there is nowhere to store it");
     let mut stored = vec![breaker("default", 1, json!({}))];
     let see = |circuits: &Circuits, stored: &[Breaker], names: &[&str]| {
         circuits.plant(stored.iter().cloned().map(Arc::new).collect(), pools(names));
     };
     see(&circuits, &stored, &["p"]);
     write(&circuits, &mut stored);
-    assert_eq!(why(&circuits, "p", &key).await, Why::Open);
+    assert_eq!(why(&circuits, "p", &key).await, RejectionCause::Open);
     let kept = |stored: &[Breaker], at: usize| {
         stored[at]
             .status
@@ -193,7 +196,7 @@ async fn an_open_circuit_goes_with_its_pool_to_another_breaker() {
     see(&circuits, &stored, &["p"]);
     write(&circuits, &mut stored);
     assert_eq!((kept(&stored, 0), kept(&stored, 1)), (vec![], vec!["work/p".to_owned()]));
-    assert_eq!(why(&circuits, "p", &key).await, Why::Open);
+    assert_eq!(why(&circuits, "p", &key).await, RejectionCause::Open);
     // Its pool is gone: so is it.
     see(&circuits, &stored, &["q"]);
     write(&circuits, &mut stored);
@@ -209,7 +212,7 @@ async fn what_another_leader_wrote_after_we_read_is_believed() {
     write(&old, &mut stored);
     // Our own write meets it.
     write(&new, &mut stored);
-    assert_eq!(why(&new, "p", &key).await, Why::Open);
+    assert_eq!(why(&new, "p", &key).await, RejectionCause::Open);
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,7 +241,7 @@ async fn what_nobody_has_a_permit_for_counts_while_it_is_closed() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_decided_before_everything_was_read() {
     let circuits = Circuits::new(7, Metrics::default());
-    assert!(matches!(circuits.admit(&pool("p"), &Key::work("n", "p"), WITHIN).await, Err(Refused::Away(_))));
+    assert!(matches!(circuits.admit(&pool("p"), &Key::work("n", "p"), WITHIN).await, Err(BeginRefusal::Away(_))));
     assert_eq!(circuits.state(&pool("p"), &Key::work("n", "p")), None);
 }
 
@@ -267,7 +270,7 @@ async fn what_is_left_where_a_circuit_was_before_is_taken_away() {
     stored[0].status = stored[1].status.clone();
     let next = leader(8, &stored, &["p"]);
     write(&next, &mut stored);
-    assert_eq!(why(&next, "p", &key).await, Why::Open);
+    assert_eq!(why(&next, "p", &key).await, RejectionCause::Open);
     let left = stored[0].status.as_ref().and_then(|status| status.circuits.clone());
     assert_eq!(left, None);
 }
@@ -305,7 +308,7 @@ async fn attempt(circuits: &Circuits, of: &str, outcome: Outcome) {
 /// Which circuit refuses a pool an attempt, and in which words.
 async fn refused(circuits: &Circuits, of: &str) -> (Guard, String) {
     match circuits.admit_work(&pool(of), WITHIN).await {
-        Err(Refused::Open { rejection, words }) => (rejection.guard, words),
+        Err(BeginRefusal::Open { rejection, words }) => (rejection.guard, words),
         other => panic!("{other:?}"),
     }
 }

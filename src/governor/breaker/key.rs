@@ -6,11 +6,11 @@ use crate::api::names::short_hash;
 use crate::policy::breaker::Guard;
 
 /// The longest name of a circuit that a status takes.
-const LONGEST: usize = 128;
+const MAX_CIRCUIT_NAME_BYTES: usize = 128;
 /// The class that models share of which there are too many.
-pub const OTHER: &str = "other";
+pub const OVERFLOW_MODEL_CLASS: &str = "other";
 /// Hexadecimal digits of the hash that ends a name which was too long.
-const DIGITS: usize = 16;
+const NAME_HASH_DIGITS: usize = 16;
 
 /// A circuit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,9 +42,9 @@ impl Key {
     /// Calls of one class of models at one provider.
     pub fn models(namespace: &str, host: &str, class: &str) -> Self {
         let mut what = format!("models/{host}/{class}");
-        if what.len() > LONGEST {
-            let hash = short_hash(&[&what], DIGITS);
-            let end = (0..LONGEST - DIGITS).rev().find(|at| what.is_char_boundary(*at)).unwrap_or(0);
+        if what.len() > MAX_CIRCUIT_NAME_BYTES {
+            let hash = short_hash(&[&what], NAME_HASH_DIGITS);
+            let end = (0..MAX_CIRCUIT_NAME_BYTES - NAME_HASH_DIGITS).rev().find(|at| what.is_char_boundary(*at)).unwrap_or(0);
             what.truncate(end);
             what.push('-');
             what.push_str(&hash);
@@ -80,8 +80,8 @@ impl Key {
     /// The circuit that classes of models of this provider share of which there are too many.
     pub fn shared(&self) -> Option<Self> {
         match self.provider()? {
-            "" => Some(Self { what: format!("models/{OTHER}"), ..self.clone() }),
-            provider => Some(Self::models(&self.namespace, provider, OTHER)),
+            "" => Some(Self { what: format!("models/{OVERFLOW_MODEL_CLASS}"), ..self.clone() }),
+            provider => Some(Self::models(&self.namespace, provider, OVERFLOW_MODEL_CLASS)),
         }
     }
 
@@ -117,7 +117,7 @@ mod tests {
         let long = "h".repeat(300);
         let models = [Key::models("n", "api.example.com", "large"), Key::models("n", &long, "large")];
         for key in [Key::work("n", "p"), Key::project("n"), Key::commands("n")].into_iter().chain(models) {
-            assert!(key.what.len() <= LONGEST, "{key}");
+            assert!(key.what.len() <= MAX_CIRCUIT_NAME_BYTES, "{key}");
             assert_eq!(Key::named("n", &key.what), Some(key));
         }
         assert_ne!(Key::models("n", &long, "large"), Key::models("n", &long, "small"));

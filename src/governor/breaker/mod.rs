@@ -12,8 +12,8 @@
 //! | [`open_calls`] | model calls that are open, each with its permit |
 //! | [`calls`] | a permit for each model call: asked for, kept, given back |
 //! | [`convert`] | what people wrote, and circuits as they stand in status |
-//! | [`keeper`] | the circuits in memory |
-//! | [`standing`] | how a circuit stands, for those who only look |
+//! | [`circuits`] | the circuits in memory |
+//! | [`circuit_standing`] | how a circuit stands, for those who only look |
 //! | [`commands`] | what agents are told of the breakers of their commands |
 //! | [`status`] | what a Breaker says of itself |
 //! | [`work`] | the guard of work: claims, ends of attempts, pools |
@@ -21,19 +21,19 @@
 
 pub mod attempts;
 pub mod calls;
+pub mod circuit_standing;
+pub mod circuits;
 pub mod commands;
 pub mod convert;
-pub mod keeper;
 pub mod key;
 pub mod open_calls;
 pub mod run;
-pub mod standing;
 pub mod status;
 pub mod work;
 
-pub use keeper::{Circuits, OfPool, Refused};
+pub use circuit_standing::CircuitStanding;
+pub use circuits::{BeginRefusal, Circuits, PoolCircuits};
 pub use key::Key;
-pub use standing::Standing;
 
 #[cfg(test)]
 mod bounds_tests;

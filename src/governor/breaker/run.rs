@@ -7,30 +7,30 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use super::status::news;
-use super::work::{self, Known};
+use super::work::{self, KnownCircuits};
 use crate::api::breaker::BreakerStatus;
 use crate::api::names::managers;
 use crate::api::{AgentPool, Breaker};
 use crate::cluster::{Class, Error, ObjectKey};
 use crate::controller::Context;
 use crate::controller::budget as defaults;
-use crate::controller::publish::publish;
+use crate::controller::status_throttle::publish;
 use crate::governor::budget::facts::turn_seconds;
 
 /// Time goes by in these steps.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks at what people wrote, when nobody says that it changed.
-const LOOK: Duration = Duration::from_secs(5);
+const SPEC_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Changes that come together are taken together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(100);
 /// Name of this loop in logs.
-const LOOP: &str = "breaker";
+const LOOP_NAME: &str = "breaker";
 
 /// Runs until our leadership ends.
 pub async fn run(context: Arc<Context>) {
     // What Breakers leave unset is known with the budgets.
     while !context.meter.is_ready() {
-        tokio::time::sleep(TOGETHER).await;
+        tokio::time::sleep(CHANGE_BATCH_DELAY).await;
     }
     plant(&context);
     futures::join!(look(&context), tick(&context), write(context.clone()));
@@ -48,7 +48,7 @@ fn plant(context: &Context) {
         Ok(breaker) => Some(Arc::new(breaker.clone())),
         Err(invalid) => {
             let key = ObjectKey::of(stored.as_ref());
-            if context.invalid_is_news(LOOP, key.clone(), &invalid.error) {
+            if context.invalid_is_news(LOOP_NAME, key.clone(), &invalid.error) {
                 tracing::error!(namespace = %key.namespace, breaker = %key.name, error = %invalid.error, "a stored Breaker does not fit its type; it guards nothing");
             }
             None
@@ -73,11 +73,11 @@ async fn look(context: &Context) {
     loop {
         tokio::select! {
             () = context.stores.breakers_changed.notified() => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(SPEC_CHECK_INTERVAL) => {}
         }
         plant(context);
         remove_unused(context, &mut kept).await;
-        tokio::time::sleep(TOGETHER).await;
+        tokio::time::sleep(CHANGE_BATCH_DELAY).await;
     }
 }
 
@@ -97,21 +97,21 @@ async fn remove_unused(context: &Context, kept: &mut HashMap<ObjectKey, String>)
         }
         match defaults::remove_unused(breaker, &key, context).await {
             Ok(gone) => {
-                context.succeeded(LOOP, &key);
+                context.succeeded(LOOP_NAME, &key);
                 if !gone {
                     kept.insert(key, version);
                 }
             }
             // It is tried again with the next look.
-            Err(error) => drop(context.put_off(LOOP, key, &error)),
+            Err(error) => drop(context.put_off(LOOP_NAME, key, &error)),
         }
     }
 }
 
 async fn tick(context: &Context) {
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut changes, mut known) = (context.circuits.changes(), Known::new());
+    let (mut changes, mut known) = (context.circuits.changes(), KnownCircuits::new());
     loop {
         tokio::select! {
             _ = ticks.tick() => {
@@ -124,7 +124,7 @@ async fn tick(context: &Context) {
         }
         changes.borrow_and_update();
         work::look(context, &mut known);
-        tokio::time::sleep(TOGETHER).await;
+        tokio::time::sleep(CHANGE_BATCH_DELAY).await;
     }
 }
 

@@ -9,26 +9,26 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::convert::{self, ROOM};
+use super::convert::{self, MAX_STATUS_CIRCUITS};
 use crate::api::Breaker;
 use crate::api::breaker::{BreakerStatus, Circuit, CircuitState, CircuitSummary};
 use crate::api::conditions::{reasons, types};
 use crate::api::shared::Mode;
 use crate::controller::conditions::Builder;
-use crate::policy::breaker::{Guard, Saved, State};
+use crate::policy::breaker::{Guard, PersistedCircuit, State};
 
 /// Names that a sentence lists.
-const NAMES: usize = 10;
+const MAX_LISTED_NAMES: usize = 10;
 
 /// A circuit, as it is now.
 #[derive(Clone, Debug)]
-pub struct View<'a> {
+pub struct CircuitView<'a> {
     /// Its name.
     pub what: &'a str,
     /// What it protects.
     pub guard: Guard,
     /// What of it is stored.
-    pub saved: Saved,
+    pub saved: PersistedCircuit,
     /// Failures that count.
     pub failures: u32,
     /// The last one, in words.
@@ -49,7 +49,7 @@ pub struct Facts<'a> {
 }
 
 /// What shall stand in its status.
-pub fn said(breaker: &Breaker, facts: &Facts, views: &[View], now: Timestamp) -> BreakerStatus {
+pub fn said(breaker: &Breaker, facts: &Facts, views: &[CircuitView], now: Timestamp) -> BreakerStatus {
     let stored = breaker.status.clone().unwrap_or_default();
     let generation = breaker.metadata.generation.unwrap_or(0);
     let before = stored.circuits.as_deref().unwrap_or(&[]);
@@ -68,12 +68,12 @@ pub fn said(breaker: &Breaker, facts: &Facts, views: &[View], now: Timestamp) ->
 
 /// The open ones, then the newest; as many as there is room for. One that never failed has nothing to say. `still`: what counted
 /// when it was stored counts still.
-fn circuits(views: &[View], stored: &[Circuit], still: bool) -> Vec<Circuit> {
+fn circuits(views: &[CircuitView], stored: &[Circuit], still: bool) -> Vec<Circuit> {
     let before = |what: &str| stored.iter().find(|circuit| circuit.key == what);
-    let says = |view: &&View| view.saved.epoch > 0 || view.failures > 0 || (still && before(view.what).is_some());
-    let mut worth: Vec<&View> = views.iter().filter(says).collect();
+    let says = |view: &&CircuitView| view.saved.epoch > 0 || view.failures > 0 || (still && before(view.what).is_some());
+    let mut worth: Vec<&CircuitView> = views.iter().filter(says).collect();
     worth.sort_by_key(|view| (Reverse(view.saved.state), Reverse(view.saved.epoch), view.what));
-    worth.truncate(ROOM);
+    worth.truncate(MAX_STATUS_CIRCUITS);
     let mut all: Vec<Circuit> = worth
         .into_iter()
         .map(|view| {
@@ -120,8 +120,8 @@ fn title(key: &str) -> String {
 }
 
 fn list(names: &[String]) -> String {
-    let more = names.len().saturating_sub(NAMES);
-    let first = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(MAX_LISTED_NAMES);
+    let first = names.iter().take(MAX_LISTED_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
     if more > 0 { format!("{first} and {more} more") } else { first }
 }
 
@@ -146,7 +146,7 @@ fn ready(breaker: &Breaker, facts: &Facts, build: &Builder) -> Condition {
     build.build(types::READY, true, reasons::GUARDING, message)
 }
 
-fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit], build: &Builder) -> Condition {
+fn tripped(breaker: &Breaker, facts: &Facts, views: &[CircuitView], circuits: &[Circuit], build: &Builder) -> Condition {
     let undo = format!("kubectl spillway breaker auto {} lets them decide again", facts.name);
     if breaker.spec.mode == Mode::Disabled {
         return build.build(types::TRIPPED, false, reasons::CIRCUITS_CLOSED, "no circuit is asked (spec.mode: Disabled)");
@@ -189,7 +189,7 @@ fn tripped(breaker: &Breaker, facts: &Facts, views: &[View], circuits: &[Circuit
     if others > 0 {
         message = format!("{message} (and {others} more)");
     }
-    let hidden = views.iter().filter(|view| view.saved.state == State::Open).count().saturating_sub(ROOM);
+    let hidden = views.iter().filter(|view| view.saved.state == State::Open).count().saturating_sub(MAX_STATUS_CIRCUITS);
     if hidden > 0 {
         message = format!("{message}; {hidden} open circuits have no room in this status, and would be lost with the leader");
     }
@@ -213,7 +213,7 @@ pub fn only_counts_differ(stored: &BreakerStatus, next: &BreakerStatus) -> bool 
 
 /// Something worth an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
+pub struct BreakerNews {
     /// Whether a person may have to look.
     pub warning: bool,
     /// Whether webhooks are told too: that something stopped, and that it works again. Tries in between are not worth it.
@@ -225,7 +225,7 @@ pub struct News {
 }
 
 /// Circuits that moved between two statuses.
-pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<News> {
+pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<BreakerNews> {
     let was = |what: &str| before.circuits.iter().flatten().find(|circuit| circuit.key == what);
     let moved = now.circuits.iter().flatten().filter_map(|circuit| {
         let before = was(&circuit.key).map_or((CircuitState::Closed, 0), |was| (was.state, was.epoch));
@@ -235,14 +235,14 @@ pub fn news(before: &BreakerStatus, now: &BreakerStatus) -> Vec<News> {
                 let until = circuit.open_until.as_ref().map_or_else(String::new, |until| format!(" until {}", until.0));
                 let last = circuit.last_failure.as_deref().unwrap_or("too much failed");
                 let told = state == CircuitState::Closed;
-                Some(News { warning: true, told, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
+                Some(BreakerNews { warning: true, told, reason: "CircuitOpened", note: format!("{what} is open{until}: {last}") })
             }
             ((CircuitState::Open, _), CircuitState::HalfOpen) => {
                 let note = format!("it is being tried whether {what} works again");
-                Some(News { warning: false, told: false, reason: "CircuitHalfOpen", note })
+                Some(BreakerNews { warning: false, told: false, reason: "CircuitHalfOpen", note })
             }
             ((CircuitState::Open | CircuitState::HalfOpen, _), CircuitState::Closed) => {
-                Some(News { warning: false, told: true, reason: "CircuitClosed", note: format!("{what} is closed: it works again") })
+                Some(BreakerNews { warning: false, told: true, reason: "CircuitClosed", note: format!("{what} is closed: it works again") })
             }
             (_, CircuitState::Open | CircuitState::HalfOpen | CircuitState::Closed) => None,
         }
@@ -263,14 +263,21 @@ mod tests {
         .expect("a Breaker")
     }
 
-    fn view(what: &'static str, state: State, epoch: u64) -> View<'static> {
+    fn view(what: &'static str, state: State, epoch: u64) -> CircuitView<'static> {
         let guard = crate::governor::breaker::Key::named("n", what).expect("a known guard").guard;
         let opens = u32::from(state != State::Closed);
         let open_until = (state == State::Open).then_some(1_767_225_725_000);
-        View { what, guard, saved: Saved { state, epoch, opens, open_until }, failures: 0, last_failure: Some("timed out"), review: false }
+        CircuitView {
+            what,
+            guard,
+            saved: PersistedCircuit { state, epoch, opens, open_until },
+            failures: 0,
+            last_failure: Some("timed out"),
+            review: false,
+        }
     }
 
-    fn of(spec: serde_json::Value, unknown: &[&str], guarded: &[&str], views: &[View]) -> BreakerStatus {
+    fn of(spec: serde_json::Value, unknown: &[&str], guarded: &[&str], views: &[CircuitView]) -> BreakerStatus {
         let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (unknown, guarded) = (names(unknown), names(guarded));
         said(&breaker(spec), &Facts { name: "strict", unknown: &unknown, guarded: &guarded }, views, Timestamp::UNIX_EPOCH)
@@ -303,7 +310,7 @@ mod tests {
         assert!(words.contains("work/p is open until 2026-01-01T00:02:05Z") && words.contains("timed out"), "{words}");
         let summary = status.summary.clone().expect("there are circuits");
         assert_eq!((summary.work, summary.models, summary.commands), (Some(CircuitState::Open), Some(CircuitState::HalfOpen), None));
-        let review = of(json!({}), &[], &["p"], &[View { review: true, ..open.clone() }]);
+        let review = of(json!({}), &[], &["p"], &[CircuitView { review: true, ..open.clone() }]);
         let (_, reason, words) = condition(&review, "Tripped");
         assert!(reason == "ReviewRequired" && words.contains("breaker approve strict"), "{words}");
         let forced = |force: &str| condition(&of(json!({"force": force}), &[], &["p"], std::slice::from_ref(&open)), "Tripped");
@@ -327,23 +334,23 @@ mod tests {
     fn no_open_circuit_makes_room_for_a_closed_one_and_what_is_hidden_is_said() {
         let names: Vec<&'static str> = (0..40).map(|index| &*Box::leak(format!("models/h{index}/large").into_boxed_str())).collect();
         let state = |index: usize| if index < 30 { State::Closed } else { State::Open };
-        let views: Vec<View> =
+        let views: Vec<CircuitView> =
             names.iter().enumerate().map(|(index, what)| view(what, state(index), u64::try_from(index).expect("small") + 1)).collect();
         let status = of(json!({}), &[], &["p"], &views);
         let kept = status.circuits.expect("circuits");
-        assert_eq!(kept.len(), ROOM);
+        assert_eq!(kept.len(), MAX_STATUS_CIRCUITS);
         assert_eq!(kept.iter().filter(|circuit| circuit.state == CircuitState::Open).count(), 10);
         assert!(
             !kept.iter().any(|circuit| circuit.key == "models/h7/large") && kept.iter().any(|circuit| circuit.key == "models/h29/large")
         );
-        let all: Vec<View> = names.iter().map(|what| view(what, State::Open, 9)).collect();
+        let all: Vec<CircuitView> = names.iter().map(|what| view(what, State::Open, 9)).collect();
         let words = condition(&of(json!({}), &[], &["p"], &all), "Tripped").2;
         assert!(words.contains("8 open circuits have no room"), "{words}");
     }
 
     #[test]
     fn time_alone_is_no_news() {
-        let failing = |failures| View { failures, ..view("work/p", State::Closed, 0) };
+        let failing = |failures| CircuitView { failures, ..view("work/p", State::Closed, 0) };
         let mut stored = breaker(json!({}));
         let guarded = ["p".to_owned()];
         let facts = Facts { name: "strict", unknown: &[], guarded: &guarded };

@@ -6,13 +6,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{OfPool, Standing};
+use super::{CircuitStanding, PoolCircuits};
 use crate::api::WorkItem;
 use crate::api::conditions::reasons;
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
-use crate::policy::breaker::work::{Ended, outcome};
-use crate::policy::breaker::{Guard, Outcome, Rejection, State, Why};
+use crate::policy::breaker::work::{AttemptResult, outcome};
+use crate::policy::breaker::{Guard, Outcome, Rejection, RejectionCause, State};
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::Record;
 
@@ -24,7 +24,7 @@ pub fn ended(context: &Context, namespace: &str, entry: &Entry, record: &Record,
     let share = status.and_then(|status| status.tokens.as_ref()).and_then(|tokens| tokens.share.as_ref());
     let share = share.filter(|share| share.epoch == entry.record.epoch);
     let told = status.and_then(|status| status.progress.as_ref()).and_then(|progress| progress.update_time.as_ref());
-    let ended = Ended {
+    let ended = AttemptResult {
         verb: last.verb,
         spent: share.is_some_and(|share| share.limit.is_some_and(|limit| share.used.saturating_add(share.lost.unwrap_or(0)) >= limit)),
         progressed: told.is_some_and(|told| told.0.as_millisecond() >= last.start.0),
@@ -52,20 +52,20 @@ pub fn failed(context: &Context, pool: &ObjectKey, why: &str) {
 }
 
 /// How the circuits of a pool's work stand. None: it is not known yet.
-pub fn standing(context: &Context, pool: &ObjectKey) -> Option<OfPool> {
+pub fn standing(context: &Context, pool: &ObjectKey) -> Option<PoolCircuits> {
     context.circuits.work_of(pool)
 }
 
 /// Why a pool is given no work and makes no agents, if that is so: as one word and as a sentence for each circuit that refuses, its own
 /// first. While it is being tried whether work succeeds again nothing is in its way.
-pub fn in_the_way(standing: &OfPool, pool: &ObjectKey) -> Option<(&'static str, String)> {
-    let OfPool { own, project } = standing;
+pub fn in_the_way(standing: &PoolCircuits, pool: &ObjectKey) -> Option<(&'static str, String)> {
+    let PoolCircuits { own, project } = standing;
     let all = [Some(own), project.as_ref()].into_iter().flatten();
     let words: Vec<String> = all.filter_map(|circuit| words(circuit, circuit.refuses?, pool)).collect();
     (!words.is_empty()).then(|| (reasons::BREAKER_OPEN, words.join(". And: ")))
 }
 
-fn words(standing: &Standing, rejection: Rejection, pool: &ObjectKey) -> Option<String> {
+fn words(standing: &CircuitStanding, rejection: Rejection, pool: &ObjectKey) -> Option<String> {
     let breaker = standing.breaker.as_deref();
     let of_project = rejection.guard == Guard::Project;
     let without = if of_project { "no Breaker without spec.pools: the defaults hold" } else { "no Breaker: the defaults hold" };
@@ -73,16 +73,16 @@ fn words(standing: &Standing, rejection: Rejection, pool: &ObjectKey) -> Option<
     let name = rejection.name(if of_project { &pool.namespace } else { &pool.name });
     let last = standing.last_failure.as_ref().map_or_else(String::new, |last| format!("; the last failure: {last}"));
     let then = match rejection.why {
-        Why::Probing => return None,
-        Why::Forced => {
+        RejectionCause::Probing => return None,
+        RejectionCause::Forced => {
             let undo = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker auto {breaker} undoes that"));
             format!("a person holds it open{undo}")
         }
-        Why::Open | Why::Review if standing.review => {
+        RejectionCause::Open | RejectionCause::Review if standing.review => {
             let approve = breaker.map_or_else(String::new, |breaker| format!(": kubectl spillway breaker approve {breaker}"));
             format!("a person has to approve that it is tried again{approve}{last}")
         }
-        Why::Open | Why::Review => {
+        RejectionCause::Open | RejectionCause::Review => {
             let until = standing.until.map_or_else(String::new, |until| format!(" at {until}"));
             format!("it is tried again{until}{last}")
         }
@@ -91,20 +91,20 @@ fn words(standing: &Standing, rejection: Rejection, pool: &ObjectKey) -> Option<
 }
 
 /// Of a circuit what may change what is said of it.
-type Stands = (State, u64, bool, bool);
+type WorkCircuitState = (State, u64, bool, bool);
 
 /// How each pool's circuits stood at the last look: its own, and its project's where that holds for it.
-pub type Known = HashMap<ObjectKey, (Stands, Option<Stands>)>;
+pub type KnownCircuits = HashMap<ObjectKey, (WorkCircuitState, Option<WorkCircuitState>)>;
 
 /// Looks at all pools: wakes those for whom something has changed, and holds work back from those whose circuit refuses.
-pub fn look(context: &Context, known: &mut Known) {
+pub fn look(context: &Context, known: &mut KnownCircuits) {
     let mut stopped: HashMap<String, HashSet<String>> = HashMap::new();
-    let mut now = Known::new();
+    let mut now = KnownCircuits::new();
     for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
         let name = ObjectKey::of(pool);
         let Some(standing) = standing(context, &name) else { return };
-        let of = |one: &Standing| (one.state, one.epoch, one.refuses.is_some(), one.review);
+        let of = |one: &CircuitStanding| (one.state, one.epoch, one.refuses.is_some(), one.review);
         let stands = (of(&standing.own), standing.project.as_ref().map(of));
         // Also the first time: a leader before us may have said something else.
         if known.get(&name) != Some(&stands) {
@@ -116,17 +116,17 @@ pub fn look(context: &Context, known: &mut Known) {
         now.insert(name, stands);
     }
     *known = now;
-    for namespace in context.desk.namespaces() {
+    for namespace in context.work_index.namespaces() {
         let pools = stopped.remove(&namespace).unwrap_or_default();
-        if context.desk.with(&namespace, |room| room.stop(pools)) {
-            context.desk.look(&namespace, ""); // at no item: those who can be called are, after each look
+        if context.work_index.with(&namespace, |room| room.stop(pools)) {
+            context.work_index.look(&namespace, ""); // at no item: those who can be called are, after each look
         }
     }
 }
 
 /// Of an item that was deleted nobody will tell how its attempt ended.
 pub fn tidy(context: &Context) {
-    let leases = context.desk.leases();
+    let leases = context.work_index.leases();
     for (pool, permits) in context.attempts.forgotten(|lease| leases.contains(lease)) {
         context.circuits.complete_work(&pool, &permits, Outcome::Neutral, "");
     }
@@ -136,9 +136,9 @@ pub fn tidy(context: &Context) {
 mod tests {
     use super::*;
 
-    fn standing(guard: Guard, why: Option<Why>, review: bool) -> Standing {
+    fn standing(guard: Guard, why: Option<RejectionCause>, review: bool) -> CircuitStanding {
         let (what, breaker) = if guard == Guard::Project { ("work", "default") } else { ("work/drones", "strict") };
-        Standing {
+        CircuitStanding {
             what: what.into(),
             breaker: Some(breaker.into()),
             state: State::Open,
@@ -152,38 +152,40 @@ mod tests {
         }
     }
 
-    fn said(own: Option<Why>, project: Option<Why>, review: bool) -> Option<String> {
+    fn said(own: Option<RejectionCause>, project: Option<RejectionCause>, review: bool) -> Option<String> {
         let pool = ObjectKey { namespace: "team".into(), name: "drones".into() };
         let (own, project) = (standing(Guard::Work, own, review), standing(Guard::Project, project, review));
-        in_the_way(&OfPool { own, project: Some(project) }, &pool).map(|(_, words)| words)
+        in_the_way(&PoolCircuits { own, project: Some(project) }, &pool).map(|(_, words)| words)
     }
 
     #[test]
     fn who_is_stopped_is_told_by_which_breaker_and_what_ends_it() {
         let words = |why, review| said(Some(why), None, review);
-        let open = words(Why::Open, false).expect("it is in the way");
+        let open = words(RejectionCause::Open, false).expect("it is in the way");
         assert!(
             open.contains("work circuit breaker open for drones (Breaker/strict); it is tried again at 2026-01-01T00:02:05Z"),
             "{open}"
         );
         assert!(open.contains("ItemStalled"), "{open}");
-        let review = words(Why::Open, true);
+        let review = words(RejectionCause::Open, true);
         assert!(review.as_ref().is_some_and(|words| words.contains("breaker approve strict")), "{review:?}");
-        assert_eq!(review, words(Why::Review, true), "that time passes changes no word");
-        assert!(words(Why::Forced, false).is_some_and(|words| words.contains("breaker auto strict")));
-        assert_eq!(words(Why::Probing, false), None, "it is being tried");
+        assert_eq!(review, words(RejectionCause::Review, true), "that time passes changes no word");
+        assert!(words(RejectionCause::Forced, false).is_some_and(|words| words.contains("breaker auto strict")));
+        assert_eq!(words(RejectionCause::Probing, false), None, "it is being tried");
         assert_eq!(said(None, None, false), None);
     }
 
     #[test]
     fn it_is_said_which_of_the_two_circuits_binds() {
-        let project = said(None, Some(Why::Open), false).expect("it is in the way");
+        let project = said(None, Some(RejectionCause::Open), false).expect("it is in the way");
         let name = "work circuit breaker open for all pools of namespace team (Breaker/default); it is tried again at";
         assert!(project.starts_with(name), "{project}");
-        let both = said(Some(Why::Open), Some(Why::Forced), false).expect("it is in the way");
+        let both = said(Some(RejectionCause::Open), Some(RejectionCause::Forced), false).expect("it is in the way");
         let (first, second) = both.split_once(". And: ").expect("both are told");
         assert!(first.starts_with("work circuit breaker open for drones (Breaker/strict)"), "its own first: {both}");
         assert!(second.contains("namespace team (Breaker/default)") && second.contains("breaker auto default"), "{both}");
-        assert!(said(Some(Why::Probing), Some(Why::Open), false).is_some_and(|words| words.contains("namespace team")));
+        assert!(
+            said(Some(RejectionCause::Probing), Some(RejectionCause::Open), false).is_some_and(|words| words.contains("namespace team"))
+        );
     }
 }

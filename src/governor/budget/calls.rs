@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::convert;
 use super::facts;
-use super::meter::{Held, Meter};
+use super::meter::{HoldResult, Meter};
 use super::object::Object;
-use super::{standing, way};
+use super::{availability, model_route};
 use crate::api::{Agent, AgentPool};
 use crate::cluster::ObjectKey;
 use crate::controller::{Context, PoolObject};
@@ -22,20 +22,20 @@ use crate::governor::breaker::open_calls::OpenCall;
 use crate::governor::caller::{Caller, identify, is_paused};
 use crate::governor::work::refused::RefusedCall;
 use crate::governor::work::replay::replay_pending;
-use crate::policy::budget::refusal::{Because, Standing, When};
-use crate::policy::budget::{self, Body, Key, Log, Quality, Route};
-use crate::policy::hub::TimedOut;
+use crate::policy::budget::refusal::{LimitState, RefusalCause, RetryHint};
+use crate::policy::budget::{self, CallSize, Key, Quality, Route, SessionLog};
+use crate::policy::interventions::Timeout;
 use crate::wire::access::Call;
 use crate::wire::agent::Directive;
-use crate::wire::meter::{self, Acked, Begin, End, Extend, Extended, Hold, Late, Settles, Target, Way};
-use crate::wire::shortage::{Room, Shortage};
-use crate::wire::work::Held as Lease;
+use crate::wire::meter::{self, Begin, CallEnd, Extend, Extended, Hold, LateFirstToken, MeterAck, ModelRoute, Settles, Target};
+use crate::wire::shortage::{LimitRoom, Shortage};
+use crate::wire::work::LeaseRef as Lease;
 use crate::wire::{Code, Refusal, body};
 
 /// A hold waits so long for what must be written before it.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
+const HOLD_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a call may take beyond its turn, before it is sent and while it is read on.
-const BEYOND: Duration = Duration::from_secs(120);
+const CALL_TIMEOUT_GRACE: Duration = Duration::from_secs(120);
 
 /// Answers a call that no agent makes: what a session tells of itself.
 pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<Value, Refusal> {
@@ -58,7 +58,7 @@ pub async fn of_session(call: Call, bytes: &[u8], context: &Context) -> Result<V
             json(&settle(meter, told)?)
         }
         Call::MeterLate => {
-            let Late { session, id } = body::read(bytes)?;
+            let LateFirstToken { session, id } = body::read(bytes)?;
             context.circuits.late(&session, id);
             Ok(Value::Null)
         }
@@ -73,8 +73,8 @@ pub async fn of_agent(call: Call, caller: &Caller, bytes: &[u8], context: &Conte
     let agent = identify(caller, context).await?;
     match call {
         Call::MeterWay => {
-            let way: Way = body::read(bytes)?;
-            json(&allowed(caller, &agent, &way, context)?.1)
+            let model_route: ModelRoute = body::read(bytes)?;
+            json(&allowed(caller, &agent, &model_route, context)?.1)
         }
         Call::MeterHold => json(&hold(caller, &agent, body::read(bytes)?, context).await?),
         _ => Err(Refusal::new(Code::NoSuchCall, "there is no such call")),
@@ -97,7 +97,7 @@ fn unknown() -> Refusal {
 /// A body that may be larger than those of agents.
 fn read(bytes: &[u8]) -> Result<Begin, Refusal> {
     let begin: Begin = serde_json::from_slice(bytes).map_err(|error| Refusal::new(Code::InvalidBody, error.to_string()).field("(body)"))?;
-    body::Checked::check(&begin).map_err(|(field, message)| Refusal::new(Code::InvalidBody, message).field(field))?;
+    body::BoundedBody::check(&begin).map_err(|(field, message)| Refusal::new(Code::InvalidBody, message).field(field))?;
     if begin.session.is_empty() {
         return Err(Refusal::new(Code::InvalidBody, "a session has a name").field("session"));
     }
@@ -118,17 +118,21 @@ fn quality(quality: meter::Quality) -> Quality {
 }
 
 /// A place that is not understood is one that this version does not have: what was held there counts nowhere.
-fn open(open: &meter::Open) -> budget::Open {
-    let meter::Open { id, at, path, input, output } = open;
+fn open(open: &meter::JournaledHold) -> budget::JournaledHold {
+    let meter::JournaledHold { id, at, path, input, output } = open;
     let path: Vec<Key> = path.iter().filter_map(|text| convert::key(text)).collect();
-    budget::Open { id: *id, at: *at, path: Arc::from(path), input: *input, output: *output }
+    budget::JournaledHold { id: *id, at: *at, path: Arc::from(path), input: *input, output: *output }
 }
 
 /// `rolled_back`: the store was rolled back in the last minutes.
-fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<Acked, Refusal> {
+fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<MeterAck, Refusal> {
     let Begin { session, next_hold, acked, settles, open: opened, replayed } = begin;
-    let told = |told: &meter::Told| budget::Told { open: open(&told.open), usage: usage(told.usage), quality: quality(told.quality) };
-    let log = Log {
+    let told = |told: &meter::JournaledSettle| budget::JournaledSettle {
+        open: open(&told.open),
+        usage: usage(told.usage),
+        quality: quality(told.quality),
+    };
+    let log = SessionLog {
         next_hold: *next_hold,
         acked: *acked,
         settles: settles.iter().map(told).collect(),
@@ -139,18 +143,18 @@ fn begin(meter: &Meter, begin: &Begin, rolled_back: bool) -> Result<Acked, Refus
     let acked = meter.begin(session, &log);
     let (opened, settled, replayed) = (opened.len(), settles.len(), replayed.len());
     tracing::info!(session, open = opened, settles = settled, replayed, acked, "a session of a gateway begins");
-    Ok(Acked { acked })
+    Ok(MeterAck { acked })
 }
 
 /// What follows from the end of a call for its agent.
-fn ended(out: &OpenCall, end: &End, context: &Context) {
+fn ended(out: &OpenCall, end: &CallEnd, context: &Context) {
     if end.timed_out {
-        context.live.timed_out(&out.pod, TimedOut::ModelTurn);
+        context.live.timed_out(&out.pod, Timeout::ModelTurn);
         context.wake.agent(&out.agent);
     }
 }
 
-fn settle(meter: &Meter, told: Settles) -> Result<Acked, Refusal> {
+fn settle(meter: &Meter, told: Settles) -> Result<MeterAck, Refusal> {
     let Settles { session, settles, floor, confirmed } = told;
     let one = |settle: meter::Settle| {
         let meter::Settle { seq, hold, usage: used, quality: how, input, output, end: _, model, bytes } = settle;
@@ -158,24 +162,24 @@ fn settle(meter: &Meter, told: Settles) -> Result<Acked, Refusal> {
     };
     let settles: Vec<_> = settles.into_iter().map(one).collect();
     let acked = meter.settle(&session, &settles, floor, confirmed).ok_or_else(unknown)?;
-    Ok(Acked { acked })
+    Ok(MeterAck { acked })
 }
 
 async fn extend(meter: &Meter, request: &Extend) -> Result<Extended, Refusal> {
     let Extend { session, id, output } = request;
     let ask = |output| meter.extend(session, *id, output);
     let before = match ask(0) {
-        Held::Given { given, .. } => given.output,
-        Held::Closed => return Err(closed()),
-        Held::Unknown | Held::Soon | Held::Refused(_) => return Err(unknown()),
+        HoldResult::Given { given, .. } => given.output,
+        HoldResult::Closed => return Err(closed()),
+        HoldResult::Unknown | HoldResult::Soon | HoldResult::Refused(_) => return Err(unknown()),
     };
     let held = until_written(meter, || ask(*output)).await;
     match held {
-        Some(Held::Given { given, .. }) => Ok(Extended { output: given.output }),
-        Some(Held::Closed) => Err(closed()),
-        Some(Held::Unknown) => Err(unknown()),
+        Some(HoldResult::Given { given, .. }) => Ok(Extended { output: given.output }),
+        Some(HoldResult::Closed) => Err(closed()),
+        Some(HoldResult::Unknown) => Err(unknown()),
         // The call may finish in any case.
-        Some(Held::Refused(_) | Held::Soon) | None => Ok(Extended { output: before }),
+        Some(HoldResult::Refused(_) | HoldResult::Soon) | None => Ok(Extended { output: before }),
     }
 }
 
@@ -184,44 +188,44 @@ fn closed() -> Refusal {
 }
 
 /// Asks until it is not to wait for a write any more. None: that took too long.
-async fn until_written(meter: &Meter, mut ask: impl FnMut() -> Held) -> Option<Held> {
+async fn until_written(meter: &Meter, mut ask: impl FnMut() -> HoldResult) -> Option<HoldResult> {
     let mut writes = meter.writes();
     let waiting = async {
         loop {
             // Marked as seen before it is asked: a write in between is not missed.
             writes.borrow_and_update();
             match ask() {
-                Held::Soon => {}
-                held @ (Held::Given { .. } | Held::Refused(_) | Held::Closed | Held::Unknown) => return Some(held),
+                HoldResult::Soon => {}
+                held @ (HoldResult::Given { .. } | HoldResult::Refused(_) | HoldResult::Closed | HoldResult::Unknown) => return Some(held),
             }
             writes.changed().await.ok()?;
         }
     };
-    tokio::time::timeout(WRITTEN_WITHIN, waiting).await.ok().flatten()
+    tokio::time::timeout(HOLD_WRITE_TIMEOUT, waiting).await.ok().flatten()
 }
 
 /// The caller's pool, and where its call goes: if it may call at all now.
-fn allowed(caller: &Caller, agent: &Agent, way: &Way, context: &Context) -> Result<(Arc<PoolObject>, Target), Refusal> {
+fn allowed(caller: &Caller, agent: &Agent, model_route: &ModelRoute, context: &Context) -> Result<(Arc<PoolObject>, Target), Refusal> {
     let stored = context.stores.pool(&caller.key.namespace, &agent.spec.pool_ref.name);
     let stored = stored.filter(|pool| pool.0.is_ok()).ok_or_else(|| Refusal::away("the agent's pool is not known here now; try again"))?;
     let Ok(pool) = &stored.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
     let paused = context.live.wanted(&caller.uid).directive == Directive::Pause;
-    let desk = &context.desk;
-    if !desk.is_ready() {
+    let work_index = &context.work_index;
+    if !work_index.is_ready() {
         return Err(Refusal::away("the items of work are being listed; try again"));
     }
-    let holding = lease_of(caller, way.item.as_ref(), context);
-    if context.replay_window_open() && way.item.is_some() && holding != way.item {
+    let holding = lease_of(caller, model_route.item.as_ref(), context);
+    if context.replay_window_open() && model_route.item.is_some() && holding != model_route.item {
         return Err(replay_pending());
     }
-    working(agent, paused, way.item.as_ref(), holding.as_ref())?;
-    let target = way::target(pool, way)?;
+    working(agent, paused, model_route.item.as_ref(), holding.as_ref())?;
+    let target = model_route::target(pool, model_route)?;
     Ok((stored, target))
 }
 
 /// The lease that a call is for: the one that it names, if that is the pod's, else the one that the pod holds.
 fn lease_of(caller: &Caller, named: Option<&Lease>, context: &Context) -> Option<Lease> {
-    context.desk.with(&caller.key.namespace, |room| {
+    context.work_index.with(&caller.key.namespace, |room| {
         let named = named.cloned().filter(|lease| room.holds(&caller.uid, lease));
         named.or_else(|| room.holding(&caller.uid).map(|holding| holding.held))
     })
@@ -242,7 +246,7 @@ fn working(agent: &Agent, paused: bool, says: Option<&Lease>, holds: Option<&Lea
 }
 
 /// Everything above one agent that a call passes.
-struct Passage {
+struct CallPath {
     leafs: Vec<Key>,
     top: Option<Key>,
     route: Route,
@@ -252,12 +256,12 @@ struct Passage {
     item: Option<String>,
 }
 
-async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::Given, Refusal> {
-    let Hold { session, id, way, facts } = request;
-    let (pool, target) = allowed(caller, agent, &way, context)?;
+async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) -> Result<meter::HoldAnswer, Refusal> {
+    let Hold { session, id, way: model_route, facts } = request;
+    let (pool, target) = allowed(caller, agent, &model_route, context)?;
     let Ok(pool) = &pool.0 else { return Err(Refusal::away("the agent's pool is not known here now; try again")) };
     let (meter, namespace) = (&context.meter, caller.key.namespace.as_str());
-    let (mut passage, per_second) = passage(caller, agent, way.item.as_ref(), pool, context)?;
+    let (mut passage, per_second) = passage(caller, agent, model_route.item.as_ref(), pool, context)?;
     let uid = agent.uid().unwrap_or_default();
     meter.call(&uid, per_second).map_err(|wait| {
         let message =
@@ -265,14 +269,14 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
         Refusal::new(Code::TooManyCalls, message).retry_after(wait).limit(u64::from(per_second), u64::from(per_second) + 1)
     })?;
     let meter::Facts { bytes, other_tokens, output, thinking, choices } = facts;
-    let asked = Body { bytes, other_tokens, output, model_output: None, thinking, choices };
-    let model = way.model.clone().unwrap_or_default();
+    let asked = CallSize { bytes, other_tokens, output, model_output: None, thinking, choices };
+    let model = model_route.model.clone().unwrap_or_default();
     let (pool_name, turn) =
         (ObjectKey::of(pool), facts::turn_seconds(pool.spec.bulkhead.as_ref(), meter.defaults(&caller.key.namespace).as_ref()));
     let asked_circuit = match context.circuits.is_out(&session, id) {
         true => None,
         false => {
-            let within = Duration::from_secs(u64::from(turn)) + BEYOND;
+            let within = Duration::from_secs(u64::from(turn)) + CALL_TIMEOUT_GRACE;
             Some(context.circuits.may_call(&pool_name, &target.origin, &model, within).await?)
         }
     };
@@ -280,11 +284,13 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
     let item = passage.item.take();
     let held = until_written(meter, || match meter.hold(&session, id, &mut passage.route, &asked, (namespace, &model)) {
         // What its life lacks it may be given more of, which is written first.
-        Held::Refused(refusal) if refusal.key == own && spent(&refusal.because) && meter.top_up(&uid, &mut passage.above) => Held::Soon,
+        HoldResult::Refused(refusal) if refusal.key == own && spent(&refusal.because) && meter.top_up(&uid, &mut passage.above) => {
+            HoldResult::Soon
+        }
         held => held,
     });
     match held.await {
-        Some(Held::Given { given, each, path, room }) => {
+        Some(HoldResult::Given { given, each, path, room }) => {
             meter.gave(ObjectKey::of(pool), given.input.saturating_add(given.output));
             if let Some(item) = item {
                 meter.held_for(&session, id, &item);
@@ -294,19 +300,19 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             }
             let open = opened(id, given, path, &asked);
             let first_token_seconds = context.circuits.first_token(&pool_name);
-            Ok(meter::Given { open, output: each, target, first_token_seconds, turn_seconds: turn, room })
+            Ok(meter::HoldAnswer { open, output: each, target, first_token_seconds, turn_seconds: turn, room })
         }
-        Some(Held::Refused(refusal)) => {
+        Some(HoldResult::Refused(refusal)) => {
             context.metrics.budget_refused(refusal.because.label());
             meter.lacked(ObjectKey::of(pool), &refusal);
-            let lease = lease_of(caller, way.item.as_ref(), context);
+            let lease = lease_of(caller, model_route.item.as_ref(), context);
             if let Some(lease) = lease.clone() {
                 context.live.refused(&caller.uid, lease, RefusedCall::of(&refusal));
             }
-            if refusal.key == own && refusal.when == When::Never {
+            if refusal.key == own && refusal.when == RetryHint::Never {
                 // Its own life, for good: whether it is paused or ended, the supervisor decides. With nothing in hand it says
                 // goodbye instead, which its reconciler sees.
-                if lease.is_some() || !standing::leaves_when_spent(pool) {
+                if lease.is_some() || !availability::leaves_when_spent(pool) {
                     let limit = refusal.limit.as_ref().map(|standing| standing.limit);
                     context.live.out_of_tokens(&caller.uid, limit, refusal.to_string());
                 }
@@ -314,29 +320,29 @@ async fn hold(caller: &Caller, agent: &Agent, request: Hold, context: &Context) 
             }
             Err(refused(&refusal))
         }
-        Some(Held::Closed) => Err(closed()),
-        Some(Held::Unknown) => Err(unknown()),
-        Some(Held::Soon) | None => Err(Refusal::away("what must be stored before this call could not be in time; try again")),
+        Some(HoldResult::Closed) => Err(closed()),
+        Some(HoldResult::Unknown) => Err(unknown()),
+        Some(HoldResult::Soon) | None => Err(Refusal::away("what must be stored before this call could not be in time; try again")),
     }
 }
 
 /// A hold as its gateway journals it: with the input that is charged if nobody ever knows what the call used.
-fn opened(id: u64, given: budget::Given, path: Vec<String>, asked: &Body) -> meter::Open {
-    let budget::Given { at, input, output } = given;
-    meter::Open { id, at, path, input: asked.charged(input), output }
+fn opened(id: u64, given: budget::HeldTokens, path: Vec<String>, asked: &CallSize) -> meter::JournaledHold {
+    let budget::HeldTokens { at, input, output } = given;
+    meter::JournaledHold { id, at, path, input: asked.charged(input), output }
 }
 
-fn spent(because: &Because) -> bool {
+fn spent(because: &RefusalCause) -> bool {
     match because {
-        Because::Used | Because::TooLarge => true,
-        Because::Held
-        | Because::Guaranteed
-        | Because::Recovering
-        | Because::Paused
-        | Because::InFlight
-        | Because::Gateways
-        | Because::Missing
-        | Because::Blocked(_) => false,
+        RefusalCause::Used | RefusalCause::TooLarge => true,
+        RefusalCause::Held
+        | RefusalCause::Guaranteed
+        | RefusalCause::Recovering
+        | RefusalCause::Paused
+        | RefusalCause::InFlight
+        | RefusalCause::Gateways
+        | RefusalCause::Missing
+        | RefusalCause::Blocked(_) => false,
     }
 }
 
@@ -344,15 +350,15 @@ fn spent(because: &Because) -> bool {
 /// not among them.
 pub(super) fn places(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Vec<Key>, Refusal> {
     ready(&context.meter)?;
-    if !context.desk.is_ready() {
+    if !context.work_index.is_ready() {
         return Err(Refusal::away("the items of work are being listed; try again"));
     }
-    let (Passage { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
+    let (CallPath { leafs, top, .. }, _) = passage(caller, agent, None, pool, context)?;
     Ok(leafs.into_iter().chain(context.meter.chain(top.as_ref())).collect())
 }
 
 /// The places that a call passes, which are placed with it; and how many calls its agent may make in a second.
-fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPool, context: &Context) -> Result<(Passage, u32), Refusal> {
+fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPool, context: &Context) -> Result<(CallPath, u32), Refusal> {
     let meter = &context.meter;
     let namespace = &caller.key.namespace;
     let named = pool.spec.budget_ref.as_ref().map(|budget| budget.name.as_str());
@@ -364,9 +370,9 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     meter.place_agent(&Object::from(agent), life);
     let mut leafs = Vec::new();
     let lease = lease_of(caller, item, context);
-    let share = lease
-        .clone()
-        .and_then(|held| context.desk.with(namespace, |room| room.share(&held.uid).map(|(tokens, item)| (held, *tokens, item.clone()))));
+    let share = lease.clone().and_then(|held| {
+        context.work_index.with(namespace, |room| room.share(&held.uid).map(|(tokens, item)| (held, *tokens, item.clone())))
+    });
     let item = lease.filter(|_| share.is_none()).map(|held| held.uid);
     if let Some((held, tokens, item)) = share {
         meter.place_task(&Object::Item(item), held.epoch, tokens);
@@ -377,21 +383,29 @@ fn passage(caller: &Caller, agent: &Agent, item: Option<&Lease>, pool: &AgentPoo
     let per_second = facts::per_second(parsed, defaults.as_ref());
     let type_ = &pool.spec.type_;
     let route = Route::new(leafs.clone(), above.top.clone(), type_);
-    Ok((Passage { leafs, route, above: Route::new(Vec::new(), above.top.clone(), type_), top: above.top, item }, per_second))
+    Ok((CallPath { leafs, route, above: Route::new(Vec::new(), above.top.clone(), type_), top: above.top, item }, per_second))
 }
 
 /// A refusal as gateways read it.
 pub fn refused(refusal: &budget::Refusal) -> Refusal {
     let budget::Refusal { key, because, limit, when, field, holders: _ } = refusal;
     let room = limit.as_ref().map(|standing| {
-        let Standing { name, span, limit, used, held, left, asked: _ } = standing;
-        Room { budget: key.to_string(), name: name.clone(), limit: *limit, used: *used, held: *held, left: *left, resets_at: span.end() }
+        let LimitState { name, span, limit, used, held, left, asked: _ } = standing;
+        LimitRoom {
+            budget: key.to_string(),
+            name: name.clone(),
+            limit: *limit,
+            used: *used,
+            held: *held,
+            left: *left,
+            resets_at: span.end(),
+        }
     });
     let field = if key.is_leaf() || field.is_empty() { field.clone() } else { format!("{field} of {}", key.record()) };
     let shortage = Shortage { room, because: because.label().to_owned(), field, own: !refusal.above_agent() };
     let (code, wait) = match when {
-        When::Wait(seconds) => (Code::BudgetHeld, Some(u32::try_from(*seconds).unwrap_or(1).max(1))),
-        When::Later(_) | When::Never => (Code::BudgetExhausted, None),
+        RetryHint::Wait(seconds) => (Code::BudgetHeld, Some(u32::try_from(*seconds).unwrap_or(1).max(1))),
+        RetryHint::Later(_) | RetryHint::Never => (Code::BudgetExhausted, None),
     };
     let refusal = Refusal::new(code, refusal.to_string()).budget(shortage);
     match wait {

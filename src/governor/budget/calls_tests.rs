@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::super::world::{Leader, server};
+use super::super::simulation::{Leader, server};
 use super::*;
 use crate::policy::budget::Window;
-use crate::wire::work::Held as Lease;
+use crate::wire::work::LeaseRef as Lease;
 
 fn agent(spec: Value, conditions: Value) -> Agent {
     let mut spec = spec;
@@ -37,14 +37,14 @@ fn who_is_paused_or_lost_its_item_makes_no_calls() {
 #[test]
 fn a_refusal_says_whether_to_wait_what_stands_in_the_way_and_what_to_raise() {
     let span = Window::Hour.at(0);
-    let standing = Standing { name: "hourly".into(), span, limit: 100, used: 95, held: 3, left: 2, asked: 10 };
+    let standing = LimitState { name: "hourly".into(), span, limit: 100, used: 95, held: 3, left: 2, asked: 10 };
     let of = |key: Key, when| {
-        let refusal = budget::Refusal::new(key, Because::Used, when, "spec.tokens.limits[hourly].tokens");
+        let refusal = budget::Refusal::new(key, RefusalCause::Used, when, "spec.tokens.limits[hourly].tokens");
         budget::Refusal { limit: Some(standing.clone()), ..refusal }
     };
-    let waits = refused(&of(Key::budget("team", "default"), When::Wait(4)));
+    let waits = refused(&of(Key::budget("team", "default"), RetryHint::Wait(4)));
     assert_eq!((waits.code, waits.retry_after_seconds), (Code::BudgetHeld, Some(4)));
-    let ends = refused(&of(Key::budget("team", "default"), When::Later(3_600_000)));
+    let ends = refused(&of(Key::budget("team", "default"), RetryHint::Later(3_600_000)));
     assert_eq!((ends.code, ends.retry_after_seconds), (Code::BudgetExhausted, None));
     assert!(ends.message.contains("2 of 100 tokens are left"), "{}", ends.message);
     let shortage = ends.budget.expect("it says which");
@@ -52,7 +52,7 @@ fn a_refusal_says_whether_to_wait_what_stands_in_the_way_and_what_to_raise() {
     assert_eq!(shortage.field, "spec.tokens.limits[hourly].tokens of Budget/default in team");
     let room = shortage.room.expect("a limit of tokens");
     assert_eq!((room.left, room.resets_at), (2, Some(3_600_000)));
-    assert!(refused(&of(Key::Agent("u".into()), When::Never)).budget.expect("it says which").own);
+    assert!(refused(&of(Key::Agent("u".into()), RetryHint::Never)).budget.expect("it says which").own);
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn who_waits_for_a_write_is_answered_when_it_is_made() {
         })
     });
     for held in futures::future::join_all(all).await {
-        assert!(matches!(held, Some(Held::Given { .. })), "{held:?}");
+        assert!(matches!(held, Some(HoldResult::Given { .. })), "{held:?}");
     }
     assert_eq!(leader.stands().1, 30 * 10);
     writing.abort();
@@ -110,7 +110,7 @@ async fn a_refused_extension_leaves_the_call_what_it_has() {
     let leader = Leader::new(&server, 7);
     leader.begin("g");
     let writing = leader.run();
-    assert!(matches!(until_written(&leader.meter, || leader.ask("g", 1, 40)).await, Some(Held::Given { .. })));
+    assert!(matches!(until_written(&leader.meter, || leader.ask("g", 1, 40)).await, Some(HoldResult::Given { .. })));
     let more = |id, output| Extend { session: "g".into(), id, output };
     assert_eq!(extend(&leader.meter, &more(1, 400)).await.expect("there is room").output, 400);
     assert_eq!(extend(&leader.meter, &more(1, 501)).await.expect("it may finish").output, 400);
@@ -125,11 +125,11 @@ async fn what_a_session_tells_is_answered_with_what_is_stored() {
     let server = server(1000);
     let leader = Leader::new(&server, 7);
     let told = Begin { session: "g".into(), next_hold: 1, ..Begin::default() };
-    assert_eq!(begin(&leader.meter, &told, false).expect("it begins"), Acked { acked: 0 });
-    assert!(matches!(leader.hold("g", 1, 40).await, Held::Given { .. }));
+    assert_eq!(begin(&leader.meter, &told, false).expect("it begins"), MeterAck { acked: 0 });
+    assert!(matches!(leader.hold("g", 1, 40).await, HoldResult::Given { .. }));
     let used = meter::Usage { output: 30, ..meter::Usage::default() };
     let (seq, hold, quality) = (1, 1, meter::Quality::Exact);
-    let end = End::default();
+    let end = CallEnd::default();
     let one = meter::Settle { seq, hold, usage: used, quality, input: 0, output: 40, end, model: "m".into(), bytes: 100 };
     let settles = |settles| Settles { session: "g".into(), settles, floor: 1, confirmed: 0 };
     assert_eq!(settle(&leader.meter, settles(vec![one])).expect("it counts").acked, 0, "not stored yet");
@@ -148,12 +148,12 @@ async fn usage_that_is_not_exact_teaches_nothing() {
     leader.life.tokens = 100_000;
     leader.see();
     leader.begin("g");
-    let asked = Body { bytes: 1000, output: Some(10), choices: 1, ..Body::default() };
+    let asked = CallSize { bytes: 1000, output: Some(10), choices: 1, ..CallSize::default() };
     let hold = async |id: u64| {
         for _ in 0..5 {
             match leader.meter.hold("g", id, &mut leader.route(), &asked, ("team", "m")) {
-                Held::Soon => leader.write().await,
-                Held::Given { given, .. } => return given.input,
+                HoldResult::Soon => leader.write().await,
+                HoldResult::Given { given, .. } => return given.input,
                 other => panic!("{other:?}"),
             }
         }
@@ -162,7 +162,7 @@ async fn usage_that_is_not_exact_teaches_nothing() {
     for (id, quality, then) in [(1, meter::Quality::Partial, 500), (2, meter::Quality::Estimated, 500), (3, meter::Quality::Exact, 912)] {
         hold(id).await;
         let usage = meter::Usage { input: 900, ..meter::Usage::default() };
-        let end = End::default();
+        let end = CallEnd::default();
         let one = meter::Settle { seq: id, hold: id, usage, quality, input: 500, output: 10, end, model: "m".into(), bytes: 1000 };
         settle(&leader.meter, Settles { session: "g".into(), settles: vec![one], floor: id + 1, confirmed: 0 }).expect("it is known");
         assert_eq!(hold(10 + id).await, then, "{quality:?}");
@@ -176,12 +176,12 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
     leader.life.tokens = 10_000_000;
     leader.see();
     leader.begin("g");
-    let asked = Body { bytes: 1000, output: Some(10), choices: 1, ..Body::default() };
+    let asked = CallSize { bytes: 1000, output: Some(10), choices: 1, ..CallSize::default() };
     let hold = async |id: u64, namespace: &'static str| {
         for _ in 0..5 {
             match leader.meter.hold("g", id, &mut leader.route(), &asked, (namespace, "m")) {
-                Held::Soon => leader.write().await,
-                Held::Given { given, path, .. } => return (given.input, opened(id, given, path, &asked)),
+                HoldResult::Soon => leader.write().await,
+                HoldResult::Given { given, path, .. } => return (given.input, opened(id, given, path, &asked)),
                 other => panic!("{other:?}"),
             }
         }
@@ -192,7 +192,7 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
         hold(id, "team").await;
         let quality = meter::Quality::Exact;
         let usage = meter::Usage { input: if id % 3 == 0 { 1 } else { 200 }, ..meter::Usage::default() };
-        let end = End::default();
+        let end = CallEnd::default();
         let one = meter::Settle { seq: id, hold: id, usage, quality, input: 0, output: 10, end, model: "m".into(), bytes: 1000 };
         let settles = Settles { session: "g".into(), settles: vec![one], floor: id + 1, confirmed: 0 };
         settle(&leader.meter, settles).expect("it is known");
@@ -211,7 +211,7 @@ async fn a_call_that_nobody_knows_is_charged_for_its_text_whatever_its_namespace
         quality,
         input: open.input,
         output: open.output,
-        end: End::default(),
+        end: CallEnd::default(),
         model: "m".into(),
         bytes: 0,
     };

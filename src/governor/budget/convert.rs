@@ -8,9 +8,9 @@ use crate::api::budget::{self, BudgetStatus, Latched, ReservationUsage, Threshol
 use crate::api::cluster_budget::{ClusterBudgetStatus, NamespaceUsage};
 use crate::api::work_item::ShareUsage;
 use crate::policy::budget::node::{Action, Threshold};
-use crate::policy::budget::saved::{Acked, Latch, SavedPlace, SavedWindow};
-use crate::policy::budget::share::ONLY;
-use crate::policy::budget::{Key, Saved, Span, Window};
+use crate::policy::budget::persisted::{AckedSettles, Latch, PersistedPlace, PersistedWindow};
+use crate::policy::budget::share::LEAF_LIMIT_NAME;
+use crate::policy::budget::{Key, PersistedRecord, Span, Window};
 
 use super::facts;
 
@@ -54,7 +54,7 @@ fn plain((kind, rest): (&str, &str)) -> Option<Key> {
 }
 
 /// A record without what says nothing, in one order: two that are the same are equal.
-pub fn canonical(record: &Key, mut saved: Saved) -> Saved {
+pub fn canonical(record: &Key, mut saved: PersistedRecord) -> PersistedRecord {
     for place in &mut saved.places {
         if place.key != *record {
             place.windows.retain(tells);
@@ -70,8 +70,8 @@ pub fn canonical(record: &Key, mut saved: Saved) -> Saved {
 }
 
 /// Whether something was ever counted in a window.
-fn tells(window: &SavedWindow) -> bool {
-    let SavedWindow { limit: _, span: _, peak: _, used, held, lost, carried, high } = window;
+fn tells(window: &PersistedWindow) -> bool {
+    let PersistedWindow { limit: _, span: _, peak: _, used, held, lost, carried, high } = window;
     [used, held, lost, carried, high].into_iter().any(|amount| *amount != 0)
 }
 
@@ -79,8 +79,8 @@ fn some(amount: i64) -> Option<i64> {
     Some(amount).filter(|amount| *amount != 0)
 }
 
-fn window_status(window: &SavedWindow) -> WindowStatus {
-    let SavedWindow { limit, span, peak, used, held, lost, carried, high } = window;
+fn window_status(window: &PersistedWindow) -> WindowStatus {
+    let PersistedWindow { limit, span, peak, used, held, lost, carried, high } = window;
     WindowStatus {
         name: limit.clone(),
         id: span.to_string(),
@@ -94,9 +94,9 @@ fn window_status(window: &SavedWindow) -> WindowStatus {
 }
 
 /// A window whose name is not one of ours was not written by us, and says nothing.
-fn saved_window(window: &WindowStatus) -> Option<SavedWindow> {
+fn saved_window(window: &WindowStatus) -> Option<PersistedWindow> {
     let WindowStatus { name, id, limit, used, held, lost, carried, high_water } = window;
-    Some(SavedWindow {
+    Some(PersistedWindow {
         limit: name.clone(),
         span: Span::parse(id)?,
         peak: limit.unwrap_or(0),
@@ -108,11 +108,11 @@ fn saved_window(window: &WindowStatus) -> Option<SavedWindow> {
     })
 }
 
-fn place(key: Key, windows: Option<&Vec<WindowStatus>>) -> SavedPlace {
-    SavedPlace { key, windows: windows.into_iter().flatten().filter_map(saved_window).collect() }
+fn place(key: Key, windows: Option<&Vec<WindowStatus>>) -> PersistedPlace {
+    PersistedPlace { key, windows: windows.into_iter().flatten().filter_map(saved_window).collect() }
 }
 
-fn shares<'a>(of: &Key, all: Option<&'a Vec<ReservationUsage>>) -> impl Iterator<Item = SavedPlace> + use<'a> {
+fn shares<'a>(of: &Key, all: Option<&'a Vec<ReservationUsage>>) -> impl Iterator<Item = PersistedPlace> + use<'a> {
     let of = of.clone();
     all.into_iter().flatten().map(move |share| {
         let key = Key::Share { of: Box::new(of.clone()), name: share.name.clone() };
@@ -120,12 +120,12 @@ fn shares<'a>(of: &Key, all: Option<&'a Vec<ReservationUsage>>) -> impl Iterator
     })
 }
 
-fn windows_of(saved: &Saved, key: &Key) -> Option<Vec<WindowStatus>> {
+fn windows_of(saved: &PersistedRecord, key: &Key) -> Option<Vec<WindowStatus>> {
     let found = saved.places.iter().find(|place| place.key == *key)?;
     Some(found.windows.iter().map(window_status).collect())
 }
 
-fn reservations_of(saved: &Saved, of: &Key) -> Option<Vec<ReservationUsage>> {
+fn reservations_of(saved: &PersistedRecord, of: &Key) -> Option<Vec<ReservationUsage>> {
     let ours = saved.places.iter().filter_map(|place| match &place.key {
         Key::Share { of: above, name } if above.as_ref() == of => {
             Some(ReservationUsage { name: name.clone(), windows: Some(place.windows.iter().map(window_status).collect()) })
@@ -135,7 +135,7 @@ fn reservations_of(saved: &Saved, of: &Key) -> Option<Vec<ReservationUsage>> {
     Some(ours.collect::<Vec<_>>()).filter(|all| !all.is_empty())
 }
 
-fn ledger(saved: &Saved) -> budget::Ledger {
+fn ledger(saved: &PersistedRecord) -> budget::Ledger {
     let acked =
         saved.acked.iter().map(|acked| budget::Acked { session: acked.session.clone(), seq: i64::try_from(acked.seq).unwrap_or(i64::MAX) });
     let latched = saved.latched.iter().map(|latch| Latched {
@@ -162,10 +162,10 @@ fn ledger(saved: &Saved) -> budget::Ledger {
     }
 }
 
-fn saved_ledger(ledger: Option<&budget::Ledger>, record: &Key) -> (Vec<Acked>, Vec<Latch>) {
+fn saved_ledger(ledger: Option<&budget::Ledger>, record: &Key) -> (Vec<AckedSettles>, Vec<Latch>) {
     let Some(ledger) = ledger else { return Default::default() };
     let acked = ledger.acked.iter().flatten();
-    let acked = acked.map(|acked| Acked { session: acked.session.clone(), seq: u64::try_from(acked.seq).unwrap_or(0) });
+    let acked = acked.map(|acked| AckedSettles { session: acked.session.clone(), seq: u64::try_from(acked.seq).unwrap_or(0) });
     let latch = |latched: &Latched| {
         let key = match (record, &latched.namespace) {
             (Key::Cluster(cluster), Some(namespace)) => Key::Namespace { cluster: cluster.clone(), namespace: namespace.clone() },
@@ -179,24 +179,24 @@ fn saved_ledger(ledger: Option<&budget::Ledger>, record: &Key) -> (Vec<Acked>, V
 }
 
 /// What a Budget's status records.
-pub fn of_budget(record: &Key, status: Option<&BudgetStatus>) -> Saved {
-    let Some(status) = status else { return Saved::default() };
+pub fn of_budget(record: &Key, status: Option<&BudgetStatus>) -> PersistedRecord {
+    let Some(status) = status else { return PersistedRecord::default() };
     let (acked, latched) = saved_ledger(status.ledger.as_ref(), record);
     let own = std::iter::once(place(record.clone(), status.windows.as_ref()));
     let places = own.chain(shares(record, status.reservations.as_ref())).collect();
-    canonical(record, Saved { places, acked, latched })
+    canonical(record, PersistedRecord { places, acked, latched })
 }
 
 /// Writes a record into a Budget's status; everything else in it stays.
-pub fn into_budget(record: &Key, saved: &Saved, status: &mut BudgetStatus) {
+pub fn into_budget(record: &Key, saved: &PersistedRecord, status: &mut BudgetStatus) {
     status.windows = windows_of(saved, record);
     status.reservations = reservations_of(saved, record);
     status.ledger = Some(ledger(saved));
 }
 
 /// What a ClusterBudget's status records.
-pub fn of_cluster(cluster: &str, status: Option<&ClusterBudgetStatus>) -> Saved {
-    let Some(status) = status else { return Saved::default() };
+pub fn of_cluster(cluster: &str, status: Option<&ClusterBudgetStatus>) -> PersistedRecord {
+    let Some(status) = status else { return PersistedRecord::default() };
     let record = Key::Cluster(cluster.to_owned());
     let (acked, latched) = saved_ledger(status.ledger.as_ref(), &record);
     let own = std::iter::once(place(record.clone(), status.windows.as_ref())).chain(shares(&record, status.reservations.as_ref()));
@@ -206,11 +206,11 @@ pub fn of_cluster(cluster: &str, status: Option<&ClusterBudgetStatus>) -> Saved 
         std::iter::once(place(key, usage.windows.as_ref())).chain(shares)
     });
     let places = own.chain(namespaces).collect();
-    canonical(&record, Saved { places, acked, latched })
+    canonical(&record, PersistedRecord { places, acked, latched })
 }
 
 /// Writes a record into a ClusterBudget's status; everything else in it stays, the agents that are counted among it.
-pub fn into_cluster(cluster: &str, saved: &Saved, status: &mut ClusterBudgetStatus) {
+pub fn into_cluster(cluster: &str, saved: &PersistedRecord, status: &mut ClusterBudgetStatus) {
     let record = Key::Cluster(cluster.to_owned());
     status.windows = windows_of(saved, &record);
     status.reservations = reservations_of(saved, &record);
@@ -240,13 +240,13 @@ pub fn into_cluster(cluster: &str, saved: &Saved, status: &mut ClusterBudgetStat
 const LIFETIME: Span = Span { window: Window::Lifetime, index: 0 };
 
 /// What an Agent's status records. None: nothing was ever recorded.
-pub fn of_agent(uid: &str, tokens: Option<&AgentTokens>) -> Saved {
+pub fn of_agent(uid: &str, tokens: Option<&AgentTokens>) -> PersistedRecord {
     let record = Key::Agent(uid.to_owned());
-    let Some(tokens) = tokens.filter(|tokens| tokens.limit.is_some() || tokens.ledger.is_some()) else { return Saved::default() };
+    let Some(tokens) = tokens.filter(|tokens| tokens.limit.is_some() || tokens.ledger.is_some()) else { return PersistedRecord::default() };
     let AgentTokens { used, held, lost, limit, top_ups: _, high_water, ledger } = tokens;
     let number = |amount: &Option<i64>| amount.unwrap_or(0);
-    let window = SavedWindow {
-        limit: ONLY.to_owned(),
+    let window = PersistedWindow {
+        limit: LEAF_LIMIT_NAME.to_owned(),
         span: LIFETIME,
         peak: number(limit),
         used: number(used),
@@ -256,19 +256,19 @@ pub fn of_agent(uid: &str, tokens: Option<&AgentTokens>) -> Saved {
         high: number(high_water),
     };
     let (acked, latched) = saved_ledger(ledger.as_ref(), &record);
-    let places = vec![SavedPlace { key: record.clone(), windows: vec![window] }];
-    canonical(&record, Saved { places, acked, latched })
+    let places = vec![PersistedPlace { key: record.clone(), windows: vec![window] }];
+    canonical(&record, PersistedRecord { places, acked, latched })
 }
 
 /// The only window of a record that has one.
-fn only(saved: &Saved) -> Option<&SavedWindow> {
+fn only(saved: &PersistedRecord) -> Option<&PersistedWindow> {
     saved.places.first().and_then(|place| place.windows.first())
 }
 
 /// A record as an Agent's status has it.
-pub fn into_agent(saved: &Saved, top_ups: u32) -> AgentTokens {
+pub fn into_agent(saved: &PersistedRecord, top_ups: u32) -> AgentTokens {
     let window = only(saved);
-    let number = |amount: fn(&SavedWindow) -> i64| window.map(amount);
+    let number = |amount: fn(&PersistedWindow) -> i64| window.map(amount);
     AgentTokens {
         used: number(|window| window.used),
         held: number(|window| window.held).and_then(some),
@@ -281,13 +281,13 @@ pub fn into_agent(saved: &Saved, top_ups: u32) -> AgentTokens {
 }
 
 /// What a WorkItem's status records of the share of one lease. Of another lease: nothing.
-pub fn of_share(item: &str, epoch: i64, share: Option<&ShareUsage>) -> Saved {
+pub fn of_share(item: &str, epoch: i64, share: Option<&ShareUsage>) -> PersistedRecord {
     let record = Key::Task { item: item.to_owned(), epoch };
-    let Some(share) = share.filter(|share| share.epoch == epoch) else { return Saved::default() };
+    let Some(share) = share.filter(|share| share.epoch == epoch) else { return PersistedRecord::default() };
     let ShareUsage { epoch: _, limit, used, held, lost, high_water, ledger } = share;
     let number = |amount: &Option<i64>| amount.unwrap_or(0);
-    let window = SavedWindow {
-        limit: ONLY.to_owned(),
+    let window = PersistedWindow {
+        limit: LEAF_LIMIT_NAME.to_owned(),
         span: LIFETIME,
         peak: number(limit),
         used: *used,
@@ -297,14 +297,14 @@ pub fn of_share(item: &str, epoch: i64, share: Option<&ShareUsage>) -> Saved {
         high: number(high_water),
     };
     let (acked, latched) = saved_ledger(ledger.as_ref(), &record);
-    let places = vec![SavedPlace { key: record.clone(), windows: vec![window] }];
-    canonical(&record, Saved { places, acked, latched })
+    let places = vec![PersistedPlace { key: record.clone(), windows: vec![window] }];
+    canonical(&record, PersistedRecord { places, acked, latched })
 }
 
 /// A record as a WorkItem's status has it.
-pub fn into_share(epoch: i64, saved: &Saved) -> ShareUsage {
+pub fn into_share(epoch: i64, saved: &PersistedRecord) -> ShareUsage {
     let window = only(saved);
-    let number = |amount: fn(&SavedWindow) -> i64| window.map_or(0, amount);
+    let number = |amount: fn(&PersistedWindow) -> i64| window.map_or(0, amount);
     ShareUsage {
         epoch,
         limit: window.map(|window| window.peak),

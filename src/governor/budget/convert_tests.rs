@@ -28,16 +28,17 @@ fn any_key() -> impl Strategy<Value = Key> {
     ]
 }
 
-fn window() -> impl Strategy<Value = SavedWindow> {
+fn window() -> impl Strategy<Value = PersistedWindow> {
     let amount = || prop_oneof![Just(0_i64), 0..1_000_000_000_000_000_i64];
     let span = (0..Window::ALL.len(), 0..4_000_000_000_000_i64).prop_map(|(kind, time)| Window::ALL[kind].at(time));
-    ("[a-c]", span, amount(), amount(), amount(), amount(), amount(), amount())
-        .prop_map(|(limit, span, peak, used, held, lost, carried, high)| SavedWindow { limit, span, peak, used, held, lost, carried, high })
+    ("[a-c]", span, amount(), amount(), amount(), amount(), amount(), amount()).prop_map(
+        |(limit, span, peak, used, held, lost, carried, high)| PersistedWindow { limit, span, peak, used, held, lost, carried, high },
+    )
 }
 
-fn saved(record: Key, others: Vec<Key>) -> impl Strategy<Value = Saved> {
+fn saved(record: Key, others: Vec<Key>) -> impl Strategy<Value = PersistedRecord> {
     let windows = vec(vec(window(), 0..5), others.len() + 1);
-    let acked = vec(("[a-z0-9]{1,9}", 0..i64::MAX).prop_map(|(session, seq)| Acked { session, seq: seq.unsigned_abs() }), 0..4);
+    let acked = vec(("[a-z0-9]{1,9}", 0..i64::MAX).prop_map(|(session, seq)| AckedSettles { session, seq: seq.unsigned_abs() }), 0..4);
     let threshold = (1..=100_i64, 0..5_usize).prop_map(|(percent, action)| {
         let action = [Action::Log, Action::Warn, Action::Notify, Action::Pause, Action::Reap][action];
         Threshold { percent, action }
@@ -48,7 +49,7 @@ fn saved(record: Key, others: Vec<Key>) -> impl Strategy<Value = Saved> {
         let places = keys.zip(windows).map(|(key, mut windows)| {
             windows.sort_by(|one, other| (&one.limit, one.span).cmp(&(&other.limit, other.span)));
             windows.dedup_by(|one, other| one.limit == other.limit && one.span == other.span);
-            SavedPlace { key, windows }
+            PersistedPlace { key, windows }
         });
         let latched = latched.into_iter().map(|(window, threshold, height)| Latch {
             key: record.clone(),
@@ -57,7 +58,7 @@ fn saved(record: Key, others: Vec<Key>) -> impl Strategy<Value = Saved> {
             threshold,
             height,
         });
-        Saved { places: places.collect(), acked, latched: latched.collect() }
+        PersistedRecord { places: places.collect(), acked, latched: latched.collect() }
     })
 }
 
@@ -117,10 +118,10 @@ proptest! {
     #[test]
     fn an_agents_and_an_items_record(used in 0..1000_i64, held in 0..9_i64, lost in 0..9_i64, high in 0..2000_i64, seq in 0..9_u64) {
         for record in [Key::Agent("u".into()), Key::Task { item: "u".into(), epoch: 4 }] {
-            let window = SavedWindow { limit: ONLY.into(), span: LIFETIME, peak: 5000, used, held, lost, carried: 0, high };
-            let saved = Saved {
-                places: vec![SavedPlace { key: record.clone(), windows: vec![window] }],
-                acked: vec![Acked { session: "g".into(), seq }],
+            let window = PersistedWindow { limit: LEAF_LIMIT_NAME.into(), span: LIFETIME, peak: 5000, used, held, lost, carried: 0, high };
+            let saved = PersistedRecord {
+                places: vec![PersistedPlace { key: record.clone(), windows: vec![window] }],
+                acked: vec![AckedSettles { session: "g".into(), seq }],
                 latched: Vec::new(),
             };
             let read = match &record {
@@ -143,7 +144,7 @@ fn text_that_nobody_wrote_names_no_place() {
 
 #[test]
 fn of_another_lease_nothing_is_recorded() {
-    let share = into_share(3, &Saved::default());
-    assert_eq!(of_share("u", 4, Some(&share)), Saved::default());
-    assert_eq!(of_agent("u", Some(&AgentTokens { top_ups: Some(1), ..AgentTokens::default() })), Saved::default());
+    let share = into_share(3, &PersistedRecord::default());
+    assert_eq!(of_share("u", 4, Some(&share)), PersistedRecord::default());
+    assert_eq!(of_agent("u", Some(&AgentTokens { top_ups: Some(1), ..AgentTokens::default() })), PersistedRecord::default());
 }

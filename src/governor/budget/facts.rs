@@ -13,24 +13,24 @@ use crate::api::budget::{self, RequestLimits, ThresholdAction, TokenPolicy};
 use crate::api::cluster_budget::{BudgetDefaults, Defaults};
 use crate::api::shared;
 use crate::api::{Budget, ClusterBudget};
-use crate::policy::budget::estimate::{CALL_MOST, Estimate, OnInsufficient};
+use crate::policy::budget::estimate::{Estimate, MAX_CALL_TOKENS, OnInsufficient};
 use crate::policy::budget::facts::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens};
 use crate::policy::budget::node::{Action, Debt, Threshold};
 use crate::policy::budget::share::Lifetime;
-use crate::policy::budget::{Mode, Terms, Weights, Window};
+use crate::policy::budget::{CallTerms, Mode, Weights, Window};
 
 /// Tokens of an agent's life where nothing says otherwise.
-const LIFETIME: i64 = 10_000;
+const DEFAULT_LIFETIME_TOKENS: i64 = 10_000;
 /// Seconds of a model turn, where nobody says it.
-const TURN: u32 = 600;
+const DEFAULT_TURN_SECONDS: u32 = 600;
 /// Tokens of a Budget in an hour, likewise.
-const HOURLY: i64 = 100_000;
+const DEFAULT_HOURLY_TOKENS: i64 = 100_000;
 /// Model calls in flight below a Budget, likewise.
-const IN_FLIGHT: i32 = 64;
+const DEFAULT_MAX_IN_FLIGHT: i32 = 64;
 /// Calls of one agent in a second, likewise.
-const A_SECOND: i32 = 20;
+const DEFAULT_CALLS_PER_SECOND: i32 = 20;
 /// Namespaces that one ClusterBudget keeps account of: its status must stay small enough to be stored.
-pub const NAMESPACES: usize = 200;
+pub const MAX_COUNTED_NAMESPACES: usize = 200;
 
 /// A namespace, as far as selectors go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub fn facts(clusters: &[&ClusterBudget], budgets: &[&Budget], projects: &BTreeM
             .map(|(name, project)| (name.clone(), project.created))
             .collect();
         selected.sort_by(|one, other| (one.1, &one.0).cmp(&(other.1, &other.0)));
-        let beyond = selected.split_off(selected.len().min(NAMESPACES));
+        let beyond = selected.split_off(selected.len().min(MAX_COUNTED_NAMESPACES));
         facts.beyond.extend(beyond.into_iter().map(|(namespace, _)| (cluster.name_any(), namespace)));
         let per_namespace = cluster.spec.per_namespace.as_ref().and_then(|each| each.tokens.as_ref());
         let types = |(name, _): &(String, i64)| Some((name.clone(), projects.get(name)?.pool_types.clone()));
@@ -129,7 +129,7 @@ pub fn bulkhead<T>(own: Option<&Bulkhead>, defaults: Option<&Defaults>, field: f
 
 /// Tokens of an agent's life, with so many top-ups taken.
 pub fn lifetime(own: Option<&Bulkhead>, defaults: Option<&Defaults>, taken: u32) -> Lifetime {
-    let tokens = bulkhead(own, defaults, |bulkhead| bulkhead.lifetime_tokens).unwrap_or(LIFETIME);
+    let tokens = bulkhead(own, defaults, |bulkhead| bulkhead.lifetime_tokens).unwrap_or(DEFAULT_LIFETIME_TOKENS);
     let top_up = bulkhead(own, defaults, |bulkhead| bulkhead.top_up.as_ref().map(|top_up| (top_up.tokens, top_up.max)));
     let (top_up, max) = top_up.unwrap_or((0, 0));
     Lifetime { tokens, top_up, max: u32::try_from(max).unwrap_or(0), taken }
@@ -138,14 +138,14 @@ pub fn lifetime(own: Option<&Bulkhead>, defaults: Option<&Defaults>, taken: u32)
 /// Seconds that a model turn of a pool may take.
 pub fn turn_seconds(own: Option<&Bulkhead>, defaults: Option<&Defaults>) -> u32 {
     let seconds = bulkhead(own, defaults, |bulkhead| bulkhead.model_turn_timeout_seconds);
-    seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(TURN)
+    seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_TURN_SECONDS)
 }
 
 /// Calls of one agent in a second, of a pool with this Budget.
 pub fn per_second(budget: Option<&Budget>, defaults: Option<&Defaults>) -> u32 {
     let own = budget.and_then(|budget| budget.spec.requests.as_ref());
     let default = defaults.and_then(|defaults| defaults.budget.as_ref()).and_then(|budget| budget.requests.as_ref());
-    positive(requests(own, default, |limits| limits.per_agent_per_second).unwrap_or(A_SECOND))
+    positive(requests(own, default, |limits| limits.per_agent_per_second).unwrap_or(DEFAULT_CALLS_PER_SECOND))
 }
 
 fn requests(own: Option<&RequestLimits>, default: Option<&RequestLimits>, field: fn(&RequestLimits) -> Option<i32>) -> Option<i32> {
@@ -174,7 +174,7 @@ fn budget_facts(budget: &Budget, namespace: &str, defaults: Option<&BudgetDefaul
         parent: spec.parent_ref.as_ref().map(|parent| parent.name.clone()),
         tokens: tokens(spec.tokens.as_ref(), defaults.and_then(|budget| budget.tokens.as_ref())),
         thresholds: thresholds.into_iter().map(|(percent, action)| Threshold { percent, action }).collect(),
-        max_in_flight: Some(positive(in_flight.unwrap_or(IN_FLIGHT))),
+        max_in_flight: Some(positive(in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT))),
     }
 }
 
@@ -192,12 +192,12 @@ pub fn action(action: ThresholdAction) -> Action {
 /// Tokens of a Budget: its own word, field by field, else the default's, else what is built in.
 fn tokens(own: Option<&TokenPolicy>, default: Option<&TokenPolicy>) -> Tokens {
     let either = |field: fn(&TokenPolicy) -> bool| [own, default].into_iter().flatten().find(|policy| field(policy));
-    let hourly = || vec![TokenLimit { name: "hourly".to_owned(), window: Window::Hour, tokens: HOURLY, guaranteed: 0 }];
+    let hourly = || vec![TokenLimit { name: "hourly".to_owned(), window: Window::Hour, tokens: DEFAULT_HOURLY_TOKENS, guaranteed: 0 }];
     let defaulted = || default.filter(|policy| policy.limits.is_some()).map_or_else(hourly, limits_of);
     let reservations = either(|policy| policy.reservations.is_some());
     let weights = either(|policy| policy.weights_permille.is_some());
-    let built_in = Terms::default();
-    let terms = Terms {
+    let built_in = CallTerms::default();
+    let terms = CallTerms {
         max_output: [own, default].into_iter().flatten().find_map(max_output).unwrap_or(built_in.max_output),
         min_output: [own, default].into_iter().flatten().find_map(min_output).unwrap_or(built_in.min_output),
         estimate: either(|policy| policy.estimate.is_some()).map_or(built_in.estimate, estimate),
@@ -217,9 +217,9 @@ fn above(policy: Option<&TokenPolicy>) -> Tokens {
     let Some(policy) = policy else { return Tokens::default() };
     let TokenPolicy { max_output_tokens_per_request, min_output_tokens, estimate: estimated, on_insufficient: insufficient, .. } = policy;
     let says = max_output_tokens_per_request.is_some() || min_output_tokens.is_some() || estimated.is_some() || insufficient.is_some();
-    let terms = Terms {
-        max_output: max_output(policy).unwrap_or(CALL_MOST),
-        min_output: min_output(policy).unwrap_or(Terms::default().min_output),
+    let terms = CallTerms {
+        max_output: max_output(policy).unwrap_or(MAX_CALL_TOKENS),
+        min_output: min_output(policy).unwrap_or(CallTerms::default().min_output),
         estimate: estimate(policy),
         on_insufficient: on_insufficient(policy),
     };

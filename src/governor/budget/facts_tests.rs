@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::policy::budget::tree::build;
-use crate::policy::budget::{Answer, Ask, Key, Ledger, Log, Quality, Route, Settle, Settled, Usage};
+use crate::policy::budget::{HoldAnswer, HoldRequest, Key, Ledger, Quality, Route, SessionLog, Settle, SettleOutcome, Usage};
 
 fn cluster(name: &str, created: i64, spec: Value) -> ClusterBudget {
     let created = jiff::Timestamp::from_second(created).expect("a time").to_string();
@@ -40,7 +40,7 @@ fn an_empty_budget_has_what_is_built_in() {
     let found = &facts.budgets[0];
     let limits: Vec<_> = found.tokens.limits.iter().map(|limit| (limit.name.as_str(), limit.window, limit.tokens)).collect();
     assert_eq!(limits, [("hourly", Window::Hour, 100_000)]);
-    assert_eq!((found.tokens.terms, found.max_in_flight), (Some(Terms::default()), Some(64)));
+    assert_eq!((found.tokens.terms, found.max_in_flight), (Some(CallTerms::default()), Some(64)));
     assert_eq!(found.thresholds.iter().map(|one| one.percent).collect::<Vec<_>>(), [80, 90, 100]);
     assert_eq!((per_second(Some(&empty), None), lifetime(None, None, 0).limit()), (20, 10_000));
     assert_eq!(tokens(Some(&serde_json::from_value(json!({"limits": []})).expect("a policy")), None).limits, [], "none is said");
@@ -105,7 +105,7 @@ fn what_is_above_says_nothing_of_single_calls_unless_it_does() {
     let facts = facts(&[&silent, &says], &[], &team(&[]));
     assert_eq!((facts.clusters[0].tokens.terms, facts.clusters[0].tokens.limits.len()), (None, 1));
     let terms = facts.clusters[1].per_namespace.terms.expect("it says one thing");
-    assert_eq!((terms.estimate, terms.max_output), (Estimate::Bytes, CALL_MOST), "and no other");
+    assert_eq!((terms.estimate, terms.max_output), (Estimate::Bytes, MAX_CALL_TOKENS), "and no other");
 }
 
 /// As the chart writes it (`clusterBudget.profile`).
@@ -136,29 +136,29 @@ fn by_default_a_flood_of_workers_leaves_schedulers_their_fifth() {
     let facts = facts(&[&profile()], &[&empty], &with_pools(&["worker", "scheduler"]));
     let mut ledger = Ledger::new(0);
     ledger.set_tree(&build(&facts.clusters, &facts.budgets).nodes);
-    let (session, _) = ledger.begin(0, "gateway", &Log { next_hold: 1, ..Log::default() });
+    let (session, _) = ledger.begin(0, "gateway", &SessionLog { next_hold: 1, ..SessionLog::default() });
     let mut calls = 0;
     let mut passes = |pool_type: &str| {
         let mut route = Route::new(Vec::new(), Some(Key::budget("team", "default")), pool_type);
-        let ask = Ask { input: 0, output: 1000, least: 1000, choices: 1 };
+        let ask = HoldRequest { input: 0, output: 1000, least: 1000, choices: 1 };
         calls += 1;
         for _ in 0..3 {
             match ledger.hold(0, session, calls, &mut route, &ask) {
-                Answer::Given(_) => {
+                HoldAnswer::Given(_) => {
                     let usage = Usage { output: 1000, ..Usage::default() };
                     let settle = Settle { seq: calls, hold: calls, usage, quality: Quality::Exact, input: 0, output: 1000 };
-                    assert_eq!(ledger.settle(0, session, &settle), Settled::Counted);
+                    assert_eq!(ledger.settle(0, session, &settle), SettleOutcome::Counted);
                     return true;
                 }
-                Answer::Refused(_) => {
+                HoldAnswer::Refused(_) => {
                     calls -= 1;
                     return false;
                 }
-                Answer::Write(keys) => keys.iter().for_each(|key| {
+                HoldAnswer::Write(keys) => keys.iter().for_each(|key| {
                     let draft = ledger.draft(0, key).expect("there is something to write");
                     ledger.written(&draft);
                 }),
-                other @ (Answer::Closed | Answer::Unattached) => panic!("{other:?}"),
+                other @ (HoldAnswer::Closed | HoldAnswer::Unattached) => panic!("{other:?}"),
             }
         }
         panic!("what was asked to be written is written")
@@ -202,7 +202,7 @@ fn the_namespaces_that_are_too_many_are_named() {
     let many: BTreeMap<String, Project> =
         (0..205_i64).map(|at| (format!("n{at}"), Project { created: 1000 - at, ..Project::default() })).collect();
     let facts = facts(&[&all], &[], &many);
-    assert_eq!((facts.clusters[0].namespaces.len(), facts.beyond.len()), (NAMESPACES, 5));
+    assert_eq!((facts.clusters[0].namespaces.len(), facts.beyond.len()), (MAX_COUNTED_NAMESPACES, 5));
     assert!(facts.beyond.contains(&("all".to_owned(), "n0".to_owned())), "the newest are");
     let known = team(&[]);
     assert_eq!(projects(&known, ["team".to_owned(), "unseen".to_owned()]).len(), 1, "what is not known yet is waited for");

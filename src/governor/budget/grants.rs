@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use crate::api::Grant;
 use crate::api::conditions::{reasons, types};
 use crate::controller::conditions::{Builder, find};
-use crate::policy::budget::share::ONLY;
+use crate::policy::budget::share::LEAF_LIMIT_NAME;
 use crate::policy::budget::{self, Key, Window};
 
 /// What a Grant names, as it is now.
@@ -26,7 +26,7 @@ pub enum Target {
 
 /// What follows for a Grant.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
+pub struct GrantDecision {
     /// What shall stand in its status.
     pub conditions: Vec<Condition>,
     /// What counts, and where: only what is stored already.
@@ -34,7 +34,7 @@ pub struct Judged {
 }
 
 /// Judges a Grant. Pure.
-pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> Judged {
+pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> GrantDecision {
     let none = Vec::new();
     let stored = grant.status.as_ref().map_or(&none, |status| &status.conditions);
     let build = Builder { stored, generation: grant.metadata.generation.unwrap_or(0), now: whole_second(now) };
@@ -42,7 +42,7 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> Judged {
     let until = grant.spec.until_time.as_ref().map(|time| time.0);
     let late = until.is_some_and(|until| until <= now);
     let name = format!("{:?}/{}", grant.spec.target_ref.kind, grant.spec.target_ref.name);
-    let limit = grant.spec.limit_name.clone().unwrap_or_else(|| ONLY.to_owned());
+    let limit = grant.spec.limit_name.clone().unwrap_or_else(|| LEAF_LIMIT_NAME.to_owned());
     let tokens = grant.spec.tokens;
     let applied = match (since, target) {
         // What was applied once stays so: it is spent, or will be.
@@ -79,7 +79,7 @@ pub fn judge(grant: &Grant, target: &Target, now: Timestamp) -> Judged {
     } else {
         build.build(types::EXPIRED, false, reasons::NOT_OVER, "its time is not over")
     };
-    Judged { conditions: vec![applied, expired], counts }
+    GrantDecision { conditions: vec![applied, expired], counts }
 }
 
 /// Conditions carry whole seconds: what is decided on must be what is stored.
@@ -119,7 +119,7 @@ mod tests {
         Timestamp::from_millisecond(millis).expect("a time")
     }
 
-    fn said(judged: &Judged) -> Vec<(String, String)> {
+    fn said(judged: &GrantDecision) -> Vec<(String, String)> {
         judged.conditions.iter().map(|condition| (condition.status.clone(), condition.reason.clone())).collect()
     }
 

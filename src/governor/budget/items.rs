@@ -14,11 +14,11 @@ use crate::cluster::clock::BootTime;
 use crate::policy::budget::{SessionId, Settle, Weights};
 
 /// Writes of one item of which nobody knows whether they were made; more are not remembered.
-const DOUBTS: usize = 8;
+const MAX_UNCERTAIN_WRITES: usize = 8;
 
 /// What is to be told of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ItemUsage {
     /// Used by all attempts, as it shall stand in the status.
     pub total: i64,
     /// What of it does not stand there yet.
@@ -32,12 +32,12 @@ pub(super) struct Item {
     pub open: usize,
     /// What was used and is not told; below 0 where too much was told, as of calls whose gateway came back.
     pub untold: i64,
-    pub doubts: Vec<Told>,
+    pub doubts: Vec<ItemUsage>,
 }
 
 /// An item that ended before its calls.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(super) struct LateItem {
     /// Which.
     pub key: ObjectKey,
     /// When the item ended.
@@ -54,7 +54,7 @@ pub struct Items {
     pub(super) lost: HashMap<(SessionId, u64), (String, i64)>,
     pub(super) items: HashMap<String, Item>,
     /// Items that ended with calls open: what those used is still to be told.
-    pub(super) late: HashMap<String, Late>,
+    pub(super) late: HashMap<String, LateItem>,
     /// The last open call for some item was settled.
     pub(super) none_open: Arc<Notify>,
 }
@@ -117,22 +117,22 @@ impl Items {
     }
 
     /// What is to be told of an item of which so much stands in the status. None: nothing new.
-    pub(super) fn news_of(&mut self, uid: &str, stored: i64) -> Option<Told> {
+    pub(super) fn news_of(&mut self, uid: &str, stored: i64) -> Option<ItemUsage> {
         let item = self.items.get_mut(uid)?;
         if let Some(made) = item.doubts.iter().position(|told| told.total == stored) {
             item.untold = item.untold.saturating_sub(item.doubts[made].part);
             item.doubts.clear();
         }
-        (item.untold != 0).then(|| Told { total: stored.saturating_add(item.untold).max(0), part: item.untold })
+        (item.untold != 0).then(|| ItemUsage { total: stored.saturating_add(item.untold).max(0), part: item.untold })
     }
 
     /// It was told; or (`doubt`) nobody knows whether it was.
-    pub(super) fn told(&mut self, uid: &str, told: Told, doubt: bool) {
+    pub(super) fn told(&mut self, uid: &str, told: ItemUsage, doubt: bool) {
         let Some(item) = self.items.get_mut(uid) else { return };
         if !doubt {
             item.untold = item.untold.saturating_sub(told.part);
             item.doubts.clear();
-        } else if item.doubts.len() < DOUBTS {
+        } else if item.doubts.len() < MAX_UNCERTAIN_WRITES {
             item.doubts.push(told);
         }
     }
@@ -149,10 +149,10 @@ impl Items {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget::{Ledger, Log, Quality, Usage};
+    use crate::policy::budget::{Ledger, Quality, SessionLog, Usage};
 
     fn session() -> SessionId {
-        Ledger::new(0).begin(0, "g", &Log { next_hold: 1, ..Log::default() }).0
+        Ledger::new(0).begin(0, "g", &SessionLog { next_hold: 1, ..SessionLog::default() }).0
     }
 
     fn settle(hold: u64, output: i64, quality: Quality) -> Settle {
@@ -172,10 +172,10 @@ mod tests {
         items.settled(session(), &settle(1, 9, Quality::Exact));
         used(&mut items, 2, 10, Quality::Partial);
         let told = items.news_of("i", 100).expect("there is something");
-        assert_eq!(told, Told { total: 180, part: 80 }, "what is not known counts as it was held");
+        assert_eq!(told, ItemUsage { total: 180, part: 80 }, "what is not known counts as it was held");
         used(&mut items, 3, 5, Quality::Exact);
         items.told("i", told, false);
-        assert_eq!(items.news_of("i", 180), Some(Told { total: 185, part: 5 }), "what came meanwhile");
+        assert_eq!(items.news_of("i", 180), Some(ItemUsage { total: 185, part: 5 }), "what came meanwhile");
         items.keep(|_| false);
         assert_eq!(items.news_of("i", 180), None);
     }
@@ -198,7 +198,7 @@ mod tests {
         used(&mut items, 1, 30, Quality::Exact);
         let told = items.news_of("i", 0).expect("there is something");
         (0..100).for_each(|_| items.told("i", told, true));
-        assert_eq!(items.items["i"].doubts.len(), DOUBTS);
+        assert_eq!(items.items["i"].doubts.len(), MAX_UNCERTAIN_WRITES);
     }
 
     #[test]

@@ -15,37 +15,37 @@ use super::facts::Facts;
 use super::items::Items;
 use super::object::Object;
 use super::record::Record;
-use super::rota::Rota;
+use super::write_order::WriteOrder;
 use crate::api::cluster_budget::Defaults;
 use crate::cluster::clock::BootTime;
+use crate::policy::budget::blocker::RefusedNeed;
 use crate::policy::budget::concurrency::Rate;
 use crate::policy::budget::facts::Defect;
-use crate::policy::budget::obstacle::Need;
 use crate::policy::budget::{
-    Answer, Ask, Body, Clock, Given, Grant, Key, Ledger, Log, Mode, Quality, Ratios, Refusal, Route, Saved, SessionId, Settle, Settled,
-    View, Weights,
+    CallSize, Clock, Grant, HeldTokens, HoldAnswer, HoldRequest, Key, Ledger, LimitView, Mode, PersistedRecord, Quality, Ratios, Refusal,
+    Route, SessionId, SessionLog, Settle, SettleOutcome, Weights,
 };
-use crate::wire::shortage::Room;
+use crate::wire::shortage::LimitRoom;
 
 /// The most that one step of served time counts: a process that was stopped has not listened meanwhile.
-const LONGEST_TICK: Duration = Duration::from_secs(3);
+const MAX_TICK: Duration = Duration::from_secs(3);
 /// A call whose journal says that it was given so much later than now, in milliseconds, was not.
-const AHEAD: i64 = 86_400_000;
+const MAX_CLOCK_AHEAD_MS: i64 = 86_400_000;
 /// Estimates that are remembered until they are measured, once a second.
-const ESTIMATES: usize = 4096;
+const MAX_PENDING_ESTIMATES: usize = 4096;
 /// What becomes of a request for a hold.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Held {
+pub enum HoldResult {
     /// It is held.
     Given {
         /// When, and for how much, all choices together.
-        given: Given,
+        given: HeldTokens,
         /// Output of each choice.
         each: i64,
         /// The places that it counts at.
         path: Vec<String>,
         /// How the tightest of their limits stands.
-        room: Option<Room>,
+        room: Option<LimitRoom>,
     },
     /// It is not.
     Refused(Box<Refusal>),
@@ -59,18 +59,18 @@ pub enum Held {
 
 /// A place with limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Limited {
+pub struct LimitedPlace {
     /// The place.
     pub key: Key,
     /// Calls beyond it are refused.
     pub enforced: bool,
     /// How its limits stand.
-    pub views: Vec<View>,
+    pub views: Vec<LimitView>,
 }
 
 /// What people wrote of one place.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Written {
+pub(super) struct PlaceSpec {
     pub mode: Mode,
     pub lowest: Option<i64>,
     pub defects: Vec<Defect>,
@@ -91,11 +91,11 @@ pub(super) struct State {
     sessions: BTreeMap<String, SessionId>,
     pub records: BTreeMap<Key, Record>,
     /// Records of Budgets and ClusterBudgets: what people wrote.
-    pub written: BTreeMap<Key, Written>,
+    pub written: BTreeMap<Key, PlaceSpec>,
     /// Records whose status says something else than it should, or whose agent waits for a top-up.
     pub again: BTreeSet<Key>,
     /// Whose record is written next.
-    pub rota: Rota,
+    pub write_order: WriteOrder,
     /// Records of who is over: until when what comes late is written soon, and how long after the last write.
     pub hurried: BTreeMap<Key, (i64, Duration)>,
     /// Agents with a pod under each Budget, each ClusterBudget, and each namespace of one, once they were counted.
@@ -104,7 +104,7 @@ pub(super) struct State {
     estimates: Vec<(i64, i64)>,
     pub items: Items,
     /// What calls of pools were refused for, by namespace and name of the pool.
-    pub needs: HashMap<(String, String), Need>,
+    pub needs: HashMap<(String, String), RefusedNeed>,
     pub parents: BTreeMap<Key, Option<Key>>,
     pub enforced: BTreeSet<Key>,
     pub tops: BTreeMap<String, Key>,
@@ -157,7 +157,7 @@ impl State {
     /// An object's record, for the first time.
     pub fn load(&mut self, key: &Key, object: Object) {
         let saved = object.saved(key);
-        if saved != Saved::default() {
+        if saved != PersistedRecord::default() {
             self.ledger.load(key, &saved);
         }
         let known = Record::new(object, saved);
@@ -177,7 +177,7 @@ impl State {
     }
 
     /// The tightest limit of a path, of those that refuse.
-    fn room(&self, path: &[Key]) -> Option<Room> {
+    fn room(&self, path: &[Key]) -> Option<LimitRoom> {
         let places = path.iter().filter(|key| key.is_leaf() || self.enforced.contains(key));
         let views = places.flat_map(|key| self.ledger.view(key).into_iter().map(move |view| (key, view)));
         let (key, view) = views.min_by_key(|(_, view)| view.left)?;
@@ -186,9 +186,9 @@ impl State {
 }
 
 /// How a limit stands, for the wire.
-pub fn room(key: &Key, view: &View) -> Room {
-    let View { limit, span, height, used, held, lost, rest, carried, reserved: _, left, least: _, paused: _, reaping: _ } = view;
-    Room {
+pub fn room(key: &Key, view: &LimitView) -> LimitRoom {
+    let LimitView { limit, span, height, used, held, lost, rest, carried, reserved: _, left, least: _, paused: _, reaping: _ } = view;
+    LimitRoom {
         budget: key.to_string(),
         name: limit.clone(),
         limit: *height,
@@ -216,7 +216,7 @@ impl Meter {
             records: BTreeMap::new(),
             written: BTreeMap::new(),
             again: BTreeSet::new(),
-            rota: Rota::default(),
+            write_order: WriteOrder::default(),
             hurried: BTreeMap::new(),
             agents: None,
             estimates: Vec::new(),
@@ -313,14 +313,14 @@ impl Meter {
     }
 
     /// A gateway's session begins. The last settle that is acknowledged.
-    pub fn begin(&self, session: &str, log: &Log) -> u64 {
+    pub fn begin(&self, session: &str, log: &SessionLog) -> u64 {
         let mut state = self.lock();
         let state = &mut *state;
         let now = state.now();
         let mut log = log.clone();
         let told = log.open.iter_mut().chain(log.settles.iter_mut().map(|told| &mut told.open));
         let told = told.chain(log.replayed.iter_mut().map(|(_, told)| &mut told.open));
-        told.for_each(|open| open.at = open.at.min(now.saturating_add(AHEAD)));
+        told.for_each(|open| open.at = open.at.min(now.saturating_add(MAX_CLOCK_AHEAD_MS)));
         let (id, acked) = state.ledger.begin(now, session, &log);
         state.sessions.insert(session.to_owned(), id);
         let settles: Vec<Settle> = log.settles.iter().zip(log.acked.saturating_add(1)..).map(|(told, seq)| told.settle(seq)).collect();
@@ -338,43 +338,43 @@ impl Meter {
     }
 
     /// Tokens for a call of an agent of `namespace`. `id` is the session's number of it.
-    pub fn hold(&self, session: &str, id: u64, route: &mut Route, body: &Body, (namespace, model): (&str, &str)) -> Held {
+    pub fn hold(&self, session: &str, id: u64, route: &mut Route, body: &CallSize, (namespace, model): (&str, &str)) -> HoldResult {
         let mut state = self.lock();
-        let Some(session) = state.sessions.get(session).copied() else { return Held::Unknown };
+        let Some(session) = state.sessions.get(session).copied() else { return HoldResult::Unknown };
         let now = state.now();
         state.ledger.refresh(route);
-        let ask = Ask::of(body, route.terms(), state.ratios.ratio(namespace, model));
+        let ask = HoldRequest::of(body, route.terms(), state.ratios.ratio(namespace, model));
         match state.ledger.hold(now, session, id, route, &ask) {
-            Answer::Given(given) => {
+            HoldAnswer::Given(given) => {
                 let path = state.ledger.path(session, id).unwrap_or_else(|| Arc::from([]));
                 let each = given.output / ask.choices.max(1);
-                Held::Given { given, each, path: path.iter().map(convert::text).collect(), room: state.room(&path) }
+                HoldResult::Given { given, each, path: path.iter().map(convert::text).collect(), room: state.room(&path) }
             }
-            Answer::Refused(refusal) => Held::Refused(refusal),
-            Answer::Write(_) => {
+            HoldAnswer::Refused(refusal) => HoldResult::Refused(refusal),
+            HoldAnswer::Write(_) => {
                 self.work();
-                Held::Soon
+                HoldResult::Soon
             }
-            Answer::Closed => Held::Closed,
-            Answer::Unattached => Held::Unknown,
+            HoldAnswer::Closed => HoldResult::Closed,
+            HoldAnswer::Unattached => HoldResult::Unknown,
         }
     }
 
     /// More output for a call that goes on.
-    pub fn extend(&self, session: &str, id: u64, output: i64) -> Held {
+    pub fn extend(&self, session: &str, id: u64, output: i64) -> HoldResult {
         let mut state = self.lock();
-        let Some(session) = state.sessions.get(session).copied() else { return Held::Unknown };
+        let Some(session) = state.sessions.get(session).copied() else { return HoldResult::Unknown };
         let now = state.now();
-        let given = |given| Held::Given { given, each: 0, path: Vec::new(), room: None };
+        let given = |given| HoldResult::Given { given, each: 0, path: Vec::new(), room: None };
         match state.ledger.extend(now, session, id, output) {
-            Answer::Given(more) => given(more),
-            Answer::Refused(refusal) => Held::Refused(refusal),
-            Answer::Write(_) => {
+            HoldAnswer::Given(more) => given(more),
+            HoldAnswer::Refused(refusal) => HoldResult::Refused(refusal),
+            HoldAnswer::Write(_) => {
                 self.work();
-                Held::Soon
+                HoldResult::Soon
             }
-            Answer::Closed => Held::Closed,
-            Answer::Unattached => Held::Unknown,
+            HoldAnswer::Closed => HoldResult::Closed,
+            HoldAnswer::Unattached => HoldResult::Unknown,
         }
     }
 
@@ -387,7 +387,7 @@ impl Meter {
         for (settle, model, bytes) in settles {
             let (given, namespace) = (state.ledger.given(id, settle.hold), state.namespace_of(id, settle.hold));
             match state.ledger.settle(now, id, settle) {
-                Settled::Counted => {
+                SettleOutcome::Counted => {
                     state.items.settled(id, settle);
                     if settle.quality == Quality::Exact && *bytes > 0 && !model.is_empty() {
                         let usage = &settle.usage;
@@ -395,14 +395,14 @@ impl Meter {
                         if let Some(namespace) = namespace {
                             state.ratios.learn(&namespace, model, *bytes, input);
                         }
-                        if let Some(given) = given.filter(|_| state.estimates.len() < ESTIMATES) {
+                        if let Some(given) = given.filter(|_| state.estimates.len() < MAX_PENDING_ESTIMATES) {
                             state.estimates.push((given.input, input));
                         }
                     }
                 }
-                Settled::Again | Settled::Unknown => {}
+                SettleOutcome::Again | SettleOutcome::Unknown => {}
                 // Some before it never came: the gateway begins again, and tells all that is not acknowledged.
-                Settled::Gap(_) | Settled::Unattached => return None,
+                SettleOutcome::Gap(_) | SettleOutcome::Unattached => return None,
             }
         }
         if !state.ledger.heard(id, floor, confirmed) {
@@ -426,11 +426,11 @@ impl Meter {
         let mut state = self.lock();
         let state = &mut *state;
         let passed = std::mem::replace(&mut state.ticked, BootTime::now()).elapsed();
-        state.served += passed.min(LONGEST_TICK);
+        state.served += passed.min(MAX_TICK);
         let (now, served) = (state.now(), u64::try_from(state.served.as_millis()).unwrap_or(u64::MAX));
         let died = state.ledger.tick(now, served);
         for session in died.iter().filter_map(|name| state.sessions.get(name).copied()) {
-            let held = |given: Given| Weights::default().bound(given.input, given.output);
+            let held = |given: HeldTokens| Weights::default().bound(given.input, given.output);
             state.items.lost(session, |session, hold| state.ledger.given(session, hold).map(held));
         }
         if !died.is_empty() {
@@ -440,7 +440,7 @@ impl Meter {
     }
 
     /// How a place stands now, by limit.
-    pub fn views(&self, key: &Key) -> Vec<View> {
+    pub fn views(&self, key: &Key) -> Vec<LimitView> {
         let mut state = self.lock();
         // A window that is over is left before it is shown.
         let now = state.now();
@@ -449,11 +449,11 @@ impl Meter {
     }
 
     /// How those of these places stand that have limits, in their order.
-    pub fn limits(&self, places: &[Key]) -> Vec<Limited> {
+    pub fn limits(&self, places: &[Key]) -> Vec<LimitedPlace> {
         let mut state = self.lock();
         let now = state.now();
         let _ = state.ledger.tick(now, 0); // as in `views`
-        let limited = |key: &Key| Limited {
+        let limited = |key: &Key| LimitedPlace {
             key: key.clone(),
             enforced: key.is_leaf() || state.enforced.contains(key),
             views: state.ledger.view(key),
@@ -462,7 +462,7 @@ impl Meter {
     }
 
     /// All Budgets, ClusterBudgets and what those leave to namespaces, with their limits.
-    pub fn standings(&self) -> Vec<(Key, Vec<View>)> {
+    pub fn standings(&self) -> Vec<(Key, Vec<LimitView>)> {
         let state = self.lock();
         state.parents.keys().map(|key| (key.clone(), state.ledger.view(key))).collect()
     }

@@ -5,13 +5,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::items::{Items, Late, Told};
+use super::items::{ItemUsage, Items, LateItem};
 use super::meter::Meter;
 use crate::cluster::ObjectKey;
 use crate::cluster::clock::BootTime;
 
 /// What is not settled so long after the end of its item is not waited for: its gateway is gone, and what it used is charged.
-const LATEST: Duration = Duration::from_secs(120);
+const LATE_SETTLE_GRACE: Duration = Duration::from_secs(120);
 
 impl Meter {
     /// A hold of a session is for an item that has no share.
@@ -40,7 +40,7 @@ impl Meter {
 
     /// An item ended before its calls: what they use is told of it later.
     pub fn ended_early(&self, item: &str, key: ObjectKey) {
-        self.lock().items.late.insert(item.to_owned(), Late { key, since: BootTime::now(), telling: false });
+        self.lock().items.late.insert(item.to_owned(), LateItem { key, since: BootTime::now(), telling: false });
     }
 
     /// Items of which all is known now that was not when they ended. Whoever gets them tells it.
@@ -48,7 +48,7 @@ impl Meter {
         let state = &mut *self.lock();
         let Items { late, items, .. } = &mut state.items;
         let open = |uid: &str| items.get(uid).is_some_and(|item| item.open > 0);
-        let known = late.iter_mut().filter(|(uid, late)| !late.telling && (!open(uid) || late.since.elapsed() >= LATEST));
+        let known = late.iter_mut().filter(|(uid, late)| !late.telling && (!open(uid) || late.since.elapsed() >= LATE_SETTLE_GRACE));
         known
             .map(|(uid, late)| {
                 late.telling = true;
@@ -67,12 +67,12 @@ impl Meter {
     }
 
     /// What is to be told of an item of which so much stands in the status.
-    pub fn used_by(&self, item: &str, stored: i64) -> Option<Told> {
+    pub fn used_by(&self, item: &str, stored: i64) -> Option<ItemUsage> {
         self.lock().items.news_of(item, stored)
     }
 
     /// It was written; or (`doubt`) nobody knows whether it was.
-    pub fn told_of(&self, item: &str, told: Told, doubt: bool) {
+    pub fn told_of(&self, item: &str, told: ItemUsage, doubt: bool) {
         self.lock().items.told(item, told, doubt);
     }
 
@@ -97,18 +97,18 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::policy::budget::{Ledger, Log, Open, Quality, SessionId, Settle, Told as BudgetTold, Usage};
+    use crate::policy::budget::{JournaledHold, JournaledSettle as BudgetTold, Ledger, Quality, SessionId, SessionLog, Settle, Usage};
 
     fn session() -> SessionId {
-        Ledger::new(0).begin(0, "g", &Log { next_hold: 1, ..Log::default() }).0
+        Ledger::new(0).begin(0, "g", &SessionLog { next_hold: 1, ..SessionLog::default() }).0
     }
 
     fn settle(hold: u64, output: i64, quality: Quality) -> Settle {
         Settle { seq: hold, hold, usage: Usage { output, ..Usage::default() }, quality, input: 0, output: 50 }
     }
 
-    fn open(id: u64) -> Open {
-        Open { id, at: 0, path: Arc::from([]), input: 20, output: 30 }
+    fn open(id: u64) -> JournaledHold {
+        JournaledHold { id, at: 0, path: Arc::from([]), input: 20, output: 30 }
     }
 
     #[tokio::test]
@@ -149,16 +149,16 @@ mod tests {
     #[test]
     fn what_a_gateways_journal_tells_when_it_begins_again_counts_for_the_items_once() {
         let meter = Meter::new(1);
-        let began = Log { next_hold: 4, open: vec![open(1), open(2), open(3)], ..Log::default() };
+        let began = SessionLog { next_hold: 4, open: vec![open(1), open(2), open(3)], ..SessionLog::default() };
         meter.begin("g", &began);
         for (id, item) in [(1, "cut"), (2, "never-sent"), (3, "goes-on")] {
             meter.held_for("g", id, item);
         }
         let cut = BudgetTold { open: open(1), usage: Usage::default(), quality: Quality::Estimated };
-        let again = Log { next_hold: 4, settles: vec![cut], open: vec![open(3)], ..Log::default() };
+        let again = SessionLog { next_hold: 4, settles: vec![cut], open: vec![open(3)], ..SessionLog::default() };
         for _ in 0..2 {
             meter.begin("g", &again);
-            assert_eq!(meter.used_by("cut", 100), Some(Told { total: 150, part: 50 }), "as it was held");
+            assert_eq!(meter.used_by("cut", 100), Some(ItemUsage { total: 150, part: 50 }), "as it was held");
             assert_eq!(meter.used_by("never-sent", 100), None);
         }
         let is_open = ["cut", "never-sent", "goes-on"].map(|item| meter.lock().items.is_open(item));
@@ -168,30 +168,30 @@ mod tests {
     #[test]
     fn calls_of_a_gateway_that_is_lost_count_as_held_until_it_comes_back_and_tells() {
         let meter = Meter::new(1);
-        meter.begin("g", &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+        meter.begin("g", &SessionLog { next_hold: 2, open: vec![open(1)], ..SessionLog::default() });
         meter.held_for("g", 1, "i");
         meter.pass(61_000);
         assert_eq!(meter.tick(), ["g"]);
         let told = meter.used_by("i", 100).expect("what was held");
-        assert_eq!(told, Told { total: 150, part: 50 });
+        assert_eq!(told, ItemUsage { total: 150, part: 50 });
         assert!(!meter.lock().items.is_open("i"));
         meter.told_of("i", told, false);
         let usage = Usage { output: 7, ..Usage::default() };
         let back = BudgetTold { open: open(1), usage, quality: Quality::Exact };
         for _ in 0..2 {
-            meter.begin("g", &Log { next_hold: 2, settles: vec![back.clone()], ..Log::default() });
-            assert_eq!(meter.used_by("i", 150), Some(Told { total: 107, part: -43 }));
+            meter.begin("g", &SessionLog { next_hold: 2, settles: vec![back.clone()], ..SessionLog::default() });
+            assert_eq!(meter.used_by("i", 150), Some(ItemUsage { total: 107, part: -43 }));
         }
     }
 
     #[test]
     fn what_a_gateway_that_was_lost_never_sent_counts_nothing_when_it_is_back() {
         let meter = Meter::new(1);
-        meter.begin("g", &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+        meter.begin("g", &SessionLog { next_hold: 2, open: vec![open(1)], ..SessionLog::default() });
         meter.held_for("g", 1, "i");
         meter.pass(61_000);
         meter.tick();
-        meter.begin("g", &Log { next_hold: 2, ..Log::default() });
+        meter.begin("g", &SessionLog { next_hold: 2, ..SessionLog::default() });
         assert_eq!(meter.used_by("i", 100), None);
         assert!(!meter.lock().items.is_open("i"));
     }
@@ -200,7 +200,7 @@ mod tests {
     fn of_gateways_that_are_lost_for_good_no_holds_are_kept() {
         let meter = Meter::new(1);
         for (name, hour) in [("a", 0), ("b", 3), ("c", 6)] {
-            meter.begin(name, &Log { next_hold: 2, open: vec![open(1)], ..Log::default() });
+            meter.begin(name, &SessionLog { next_hold: 2, open: vec![open(1)], ..SessionLog::default() });
             meter.held_for(name, 1, "i");
             (0..3600 * 2 / 59).for_each(|_| {
                 meter.pass(59_000);
@@ -209,6 +209,6 @@ mod tests {
             let state = meter.lock();
             assert_eq!((state.items.holds.len(), state.items.lost.len()), (0, 1), "after {hour} hours");
         }
-        assert_eq!(meter.used_by("i", 0), Some(Told { total: 150, part: 150 }), "what they held stays counted");
+        assert_eq!(meter.used_by("i", 0), Some(ItemUsage { total: 150, part: 150 }), "what they held stays counted");
     }
 }

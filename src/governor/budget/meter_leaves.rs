@@ -10,11 +10,11 @@ use crate::policy::budget::share::{Lifetime, TopUp, agent, task};
 use crate::policy::budget::{Key, Route};
 
 /// What is not needed any more is kept for so long at least, in milliseconds: a cache may be behind ...
-const SURE: i64 = 10_000;
+const MIN_LEAF_TTL_MS: i64 = 10_000;
 /// ... and no longer than this for settles that are late.
-const OVER: i64 = 120_000;
+const MAX_LEAF_TTL_MS: i64 = 120_000;
 /// Agents whose rates are remembered; then those that were quiet are forgotten.
-const RATES: usize = 20_000;
+const MAX_REMEMBERED_RATES: usize = 20_000;
 
 impl Meter {
     /// An agent's life is a place from now on, or is as long as this.
@@ -69,7 +69,7 @@ impl Meter {
             let quiet = !record.writing && !due.contains(key) && state.ledger.traffic(key).0 == 0;
             let over = now.saturating_sub(since);
             // A cache may be behind what was read live a moment ago.
-            if (quiet && over > SURE) || over > OVER {
+            if (quiet && over > MIN_LEAF_TTL_MS) || over > MAX_LEAF_TTL_MS {
                 gone.push(key.clone());
             }
         }
@@ -77,7 +77,7 @@ impl Meter {
             state.ledger.remove(&key);
             state.records.remove(&key);
         }
-        if state.rates.len() > RATES {
+        if state.rates.len() > MAX_REMEMBERED_RATES {
             state.rates.clear();
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::facts::{self, Facts, Project};
-use super::meter::{Meter, State, Written};
+use super::meter::{Meter, PlaceSpec, State};
 use super::object::Object;
 use super::record::Record;
 use crate::api::cluster_budget::Defaults;
@@ -16,7 +16,7 @@ use crate::policy::budget::{Grant, Key, Mode};
 
 /// A Budget or ClusterBudget, and all above it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Above {
+pub struct Ancestors {
     /// Where calls go after the agent; none: nothing is above it.
     pub top: Option<Key>,
 }
@@ -63,7 +63,7 @@ impl Meter {
     }
 
     /// Where calls of a pool go on after its agents. None: it is not known yet; what is not known is not without limits.
-    pub fn above(&self, namespace: &str, budget: Option<&str>, default_exists: bool) -> Option<Above> {
+    pub fn above(&self, namespace: &str, budget: Option<&str>, default_exists: bool) -> Option<Ancestors> {
         let state = self.lock();
         if !state.projects.contains(namespace) {
             self.stale();
@@ -73,14 +73,14 @@ impl Meter {
             Some(name) => Some(Key::budget(namespace, name)),
             None => Some(Key::budget(namespace, "default")).filter(|_| default_exists),
         };
-        Some(Above { top: own.or_else(|| state.tops.get(namespace).cloned()) })
+        Some(Ancestors { top: own.or_else(|| state.tops.get(namespace).cloned()) })
     }
 
     /// A place and all above it.
     pub fn chain(&self, top: Option<&Key>) -> Vec<Key> {
         let state = self.lock();
         let next = |key: &Key| state.parents.get(key).cloned().flatten();
-        std::iter::successors(top.cloned(), next).take(crate::policy::budget::DEPTH).collect()
+        std::iter::successors(top.cloned(), next).take(crate::policy::budget::MAX_PATH_LENGTH).collect()
     }
 
     /// What a namespace leaves unset, as the ClusterBudget that binds it says.
@@ -126,14 +126,14 @@ impl State {
         }
         self.parents = nodes.iter().map(|node| (node.key.clone(), node.parent.clone())).collect();
         self.enforced = nodes.iter().filter(|node| node.mode == Mode::Enforce).map(|node| node.key.clone()).collect();
-        let mut written: BTreeMap<Key, Written> = BTreeMap::new();
+        let mut written: BTreeMap<Key, PlaceSpec> = BTreeMap::new();
         for cluster in &facts.clusters {
             let beyond = facts.beyond.iter().filter(|(name, _)| *name == cluster.name).count();
-            written.insert(Key::Cluster(cluster.name.clone()), Written { beyond, ..Written::default() });
+            written.insert(Key::Cluster(cluster.name.clone()), PlaceSpec { beyond, ..PlaceSpec::default() });
         }
         for budget in &facts.budgets {
             let lowest = budget.thresholds.iter().map(|threshold| threshold.percent).min();
-            written.insert(Key::budget(&budget.namespace, &budget.name), Written { mode: budget.mode, lowest, ..Written::default() });
+            written.insert(Key::budget(&budget.namespace, &budget.name), PlaceSpec { mode: budget.mode, lowest, ..PlaceSpec::default() });
         }
         for (key, defect) in defects {
             written.entry(key.record()).or_default().defects.push(defect);

@@ -15,20 +15,22 @@
 //! | `meter_items` | its part for what items have used |
 //! | `record` | the record of one object, and the state of its writes |
 //! | [`record_writes`] | which records are written, with what, and what follows |
-//! | [`rota`] | whose record is written next |
+//! | [`write_order`] | whose record is written next |
 //! | [`write`] | the one writer |
-//! | [`publish`] | the conditions of Budgets and ClusterBudgets |
+//! | [`conditions`] | the conditions of Budgets and ClusterBudgets |
 //! | [`items`] | counts of what calls for items without a share have used |
 //! | [`grants`] | Grants: when they count |
-//! | [`way`] | which model API a call goes to, and whether it may |
+//! | [`model_route`] | which model API a call goes to, and whether it may |
 //! | [`calls`] | the gateways' calls |
-//! | [`asks`] | the agents' calls: what is left, and asking for more |
-//! | [`tell`] | what follows from thresholds |
-//! | [`standing`] | whether there are tokens for a pool, an agent, a claim |
+//! | [`agent_calls`] | the agents' calls: what is left, and asking for more |
+//! | [`threshold_events`] | what follows from thresholds |
+//! | [`availability`] | whether there are tokens for a pool, an agent, a claim |
 //! | [`run`] | the loops |
 
-pub mod asks;
+pub mod agent_calls;
+pub mod availability;
 pub mod calls;
+pub mod conditions;
 pub mod convert;
 pub mod facts;
 pub mod grants;
@@ -37,20 +39,18 @@ pub mod meter;
 mod meter_items;
 mod meter_leaves;
 mod meter_tree;
+pub mod model_route;
 pub mod object;
-pub mod publish;
 mod record;
 pub mod record_writes;
-pub mod rota;
 pub mod run;
-pub mod standing;
-pub mod tell;
-pub mod way;
+pub mod threshold_events;
 pub mod write;
+pub mod write_order;
 
 pub use meter::Meter;
 
 #[cfg(test)]
-mod world;
+mod simulation;
 #[cfg(test)]
-mod world_tests;
+mod simulation_tests;

@@ -9,13 +9,13 @@ use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::conditions::PublishedStatus;
 use super::convert;
-use super::publish::Said;
 use crate::api::agent::AgentTokens;
 use crate::api::work_item::ItemTokens;
 use crate::api::{Agent, Budget, ClusterBudget, WorkItem};
 use crate::cluster::{Class, Error, calls};
-use crate::policy::budget::{Key, Saved};
+use crate::policy::budget::{Key, PersistedRecord};
 
 /// An Agent or WorkItem, as far as the ledger goes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -140,7 +140,7 @@ impl Object {
     }
 
     /// The record in its status.
-    pub fn saved(&self, record: &Key) -> Saved {
+    pub fn saved(&self, record: &Key) -> PersistedRecord {
         match (self, record) {
             (Self::Budget(budget), _) => convert::of_budget(record, budget.status.as_ref()),
             (Self::Cluster(cluster), _) => convert::of_cluster(&cluster.name_any(), cluster.status.as_ref()),
@@ -149,7 +149,7 @@ impl Object {
                 convert::of_share(&item.uid, *epoch, item.tokens.as_ref().and_then(|tokens| tokens.share.as_ref()))
             }
             (Self::Item(_), Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } | Key::Agent(_)) => {
-                Saved::default()
+                PersistedRecord::default()
             }
         }
     }
@@ -175,7 +175,7 @@ impl Object {
     }
 
     /// The status as it is and as it shall be, each as far as it is written here.
-    fn both(&self, record: &Key, saved: Option<&Saved>, said: Option<&Said>, top_ups: u32) -> (Value, Value) {
+    fn both(&self, record: &Key, saved: Option<&PersistedRecord>, said: Option<&PublishedStatus>, top_ups: u32) -> (Value, Value) {
         match self {
             Self::Budget(budget) => {
                 let stored = budget.status.clone().unwrap_or_default();
@@ -183,7 +183,7 @@ impl Object {
                 if let Some(saved) = saved {
                     convert::into_budget(record, saved, &mut next);
                 }
-                if let Some(Said { generation, tightest, agents, conditions }) = said.cloned() {
+                if let Some(PublishedStatus { generation, tightest, agents, conditions }) = said.cloned() {
                     (next.observed_generation, next.tightest, next.conditions) = (Some(generation), tightest, conditions);
                     agents.iter().for_each(|agents| agents.into_budget(&mut next));
                 }
@@ -195,7 +195,7 @@ impl Object {
                 if let Some(saved) = saved {
                     convert::into_cluster(&cluster.name_any(), saved, &mut next);
                 }
-                if let Some(Said { generation, tightest, agents, conditions }) = said.cloned() {
+                if let Some(PublishedStatus { generation, tightest, agents, conditions }) = said.cloned() {
                     (next.observed_generation, next.tightest, next.conditions) = (Some(generation), tightest, conditions);
                     agents.iter().for_each(|agents| agents.into_cluster(&mut next));
                 }
@@ -227,7 +227,14 @@ impl Object {
     }
 
     /// The write that makes the status so, over this version. None: it is so already, and no record is to be written.
-    pub fn patch(&self, record: &Key, saved: Option<&Saved>, said: Option<&Said>, top_ups: u32, epoch: i64) -> Option<Value> {
+    pub fn patch(
+        &self,
+        record: &Key,
+        saved: Option<&PersistedRecord>,
+        said: Option<&PublishedStatus>,
+        top_ups: u32,
+        epoch: i64,
+    ) -> Option<Value> {
         let (stored, next) = self.both(record, saved, said, top_ups);
         let mut status = difference(&stored, &next);
         if status.is_empty() && saved.is_none() {
@@ -326,7 +333,7 @@ pub fn in_doubt(class: Class) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget::share::ONLY;
+    use crate::policy::budget::share::LEAF_LIMIT_NAME;
 
     #[test]
     fn a_patch_says_what_differs_and_takes_away_what_is_gone() {
@@ -338,12 +345,12 @@ mod tests {
 
     #[test]
     fn what_an_item_has_used_is_the_sum_of_its_attempts() {
-        let tokens = ItemTokens { used: 70, share: Some(convert::into_share(2, &Saved::default())) };
+        let tokens = ItemTokens { used: 70, share: Some(convert::into_share(2, &PersistedRecord::default())) };
         let leaf = Leaf { uid: "u".into(), tokens: Some(tokens), ..Leaf::default() };
         let used = |object: &Object, epoch, used| {
             let record = Key::Task { item: "u".into(), epoch };
-            let window = crate::policy::budget::saved::SavedWindow {
-                limit: ONLY.into(),
+            let window = crate::policy::budget::persisted::PersistedWindow {
+                limit: LEAF_LIMIT_NAME.into(),
                 span: crate::policy::budget::Window::Lifetime.at(0),
                 peak: 100,
                 used,
@@ -352,13 +359,13 @@ mod tests {
                 carried: 0,
                 high: 100,
             };
-            let places = vec![crate::policy::budget::saved::SavedPlace { key: record.clone(), windows: vec![window] }];
-            let saved = Saved { places, ..Saved::default() };
+            let places = vec![crate::policy::budget::persisted::PersistedPlace { key: record.clone(), windows: vec![window] }];
+            let saved = PersistedRecord { places, ..PersistedRecord::default() };
             object.patch(&record, Some(&saved), None, 0, 9).expect("a record is always written")["status"]["tokens"]["used"].clone()
         };
         let object = Object::Item(leaf);
         assert_eq!(used(&object, 3, 30), json!(100), "another attempt");
-        let mut again = ItemTokens { used: 100, share: Some(convert::into_share(3, &Saved::default())) };
+        let mut again = ItemTokens { used: 100, share: Some(convert::into_share(3, &PersistedRecord::default())) };
         again.share.as_mut().expect("there is one").used = 30;
         let object = Object::Item(Leaf { uid: "u".into(), tokens: Some(again), ..Leaf::default() });
         assert_eq!(used(&object, 3, 45), json!(115), "the same attempt, further");

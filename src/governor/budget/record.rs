@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::object::Object;
 use crate::cluster::clock::BootTime;
 use crate::policy::budget::share::Lifetime;
-use crate::policy::budget::{Key, Saved};
+use crate::policy::budget::{Key, PersistedRecord};
 
 /// An object's record, as it is stored as far as we know.
 pub(super) struct Record {
     /// The object as it was read or answered last, with that record in it.
     pub object: Object,
-    pub known: Saved,
+    pub known: PersistedRecord,
     /// What may have been written since: the answer never came.
-    pub doubts: Vec<Saved>,
+    pub doubts: Vec<PersistedRecord>,
     pub writing: bool,
     pub written: Option<BootTime>,
     pub put_off: Option<(BootTime, Duration)>,
@@ -29,7 +29,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub fn new(object: Object, known: Saved) -> Self {
+    pub fn new(object: Object, known: PersistedRecord) -> Self {
         Self {
             object,
             known,

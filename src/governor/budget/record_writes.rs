@@ -9,50 +9,50 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::conditions::{AgentCounts, BudgetNews, BudgetStanding, PublishedStatus, news, said};
 use super::convert::canonical;
 use super::meter::{Meter, State};
 use super::object::Object;
-use super::publish::{Counted, News, Said, Standing, news, said};
 use super::record::{Record, conditions};
-use super::rota::Due;
+use super::write_order::DueRecord;
 use crate::cluster::clock::BootTime;
 use crate::policy::backoff::delay;
-use crate::policy::budget::saved::Draft;
+use crate::policy::budget::persisted::RecordDraft;
 use crate::policy::budget::share::agent;
-use crate::policy::budget::{Event, Key, Saved};
+use crate::policy::budget::{Event, Key, PersistedRecord};
 
 /// Amounts alone are written at most this often.
-const AMOUNTS: Duration = Duration::from_secs(10);
+const AMOUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// After an item's end its agent's record is written at most this often: it may do many short ones.
-const BETWEEN_ITEMS: Duration = AMOUNTS;
+const ITEM_END_WRITE_INTERVAL: Duration = AMOUNTS_WRITE_INTERVAL;
 /// For so long after the end of an item, or of an agent, what its calls used may still come, in milliseconds.
-const COMES_LATE: i64 = 10_000;
+const LATE_USAGE_GRACE_MS: i64 = 10_000;
 /// First and longest bound of the delay between tries of one record.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+const WRITE_RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// Writes of one record of which nobody knows whether they were made; more are not remembered.
-const DOUBTS: usize = 16;
+const MAX_UNCERTAIN_WRITES: usize = 16;
 
 /// A write to be made.
 pub struct Job {
     /// The record.
     pub key: Key,
-    draft: Option<Draft>,
-    saved: Option<Saved>,
+    draft: Option<RecordDraft>,
+    saved: Option<PersistedRecord>,
 }
 
 /// What follows from a write that was made.
-pub struct Done {
+pub struct WriteEffects {
     /// Thresholds that have acted.
     pub events: Vec<Event>,
     /// Conditions that turned.
-    pub news: Vec<News>,
+    pub news: Vec<BudgetNews>,
     /// The object.
     pub object: Object,
 }
 
 /// What follows from a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conflicted {
+pub enum ConflictOutcome {
     /// Somebody wrote something else of the object: once more.
     Again,
     /// It is another object.
@@ -63,7 +63,7 @@ pub enum Conflicted {
 
 impl State {
     /// All records that may be written now.
-    fn due(&self, now: i64) -> Vec<Due> {
+    fn due(&self, now: i64) -> Vec<DueRecord> {
         let counted = self.ledger.due(now);
         let seen: HashSet<&Key> = counted.iter().collect();
         let others: Vec<Key> = self.again.iter().filter(|key| !seen.contains(key)).cloned().collect();
@@ -71,7 +71,7 @@ impl State {
             let record = self.records.get(&key).filter(|record| record.is_free())?;
             // A call waits for its agent's top-up, too.
             let waited_for = record.wants.is_some() || (counted && self.ledger.is_waited_for(&key));
-            Some(Due { namespace: record.object.namespace().to_owned(), waited_for, counted, key })
+            Some(DueRecord { namespace: record.object.namespace().to_owned(), waited_for, counted, key })
         };
         let all = counted.into_iter().map(|key| (key, true)).chain(others.into_iter().map(|key| (key, false)));
         all.filter_map(due).collect()
@@ -82,7 +82,7 @@ impl State {
             return;
         }
         self.hasten(&key, gap);
-        let until = self.now().saturating_add(COMES_LATE);
+        let until = self.now().saturating_add(LATE_USAGE_GRACE_MS);
         // Whoever has ended is not put off by an item that it gave back before.
         let known = self.hurried.get(&key).map_or(gap, |(_, known)| *known);
         self.hurried.insert(key, (until, gap.min(known)));
@@ -96,7 +96,7 @@ impl State {
     }
 
     /// What shall stand in the status beside the record; none for agents and items.
-    fn said(&self, key: &Key, object: &Object) -> Option<Said> {
+    fn said(&self, key: &Key, object: &Object) -> Option<PublishedStatus> {
         let generation = match object {
             Object::Budget(budget) => budget.metadata.generation,
             Object::Cluster(cluster) => cluster.metadata.generation,
@@ -105,15 +105,15 @@ impl State {
         let written = self.written.get(key)?;
         let views = self.ledger.view(key);
         let standing =
-            Standing { views: &views, mode: written.mode, lowest: written.lowest, defects: &written.defects, beyond: written.beyond };
-        let agents = self.agents.as_ref().map(|agents| Counted::of(agents, key));
+            BudgetStanding { views: &views, mode: written.mode, lowest: written.lowest, defects: &written.defects, beyond: written.beyond };
+        let agents = self.agents.as_ref().map(|agents| AgentCounts::of(agents, key));
         Some(said(generation.unwrap_or(0), conditions(object), &standing, agents, jiff::Timestamp::now()))
     }
 
     /// Whether the status of a budget is to be written for what it says.
     fn is_news(&self, key: &Key, record: &Record) -> bool {
         let Some(said) = self.said(key, &record.object) else { return false };
-        let amounts_due = record.written.is_none_or(|written| written.elapsed() >= AMOUNTS);
+        let amounts_due = record.written.is_none_or(|written| written.elapsed() >= AMOUNTS_WRITE_INTERVAL);
         let (generation, amounts) = match &record.object {
             Object::Budget(budget) => {
                 let stored = budget.status.clone().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Meter {
 
     /// The agent with this uid has given its item back: what that has used is written soon, and not with each of many items.
     pub fn is_between_items(&self, uid: &str) {
-        self.lock().hurry(Key::Agent(uid.to_owned()), BETWEEN_ITEMS);
+        self.lock().hurry(Key::Agent(uid.to_owned()), ITEM_END_WRITE_INTERVAL);
         self.work();
     }
 
@@ -182,8 +182,8 @@ impl Meter {
         let State { again, records, .. } = state;
         again.retain(|key| records.contains_key(key));
         let mut due = state.due(now);
-        while let Some(at) = state.rota.next(&due) {
-            let Due { key, counted, .. } = due.remove(at);
+        while let Some(at) = state.write_order.next(&due) {
+            let DueRecord { key, counted, .. } = due.remove(at);
             let draft = if counted { state.ledger.draft(now, &key) } else { None };
             if draft.is_none() && !state.again.remove(&key) {
                 continue;
@@ -219,21 +219,21 @@ impl Meter {
     }
 
     /// The write met another one; this is the object now.
-    pub fn conflicted(&self, job: &Job, live: &Object) -> Conflicted {
+    pub fn conflicted(&self, job: &Job, live: &Object) -> ConflictOutcome {
         let mut state = self.lock();
         let state = &mut *state;
         let epoch = state.epoch;
-        let Some(record) = state.records.get_mut(&job.key) else { return Conflicted::Gone };
+        let Some(record) = state.records.get_mut(&job.key) else { return ConflictOutcome::Gone };
         if live.uid() != record.object.uid() {
-            return Conflicted::Gone;
+            return ConflictOutcome::Gone;
         }
         if live.epoch().is_some_and(|other| other > epoch) {
-            return Conflicted::NotOurs;
+            return ConflictOutcome::NotOurs;
         }
         if live.is_superseded(&job.key) {
             state.ledger.remove(&job.key);
             state.records.remove(&job.key);
-            return Conflicted::Gone;
+            return ConflictOutcome::Gone;
         }
         // The answer to this very write may have been lost on the way, and the write sent once more.
         record.doubts.extend(job.saved.clone());
@@ -241,14 +241,14 @@ impl Meter {
         if job.saved.is_some() {
             record.doubts.pop();
         }
-        if ours { Conflicted::Again } else { Conflicted::NotOurs }
+        if ours { ConflictOutcome::Again } else { ConflictOutcome::NotOurs }
     }
 
     /// The write was made.
-    pub fn stored(&self, job: &Job, object: Object) -> Done {
+    pub fn stored(&self, job: &Job, object: Object) -> WriteEffects {
         let mut state = self.lock();
         let state = &mut *state;
-        let mut done = Done { events: Vec::new(), news: Vec::new(), object: object.clone() };
+        let mut done = WriteEffects { events: Vec::new(), news: Vec::new(), object: object.clone() };
         if let Some(record) = state.records.get_mut(&job.key) {
             done.news = news(record.conditions(), conditions(&object));
             (record.writing, record.failures, record.put_off, record.written) = (false, 0, None, Some(BootTime::now()));
@@ -278,12 +278,12 @@ impl Meter {
         if let Some(draft) = &job.draft {
             state.ledger.failed(draft);
         }
-        let Some(record) = state.records.get_mut(&job.key) else { return RETRY.0 };
+        let Some(record) = state.records.get_mut(&job.key) else { return WRITE_RETRY_BACKOFF.0 };
         record.writing = false;
         record.failures = record.failures.saturating_add(1);
-        let wait = delay(record.failures, RETRY.0, RETRY.1, rand::random());
+        let wait = delay(record.failures, WRITE_RETRY_BACKOFF.0, WRITE_RETRY_BACKOFF.1, rand::random());
         record.put_off = Some((BootTime::now(), wait));
-        if doubt && record.doubts.len() < DOUBTS {
+        if doubt && record.doubts.len() < MAX_UNCERTAIN_WRITES {
             record.doubts.extend(job.saved.clone());
         }
         if job.draft.is_none() {

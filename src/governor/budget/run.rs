@@ -8,11 +8,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 
+use super::availability::{self, KnownPools};
 use super::facts::{Project, lifetime, projects, window};
 use super::grants::{Target, judge, same, status};
 use super::object::Object;
-use super::standing::{self, Known};
-use super::tell;
+use super::threshold_events;
 use super::write::Writer;
 use crate::api::agent::AgentTokens;
 use crate::api::budget::TokenPolicy;
@@ -22,21 +22,21 @@ use crate::api::{Budget, ClusterBudget, Grant};
 use crate::cluster::{ObjectKey, calls};
 use crate::controller::Context;
 use crate::policy::budget::share::Lifetime;
-use crate::policy::budget::{self, Key, View, Window};
+use crate::policy::budget::{self, Key, LimitView, Window};
 use crate::telemetry::{Amounts, Limit};
 
 /// Time goes by in these steps.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Agents are counted each time that so many steps went by.
-const COUNTED: u64 = 5;
+const TICKS_PER_AGENT_COUNT: u64 = 5;
 /// Between two looks at what people wrote, when nobody says that it changed.
-const LOOK: Duration = Duration::from_secs(5);
+const SPEC_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Changes that come together are taken together.
-const TOGETHER: Duration = Duration::from_millis(100);
+const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(100);
 /// Name of this loop in logs and back-offs.
-const LOOP: &str = "grant";
+const LOOP_NAME: &str = "grant";
 /// Under this name what does not fit its type is told once: the controller of Budgets tells it by itself.
-const TOKENS: &str = "tokens";
+const TOKENS_LOG_KEY: &str = "tokens";
 
 /// Runs until our leadership ends. `home` is the namespace that Spillway runs in.
 pub async fn run(context: Arc<Context>, home: String) {
@@ -60,11 +60,11 @@ pub async fn run(context: Arc<Context>, home: String) {
         client: context.client.clone(),
         leadership: context.leadership.clone(),
         meter: context.meter.clone(),
-        desk: context.desk.clone(),
+        work_index: context.work_index.clone(),
         done,
         watched: Arc::new(watched),
     };
-    futures::join!(writer.run(), tell::run(context.clone(), told), look(context.clone(), home, untold), tick(context));
+    futures::join!(writer.run(), threshold_events::run(context.clone(), told), look(context.clone(), home, untold), tick(context));
 }
 
 /// Every record that is stored. The stores and the desk are full by now.
@@ -84,8 +84,8 @@ fn read_all(context: &Context) {
             objects.push((Key::Agent(agent.uid().unwrap_or_default()), Object::from(agent)));
         }
     }
-    for namespace in context.desk.namespaces() {
-        context.desk.with(&namespace, |room| {
+    for namespace in context.work_index.namespaces() {
+        context.work_index.with(&namespace, |room| {
             for ((_, item), epoch) in room.shares() {
                 let share = item.tokens.as_ref().and_then(|tokens| tokens.share.as_ref());
                 if share.is_some_and(|share| share.epoch == epoch) {
@@ -108,8 +108,9 @@ fn place_known(context: &Context) {
             context.meter.place_agent(&Object::from(agent), life_of(context, agent));
         }
     }
-    for namespace in context.desk.namespaces() {
-        let shares: Vec<_> = context.desk.with(&namespace, |room| room.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
+    for namespace in context.work_index.namespaces() {
+        let shares: Vec<_> =
+            context.work_index.with(&namespace, |room| room.shares().map(|(share, epoch)| (share.clone(), epoch)).collect());
         for ((tokens, item), epoch) in shares {
             if all || context.meter.knows(&Key::Task { item: item.uid.clone(), epoch }) {
                 context.meter.place_task(&Object::Item(item), epoch, tokens);
@@ -152,7 +153,7 @@ fn written(context: &Context) -> (Vec<Arc<ClusterBudget>>, Vec<Arc<Budget>>) {
 }
 
 fn told(context: &Context, key: &ObjectKey, error: &str) {
-    if context.invalid_is_news(TOKENS, key.clone(), error) {
+    if context.invalid_is_news(TOKENS_LOG_KEY, key.clone(), error) {
         tracing::error!(namespace = %key.namespace, budget = %key.name, error, "a stored budget does not fit its type; calls below it are refused");
     }
 }
@@ -182,16 +183,16 @@ fn plant(context: &Context) {
     context.meter.set_tree(&clusters, &budgets, &projects);
 }
 
-async fn look(context: Arc<Context>, home: String, mut untold: Vec<Untold>) {
+async fn look(context: Arc<Context>, home: String, mut untold: Vec<PendingGrant>) {
     loop {
         for (grant, conditions) in untold {
             publish(&context, &grant, &conditions).await;
         }
-        tokio::time::sleep(TOGETHER).await;
+        tokio::time::sleep(CHANGE_BATCH_DELAY).await;
         tokio::select! {
             () = context.stores.limits_changed.notified() => {}
             () = context.meter.until_stale() => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(SPEC_CHECK_INTERVAL) => {}
         }
         plant(&context);
         untold = grant(&context, &home);
@@ -233,10 +234,10 @@ fn target(context: &Context, grant: &Grant, home: &str) -> Target {
 }
 
 /// A Grant, and what it shall say.
-type Untold = (Grant, Vec<Condition>);
+type PendingGrant = (Grant, Vec<Condition>);
 
 /// Judges all Grants, and counts those that say in what is stored that they count. The others are to be told what they are.
-fn grant(context: &Context, home: &str) -> Vec<Untold> {
+fn grant(context: &Context, home: &str) -> Vec<PendingGrant> {
     // By the clock of the windows that they raise: by another one a Grant may begin in a window that is over already.
     let now = context.meter.time();
     let mut untold = Vec::new();
@@ -267,45 +268,45 @@ async fn publish(context: &Context, grant: &Grant, conditions: &[Condition]) {
     let version = grant.resource_version();
     let result = calls::apply_status(&api, &key.name, managers::GOVERNOR, version.as_deref(), &status(grant, conditions)).await;
     match result {
-        Ok(_) => context.succeeded(LOOP, &key),
+        Ok(_) => context.succeeded(LOOP_NAME, &key),
         // It is tried again with the next look, which its own change, or the time, brings.
-        Err(error) => drop(context.put_off(LOOP, key, &error)),
+        Err(error) => drop(context.put_off(LOOP_NAME, key, &error)),
     }
 }
 
 async fn tick(context: Arc<Context>) {
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut known, mut rounds) = (Known::new(), 0_u64);
+    let (mut known, mut rounds) = (KnownPools::new(), 0_u64);
     loop {
         ticks.tick().await;
         for session in context.meter.tick() {
             tracing::warn!(session, "a gateway's session was silent for too long: what it holds is charged as lost");
             context.circuits.session_died(&session);
         }
-        standing::look(&context, &mut known);
+        availability::look(&context, &mut known);
         context.meter.hurry();
-        if rounds.is_multiple_of(COUNTED) {
+        if rounds.is_multiple_of(TICKS_PER_AGENT_COUNT) {
             context.meter.set_agents(context.places.counted(&context.stores));
         }
         rounds += 1;
         context.metrics.estimated(context.meter.estimates());
         context.meter.restate();
         let agents: HashSet<String> = context.stores.agents.state().iter().filter_map(|agent| agent.uid()).collect();
-        let leases = context.desk.leases();
+        let leases = context.work_index.leases();
         context.meter.tidy(|key| match key {
             Key::Agent(uid) => agents.contains(uid),
             Key::Task { item, epoch } => leases.contains(&(item.clone(), *epoch)),
             Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } => true,
         });
-        context.meter.keep_items(|known| context.desk.living(known));
+        context.meter.keep_items(|known| context.work_index.living(known));
         let standings = context.meter.standings();
         context.metrics.budgets(standings.iter().flat_map(|(key, views)| views.iter().map(move |view| measured(key, view))));
     }
 }
 
 /// A limit as it is measured.
-fn measured(key: &Key, view: &View) -> (Limit, Amounts) {
+fn measured(key: &Key, view: &LimitView) -> (Limit, Amounts) {
     let (kind, namespace, name) = match key {
         Key::Cluster(name) => ("ClusterBudget", "", name.clone()),
         Key::Namespace { cluster, namespace } => ("Namespace", namespace.as_str(), cluster.clone()),
@@ -320,6 +321,6 @@ fn measured(key: &Key, view: &View) -> (Limit, Amounts) {
         Key::Task { item, .. } => ("Item", "", item.clone()),
     };
     let labels = Limit { kind, namespace: namespace.to_owned(), name, limit: view.limit.clone() };
-    let View { height, used, held, lost, carried, .. } = view;
+    let LimitView { height, used, held, lost, carried, .. } = view;
     (labels, Amounts { limit: *height, used: *used, held: *held, debt: *carried, lost: *lost })
 }

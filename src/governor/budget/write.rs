@@ -9,22 +9,22 @@ use tokio::sync::mpsc;
 
 use super::meter::Meter;
 use super::object::{self, Object};
-use super::record_writes::{Conflicted, Done, Job};
+use super::record_writes::{ConflictOutcome, Job, WriteEffects};
 use crate::cluster::clock::BootTime;
 use crate::cluster::lease::Leadership;
 use crate::cluster::{Class, Error};
-use crate::governor::work::Desk;
+use crate::governor::work::WorkIndex;
 use crate::policy::budget::concurrency::Rate;
 
 /// Writes in a second, evenly, with a burst of as many.
-const A_SECOND: u32 = 20;
+const WRITES_PER_SECOND: u32 = 20;
 /// Between two looks at what is due when nobody says that something is.
-const LOOK: Duration = Duration::from_millis(250);
+const DUE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Tries of one write that meets others.
-const TRIES: usize = 5;
+const MAX_WRITE_ATTEMPTS: usize = 5;
 
 /// An object as a watch shows it, if one does.
-pub type Watched = Arc<dyn Fn(&Object) -> Option<Object> + Send + Sync>;
+pub type WatchedObject = Arc<dyn Fn(&Object) -> Option<Object> + Send + Sync>;
 
 /// What a writer works with. Cheap to clone.
 #[derive(Clone)]
@@ -36,11 +36,11 @@ pub struct Writer {
     /// The memory.
     pub meter: Meter,
     /// The book of work, which is shown what is written into items.
-    pub desk: Desk,
+    pub work_index: WorkIndex,
     /// What follows from writes.
-    pub done: mpsc::UnboundedSender<Done>,
+    pub done: mpsc::UnboundedSender<WriteEffects>,
     /// What others wrote meanwhile.
-    pub watched: Watched,
+    pub watched: WatchedObject,
 }
 
 impl Writer {
@@ -50,7 +50,7 @@ impl Writer {
         let mut rate = Rate::default();
         loop {
             let now = i64::try_from(origin.elapsed().as_micros()).unwrap_or(i64::MAX);
-            if let Err(wait) = rate.call(now, A_SECOND) {
+            if let Err(wait) = rate.call(now, WRITES_PER_SECOND) {
                 tokio::time::sleep(Duration::from_micros(u64::try_from(wait).unwrap_or(0))).await;
                 continue;
             }
@@ -60,7 +60,7 @@ impl Writer {
                 }
                 tokio::select! {
                     () = self.meter.until_work() => {}
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(DUE_CHECK_INTERVAL) => {}
                 }
             };
             tokio::spawn(self.clone().write(job));
@@ -73,7 +73,7 @@ impl Writer {
         if let Some(now) = self.meter.object(&job.key).and_then(|known| (self.watched)(&known)) {
             self.meter.saw(&job.key, &now);
         }
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let Some((object, patch)) = self.meter.prepare(&job) else { return self.meter.skipped(&job) };
             if let Err(error) = self.leadership.check() {
                 return self.over(&job, &error);
@@ -81,7 +81,7 @@ impl Writer {
             let error = match object::write(&self.client, &object, &patch).await {
                 Ok((stored, item)) => {
                     if let Some(item) = item {
-                        self.desk.observe(&item);
+                        self.work_index.observe(&item);
                     }
                     // A closed channel means that we are ending.
                     let _ = self.done.send(self.meter.stored(&job, stored));
@@ -94,9 +94,9 @@ impl Writer {
             }
             match object::read(&self.client, &object).await {
                 Ok(Some(live)) => match self.meter.conflicted(&job, &live) {
-                    Conflicted::Again => {}
-                    Conflicted::Gone => return self.over(&job, &error),
-                    Conflicted::NotOurs => return self.over(&job, &Error::Fenced { call: "writing a record of tokens" }),
+                    ConflictOutcome::Again => {}
+                    ConflictOutcome::Gone => return self.over(&job, &error),
+                    ConflictOutcome::NotOurs => return self.over(&job, &Error::Fenced { call: "writing a record of tokens" }),
                 },
                 Ok(None) => return self.over(&job, &error),
                 Err(error) => return self.over(&job, &error),

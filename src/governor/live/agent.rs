@@ -11,18 +11,18 @@ use crate::cluster::clock::BootTime;
 use crate::governor::work::refused::RefusedCall;
 use crate::policy::breaker::Permit;
 use crate::policy::health::{self, Finding};
-use crate::policy::hub::Signal;
+use crate::policy::interventions::Signal;
 use crate::wire::agent::{Directive, Notice, Report, Sandbox};
 use crate::wire::command::{CommandBreakers, CommandCounts, CommandPermit};
-use crate::wire::work::{Held, ItemWanted};
+use crate::wire::work::{ItemWanted, LeaseRef};
 
 /// Reports that an agent may miss whatever its pool says now: it keeps the period that it was told when it registered.
-pub(super) const PERIODS: u32 = 3;
+pub(super) const MAX_MISSED_REPORTS: u32 = 3;
 /// An agent that was told to give its item back has so long for it.
-const CANCEL_WITHIN: Duration = Duration::from_secs(30);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(30);
 /// What nobody expects to hear of, and nobody heard of or looked at for so long, is forgotten: a call of an agent that had just
 /// ended may have come last.
-pub(super) const UNEXPECTED: Duration = Duration::from_secs(3600);
+pub(super) const UNEXPECTED_AGENT_TTL: Duration = Duration::from_secs(3600);
 
 /// What the reconciler knows of an agent that a judgement on its silence needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Expected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Working {
     /// The lease.
-    pub held: Held,
+    pub held: LeaseRef,
     /// Silence of its pod after which it has lost the item.
     pub lease: Duration,
     /// Time without progress after which it has.
@@ -91,7 +91,7 @@ pub struct View {
     /// The goodbye it said, and when.
     pub goodbye: Option<(String, jiff::Timestamp)>,
     /// What it asks people for, as its Agent shall say it.
-    pub asks: Option<Asks>,
+    pub asks: Option<HumanRequest>,
     /// How long ago each signal was raised.
     pub occurrences: BTreeMap<Signal, Vec<Duration>>,
     /// What was said with the last one, where that is more than the signal's name.
@@ -127,7 +127,7 @@ impl View {
 
 /// What an agent asks people for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum HumanRequest {
     /// More tokens, in these words.
     Tokens(String),
     /// Nothing any more.
@@ -144,8 +144,8 @@ pub(super) struct AgentRecord {
     pub finding: Finding,
     pub goodbye: Option<(String, jiff::Timestamp)>,
     pub goodbye_stored: bool,
-    pub asks: Option<Asks>,
-    pub asks_stored: Option<Asks>,
+    pub asks: Option<HumanRequest>,
+    pub asks_stored: Option<HumanRequest>,
     pub answered: BTreeMap<Signal, BootTime>,
     pub dealt_with: BTreeMap<Signal, BootTime>,
     pub directive: Directive,
@@ -161,7 +161,7 @@ pub(super) struct AgentRecord {
     pub item: Option<ItemWanted>,
     pub commanding: CommandState,
     pub short_at: Option<i64>,
-    pub refused: Option<(Held, RefusedCall, BootTime)>,
+    pub refused: Option<(LeaseRef, RefusedCall, BootTime)>,
     pub timeouts: u32,
     /// For how long nobody heard of it or looked at it.
     pub idle: Duration,
@@ -212,7 +212,7 @@ impl AgentRecord {
         self.idle += time;
         // Somebody makes a child of it.
         let busy = Arc::strong_count(&self.spawning) > 1;
-        busy || self.expected.is_some() || self.idle < UNEXPECTED
+        busy || self.expected.is_some() || self.idle < UNEXPECTED_AGENT_TTL
     }
 }
 
@@ -233,12 +233,12 @@ impl ItemInHand {
     pub fn facts(&self, period: Duration) -> health::Work {
         let Working { held: _, lease, stall, attempt, cancelling, paused: _, fresh: _ } = &self.working;
         // A lease cannot be shorter than what its holder was told about reporting.
-        let periods = period.saturating_mul(PERIODS);
+        let periods = period.saturating_mul(MAX_MISSED_REPORTS);
         health::Work {
             lease: (*lease).max(periods),
             stall: *stall,
             attempt: *attempt,
-            cancel: CANCEL_WITHIN.max(periods),
+            cancel: CANCEL_TIMEOUT.max(periods),
             held: self.held,
             unmoved: self.unmoved,
             cancelling: cancelling.then_some(self.cancelling),

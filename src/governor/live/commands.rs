@@ -9,9 +9,9 @@ use crate::policy::breaker::Permit;
 use crate::wire::command::{BreakerState, CommandBreakers, CommandCounts, CommandPermit};
 
 /// Commands of one agent that are tried for its namespace and whose end is awaited.
-const TRIES: usize = 64;
+const MAX_PENDING_PROBES: usize = 64;
 /// An opening until another time is another one. Clocks differ a little each time they are read.
-const SAME: Duration = Duration::from_secs(2);
+const SAME_OPENING_TOLERANCE: Duration = Duration::from_secs(2);
 
 impl State {
     /// An agent's own breaker of commands has this state.
@@ -55,7 +55,7 @@ impl Live {
         let until = wait.map(|wait| BootTime::now().after(Duration::from_millis(wait)));
         let apart = |one: BootTime, other: BootTime| one.since(other).max(other.since(one));
         let same = |(known, known_until): &(CommandBreakers, Option<BootTime>)| {
-            *known == breakers && known_until.zip(until).is_none_or(|(one, other)| apart(one, other) < SAME)
+            *known == breakers && known_until.zip(until).is_none_or(|(one, other)| apart(one, other) < SAME_OPENING_TOLERANCE)
         };
         if one.commanding.told.as_ref().is_some_and(same) {
             return;
@@ -81,7 +81,7 @@ impl Live {
     pub fn may_try(&self, uid: &str, command: CommandPermit, permit: Permit) {
         let mut state = self.lock();
         let tries = &mut state.agents.entry(uid.to_owned()).or_default().commanding.tries;
-        while tries.len() >= TRIES {
+        while tries.len() >= MAX_PENDING_PROBES {
             tries.pop_first();
         }
         tries.insert(command, permit);

@@ -5,11 +5,11 @@ use std::time::Duration;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::common::{DECIDE_AGAIN, WRITTEN, ready, turn, unavailable};
-use super::convert::{self, Beside};
-use super::item_write::{Writing, store, write_finish};
-use super::refused::{self, Ended};
-use super::room::{Lane, now};
+use super::common::{MAX_DECISION_ATTEMPTS, WRITE_CHECK_INTERVAL, ready, turn, unavailable};
+use super::convert::{self, StatusExtras};
+use super::item_write::{ItemWriteGuard, store, write_finish};
+use super::namespace_work::{WriteLane, now};
+use super::refused::{self, AttemptVerdict};
 use crate::api::conditions::reasons;
 use crate::api::names;
 use crate::api::shared::Mode;
@@ -19,29 +19,29 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Class, Error};
 use crate::controller::Context;
 use crate::controller::agent::held_by_supervisor;
-use crate::governor::breaker::{Refused, work as attempt};
-use crate::governor::budget::standing::{self, Tokens};
+use crate::governor::breaker::{BeginRefusal, work as attempt};
+use crate::governor::budget::availability::{self, TokenAvailability};
 use crate::governor::caller::Caller;
 use crate::governor::preflight;
-use crate::policy::hub::Signal;
+use crate::policy::interventions::Signal;
 use crate::policy::preflight::Verdict;
-use crate::policy::work::book::Taker;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::failure::Failure;
 use crate::policy::work::item::{Holder, Phase, Record};
-use crate::policy::work::lease::{self, Fence, Judges, No};
+use crate::policy::work::item_index::ClaimRequester;
+use crate::policy::work::lease::{self, FailureJudges, Fence, LeaseRefusal};
 use crate::wire::access::Call;
-use crate::wire::agent::{Directive, Done};
-use crate::wire::work::{Advance, Assignment, Complete, Fail, Held, Release};
+use crate::wire::agent::{Acknowledgement, Directive};
+use crate::wire::work::{Assignment, Complete, Fail, LeaseRef, ProgressUpdate, Release};
 use crate::wire::{Code, Refusal, body};
 use spillway_conversion::pool::taking;
 
 /// Items tried for one claim before it is asked to come again: others were faster each time.
-const TRIES: usize = 8;
+const MAX_CLAIM_CANDIDATES: usize = 8;
 /// A claim waits so long for the item whose turn it is, while that is being written, before it takes the next one.
-const IN_TURN: Duration = Duration::from_secs(1);
+const CLAIM_TURN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The end of an item waits so long for what its last calls used; what comes later costs a write of its own.
-const SETTLED_WITHIN: Duration = Duration::from_millis(50);
+const USAGE_SETTLE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Gives the caller an item: the one that it holds, or the next. None: there is none for it now; it is called when there is.
 pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &Context) -> Result<Option<Assignment>, Refusal> {
     ready(context)?;
@@ -57,95 +57,96 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
     let fit = preflight::verdict(agent, context.live.view(&caller.uid).as_ref(), Some(&pool.spec)) == Verdict::Passed;
     let begun = BootTime::now();
     let mut tries = 0;
-    while tries < TRIES {
+    while tries < MAX_CLAIM_CANDIDATES {
         let turn = turn(namespace, context).await?;
         // What is given out is an attempt: not while its calls would be refused.
-        let tokens = standing::of_pool(pool, context);
+        let tokens = availability::of_pool(pool, context);
         // Nor while the pool's attempts come to nothing.
         let Some(circuit) = attempt::standing(context, &of_pool) else {
             return Err(Refusal::away("the circuit breakers are being read; try again"));
         };
-        let picked = context.desk.with(namespace, |room| {
+        let picked = context.work_index.with(namespace, |namespace_work| {
             // Each time: an earlier claim of this agent may have been written after all.
-            if let Some(holding) = room.holding(&caller.uid) {
-                return Picked::Held(holding.name);
+            if let Some(holding) = namespace_work.holding(&caller.uid) {
+                return ClaimResult::Held(holding.name);
             }
             if context.replay_window_open() {
-                room.waits(&caller.uid, labels.clone(), taking.clone());
-                return Picked::Nothing;
+                namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                return ClaimResult::Nothing;
             }
-            if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || room.is_retired(&caller.uid) {
-                return Picked::Nothing;
+            if wanted != Directive::Run || !fit || agent.spec.hibernated == Some(true) || namespace_work.is_retired(&caller.uid) {
+                return ClaimResult::Nothing;
             }
             if circuit.refuses() {
-                room.stopped(&of_pool.name);
-                room.waits(&caller.uid, labels.clone(), taking.clone());
-                return Picked::Nothing;
+                namespace_work.stopped(&of_pool.name);
+                namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                return ClaimResult::Nothing;
             }
             match tokens {
-                Tokens::There => {}
-                Tokens::Unknown => return Picked::Unknown,
-                Tokens::Short(_) => {
-                    room.waits(&caller.uid, labels.clone(), taking.clone());
-                    return Picked::Short;
+                TokenAvailability::There => {}
+                TokenAvailability::Unknown => return ClaimResult::Unknown,
+                TokenAvailability::Short(_) => {
+                    namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                    return ClaimResult::Short;
                 }
             }
-            let taker = Taker { agent: &caller.key.name, labels: &labels, queues: &taking.queues, offer: &taking.offer, now: now() };
-            let next = room.next_for(&taker, begun.elapsed() >= IN_TURN);
-            if next.as_ref().is_some_and(|name| room.is_busy(name)) {
-                return Picked::Soon;
+            let taker =
+                ClaimRequester { agent: &caller.key.name, labels: &labels, queues: &taking.queues, offer: &taking.offer, now: now() };
+            let next = namespace_work.next_for(&taker, begun.elapsed() >= CLAIM_TURN_TIMEOUT);
+            if next.as_ref().is_some_and(|name| namespace_work.is_busy(name)) {
+                return ClaimResult::Soon;
             }
             let next = next.and_then(|name| {
-                let entry = room.book.get(&name).cloned()?;
+                let entry = namespace_work.index.get(&name).cloned()?;
                 let holder = Holder { pod: caller.uid.clone(), agent: caller.key.name.clone(), since: now() };
                 let next = lease::claim(&entry.spec, &entry.record, holder, now()).ok()?;
                 // From here it is held, for everybody who asks; it is given back if the write fails.
-                room.begin(&name).then_some((name, entry, next))
+                namespace_work.begin(&name).then_some((name, entry, next))
             });
             let Some((name, entry, next)) = next else {
-                room.waits(&caller.uid, labels.clone(), taking.clone());
-                return Picked::Nothing;
+                namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
+                return ClaimResult::Nothing;
             };
-            room.book.record(&name, next.clone(), true, now());
-            room.served(&caller.uid);
-            Picked::Item(name, Box::new(entry), Box::new(next))
+            namespace_work.index.record(&name, next.clone(), true, now());
+            namespace_work.served(&caller.uid);
+            ClaimResult::Item(name, Box::new(entry), Box::new(next))
         });
         let (name, entry, next) = match picked {
-            Picked::Item(name, entry, next) => (name, *entry, *next),
-            Picked::Held(name) => {
+            ClaimResult::Item(name, entry, next) => (name, *entry, *next),
+            ClaimResult::Held(name) => {
                 drop(turn);
                 return again(caller, &name, context).await;
             }
-            Picked::Nothing => return Ok(None),
-            Picked::Unknown => return Err(Refusal::away("the budgets above this agent are being read; try again")),
+            ClaimResult::Nothing => return Ok(None),
+            ClaimResult::Unknown => return Err(Refusal::away("the budgets above this agent are being read; try again")),
             // There may be some since: those who wait were called before it did.
-            Picked::Short if standing::of_pool(pool, context) == Tokens::There => {
+            ClaimResult::Short if availability::of_pool(pool, context) == TokenAvailability::There => {
                 tries += 1;
                 continue;
             }
-            Picked::Short => return Ok(None),
-            Picked::Soon => {
+            ClaimResult::Short => return Ok(None),
+            ClaimResult::Soon => {
                 drop(turn);
-                tokio::time::sleep(WRITTEN).await;
+                tokio::time::sleep(WRITE_CHECK_INTERVAL).await;
                 continue;
             }
         };
         tries += 1;
         let key = ObjectKey { namespace: namespace.clone(), name };
-        let mut writing = Writing { context, key: &key, back: Some((&entry, &next)), probe: None };
-        let within = context.desk.with(namespace, |room| room.book.policy(&entry)).attempt_timeout;
+        let mut writing = ItemWriteGuard { context, key: &key, back: Some((&entry, &next)), probe: None };
+        let within = context.work_index.with(namespace, |namespace_work| namespace_work.index.policy(&entry)).attempt_timeout;
         match context.circuits.admit_work(&of_pool, within).await {
             Ok(permits) => writing.probe = Some((of_pool.clone(), permits)),
-            Err(Refused::Open { .. }) => {
-                context.desk.with(namespace, |room| {
-                    room.stopped(&of_pool.name);
-                    room.waits(&caller.uid, labels.clone(), taking.clone());
+            Err(BeginRefusal::Open { .. }) => {
+                context.work_index.with(namespace, |namespace_work| {
+                    namespace_work.stopped(&of_pool.name);
+                    namespace_work.waits(&caller.uid, labels.clone(), taking.clone());
                 });
                 return Ok(None);
             }
-            Err(Refused::Away(words)) => return Err(Refusal::away(words)),
+            Err(BeginRefusal::Away(words)) => return Err(Refusal::away(words)),
         }
-        let result = store(context, &key, &entry, &next, &Beside::default(), Lane::Needed).await;
+        let result = store(context, &key, &entry, &next, &StatusExtras::default(), WriteLane::Needed).await;
         match &result {
             Ok(_) => writing.back = None,
             Err(error) if matches!(error.class(), Class::Conflict | Class::NotFound) => {}
@@ -173,7 +174,7 @@ pub async fn claim(caller: &Caller, agent: &Agent, pool: &AgentPool, context: &C
 }
 
 /// What a claim finds.
-enum Picked {
+enum ClaimResult {
     /// The agent holds this one.
     Held(String),
     /// This one is the agent's from now on: as it was, and as it is to be.
@@ -194,7 +195,7 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
     let live = context.api::<WorkItem>(&key.namespace).get_opt(name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
     let Some(live) = live else { return Err(Refusal::away("the item that was held is gone; try again")) };
-    context.desk.observe(&live);
+    context.work_index.observe(&live);
     let record = convert::record(&live);
     // Its claim may be on its way: nothing is said of it before it is written.
     if !record.phase.held() || record.holder.as_ref().is_none_or(|holder| holder.pod != caller.uid) {
@@ -206,8 +207,9 @@ async fn again(caller: &Caller, name: &str, context: &Context) -> Result<Option<
     if record.phase == Phase::Cancelling {
         // Who asks for work has nothing in hand: it gave the item back.
         let uid = live.uid().unwrap_or_default();
-        let decide = |entry: &Entry, fence: Fence, judges: Judges| lease::release(&entry.record, fence, "NotStarted", "", judges, now());
-        Box::pin(finish(caller, &uid, record.epoch, Beside::default(), context, decide)).await?;
+        let decide =
+            |entry: &Entry, fence: Fence, judges: FailureJudges| lease::release(&entry.record, fence, "NotStarted", "", judges, now());
+        Box::pin(finish(caller, &uid, record.epoch, StatusExtras::default(), context, decide)).await?;
         return Ok(None);
     }
     Ok(Some(assignment(&live, &key, context)))
@@ -223,10 +225,10 @@ fn labels(agent: &Agent, pool: &AgentPool) -> std::collections::BTreeMap<String,
 
 fn assignment(item: &WorkItem, key: &ObjectKey, context: &Context) -> Assignment {
     let entry = convert::entry(item);
-    let policy = context.desk.with(&key.namespace, |room| room.book.policy(&entry));
+    let policy = context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.policy(&entry));
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     Assignment {
-        held: Held { uid: entry.uid.clone(), epoch: entry.record.epoch },
+        held: LeaseRef { uid: entry.uid.clone(), epoch: entry.record.epoch },
         name: key.name.clone(),
         queue: convert::queue_of(item).unwrap_or_default().to_owned(),
         type_: item.spec.type_.clone(),
@@ -243,37 +245,37 @@ pub async fn verb(call: Call, caller: &Caller, pool: &AgentPool, uid: &str, byte
     match call {
         Call::Complete => {
             let Complete { epoch, result } = body::read(bytes)?;
-            let beside = Beside { result, ..Beside::default() };
+            let beside = StatusExtras { result, ..StatusExtras::default() };
             finish(caller, uid, epoch, beside, context, |entry, fence, _| lease::complete(&entry.record, fence, now())).await
         }
         Call::Fail => {
             let Fail { epoch, reason, message, exit_code } = body::read(bytes)?;
-            let held = Held { uid: uid.to_owned(), epoch };
+            let held = LeaseRef { uid: uid.to_owned(), epoch };
             // A program that ended badly, and did not say itself that the task failed.
             if exit_code.is_some_and(|code| code != 0) && waits_for_supervisor(caller, pool, context) {
                 return Err(Refusal::away("the tokens of this agent's life are over: what becomes of its item is being decided"));
             }
             let refused = context.live.was_refused(&caller.uid, &held);
             let failure = match refused::judge(Failure { reason, message, exit_code }, refused.as_ref()) {
-                Ended::Failed(failure) => failure,
-                Ended::GivenBack(message) => {
-                    let decide = |entry: &Entry, fence: Fence, judges: Judges| {
+                AttemptVerdict::Failed(failure) => failure,
+                AttemptVerdict::GivenBack(message) => {
+                    let decide = |entry: &Entry, fence: Fence, judges: FailureJudges| {
                         lease::release(&entry.record, fence, reasons::BUDGET_REFUSED, &message, judges, now())
                     };
-                    return finish(caller, uid, epoch, Beside::default(), context, decide).await;
+                    return finish(caller, uid, epoch, StatusExtras::default(), context, decide).await;
                 }
             };
             let is_final = pool.spec.type_ == names::DRONE;
-            let decide = |entry: &Entry, fence: Fence, judges: Judges| {
-                lease::fail(&entry.record, fence, &failure, Judges { is_final, ..judges }, now())
+            let decide = |entry: &Entry, fence: Fence, judges: FailureJudges| {
+                lease::fail(&entry.record, fence, &failure, FailureJudges { is_final, ..judges }, now())
             };
-            finish(caller, uid, epoch, Beside::default(), context, decide).await
+            finish(caller, uid, epoch, StatusExtras::default(), context, decide).await
         }
         Call::Release => {
             let Release { epoch, reason, message } = body::read(bytes)?;
             let decide =
-                |entry: &Entry, fence: Fence, judges: Judges| lease::release(&entry.record, fence, &reason, &message, judges, now());
-            finish(caller, uid, epoch, Beside::default(), context, decide).await
+                |entry: &Entry, fence: Fence, judges: FailureJudges| lease::release(&entry.record, fence, &reason, &message, judges, now());
+            finish(caller, uid, epoch, StatusExtras::default(), context, decide).await
         }
         Call::Advance => advance(caller, uid, body::read(bytes)?, context),
         _ => Err(Refusal::new(Code::NoSuchCall, "an item takes complete, fail, release and progress")),
@@ -293,21 +295,21 @@ fn waits_for_supervisor(caller: &Caller, pool: &AgentPool, context: &Context) ->
 
 /// Whose item it is, as far as the caller may know: one of another namespace does not exist.
 fn find(caller: &Caller, uid: &str, context: &Context) -> Result<(String, Entry), Refusal> {
-    let found = context.desk.with(&caller.key.namespace, |room| room.by_uid(uid));
+    let found = context.work_index.with(&caller.key.namespace, |namespace_work| namespace_work.by_uid(uid));
     found.ok_or_else(|| Refusal::new(Code::LeaseLost, "there is no such item any more: it was deleted, or never was in this namespace"))
 }
 
-fn no(no: No, entry: &Entry) -> Refusal {
+fn no(no: LeaseRefusal, entry: &Entry) -> Refusal {
     match no {
-        No::Again => Refusal::new(Code::Internal, "an answer that was given before"),
-        No::Stale => {
+        LeaseRefusal::Again => Refusal::new(Code::Internal, "an answer that was given before"),
+        LeaseRefusal::Stale => {
             let now = &entry.record;
             let message = format!("the lease is not yours any more: the item is {:?} at epoch {}", now.phase, now.epoch);
             Refusal::new(Code::StaleLease, message).field("epoch")
         }
-        No::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
-        No::Paused => Refusal::away("the item is paused; it can be finished when it goes on"),
-        No::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
+        LeaseRefusal::EndedAlready(phase) => Refusal::new(Code::FinishedAlready, format!("the item ended already: {phase:?}")),
+        LeaseRefusal::Paused => Refusal::away("the item is paused; it can be finished when it goes on"),
+        LeaseRefusal::NotReady(phase) => Refusal::new(Code::StaleLease, format!("the item is {phase:?}")),
     }
 }
 
@@ -315,26 +317,26 @@ async fn finish(
     caller: &Caller,
     uid: &str,
     epoch: i64,
-    beside: Beside,
+    beside: StatusExtras,
     context: &Context,
-    decide: impl Fn(&Entry, Fence, Judges) -> Result<Record, No>,
+    decide: impl Fn(&Entry, Fence, FailureJudges) -> Result<Record, LeaseRefusal>,
 ) -> Result<Value, Refusal> {
     let namespace = &caller.key.namespace;
-    let settled = context.meter.until_settled(uid, SETTLED_WITHIN).await;
+    let settled = context.meter.until_settled(uid, USAGE_SETTLE_TIMEOUT).await;
     let mut looked = false;
-    for _ in 0..DECIDE_AGAIN {
+    for _ in 0..MAX_DECISION_ATTEMPTS {
         let turn = turn(namespace, context).await?;
         let (name, entry) = find(caller, uid, context)?;
         let key = ObjectKey { namespace: namespace.clone(), name };
         let fence = Fence { epoch, pod: &caller.uid, agent: &caller.key.name };
-        let (policy, rules) = context.desk.with(namespace, |room| {
-            let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
-            (room.book.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())
+        let (policy, rules) = context.work_index.with(namespace, |namespace_work| {
+            let queue = entry.record.queue.as_ref().and_then(|queue| namespace_work.index.queue(queue));
+            (namespace_work.index.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())
         });
-        let judges = Judges { policy: &policy, rules: &rules, is_final: false, dice: rand::random() };
+        let judges = FailureJudges { policy: &policy, rules: &rules, is_final: false, dice: rand::random() };
         let record = match decide(&entry, fence, judges) {
             Ok(record) => record,
-            Err(No::Again) => {
+            Err(LeaseRefusal::Again) => {
                 context.live.holds(&caller.uid, None);
                 return done();
             }
@@ -347,12 +349,12 @@ async fn finish(
             Err(_) if context.replay_window_open() => return Err(super::replay::replay_pending()),
             Err(refused) => return Err(no(refused, &entry)),
         };
-        if !context.desk.with(namespace, |room| room.begin(&key.name)) {
+        if !context.work_index.with(namespace, |namespace_work| namespace_work.begin(&key.name)) {
             drop(turn);
-            tokio::time::sleep(WRITTEN).await; // somebody is writing it
+            tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // somebody is writing it
             continue;
         }
-        let writing = Writing { context, key: &key, back: None, probe: None };
+        let writing = ItemWriteGuard { context, key: &key, back: None, probe: None };
         let result = write_finish(&key, &entry, &record, &beside, context).await;
         drop(writing);
         match result {
@@ -377,24 +379,24 @@ async fn look_live(key: &ObjectKey, entry: &Entry, context: &Context) -> Result<
     match live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))? {
         Some(live) if live.metadata.uid.as_deref() == Some(&entry.uid) => {
             super::replay::check_version(context, entry, &live);
-            context.desk.observe(&live);
+            context.work_index.observe(&live);
         }
-        Some(_) | None => context.desk.forget(&key.namespace, &key.name, &entry.uid),
+        Some(_) | None => context.work_index.forget(&key.namespace, &key.name, &entry.uid),
     }
     Ok(())
 }
 
 fn done() -> Result<Value, Refusal> {
-    Ok(json!(Done {}))
+    Ok(json!(Acknowledgement {}))
 }
 
-fn advance(caller: &Caller, uid: &str, advance: Advance, context: &Context) -> Result<Value, Refusal> {
+fn advance(caller: &Caller, uid: &str, advance: ProgressUpdate, context: &Context) -> Result<Value, Refusal> {
     let (_, entry) = find(caller, uid, context)?;
     let fence = Fence { epoch: advance.epoch, pod: &caller.uid, agent: &caller.key.name };
     if !lease::holds(&entry.record, fence) {
-        return Err(no(No::Stale, &entry));
+        return Err(no(LeaseRefusal::Stale, &entry));
     }
-    context.desk.with(&caller.key.namespace, |room| room.advanced(uid, advance));
+    context.work_index.with(&caller.key.namespace, |namespace_work| namespace_work.advanced(uid, advance));
     context.live.progressed(&caller.uid);
     done()
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use crate::cluster::{Class, Error};
 use crate::controller::Context;
-use crate::serve::turns::{Full, Turn};
+use crate::serve::fair_semaphore::{Permit, QueueFull};
 use crate::wire::{Code, Refusal};
 
 /// Between two looks at an item that somebody is writing.
-pub const WRITTEN: Duration = Duration::from_millis(20);
+pub const WRITE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// A call waits so long for its turn to write. Nothing was done by then, and whoever called may have gone.
-const TURN_WITHIN: Duration = Duration::from_secs(5);
+const WRITE_TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A finish that collides with another write decides again so often.
-pub const DECIDE_AGAIN: usize = 8;
+pub const MAX_DECISION_ATTEMPTS: usize = 8;
 
 /// What an error of the API server means for whoever called.
 pub fn unavailable(context: &Context, error: &Error) -> Refusal {
@@ -32,12 +32,12 @@ pub fn unavailable(context: &Context, error: &Error) -> Refusal {
 
 /// Fails while the items are being listed.
 pub fn ready(context: &Context) -> Result<(), Refusal> {
-    if context.desk.is_ready() { Ok(()) } else { Err(Refusal::away("the items of work are being listed; try again")) }
+    if context.work_index.is_ready() { Ok(()) } else { Err(Refusal::away("the items of work are being listed; try again")) }
 }
 
 /// The turn of a call of this namespace to write. Taken before the call is decided, and once: who has one waits for no other.
-pub async fn turn(namespace: &str, context: &Context) -> Result<Turn, Refusal> {
+pub async fn turn(namespace: &str, context: &Context) -> Result<Permit, Refusal> {
     let busy = || Refusal::new(Code::TooManyCalls, "too many calls of this namespace wait to be stored; try again").retry_after(1);
-    let turn = tokio::time::timeout(TURN_WITHIN, context.desk.turns().take(namespace)).await;
-    turn.map_err(|_| busy())?.map_err(|Full| busy())
+    let turn = tokio::time::timeout(WRITE_TURN_TIMEOUT, context.work_index.turns().take(namespace)).await;
+    turn.map_err(|_| busy())?.map_err(|QueueFull| busy())
 }

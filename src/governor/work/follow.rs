@@ -13,34 +13,35 @@ use kube::ResourceExt;
 
 use super::common::{ready, unavailable};
 use super::item_events::{counted, line};
-use super::room::Room;
+use super::namespace_work::NamespaceWork;
 use crate::api::WorkItem;
 use crate::cluster::Error;
 use crate::controller::Context;
 use crate::governor::caller::Caller;
 use crate::policy::work::entry::Entry;
-use crate::serve::turns::{Bounds, Turns};
+use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use crate::wire::Refusal;
-use crate::wire::follow::{AskInbox, CURSOR_SEPARATOR, Inbox, Line, ListWork, Listed, MAX_LINES, Message};
+use crate::wire::follow::{CURSOR_SEPARATOR, Inbox, InboxQuery, ListWork, MAX_LINES, Message, SubmittedItem, WorkList};
 
 /// Items that are read at once, for all who ask together: what agents ask must not keep the API server busy.
-const AT_ONCE: usize = 4;
-static READS: LazyLock<Turns> = LazyLock::new(|| Turns::new(Bounds { all: AT_ONCE, of_one: 3, waiting: usize::MAX }));
+const MAX_CONCURRENT_READS: usize = 4;
+static READ_SEMAPHORE: LazyLock<FairSemaphore> =
+    LazyLock::new(|| FairSemaphore::new(Bounds { all: MAX_CONCURRENT_READS, of_one: 3, waiting: usize::MAX }));
 /// Characters of what came out that are told: the whole of it is in the item's status.
-const TOLD: usize = 1024;
+const MAX_RESULT_CHARS: usize = 1024;
 
 /// The items that the agents of `pool` submitted.
-pub async fn list(caller: &Caller, pool: &str, request: &ListWork, context: &Context) -> Result<Listed, Refusal> {
+pub async fn list(caller: &Caller, pool: &str, request: &ListWork, context: &Context) -> Result<WorkList, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
-    let (counts, lines) = context.desk.with(namespace, |room| {
-        let mut all: Vec<_> = room.book.submitted_by(pool).filter(|(_, entry)| asked_for(request, entry)).collect();
+    let (counts, lines) = context.work_index.with(namespace, |namespace_work| {
+        let mut all: Vec<_> = namespace_work.index.submitted_by(pool).filter(|(_, entry)| asked_for(request, entry)).collect();
         all.sort_by_key(|(name, entry)| (entry.record.phase.ended(), entry.spec.submitted, *name));
-        let lines: Vec<Line> = all.iter().take(MAX_LINES).map(|(name, entry)| line(room, name, entry)).collect();
+        let lines: Vec<SubmittedItem> = all.iter().take(MAX_LINES).map(|(name, entry)| line(namespace_work, name, entry)).collect();
         (counted(all.iter().map(|(_, entry)| *entry)), lines)
     });
     let filled = futures::stream::iter(lines.into_iter().map(|line| with_result(namespace, line, context)));
-    Ok(Listed { counts, items: filled.buffered(AT_ONCE).try_collect().await? })
+    Ok(WorkList { counts, items: filled.buffered(MAX_CONCURRENT_READS).try_collect().await? })
 }
 
 fn asked_for(request: &ListWork, entry: &Entry) -> bool {
@@ -49,14 +50,14 @@ fn asked_for(request: &ListWork, entry: &Entry) -> bool {
 }
 
 /// What of `pool`'s ended after the cursor; none: nothing did. The caller is called when something does.
-pub async fn inbox(caller: &Caller, pool: &str, request: &AskInbox, context: &Context) -> Result<Option<Inbox>, Refusal> {
+pub async fn inbox(caller: &Caller, pool: &str, request: &InboxQuery, context: &Context) -> Result<Option<Inbox>, Refusal> {
     ready(context)?;
     let namespace = &caller.key.namespace;
     let after = request.after.as_deref().map_or_else(Cursor::default, Cursor::read);
-    let (found, cursor) = context.desk.with(namespace, |room| {
-        let (found, cursor) = told_after(room, pool, after, context.epoch);
+    let (found, cursor) = context.work_index.with(namespace, |namespace_work| {
+        let (found, cursor) = told_after(namespace_work, pool, after, context.epoch);
         if found.is_empty() {
-            room.listens(&caller.uid, pool);
+            namespace_work.listens(&caller.uid, pool);
         }
         (found, cursor)
     });
@@ -67,7 +68,7 @@ pub async fn inbox(caller: &Caller, pool: &str, request: &AskInbox, context: &Co
         Message::ItemEnded { item } => Ok::<_, Refusal>(Message::ItemEnded { item: with_result(namespace, item, context).await? }),
         other @ (Message::PlanEnded { .. } | Message::Escalated { .. } | Message::ItemWaits { .. }) => Ok(other),
     }));
-    Ok(Some(Inbox { messages: filled.buffered(AT_ONCE).try_collect().await?, cursor: cursor.to_string() }))
+    Ok(Some(Inbox { messages: filled.buffered(MAX_CONCURRENT_READS).try_collect().await?, cursor: cursor.to_string() }))
 }
 
 /// How far an inbox was read.
@@ -98,12 +99,12 @@ impl fmt::Display for Cursor {
 }
 
 /// What a pool is told after a cursor by the leader with this epoch, and the next cursor: ends first, then what is told beside them.
-fn told_after(room: &Room, pool: &str, after: Cursor, epoch: i64) -> (Vec<Message>, Cursor) {
-    let ended = ended_after(room, pool, after.version);
+fn told_after(namespace_work: &NamespaceWork, pool: &str, after: Cursor, epoch: i64) -> (Vec<Message>, Cursor) {
+    let ended = ended_after(namespace_work, pool, after.version);
     let version = ended.last().map_or(after.version, |(version, _)| *version);
     // Another leader's numbers say nothing about ours.
     let heard = if after.epoch == epoch { after.message } else { 0 };
-    let beside: Vec<(u64, &Message)> = room.messages.after(pool, heard).take(MAX_LINES.saturating_sub(ended.len())).collect();
+    let beside: Vec<(u64, &Message)> = namespace_work.messages.after(pool, heard).take(MAX_LINES.saturating_sub(ended.len())).collect();
     let cursor = match beside.last() {
         Some((message, _)) => Cursor { version, epoch, message: *message },
         None => Cursor { version, ..after },
@@ -115,19 +116,19 @@ fn told_after(room: &Room, pool: &str, after: Cursor, epoch: i64) -> (Vec<Messag
 /// What ended, and its place, the oldest first. An item's place is the version with which its end was stored: that is the
 /// order for every leader, whatever its clock says. Nothing is told beyond what the watch told: of two ends the later one may
 /// be known first, and a cursor must not pass over the other.
-fn ended_after(room: &Room, pool: &str, after: u64) -> Vec<(u64, Message)> {
-    let within = |place| after < place && place <= room.watched();
+fn ended_after(namespace_work: &NamespaceWork, pool: &str, after: u64) -> Vec<(u64, Message)> {
+    let within = |place| after < place && place <= namespace_work.watched();
     let mut found = Vec::new();
     let mut plans = BTreeSet::new();
-    for (name, entry) in room.book.submitted_by(pool) {
+    for (name, entry) in namespace_work.index.submitted_by(pool) {
         let told = entry.spec.notify_on.is_empty() || entry.spec.notify_on.iter().any(|end| end.is(entry.record.phase));
         if entry.record.phase.ended() && entry.unsaved.is_none() && told && within(version(entry)) {
-            found.push((version(entry), Message::ItemEnded { item: line(room, name, entry) }));
+            found.push((version(entry), Message::ItemEnded { item: line(namespace_work, name, entry) }));
         }
         plans.extend(entry.spec.plan.as_ref().map(|(plan, _)| plan));
     }
     for plan in plans {
-        let Some(entries) = room.book.ended_plan(plan) else { continue };
+        let Some(entries) = namespace_work.index.ended_plan(plan) else { continue };
         let last = entries.iter().map(|entry| version(entry)).max().unwrap_or(0);
         if within(last) {
             found.push((last, Message::PlanEnded { plan: plan.clone(), counts: counted(entries.into_iter()) }));
@@ -146,22 +147,22 @@ fn version(entry: &Entry) -> u64 {
 }
 
 /// Reads what came out, if anything did.
-async fn with_result(namespace: &str, line: Line, context: &Context) -> Result<Line, Refusal> {
+async fn with_result(namespace: &str, line: SubmittedItem, context: &Context) -> Result<SubmittedItem, Refusal> {
     if line.phase != "Succeeded" {
         return Ok(line);
     }
-    let _turn = READS.take(namespace).await; // as many wait as are asked for
+    let _turn = READ_SEMAPHORE.take(namespace).await; // as many wait as are asked for
     let live = context.api::<WorkItem>(namespace).get_opt(&line.name).await;
     let live = live.map_err(Error::of("reading an item")).map_err(|error| unavailable(context, &error))?;
     let result = live.filter(|item| item.uid().as_deref() == Some(&line.uid)).and_then(|item| item.status?.result);
-    let result = result.map(|result| result.chars().take(TOLD).collect());
-    Ok(Line { result, ..line })
+    let result = result.map(|result| result.chars().take(MAX_RESULT_CHARS).collect());
+    Ok(SubmittedItem { result, ..line })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::work::item::{At, NotifyOn, Phase, Record, Spec};
+    use crate::policy::work::item::{NotifyOn, Phase, Record, Spec, UnixMillis};
 
     fn entry(version: u64, phase: Phase, plan: Option<(&str, u32)>) -> Entry {
         let spec = Spec { submitted_by: Some("planner".into()), plan: plan.map(|(plan, size)| (plan.to_owned(), size)), ..Spec::default() };
@@ -195,18 +196,18 @@ mod tests {
 
     #[test]
     fn who_reads_page_by_page_reads_everything_once_and_in_order() {
-        let mut room = Room::default();
-        room.watch(u64::MAX);
+        let mut namespace_work = NamespaceWork::default();
+        namespace_work.watch(u64::MAX);
         let many = u64::try_from(MAX_LINES * 2 + 7).expect("small");
         for at in 0..many {
             // Every third one is a plan of its own, which ends at the same place as its item.
             let plan = format!("plan-{at}");
             let plan = at.is_multiple_of(3).then_some((plan.as_str(), 1));
-            room.book.put(&format!("item-{at}"), entry(1000 + at * 7 % many, Phase::Succeeded, plan), At(0));
+            namespace_work.index.put(&format!("item-{at}"), entry(1000 + at * 7 % many, Phase::Succeeded, plan), UnixMillis(0));
         }
         let (mut all, mut after) = (Vec::new(), 0);
         loop {
-            let page = ended_after(&room, "planner", after);
+            let page = ended_after(&namespace_work, "planner", after);
             let Some((last, _)) = page.last() else { break };
             assert!(*last > after && page.len() <= MAX_LINES + 1);
             after = *last;
@@ -219,69 +220,69 @@ mod tests {
 
     #[test]
     fn only_ends_that_were_asked_for_are_told_and_only_to_the_pool() {
-        let mut room = Room::default();
-        room.watch(u64::MAX);
+        let mut namespace_work = NamespaceWork::default();
+        namespace_work.watch(u64::MAX);
         let asked = |version, phase, end| {
             let entry = entry(version, phase, None);
             Entry { spec: Spec { notify_on: vec![end], ..entry.spec }, ..entry }
         };
-        room.book.put("done", asked(1, Phase::Succeeded, NotifyOn::Failed), At(0));
-        room.book.put("failed", asked(2, Phase::Failed, NotifyOn::Failed), At(0));
-        room.book.put("dead", asked(3, Phase::DeadLettered, NotifyOn::DeadLettered), At(0));
-        room.book.put("any", asked(4, Phase::Cancelled, NotifyOn::Finished), At(0));
-        room.book.put("open", entry(5, Phase::Leased, Some(("two", 2))), At(0));
-        room.book.put("half", entry(6, Phase::Succeeded, Some(("two", 2))), At(0));
+        namespace_work.index.put("done", asked(1, Phase::Succeeded, NotifyOn::Failed), UnixMillis(0));
+        namespace_work.index.put("failed", asked(2, Phase::Failed, NotifyOn::Failed), UnixMillis(0));
+        namespace_work.index.put("dead", asked(3, Phase::DeadLettered, NotifyOn::DeadLettered), UnixMillis(0));
+        namespace_work.index.put("any", asked(4, Phase::Cancelled, NotifyOn::Finished), UnixMillis(0));
+        namespace_work.index.put("open", entry(5, Phase::Leased, Some(("two", 2))), UnixMillis(0));
+        namespace_work.index.put("half", entry(6, Phase::Succeeded, Some(("two", 2))), UnixMillis(0));
         let written = entry(7, Phase::Succeeded, None);
-        room.book.put("not-stored", Entry { unsaved: Some(At(0)), ..written }, At(0));
-        assert_eq!(names(&ended_after(&room, "planner", 0)), ["failed", "dead", "any", "half"]);
-        assert_eq!(names(&ended_after(&room, "planner", 3)), ["any", "half"]);
-        assert!(ended_after(&room, "other", 0).is_empty());
-        room.book.put("open", entry(8, Phase::Failed, Some(("two", 2))), At(0));
-        assert_eq!(names(&ended_after(&room, "planner", 6)), ["open", "two"]);
+        namespace_work.index.put("not-stored", Entry { unsaved: Some(UnixMillis(0)), ..written }, UnixMillis(0));
+        assert_eq!(names(&ended_after(&namespace_work, "planner", 0)), ["failed", "dead", "any", "half"]);
+        assert_eq!(names(&ended_after(&namespace_work, "planner", 3)), ["any", "half"]);
+        assert!(ended_after(&namespace_work, "other", 0).is_empty());
+        namespace_work.index.put("open", entry(8, Phase::Failed, Some(("two", 2))), UnixMillis(0));
+        assert_eq!(names(&ended_after(&namespace_work, "planner", 6)), ["open", "two"]);
     }
 
     #[test]
     fn what_is_told_beside_ends_waits_for_no_watch_and_is_told_once() {
-        let mut room = Room::default();
-        room.book.put("before", entry(5, Phase::Succeeded, None), At(0));
-        room.watch(9);
+        let mut namespace_work = NamespaceWork::default();
+        namespace_work.index.put("before", entry(5, Phase::Succeeded, None), UnixMillis(0));
+        namespace_work.watch(9);
         let message = |agent: &str| Message::Escalated { agent: agent.into(), signal: "S".into(), text: "t".into(), item: None };
-        room.messages.add(1, "planner", message("a"));
-        room.messages.add(2, "other", message("b"));
-        room.listens("pod", "planner");
-        assert_eq!(room.called(), ["pod"], "who listens is called");
-        let told = |room: &Room, cursor: &str, epoch| {
-            let (found, next) = told_after(room, "planner", Cursor::read(cursor), epoch);
+        namespace_work.messages.add(1, "planner", message("a"));
+        namespace_work.messages.add(2, "other", message("b"));
+        namespace_work.listens("pod", "planner");
+        assert_eq!(namespace_work.called(), ["pod"], "who listens is called");
+        let told = |namespace_work: &NamespaceWork, cursor: &str, epoch| {
+            let (found, next) = told_after(namespace_work, "planner", Cursor::read(cursor), epoch);
             assert_eq!(Cursor::read(&next.to_string()), next);
             (found.iter().map(name).collect::<Vec<_>>(), next.to_string())
         };
         let said = |names: &[&str], cursor: &str| (names.iter().map(|name| (*name).to_owned()).collect(), cursor.to_owned());
-        assert_eq!(told(&room, "0", 7), said(&["before", "a"], "5.7.1"));
-        assert_eq!(told(&room, "5", 7), said(&["a"], "5.7.1"));
-        assert_eq!(told(&room, "5.7.1", 7), said(&[], "5.7.1"));
-        room.messages.add(3, "planner", message("c"));
-        assert_eq!(told(&room, "5.7.1", 7), said(&["c"], "5.7.3"));
-        assert_eq!(told(&room, "5.6.900", 7), said(&["a", "c"], "5.7.3"), "another leader numbered anew");
-        room.book.put("after", entry(20, Phase::Failed, None), At(0));
-        room.watch(20);
-        assert_eq!(told(&room, "5.7.3", 7), said(&["after"], "20.7.3"));
+        assert_eq!(told(&namespace_work, "0", 7), said(&["before", "a"], "5.7.1"));
+        assert_eq!(told(&namespace_work, "5", 7), said(&["a"], "5.7.1"));
+        assert_eq!(told(&namespace_work, "5.7.1", 7), said(&[], "5.7.1"));
+        namespace_work.messages.add(3, "planner", message("c"));
+        assert_eq!(told(&namespace_work, "5.7.1", 7), said(&["c"], "5.7.3"));
+        assert_eq!(told(&namespace_work, "5.6.900", 7), said(&["a", "c"], "5.7.3"), "another leader numbered anew");
+        namespace_work.index.put("after", entry(20, Phase::Failed, None), UnixMillis(0));
+        namespace_work.watch(20);
+        assert_eq!(told(&namespace_work, "5.7.3", 7), said(&["after"], "20.7.3"));
         // As many as one answer holds: the rest comes with the next one.
-        (4..).take(MAX_LINES + 5).for_each(|number| room.messages.add(number, "planner", message("d")));
-        let (first, cursor) = told(&room, "5.7.3", 7);
-        let (second, _) = told(&room, &cursor, 7);
+        (4..).take(MAX_LINES + 5).for_each(|number| namespace_work.messages.add(number, "planner", message("d")));
+        let (first, cursor) = told(&namespace_work, "5.7.3", 7);
+        let (second, _) = told(&namespace_work, &cursor, 7);
         assert_eq!((first.len(), first[0].as_str(), second.len()), (MAX_LINES, "after", 1));
     }
 
     #[test]
     fn an_end_that_is_known_before_an_earlier_one_waits_for_it() {
-        let mut room = Room::default();
-        room.watch(10);
-        room.book.put("later", entry(20, Phase::Succeeded, None), At(0));
-        assert!(ended_after(&room, "planner", 0).is_empty(), "the answer to our own write came before the watch");
-        room.book.put("sooner", entry(15, Phase::Succeeded, None), At(0));
-        room.watch(15);
-        assert_eq!(names(&ended_after(&room, "planner", 0)), ["sooner"]);
-        room.watch(20);
-        assert_eq!(names(&ended_after(&room, "planner", 15)), ["later"]);
+        let mut namespace_work = NamespaceWork::default();
+        namespace_work.watch(10);
+        namespace_work.index.put("later", entry(20, Phase::Succeeded, None), UnixMillis(0));
+        assert!(ended_after(&namespace_work, "planner", 0).is_empty(), "the answer to our own write came before the watch");
+        namespace_work.index.put("sooner", entry(15, Phase::Succeeded, None), UnixMillis(0));
+        namespace_work.watch(15);
+        assert_eq!(names(&ended_after(&namespace_work, "planner", 0)), ["sooner"]);
+        namespace_work.watch(20);
+        assert_eq!(names(&ended_after(&namespace_work, "planner", 15)), ["later"]);
     }
 }

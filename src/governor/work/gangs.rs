@@ -4,22 +4,22 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::room::now;
+use super::namespace_work::now;
 use crate::api::agent::AgentPhase;
 use crate::api::agent_pool::Gang;
 use crate::cluster::ObjectKey;
 use crate::controller::{AgentObject, Context};
 use crate::policy::gang::{self, Divergence, Limits};
-use crate::policy::hub::Signal;
-use crate::policy::work::item::At;
+use crate::policy::interventions::Signal;
+use crate::policy::work::item::UnixMillis;
 
 /// What was found of which gang last, by namespace, pool and group: until it is recorded with the gang's items it must not be found
 /// again.
-pub type Known = HashMap<(String, String, String), Restart>;
+pub type KnownGangs = HashMap<(String, String, String), Restart>;
 
 /// A gang that is to be restarted.
 pub struct Restart {
-    at: At,
+    at: UnixMillis,
     words: String,
     /// Agents, and their pods, to be told as soon as we have heard of them: a leader that is new has not heard of all.
     left: Vec<(String, String)>,
@@ -33,7 +33,7 @@ fn limits(gang: &Gang) -> Limits {
 }
 
 /// Looks at the groups that the agents of each pool work on that asks for it.
-pub fn look(known: &mut Known, context: &Context) {
+pub fn look(known: &mut KnownGangs, context: &Context) {
     for stored in context.stores.pools.state() {
         let Ok(pool) = &stored.0 else { continue };
         let Some(gang) = pool.spec.supervision.as_ref().and_then(|supervision| supervision.gang.as_ref()) else { continue };
@@ -44,8 +44,8 @@ pub fn look(known: &mut Known, context: &Context) {
         let limits = limits(gang);
         let at = |group: &String| (namespace.clone(), name.clone(), group.clone());
         let is_ours = |agent: &str| ours.contains_key(agent);
-        let found: Vec<(String, String, BTreeSet<String>)> = context.desk.with(namespace, |room| {
-            let groups = room.book.groups().filter_map(|(group, records)| {
+        let found: Vec<(String, String, BTreeSet<String>)> = context.work_index.with(namespace, |namespace_work| {
+            let groups = namespace_work.index.groups().filter_map(|(group, records)| {
                 let known = known.get(&at(group)).map(|restart| restart.at);
                 if let Some(Divergence { failed, of, agents }) = gang::look(records.iter().copied(), is_ours, limits, known, now()) {
                     let window = gang.window_seconds;
@@ -87,8 +87,8 @@ fn living(agent: &AgentObject) -> Option<Option<String>> {
 /// Tells the supervisor of an agent. Whether that is done: not as long as we have not heard of its pod.
 fn raise(agent: &ObjectKey, pod: &str, group: &str, words: &str, context: &Context) -> bool {
     // One that works on something else by now is not of the gang any more.
-    let elsewhere = context.desk.with(&agent.namespace, |room| {
-        let held = room.book.held_by(pod).map(|(_, entry)| entry.spec.group.clone());
+    let elsewhere = context.work_index.with(&agent.namespace, |namespace_work| {
+        let held = namespace_work.index.held_by(pod).map(|(_, entry)| entry.spec.group.clone());
         held.is_some_and(|of| of.as_deref() != Some(group))
     });
     if elsewhere {

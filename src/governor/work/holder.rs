@@ -6,17 +6,17 @@ use crate::api::{Agent, names};
 use crate::controller::agent::held_by_supervisor;
 use crate::controller::conditions::find;
 use crate::policy::work::item::Verb;
-use crate::policy::work::settle::HolderIs;
+use crate::policy::work::transitions::HolderState;
 
 /// How an agent that holds an item is: gone when its Agent ended, which it does when no process of its pod is left.
-pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderIs {
+pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderState {
     let status = agent.status.clone().unwrap_or_default();
     let other = agent.caller_uid().is_some_and(|known| known != pod);
     let ended = status.phase.is_some_and(AgentPhase::ended);
     // One that hibernates does so when nothing of its pod is left.
     let asleep = status.phase == Some(AgentPhase::Hibernated);
     if !ended && !asleep && !other {
-        return held_by_supervisor(&status).map_or(HolderIs::There, |reason| HolderIs::Paused(reason.to_owned()));
+        return held_by_supervisor(&status).map_or(HolderState::There, |reason| HolderState::Paused(reason.to_owned()));
     }
     let given_up = find(&status.conditions, types::GIVEN_UP).filter(|given_up| given_up.status == "True");
     let ready = find(&status.conditions, types::READY);
@@ -25,7 +25,7 @@ pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderIs {
     if reason == reasons::TOKENS_EXHAUSTED {
         let labels = agent.metadata.labels.as_ref();
         let is_final = labels.and_then(|labels| labels.get(names::TYPE_LABEL)).is_some_and(|type_| type_ == names::DRONE);
-        return HolderIs::Failed { reason, message, is_final };
+        return HolderState::Failed { reason, message, is_final };
     }
     let verb = match (given_up.map(|given_up| given_up.reason.as_str()), status.goodbye.is_some() || asleep) {
         (Some(reasons::ITEM_STALLED | reasons::ITEM_PAST_TIME), _) => Verb::Stalled,
@@ -34,7 +34,7 @@ pub(super) fn end_of(agent: &Agent, pod: &str) -> HolderIs {
         (Some(_), _) | (None, false) => Verb::LeaseExpired,
         (None, true) => Verb::Release,
     };
-    HolderIs::Gone(verb, reason, message)
+    HolderState::Gone(verb, reason, message)
 }
 
 #[cfg(test)]
@@ -49,20 +49,20 @@ mod tests {
         };
         let pod = |uid: &str| json!({"name": "a", "uid": uid});
         let end = |status: Value| end_of(&agent(status), "u");
-        assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderIs::There);
-        assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderIs::There, "its pod may run");
-        assert_eq!(end(json!({"phase": "Spawning"})), HolderIs::There, "nothing is recorded: nothing follows");
+        assert_eq!(end(json!({"phase": "Idle", "podRef": pod("u")})), HolderState::There);
+        assert_eq!(end(json!({"phase": "Goodbye", "podRef": pod("u")})), HolderState::There, "its pod may run");
+        assert_eq!(end(json!({"phase": "Spawning"})), HolderState::There, "nothing is recorded: nothing follows");
         let conditions = |type_: &str, reason: &str| json!([{"type": type_, "status": "True", "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
         let paused = |reason: &str| end(json!({"phase": "Paused", "podRef": pod("u"), "conditions": conditions("Paused", reason)}));
-        assert_eq!(paused("TokenBudgetExceeded"), HolderIs::Paused("TokenBudgetExceeded".into()));
-        assert_eq!(paused("PausedBySupervisor"), HolderIs::Paused("PausedBySupervisor".into()));
-        assert_eq!(paused("PausedBySpec"), HolderIs::There, "a person's pause takes nothing new, and goes on with what it holds");
+        assert_eq!(paused("TokenBudgetExceeded"), HolderState::Paused("TokenBudgetExceeded".into()));
+        assert_eq!(paused("PausedBySupervisor"), HolderState::Paused("PausedBySupervisor".into()));
+        assert_eq!(paused("PausedBySpec"), HolderState::There, "a person's pause takes nothing new, and goes on with what it holds");
         let ended = |reason: &str| end(json!({"phase": "ForceStopped", "podRef": pod("u"), "conditions": conditions("GivenUp", reason)}));
-        assert!(matches!(ended("TokensSpent"), HolderIs::Gone(Verb::Release, ..)));
-        assert!(matches!(ended("TokensExhausted"), HolderIs::Failed { is_final: false, .. }));
-        assert!(matches!(ended("Reaped"), HolderIs::Gone(Verb::LeaseExpired, ..)));
-        assert!(matches!(end(json!({"phase": "Hibernated"})), HolderIs::Gone(Verb::Release, ..)), "nothing of its pod is left");
-        assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderIs::Gone(Verb::LeaseExpired, ..)));
+        assert!(matches!(ended("TokensSpent"), HolderState::Gone(Verb::Release, ..)));
+        assert!(matches!(ended("TokensExhausted"), HolderState::Failed { is_final: false, .. }));
+        assert!(matches!(ended("Reaped"), HolderState::Gone(Verb::LeaseExpired, ..)));
+        assert!(matches!(end(json!({"phase": "Hibernated"})), HolderState::Gone(Verb::Release, ..)), "nothing of its pod is left");
+        assert!(matches!(end(json!({"phase": "Spawning", "podRef": pod("another")})), HolderState::Gone(Verb::LeaseExpired, ..)));
     }
 
     #[test]
@@ -71,13 +71,13 @@ mod tests {
             let spec = json!({"poolRef": {"name": "p"}, "external": {"user": "alice"}});
             serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a", "uid": "u"}, "spec": spec, "status": status})).expect("an Agent")
         };
-        assert_eq!(end_of(&agent(json!({"phase": "Active"})), "u"), HolderIs::There);
-        assert_eq!(end_of(&agent(json!({"phase": "Stale"})), "u"), HolderIs::There, "its end is not stored");
-        assert!(matches!(end_of(&agent(json!({"phase": "ForceStopped"})), "u"), HolderIs::Gone(Verb::LeaseExpired, ..)));
+        assert_eq!(end_of(&agent(json!({"phase": "Active"})), "u"), HolderState::There);
+        assert_eq!(end_of(&agent(json!({"phase": "Stale"})), "u"), HolderState::There, "its end is not stored");
+        assert!(matches!(end_of(&agent(json!({"phase": "ForceStopped"})), "u"), HolderState::Gone(Verb::LeaseExpired, ..)));
         let said = json!({"phase": "Stopped", "goodbye": {"time": "2026-01-01T00:00:00Z"}});
-        assert!(matches!(end_of(&agent(said), "u"), HolderIs::Gone(Verb::Release, ..)));
+        assert!(matches!(end_of(&agent(said), "u"), HolderState::Gone(Verb::Release, ..)));
         assert!(
-            matches!(end_of(&agent(json!({"phase": "Idle"})), "before"), HolderIs::Gone(Verb::LeaseExpired, ..)),
+            matches!(end_of(&agent(json!({"phase": "Idle"})), "before"), HolderState::Gone(Verb::LeaseExpired, ..)),
             "another of its name"
         );
     }

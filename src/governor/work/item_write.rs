@@ -7,14 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::convert::{self, Beside};
+use super::convert::{self, StatusExtras};
 use super::item_events::{tell_failure, tell_people};
+use super::namespace_work::{WriteLane, now};
 use super::queues;
-use super::room::{Lane, now};
 use crate::api::WorkItem;
 use crate::cluster::{Class, Error, ObjectKey, calls};
 use crate::controller::Context;
-use crate::controller::publish::after_conflict;
+use crate::controller::status_throttle::after_conflict;
 use crate::governor::breaker::work as attempt;
 use crate::governor::budget::object::in_doubt;
 use crate::policy::breaker::Outcome;
@@ -22,10 +22,10 @@ use crate::policy::breaker::work::Permits;
 use crate::policy::budget::Key as TokenKey;
 use crate::policy::work::entry::Entry;
 use crate::policy::work::item::{Holder, Phase, Record};
-use crate::wire::work::Advance;
+use crate::wire::work::ProgressUpdate;
 
 /// An item is being written, until this is dropped: also when whoever asked goes away in the middle.
-pub(super) struct Writing<'a> {
+pub(super) struct ItemWriteGuard<'a> {
     pub(super) context: &'a Context,
     pub(super) key: &'a ObjectKey,
     /// A claim that is not known to be written: what is given back.
@@ -34,7 +34,7 @@ pub(super) struct Writing<'a> {
     pub(super) probe: Option<(ObjectKey, Permits)>,
 }
 
-impl Drop for Writing<'_> {
+impl Drop for ItemWriteGuard<'_> {
     fn drop(&mut self) {
         if let Some((entry, next)) = self.back {
             give_back(self.context, self.key, entry, next);
@@ -42,16 +42,16 @@ impl Drop for Writing<'_> {
         if let Some((pool, permits)) = &self.probe {
             self.context.circuits.complete_work(pool, permits, Outcome::Neutral, "");
         }
-        self.context.desk.written(&self.key.namespace, &self.key.name);
-        self.context.desk.look(&self.key.namespace, &self.key.name);
+        self.context.work_index.written(&self.key.namespace, &self.key.name);
+        self.context.work_index.look(&self.key.namespace, &self.key.name);
     }
 }
 
 /// A claim was not written, as far as we know: what was known before is true again, unless something newer was read.
 fn give_back(context: &Context, key: &ObjectKey, entry: &Entry, next: &Record) {
-    context.desk.with(&key.namespace, |room| {
-        if room.book.get(&key.name).is_some_and(|known| known.version == entry.version && known.record == *next) {
-            room.book.put(&key.name, entry.clone(), now());
+    context.work_index.with(&key.namespace, |namespace_work| {
+        if namespace_work.index.get(&key.name).is_some_and(|known| known.version == entry.version && known.record == *next) {
+            namespace_work.index.put(&key.name, entry.clone(), now());
         }
     });
 }
@@ -62,13 +62,19 @@ pub fn final_failure(before: &Record, record: &Record) -> bool {
 }
 
 /// Writes the end of an attempt, and what follows from one that failed for good.
-pub(super) async fn write_finish(key: &ObjectKey, entry: &Entry, record: &Record, beside: &Beside, context: &Context) -> Result<(), Error> {
+pub(super) async fn write_finish(
+    key: &ObjectKey,
+    entry: &Entry,
+    record: &Record,
+    beside: &StatusExtras,
+    context: &Context,
+) -> Result<(), Error> {
     if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
         queues::cancel_group(context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
     }
-    let said = context.desk.with(&key.namespace, |room| room.progress(&entry.uid));
-    let beside = Beside { progress: said.map(progress), ..beside.clone() };
-    let stored = store(context, key, entry, record, &beside, Lane::Needed).await?;
+    let said = context.work_index.with(&key.namespace, |namespace_work| namespace_work.progress(&entry.uid));
+    let beside = StatusExtras { progress: said.map(progress), ..beside.clone() };
+    let stored = store(context, key, entry, record, &beside, WriteLane::Needed).await?;
     if final_failure(&entry.record, record) {
         let reason = record.reason.clone().unwrap_or_else(|| "Failed".to_owned());
         let note = record.history.last().and_then(|last| last.message.clone()).unwrap_or_default();
@@ -92,20 +98,23 @@ pub async fn store(
     key: &ObjectKey,
     entry: &Entry,
     record: &Record,
-    beside: &Beside,
-    lane: Lane,
+    beside: &StatusExtras,
+    lane: WriteLane,
 ) -> Result<WorkItem, Error> {
     context.leadership.check()?;
-    let policy = context.desk.with(&key.namespace, |room| room.book.policy(entry));
-    let stored = context.desk.with(&key.namespace, |room| room.used(&entry.uid));
+    let policy = context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.policy(entry));
+    let stored = context.work_index.with(&key.namespace, |namespace_work| namespace_work.used(&entry.uid));
     let told = stored.and_then(|stored| context.meter.used_by(&entry.uid, stored));
-    let beside = Beside { used: told.map(|told| told.total), ..beside.clone() };
+    let beside = StatusExtras { used: told.map(|told| told.total), ..beside.clone() };
     let body = convert::patch(entry, record, &policy, &beside, context.epoch, now());
     let api = context.api::<WorkItem>(&key.namespace);
-    let said = beside.progress.as_ref().and_then(|_| context.desk.with(&key.namespace, |room| room.progress(&entry.uid)));
+    let said = beside
+        .progress
+        .as_ref()
+        .and_then(|_| context.work_index.with(&key.namespace, |namespace_work| namespace_work.progress(&entry.uid)));
     let result = match lane {
-        Lane::Shown => calls::show_status(&api, &key.name, &body).await,
-        Lane::Needed | Lane::Collected => calls::patch_status(&api, &key.name, &body).await,
+        WriteLane::Shown => calls::show_status(&api, &key.name, &body).await,
+        WriteLane::Needed | WriteLane::Collected => calls::patch_status(&api, &key.name, &body).await,
     };
     if let Some(told) = told {
         match result.as_ref().map_err(Error::class) {
@@ -117,13 +126,13 @@ pub async fn store(
     match &result {
         Ok(stored) => {
             context.metrics.item(record.phase.name());
-            context.desk.observe(stored);
+            context.work_index.observe(stored);
             if let Some(holder) = entry.record.holder.as_ref().filter(|_| record.holder.is_none()) {
                 given_back(context, key, entry, holder);
                 attempt::ended(context, &key.namespace, entry, record, stored);
             }
             if let Some(said) = said {
-                context.desk.with(&key.namespace, |room| room.progress_stored(&entry.uid, &said));
+                context.work_index.with(&key.namespace, |namespace_work| namespace_work.progress_stored(&entry.uid, &said));
             }
             if record.phase.ended() && !entry.record.phase.ended() {
                 tell_people(context, stored, entry, record).await;
@@ -131,10 +140,10 @@ pub async fn store(
         }
         Err(error) => match error.class() {
             Class::Conflict => match after_conflict(context, &api, &key.name).await? {
-                Some(live) => context.desk.observe(&live),
-                None => context.desk.forget(&key.namespace, &key.name, &entry.uid),
+                Some(live) => context.work_index.observe(&live),
+                None => context.work_index.forget(&key.namespace, &key.name, &entry.uid),
             },
-            Class::NotFound => context.desk.forget(&key.namespace, &key.name, &entry.uid),
+            Class::NotFound => context.work_index.forget(&key.namespace, &key.name, &entry.uid),
             Class::AlreadyExists
             | Class::QuotaExceeded
             | Class::Terminating
@@ -147,8 +156,8 @@ pub async fn store(
 }
 
 /// How far an item is, as its status says it.
-pub fn progress(advance: Advance) -> Value {
-    let Advance { epoch: _, percent, message, checkpoint_ref } = advance;
+pub fn progress(advance: ProgressUpdate) -> Value {
+    let ProgressUpdate { epoch: _, percent, message, checkpoint_ref } = advance;
     let mut said = json!({"updateTime": Time(Timestamp::now())});
     if let Some(percent) = percent {
         said["percent"] = json!(percent);

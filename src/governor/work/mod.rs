@@ -1,13 +1,13 @@
 //! The governor of work: hands each item to one agent, takes what becomes of it, and lets go by what follows by itself.
 //!
-//! Every decision is `policy::work`'s, on a [`book`](crate::policy::work::book) in memory; every change that somebody may
+//! Every decision is `policy::work`'s, on an [index](crate::policy::work::item_index) in memory; every change that somebody may
 //! rely on is written by compare-and-swap before anybody is told. The memory may be lost at any moment: a new leader lists
 //! all items first and goes on from their status.
 //!
 //! | file | for |
 //! |---|---|
-//! | [`desk`] | the rooms of all namespaces, and who has to be looked at |
-//! | [`room`] | one namespace: its book, who waits for work, what is being written |
+//! | [`work_index`] | the work of all namespaces, and which of them have to be looked at |
+//! | [`namespace_work`] | one namespace: its index of items, waiting agents, writes under way |
 //! | [`convert`] | from custom resources to what is decided on, and back to a status |
 //! | [`watch`] | the watches of items and queues |
 //! | [`run`] | the loop: what follows by itself, writes that wait, collecting |
@@ -15,7 +15,7 @@
 //! | [`queues`] | the status of queues, groups that are cancelled |
 //! | [`gangs`] | groups whose members fail together |
 //! | [`objectives`] | which items are over their queue's service levels: counted and told |
-//! | [`spent`] | what an item's last calls used, where that was known after its end only |
+//! | [`late_usage`] | what an item's last calls used, where that was known after its end only |
 //! | [`refused`] | what a refused model call makes of an item whose program then ends |
 //! | [`item_write`] | writing an item, and what follows from that |
 //! | `item_events` | who is told of what becomes of an item |
@@ -27,21 +27,21 @@
 
 pub mod calls;
 pub mod common;
-pub mod desk;
 pub mod follow;
 pub mod gangs;
 mod holder;
 mod item_events;
 pub mod item_write;
+pub mod late_usage;
+pub mod namespace_work;
 pub mod objectives;
 pub mod queues;
 pub mod refused;
 pub mod replay;
-pub mod room;
 pub mod run;
-pub mod spent;
 pub mod submit;
 pub mod watch;
+pub mod work_index;
 
-pub use desk::Desk;
 pub use spillway_conversion::work as convert;
+pub use work_index::WorkIndex;

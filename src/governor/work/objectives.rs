@@ -5,27 +5,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::Desk;
-use super::room::now;
+use super::namespace_work::now;
+use super::work_index::WorkIndex;
 use crate::api::conditions::reasons;
 use crate::api::{WorkItem, WorkQueue};
 use crate::cluster::ObjectKey;
 use crate::controller::Context;
-use crate::policy::hub::Signal;
-use crate::policy::work::item::At;
-use crate::policy::work::objectives::{Look, Objective, Objectives, Over, Watch};
+use crate::policy::interventions::Signal;
+use crate::policy::work::item::UnixMillis;
+use crate::policy::work::objectives::{MissedObjective, Objective, ObjectiveCheck, ObjectiveWatch, Objectives};
 
 /// The items that are over, of each queue that is looked at.
-pub type All = HashMap<ObjectKey, Vec<Over>>;
+pub type MissedItems = HashMap<ObjectKey, Vec<MissedObjective>>;
 
 /// Looks at all queues.
-pub fn over<'a>(desk: &Desk, keys: impl IntoIterator<Item = &'a ObjectKey>) -> All {
-    let look = |key: &ObjectKey| desk.with(&key.namespace, |room| room.book.over(&key.name, now()));
+pub fn over<'a>(work_index: &WorkIndex, keys: impl IntoIterator<Item = &'a ObjectKey>) -> MissedItems {
+    let look = |key: &ObjectKey| work_index.with(&key.namespace, |namespace_work| namespace_work.index.over(&key.name, now()));
     keys.into_iter().map(|key| (key.clone(), look(key))).collect()
 }
 
 /// What a queue's condition says: so many are over now.
-pub fn words(objectives: Objectives, over: &[Over]) -> String {
+pub fn words(objectives: Objectives, over: &[MissedObjective]) -> String {
     let count = |wanted| over.iter().filter(|one| one.objective == wanted).count();
     let seconds = |within: Option<Duration>| within.map_or(0, |within| within.as_secs());
     let waits = (count(Objective::Wait), format!("waited for more than {} s (waitSeconds)", seconds(objectives.wait)));
@@ -41,15 +41,16 @@ pub fn words(objectives: Objectives, over: &[Over]) -> String {
 
 /// What is remembered of each queue, for as long as we lead.
 #[derive(Default)]
-pub struct Watches(HashMap<ObjectKey, Watch>);
+pub struct Watches(HashMap<ObjectKey, ObjectiveWatch>);
 
 impl Watches {
     /// Counts what is over since the last look, and has it told of. Waits for nobody.
-    pub fn look(&mut self, all: &All, queues: &HashMap<ObjectKey, WorkQueue>, context: &Arc<Context>) {
+    pub fn look(&mut self, all: &MissedItems, queues: &HashMap<ObjectKey, WorkQueue>, context: &Arc<Context>) {
         self.0.retain(|key, _| all.contains_key(key));
         for (key, over) in all {
             let watch = self.0.entry(key.clone()).or_default();
-            let look = context.desk.with(&key.namespace, |room| watch.look(over.clone(), |uid| room.lives(uid), now()));
+            let look =
+                context.work_index.with(&key.namespace, |namespace_work| watch.look(over.clone(), |uid| namespace_work.lives(uid), now()));
             for one in &look.new {
                 context.metrics.objective_missed(one.objective.name());
                 raise(one, &key.namespace, context);
@@ -62,17 +63,17 @@ impl Watches {
 }
 
 /// Lets the supervisor of the agent that takes too long decide: its pool may have a rule for that.
-fn raise(over: &Over, namespace: &str, context: &Context) {
+fn raise(over: &MissedObjective, namespace: &str, context: &Context) {
     let Some(holder) = over.holder.as_ref().filter(|holder| context.live.view(&holder.pod).is_some()) else { return };
     context.live.raised(&holder.pod, Signal::ObjectiveMissed, None);
     context.wake.agent(&ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() });
 }
 
-async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: Look) {
+async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: ObjectiveCheck) {
     if context.leadership.check().is_err() {
         return; // whoever leads looks too
     }
-    let objectives = context.desk.queue(&key.namespace, &key.name).map(|queue| queue.objectives).unwrap_or_default();
+    let objectives = context.work_index.queue(&key.namespace, &key.name).map(|queue| queue.objectives).unwrap_or_default();
     for one in look.new.iter().take(look.told) {
         // What is told of has to be there still; and events need the object that they are about.
         let Ok(Some(item)) = context.api::<WorkItem>(&key.namespace).get_opt(&one.item).await else { continue };
@@ -88,7 +89,7 @@ async fn tell(context: Arc<Context>, key: ObjectKey, queue: WorkQueue, look: Loo
 }
 
 /// Events of one object, reason and action are one series: the action tells the objectives apart.
-fn note(over: &Over, objectives: Objectives, queue: &str, now: At) -> (&'static str, String) {
+fn note(over: &MissedObjective, objectives: Objectives, queue: &str, now: UnixMillis) -> (&'static str, String) {
     let past = |within: Option<Duration>| now.since(over.since).saturating_add(within.unwrap_or_default()).as_secs();
     match over.objective {
         Objective::Wait => {
@@ -109,8 +110,8 @@ mod tests {
     use super::*;
     use crate::policy::work::Holder;
 
-    fn one(objective: Objective, holder: Option<Holder>) -> Over {
-        Over { item: "i".into(), uid: "u".into(), objective, since: At(60_000), holder }
+    fn one(objective: Objective, holder: Option<Holder>) -> MissedObjective {
+        MissedObjective { item: "i".into(), uid: "u".into(), objective, since: UnixMillis(60_000), holder }
     }
 
     #[test]
@@ -122,13 +123,13 @@ mod tests {
             words(objectives, &over),
             "items over spec.objectives: 2 waited for more than 30 s (waitSeconds), 1 not finished after 90 s (completionSeconds)"
         );
-        let (action, words) = note(&over[0], objectives, "q", At(61_500));
+        let (action, words) = note(&over[0], objectives, "q", UnixMillis(61_500));
         assert_eq!(
             (action, words.as_str()),
             ("Wait", "nobody has taken it 31 s after it was ready (spec.objectives.waitSeconds of WorkQueue/q)")
         );
-        let held = one(Objective::Completion, Some(Holder { pod: "p".into(), agent: "a-1".into(), since: At(0) }));
-        let (action, words) = note(&held, objectives, "q", At(60_001));
+        let held = one(Objective::Completion, Some(Holder { pod: "p".into(), agent: "a-1".into(), since: UnixMillis(0) }));
+        let (action, words) = note(&held, objectives, "q", UnixMillis(60_001));
         assert!(action == "Complete" && words.contains("90 s") && words.ends_with("agent a-1 holds it"), "{words}");
     }
 }

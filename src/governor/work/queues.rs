@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::json;
 
 use super::convert;
-use super::desk::Desk;
 use super::objectives::{self, Watches};
+use super::work_index::WorkIndex;
 use crate::api::WorkQueue;
 use crate::api::conditions::{reasons, types};
 use crate::api::work_queue::{CancelledGroup, QueueCounts, WorkQueueStatus};
@@ -19,28 +19,28 @@ use crate::cluster::clock::BootTime;
 use crate::cluster::{Error, calls};
 use crate::controller::Context;
 use crate::controller::conditions::{Builder, find, with_old_words};
-use crate::policy::work::admit::Refusal;
-use crate::policy::work::item::At;
-use crate::policy::work::objectives::Over;
+use crate::policy::work::admission::Refusal;
+use crate::policy::work::item::UnixMillis;
+use crate::policy::work::objectives::MissedObjective;
 
 /// Name of this loop in logs and back-offs.
-const LOOP: &str = "workqueue";
+const LOOP_NAME: &str = "workqueue";
 /// Between two looks at all queues.
-const ROUND: Duration = Duration::from_secs(1);
+const QUEUE_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Counts are written at most this often.
-const COUNTS: Duration = Duration::from_secs(5);
+const COUNTS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// A cancelled group is remembered for so long at least.
-const SETTLED: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+const CANCELLED_GROUP_TTL: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
 /// Groups that a queue remembers as cancelled; the schema's bound.
-const GROUPS: usize = 64;
+const MAX_CANCELLED_GROUPS: usize = 64;
 
 /// The queues as they were read last. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Queues(Arc<Mutex<HashMap<ObjectKey, Known>>>);
+pub struct Queues(Arc<Mutex<HashMap<ObjectKey, KnownQueue>>>);
 
 /// A queue, when its status was written, and from when on it may be.
 #[derive(Clone)]
-struct Known {
+struct KnownQueue {
     queue: WorkQueue,
     written: Option<BootTime>,
     put_off: Option<(BootTime, Duration)>,
@@ -51,7 +51,7 @@ impl Queues {
     pub fn know(&self, key: ObjectKey, queue: WorkQueue) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (written, put_off) = all.get(&key).map_or((None, None), |known| (known.written, known.put_off));
-        all.insert(key, Known { queue, written, put_off });
+        all.insert(key, KnownQueue { queue, written, put_off });
     }
 
     /// It is gone.
@@ -68,18 +68,18 @@ impl Queues {
     pub async fn publish(self, context: Arc<Context>) {
         let mut watches = Watches::default();
         loop {
-            tokio::time::sleep(ROUND).await;
-            if !context.desk.is_ready() {
+            tokio::time::sleep(QUEUE_SCAN_INTERVAL).await;
+            if !context.work_index.is_ready() {
                 continue;
             }
             let queues = self.with_objectives();
-            let over = objectives::over(&context.desk, queues.keys());
+            let over = objectives::over(&context.work_index, queues.keys());
             watches.look(&over, &queues, &context);
-            for (key, queue, next) in self.due(&context.desk, &over) {
+            for (key, queue, next) in self.due(&context.work_index, &over) {
                 match self.write(&context, &key, &queue, &next).await {
-                    Ok(()) => context.succeeded(LOOP, &key),
+                    Ok(()) => context.succeeded(LOOP_NAME, &key),
                     Err(error) => {
-                        let wait = context.put_off(LOOP, key.clone(), &error);
+                        let wait = context.put_off(LOOP_NAME, key.clone(), &error);
                         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                         if let Some(known) = all.get_mut(&key) {
                             known.put_off = wait.map(|wait| (BootTime::now(), wait));
@@ -99,14 +99,14 @@ impl Queues {
             .collect()
     }
 
-    fn due(&self, desk: &Desk, over: &objectives::All) -> Vec<(ObjectKey, WorkQueue, WorkQueueStatus)> {
+    fn due(&self, work_index: &WorkIndex, over: &objectives::MissedItems) -> Vec<(ObjectKey, WorkQueue, WorkQueueStatus)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let due = all.into_iter().filter_map(|(key, Known { queue, written, put_off })| {
+        let due = all.into_iter().filter_map(|(key, KnownQueue { queue, written, put_off })| {
             if put_off.is_some_and(|(since, wait)| since.elapsed() < wait) {
                 return None;
             }
             let stored = queue.status.clone().unwrap_or_default();
-            let next = status(&key, &queue, desk, over.get(&key).map(Vec::as_slice).unwrap_or_default(), Timestamp::now());
+            let next = status(&key, &queue, work_index, over.get(&key).map(Vec::as_slice).unwrap_or_default(), Timestamp::now());
             let only_counts = WorkQueueStatus {
                 counts: stored.counts.clone(),
                 oldest_ready_time: stored.oldest_ready_time.clone(),
@@ -114,7 +114,7 @@ impl Queues {
                 conditions: with_old_words(&next.conditions, &stored.conditions),
                 ..next.clone()
             } == stored;
-            let now = next != stored && (!only_counts || written.is_none_or(|written| written.elapsed() >= COUNTS));
+            let now = next != stored && (!only_counts || written.is_none_or(|written| written.elapsed() >= COUNTS_WRITE_INTERVAL));
             now.then_some((key, queue, next))
         });
         due.collect()
@@ -137,7 +137,7 @@ impl Queues {
         }
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.contains_key(key) {
-            all.insert(key.clone(), Known { queue: stored, written: Some(BootTime::now()), put_off: None });
+            all.insert(key.clone(), KnownQueue { queue: stored, written: Some(BootTime::now()), put_off: None });
         }
         Ok(())
     }
@@ -147,15 +147,15 @@ fn count(value: u64) -> Option<i32> {
     Some(i32::try_from(value).unwrap_or(i32::MAX))
 }
 
-fn status(key: &ObjectKey, queue: &WorkQueue, desk: &Desk, over: &[Over], now: Timestamp) -> WorkQueueStatus {
-    let (counts, oldest) = desk.counts(&key.namespace, &key.name);
+fn status(key: &ObjectKey, queue: &WorkQueue, work_index: &WorkIndex, over: &[MissedObjective], now: Timestamp) -> WorkQueueStatus {
+    let (counts, oldest) = work_index.counts(&key.namespace, &key.name);
     let generation = queue.metadata.generation.unwrap_or(0);
     let stored = queue.status.clone().unwrap_or_default();
     let build = Builder { stored: &stored.conditions, generation, now };
     let unfinished = counts.ready + counts.leased + counts.paused + counts.waiting;
-    let known = desk.queue(&key.namespace, &key.name).unwrap_or_else(|| convert::queue(queue));
+    let known = work_index.queue(&key.namespace, &key.name).unwrap_or_else(|| convert::queue(queue));
     let limit = known.max_pending;
-    let project = desk.project(&key.namespace).filter(|(pending, limit)| *pending >= limit.most);
+    let project = work_index.project(&key.namespace).filter(|(pending, limit)| *pending >= limit.most);
     let accepting = if let Some((current, limit)) = project {
         let full = Refusal::ProjectFull { limit, current };
         build.build(types::ACCEPTING, false, full.reason(), full.to_string())
@@ -182,13 +182,15 @@ fn status(key: &ObjectKey, queue: &WorkQueue, desk: &Desk, over: &[Over], now: T
         conditions.push(build.build(types::OBJECTIVES_MET, over.is_empty(), reason, objectives::words(known.objectives, over)));
     }
     // A member whose making the watch has not shown yet is covered too.
-    let young = |one: &CancelledGroup| now.duration_since(one.time.0) < SETTLED;
-    let living = |one: &CancelledGroup| young(one) || desk.with(&key.namespace, |room| room.book.group_lives(&key.name, &one.group));
-    let second = |at: At| Timestamp::from_second(at.0.div_euclid(1000)).ok().map(Time);
+    let young = |one: &CancelledGroup| now.duration_since(one.time.0) < CANCELLED_GROUP_TTL;
+    let living = |one: &CancelledGroup| {
+        young(one) || work_index.with(&key.namespace, |namespace_work| namespace_work.index.group_lives(&key.name, &one.group))
+    };
+    let second = |at: UnixMillis| Timestamp::from_second(at.0.div_euclid(1000)).ok().map(Time);
     // Those that a person cancelled are listed too: who reads it learns when an entry may go.
     let cancelled =
         convert::cancelled_groups(queue).into_iter().filter_map(|(group, at)| Some(CancelledGroup { group, time: second(at)? }));
-    let groups: Vec<CancelledGroup> = cancelled.filter(living).take(GROUPS).collect();
+    let groups: Vec<CancelledGroup> = cancelled.filter(living).take(MAX_CANCELLED_GROUPS).collect();
     WorkQueueStatus {
         observed_generation: Some(generation),
         counts: Some(QueueCounts {
@@ -224,26 +226,28 @@ fn dead_letters_kept(build: Builder, there: u64, most: u64) -> Condition {
 /// Writes down that a group is cancelled, because a member failed for good and the queue says so. Before that failure is
 /// written: a leader that is lost in between finds the tombstone, or the member not failed yet.
 pub async fn cancel_group(context: &Context, namespace: &str, queue: &str, group: &str) -> Result<(), Error> {
-    if !context.desk.queue(namespace, queue).is_some_and(|queue| queue.cancel_group) {
+    if !context.work_index.queue(namespace, queue).is_some_and(|queue| queue.cancel_group) {
         return Ok(());
     }
     let api = context.api::<WorkQueue>(namespace);
     let Some(live) = api.get_opt(queue).await.map_err(Error::of("reading a queue"))? else { return Ok(()) };
     let mut groups = live.status.clone().unwrap_or_default().cancelled_groups.unwrap_or_default();
     groups.retain(|known| known.group != group);
-    if groups.len() >= GROUPS {
+    if groups.len() >= MAX_CANCELLED_GROUPS {
         tracing::warn!(namespace, queue, group, "the queue remembers as many cancelled groups as it can; this one is not cancelled");
         return Ok(());
     }
     // Members are cancelled that exist now: one that is made later knows what it is made into. When they were made is told by the
     // API server's clock.
     let now = Timestamp::now();
-    let latest = context.desk.with(namespace, |room| room.book.cancel_time(queue, group, At(now.as_millisecond())));
+    let latest = context
+        .work_index
+        .with(namespace, |namespace_work| namespace_work.index.cancel_time(queue, group, UnixMillis(now.as_millisecond())));
     groups.push(CancelledGroup { group: group.to_owned(), time: Time(Timestamp::from_millisecond(latest.0).unwrap_or(now)) });
     context.leadership.check()?;
     let body = json!({"metadata": {"resourceVersion": live.metadata.resource_version}, "status": {"cancelledGroups": groups}});
     let stored: WorkQueue = calls::patch_status(&api, queue, &body).await?;
-    context.desk.observe_queue(namespace, queue, Some(&stored));
+    context.work_index.observe_queue(namespace, queue, Some(&stored));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::api::WorkItem;
-use crate::policy::work::admit::ProjectLimit;
+use crate::policy::work::admission::ProjectLimit;
 use crate::telemetry::Metrics;
 
 fn key() -> ObjectKey {
@@ -32,12 +32,12 @@ fn item(at: u32, phase: &str) -> WorkItem {
 
 /// What is said of this queue with these items.
 fn said(queue: &WorkQueue, items: &[WorkItem]) -> WorkQueueStatus {
-    let (desk, _) = Desk::new(Metrics::default());
-    desk.items_listed(&HashSet::new());
-    desk.queues_listed();
-    desk.observe_queue("team", "bugs", Some(queue));
-    items.iter().for_each(|item| desk.observe(item));
-    status(&key(), queue, &desk, &[], Timestamp::UNIX_EPOCH)
+    let (work_index, _) = WorkIndex::new(Metrics::default());
+    work_index.items_listed(&HashSet::new());
+    work_index.queues_listed();
+    work_index.observe_queue("team", "bugs", Some(queue));
+    items.iter().for_each(|item| work_index.observe(item));
+    status(&key(), queue, &work_index, &[], Timestamp::UNIX_EPOCH)
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn dead_letters_are_counted_timed_and_told_of_before_they_are_too_many() {
 fn a_queue_of_a_full_project_accepts_nothing_and_says_whose_limit_that_is() {
     let queue = queue(json!({}));
     let accepting = |most: Option<u64>| {
-        let (desk, _) = Desk::new(Metrics::default());
-        desk.items_listed(&HashSet::new());
-        desk.queues_listed();
-        desk.observe_queue("team", "bugs", Some(&queue));
-        [item(1, "Ready"), item(2, "Leased"), item(3, "Succeeded")].iter().for_each(|item| desk.observe(item));
+        let (work_index, _) = WorkIndex::new(Metrics::default());
+        work_index.items_listed(&HashSet::new());
+        work_index.queues_listed();
+        work_index.observe_queue("team", "bugs", Some(&queue));
+        [item(1, "Ready"), item(2, "Leased"), item(3, "Succeeded")].iter().for_each(|item| work_index.observe(item));
         let limit = most.map(|most| ProjectLimit { most, says: "Budget/b (spec.work.maxPending)".into() });
-        desk.with("team", |room| room.book.set_project_limit(limit));
-        let status = status(&key(), &queue, &desk, &[], Timestamp::UNIX_EPOCH);
+        work_index.with("team", |namespace_work| namespace_work.index.set_project_limit(limit));
+        let status = status(&key(), &queue, &work_index, &[], Timestamp::UNIX_EPOCH);
         let accepting = find(&status.conditions, types::ACCEPTING).expect("it is always said").clone();
         (accepting.status, accepting.reason, accepting.message)
     };
@@ -92,16 +92,16 @@ fn one_dead_letter_more_is_a_count_and_no_news() {
     let queue = queue(json!({}));
     let mut known = queue.clone();
     known.status = Some(said(&queue, &[item(1, "DeadLettered")]));
-    let (desk, _) = Desk::new(Metrics::default());
-    desk.items_listed(&HashSet::new());
-    desk.queues_listed();
-    desk.observe_queue("team", "bugs", Some(&known));
-    [item(2, "DeadLettered"), item(3, "DeadLettered")].iter().for_each(|item| desk.observe(item));
+    let (work_index, _) = WorkIndex::new(Metrics::default());
+    work_index.items_listed(&HashSet::new());
+    work_index.queues_listed();
+    work_index.observe_queue("team", "bugs", Some(&known));
+    [item(2, "DeadLettered"), item(3, "DeadLettered")].iter().for_each(|item| work_index.observe(item));
     let queues = Queues::default();
-    let of = |written| Known { queue: known.clone(), written, put_off: None };
+    let of = |written| KnownQueue { queue: known.clone(), written, put_off: None };
     let due = |written| {
         queues.0.lock().expect("not poisoned").insert(key(), of(written));
-        queues.due(&desk, &objectives::All::new()).len()
+        queues.due(&work_index, &objectives::MissedItems::new()).len()
     };
     assert_eq!((due(None), due(Some(BootTime::now()))), (1, 0), "written at most each five seconds");
 }

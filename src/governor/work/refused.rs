@@ -3,14 +3,14 @@
 //! A program's last words may say anything, or nothing. The refusal is known here, so its Budget is always named.
 
 use crate::api::conditions::reasons;
-use crate::policy::budget::refusal::When;
+use crate::policy::budget::refusal::RetryHint;
 use crate::policy::budget::{Key, Refusal};
 use crate::policy::work::failure::Failure;
 
 /// Characters of a message of an attempt.
-const MOST: usize = 1024;
+const MAX_MESSAGE_CHARS: usize = 1024;
 /// Characters of a refusal that are kept: names of objects may be long.
-const MOST_OF_REFUSAL: usize = 640;
+const MAX_REFUSAL_CHARS: usize = 640;
 
 /// The place that refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +36,21 @@ impl RefusedCall {
     /// What is remembered of a refusal.
     pub fn of(refusal: &Refusal) -> Self {
         let lasts = match refusal.when {
-            When::Wait(_) => false,
-            When::Later(_) | When::Never => true,
+            RetryHint::Wait(_) => false,
+            RetryHint::Later(_) | RetryHint::Never => true,
         };
         let by = match &refusal.key {
             Key::Cluster(_) | Key::Namespace { .. } | Key::Budget { .. } | Key::Share { .. } => RefusedBy::Above,
             Key::Task { .. } if lasts => RefusedBy::Share,
             Key::Task { .. } | Key::Agent(_) => RefusedBy::Own,
         };
-        Self { by, words: first(&refusal.to_string(), MOST_OF_REFUSAL) }
+        Self { by, words: first(&refusal.to_string(), MAX_REFUSAL_CHARS) }
     }
 }
 
 /// What an attempt came to whose program ended badly, or said that it failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum AttemptVerdict {
     /// The item failed.
     Failed(Failure),
     /// It is given back, in these words: a budget above the agent refused.
@@ -59,8 +59,8 @@ pub enum Ended {
 
 /// Judges a failure, with the refusal that came shortly before it, if one did. What a program says itself of its item holds;
 /// how it ends badly after a refusal does not.
-pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> Ended {
-    let Some(refused) = refused else { return Ended::Failed(failure) };
+pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> AttemptVerdict {
+    let Some(refused) = refused else { return AttemptVerdict::Failed(failure) };
     let Failure { reason, message, exit_code } = failure;
     let died = exit_code.is_some_and(|code| code != 0);
     let how = match exit_code {
@@ -69,20 +69,20 @@ pub fn judge(failure: Failure, refused: Option<&RefusedCall>) -> Ended {
     };
     let message = last_words(&message, &format!("{how} after a model call was refused: {}", refused.words));
     match refused.by {
-        RefusedBy::Above if died => Ended::GivenBack(message),
-        RefusedBy::Share if died => Ended::Failed(Failure { reason: reasons::SHARE_SPENT.to_owned(), message, exit_code }),
-        RefusedBy::Above | RefusedBy::Share | RefusedBy::Own => Ended::Failed(Failure { reason, message, exit_code }),
+        RefusedBy::Above if died => AttemptVerdict::GivenBack(message),
+        RefusedBy::Share if died => AttemptVerdict::Failed(Failure { reason: reasons::SHARE_SPENT.to_owned(), message, exit_code }),
+        RefusedBy::Above | RefusedBy::Share | RefusedBy::Own => AttemptVerdict::Failed(Failure { reason, message, exit_code }),
     }
 }
 
 /// The cause at the end, where it is looked for, and before it as much of the end of the program's words as there is room for.
 fn last_words(words: &str, cause: &str) -> String {
     let words = words.trim();
-    let room = MOST.saturating_sub(cause.chars().count() + 1);
-    if words.is_empty() || room == 0 {
-        return first(cause, MOST);
+    let namespace_work = MAX_MESSAGE_CHARS.saturating_sub(cause.chars().count() + 1);
+    if words.is_empty() || namespace_work == 0 {
+        return first(cause, MAX_MESSAGE_CHARS);
     }
-    let skip = words.chars().count().saturating_sub(room);
+    let skip = words.chars().count().saturating_sub(namespace_work);
     let last: String = words.chars().skip(skip).collect();
     format!("{last}\n{cause}")
 }
@@ -94,10 +94,10 @@ fn first(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget::refusal::Because;
+    use crate::policy::budget::refusal::RefusalCause;
 
-    fn refusal(key: Key, when: When) -> Refusal {
-        Refusal::new(key, Because::Used, when, "spec.tokens")
+    fn refusal(key: Key, when: RetryHint) -> Refusal {
+        Refusal::new(key, RefusalCause::Used, when, "spec.tokens")
     }
 
     fn died(message: &str) -> Failure {
@@ -106,11 +106,11 @@ mod tests {
 
     #[test]
     fn the_budget_is_named_whatever_the_program_said_last() {
-        let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), When::Later(0)));
+        let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), RetryHint::Later(0)));
         for words in ["", "[object Object]", "  at process.run (node:internal)\n", &"x".repeat(5000), &"\u{20ac}".repeat(2000)] {
-            let Ended::GivenBack(message) = judge(died(words), Some(&refused)) else { panic!("{words} is a failure") };
+            let AttemptVerdict::GivenBack(message) = judge(died(words), Some(&refused)) else { panic!("{words} is a failure") };
             assert!(message.ends_with("after a model call was refused: Budget/night in team; raise spec.tokens"), "{message}");
-            assert!(message.chars().count() <= MOST && message.contains("(Exited, exit code 1)"), "{message}");
+            assert!(message.chars().count() <= MAX_MESSAGE_CHARS && message.contains("(Exited, exit code 1)"), "{message}");
             let last = words.trim().chars().rev().take(20).collect::<String>().chars().rev().collect::<String>();
             assert!(message.contains(&last), "{message}");
         }
@@ -118,34 +118,36 @@ mod tests {
 
     #[test]
     fn a_refusal_with_long_names_leaves_a_message_that_the_api_takes() {
-        let refused = RefusedCall::of(&refusal(Key::budget(&"n".repeat(253), &"b".repeat(2000)), When::Never));
-        let Ended::GivenBack(message) = judge(died(&"y".repeat(3000)), Some(&refused)) else { panic!("a failure") };
-        assert_eq!(message.chars().count(), MOST);
+        let refused = RefusedCall::of(&refusal(Key::budget(&"n".repeat(253), &"b".repeat(2000)), RetryHint::Never));
+        let AttemptVerdict::GivenBack(message) = judge(died(&"y".repeat(3000)), Some(&refused)) else { panic!("a failure") };
+        assert_eq!(message.chars().count(), MAX_MESSAGE_CHARS);
         assert!(message.starts_with("yyy") && message.contains("Budget/bbb"), "{message}");
     }
 
     #[test]
     fn the_items_own_share_is_a_failure_with_a_reason_of_its_own() {
         let task = Key::Task { item: "i".into(), epoch: 1 };
-        let share = RefusedCall::of(&refusal(task.clone(), When::Never));
-        let Ended::Failed(Failure { reason, message, exit_code }) = judge(died("Error"), Some(&share)) else { panic!("given back") };
+        let share = RefusedCall::of(&refusal(task.clone(), RetryHint::Never));
+        let AttemptVerdict::Failed(Failure { reason, message, exit_code }) = judge(died("Error"), Some(&share)) else {
+            panic!("given back")
+        };
         assert_eq!((reason.as_str(), exit_code), ("ShareSpent", Some(1)));
         assert!(message.contains("the item's share") && message.starts_with("Error\n"), "{message}");
-        let held = RefusedCall::of(&refusal(task, When::Wait(2)));
-        assert!(matches!(judge(died("Error"), Some(&held)), Ended::Failed(failure) if failure.reason == "Exited"));
-        let life = RefusedCall::of(&refusal(Key::Agent("a".into()), When::Never));
-        assert!(matches!(judge(died("Error"), Some(&life)), Ended::Failed(failure)
+        let held = RefusedCall::of(&refusal(task, RetryHint::Wait(2)));
+        assert!(matches!(judge(died("Error"), Some(&held)), AttemptVerdict::Failed(failure) if failure.reason == "Exited"));
+        let life = RefusedCall::of(&refusal(Key::Agent("a".into()), RetryHint::Never));
+        assert!(matches!(judge(died("Error"), Some(&life)), AttemptVerdict::Failed(failure)
             if failure.reason == "Exited" && failure.message.contains("the agent's lifetime")));
     }
 
     #[test]
     fn what_a_program_says_itself_of_its_item_holds() {
-        let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), When::Never));
+        let refused = RefusedCall::of(&refusal(Key::budget("team", "night"), RetryHint::Never));
         let said = Failure { reason: "BadInput".into(), message: "no such file".into(), exit_code: None };
-        let Ended::Failed(failure) = judge(said.clone(), Some(&refused)) else { panic!("given back") };
+        let AttemptVerdict::Failed(failure) = judge(said.clone(), Some(&refused)) else { panic!("given back") };
         assert_eq!(failure.reason, "BadInput");
         assert!(failure.message.starts_with("no such file\nit was reported as failed"), "{}", failure.message);
-        assert_eq!(judge(said.clone(), None), Ended::Failed(said));
-        assert_eq!(judge(died("x"), None), Ended::Failed(died("x")));
+        assert_eq!(judge(said.clone(), None), AttemptVerdict::Failed(said));
+        assert_eq!(judge(died("x"), None), AttemptVerdict::Failed(died("x")));
     }
 }

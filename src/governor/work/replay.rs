@@ -6,21 +6,21 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::common::{DECIDE_AGAIN, WRITTEN, ready, turn, unavailable};
-use super::convert::Beside;
-use super::item_write::{Writing, store, write_finish};
-use super::room::{Lane, now};
+use super::common::{MAX_DECISION_ATTEMPTS, WRITE_CHECK_INTERVAL, ready, turn, unavailable};
+use super::convert::StatusExtras;
+use super::item_write::{ItemWriteGuard, store, write_finish};
+use super::namespace_work::{WriteLane, now};
 use crate::api::conditions::reasons;
 use crate::api::{WorkItem, names};
 use crate::cluster::{Class, ObjectKey};
 use crate::controller::Context;
 use crate::governor::caller::{Caller, identify};
-use crate::governor::rollback::{ACTION, first_pool};
+use crate::governor::rollback::{RECOVER_ACTION, first_pool};
 use crate::policy::work::entry::Entry;
 use crate::policy::work::failure::Failure;
-use crate::policy::work::lease::{self, Fence, Judges, LostAnswer, No};
-use crate::wire::agent::Done;
-use crate::wire::work::{Held, Outcome, ReplayedLease};
+use crate::policy::work::lease::{self, FailureJudges, Fence, LeaseRefusal, LostAnswer};
+use crate::wire::agent::Acknowledgement;
+use crate::wire::work::{LeaseRef, Outcome, ReplayedLease};
 use crate::wire::{Code, Refusal, body};
 
 /// Applies a replayed answer, if the store was rolled back and has lost it.
@@ -35,20 +35,20 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
             Err(refusal) if refusal.code == Code::GovernorAway => return Err(refusal),
             Err(_) => return done(),
         }
-        apply(caller, &held, LostAnswer::Granted, &Beside::default(), context).await?;
+        apply(caller, &held, LostAnswer::Granted, &StatusExtras::default(), context).await?;
         return done();
     };
     let exists = match outcome {
         Outcome::Complete { result } => {
-            apply(caller, &held, LostAnswer::Completed, &Beside { result, ..Beside::default() }, context).await?
+            apply(caller, &held, LostAnswer::Completed, &StatusExtras { result, ..StatusExtras::default() }, context).await?
         }
         Outcome::Fail { reason, message, exit_code } => {
             let failure = Failure { reason, message, exit_code };
-            apply(caller, &held, LostAnswer::Failed(&failure), &Beside::default(), context).await?
+            apply(caller, &held, LostAnswer::Failed(&failure), &StatusExtras::default(), context).await?
         }
         Outcome::Release { reason, message } => {
             let released = LostAnswer::Released { reason: &reason, message: &message };
-            apply(caller, &held, released, &Beside::default(), context).await?
+            apply(caller, &held, released, &StatusExtras::default(), context).await?
         }
     };
     // An item that had ended and was collected before the lost time is no loss.
@@ -59,35 +59,37 @@ pub async fn replay(caller: &Caller, bytes: &[u8], context: &Context) -> Result<
 }
 
 /// Whether the item exists.
-async fn apply(caller: &Caller, held: &Held, lost: LostAnswer<'_>, beside: &Beside, context: &Context) -> Result<bool, Refusal> {
+async fn apply(caller: &Caller, held: &LeaseRef, lost: LostAnswer<'_>, beside: &StatusExtras, context: &Context) -> Result<bool, Refusal> {
     let namespace = &caller.key.namespace;
-    for _ in 0..DECIDE_AGAIN {
+    for _ in 0..MAX_DECISION_ATTEMPTS {
         let turn = turn(namespace, context).await?;
-        let Some((name, entry)) = context.desk.with(namespace, |room| room.by_uid(&held.uid)) else { return Ok(false) };
+        let Some((name, entry)) = context.work_index.with(namespace, |namespace_work| namespace_work.by_uid(&held.uid)) else {
+            return Ok(false);
+        };
         let key = ObjectKey { namespace: namespace.clone(), name };
-        let (policy, rules) = context.desk.with(namespace, |room| {
-            let queue = entry.record.queue.as_ref().and_then(|queue| room.book.queue(queue));
-            (room.book.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())
+        let (policy, rules) = context.work_index.with(namespace, |namespace_work| {
+            let queue = entry.record.queue.as_ref().and_then(|queue| namespace_work.index.queue(queue));
+            (namespace_work.index.policy(&entry), queue.map(|queue| queue.rules.clone()).unwrap_or_default())
         });
-        let judges = Judges { policy: &policy, rules: &rules, is_final: is_drone(caller, context), dice: rand::random() };
+        let judges = FailureJudges { policy: &policy, rules: &rules, is_final: is_drone(caller, context), dice: rand::random() };
         let fence = Fence { epoch: held.epoch, pod: &caller.uid, agent: &caller.key.name };
         let record = match lease::replay(&entry.record, fence, lost, judges, now()) {
             Ok(record) => record,
-            Err(No::Again | No::Stale | No::EndedAlready(_) | No::Paused) => return Ok(true),
-            Err(No::NotReady(_)) => {
+            Err(LeaseRefusal::Again | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_) | LeaseRefusal::Paused) => return Ok(true),
+            Err(LeaseRefusal::NotReady(_)) => {
                 drop(turn);
-                tokio::time::sleep(WRITTEN).await; // its admission is on its way
+                tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // its admission is on its way
                 continue;
             }
         };
-        if !context.desk.with(namespace, |room| room.begin(&key.name)) {
+        if !context.work_index.with(namespace, |namespace_work| namespace_work.begin(&key.name)) {
             drop(turn);
-            tokio::time::sleep(WRITTEN).await; // another write of the item is on its way
+            tokio::time::sleep(WRITE_CHECK_INTERVAL).await; // another write of the item is on its way
             continue;
         }
-        let writing = Writing { context, key: &key, back: None, probe: None };
+        let writing = ItemWriteGuard { context, key: &key, back: None, probe: None };
         let result = match lost {
-            LostAnswer::Granted => store(context, &key, &entry, &record, beside, Lane::Needed).await.map(drop),
+            LostAnswer::Granted => store(context, &key, &entry, &record, beside, WriteLane::Needed).await.map(drop),
             LostAnswer::Completed | LostAnswer::Failed(_) | LostAnswer::Released { .. } => {
                 write_finish(&key, &entry, &record, beside, context).await
             }
@@ -116,7 +118,7 @@ fn is_drone(caller: &Caller, context: &Context) -> bool {
 }
 
 /// An agent finished an item that does not exist any more: an event says so.
-async fn report_lost_item(caller: &Caller, held: &Held, context: &Context) {
+async fn report_lost_item(caller: &Caller, held: &LeaseRef, context: &Context) {
     let Some(pool) = first_pool(context, &caller.key.namespace) else { return };
     let note = format!(
         "Agent/{} finished an item (uid {}, epoch {}) that was lost when the cluster's store was rolled back: submit it again if it is \
@@ -124,7 +126,7 @@ async fn report_lost_item(caller: &Caller, held: &Held, context: &Context) {
         caller.key.name, held.uid, held.epoch
     );
     tracing::warn!(namespace = caller.key.namespace, pool = pool.name_any(), note, "the item of a replayed finish does not exist");
-    context.events.warning(&pool, reasons::FINISH_LOST, ACTION, note).await;
+    context.events.warning(&pool, reasons::FINISH_LOST, RECOVER_ACTION, note).await;
 }
 
 /// The answer to an agent whose lease is unknown, while gateways replay lost leases.
@@ -144,5 +146,5 @@ pub(super) fn check_version(context: &Context, known: &Entry, live: &WorkItem) {
 }
 
 fn done() -> Result<Value, Refusal> {
-    Ok(json!(Done {}))
+    Ok(json!(Acknowledgement {}))
 }

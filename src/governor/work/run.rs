@@ -13,64 +13,65 @@ use kube::{Resource as _, ResourceExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::convert::Beside;
+use super::convert::StatusExtras;
 use super::gangs;
 use super::holder::end_of;
 use super::item_events::{tell_failure, tell_unmet};
 use super::item_write::{final_failure, progress, store};
+use super::namespace_work::{NamespaceWork, WriteLane, now};
 use super::queues::Queues;
-use super::room::{Lane, Room, now};
 use crate::api::{Agent, WorkItem, WorkQueue};
 use crate::cluster::{Class, Error, ObjectKey, calls};
-use crate::controller::{Context, places};
+use crate::controller::{Context, capacity};
 use crate::governor::live::Working;
 use crate::policy::budget::Key as TokenKey;
-use crate::policy::turns::Line;
-use crate::policy::work::admit::Admission;
-use crate::policy::work::book::Removal;
+use crate::policy::fair_queue::FairQueue;
+use crate::policy::work::admission::Admission;
 use crate::policy::work::entry::Entry;
-use crate::policy::work::item::{At, Holder, Phase, Record, Verb, reasons as why};
-use crate::policy::work::settle::HolderIs;
-use crate::serve::turns::{Bounds, Turns};
+use crate::policy::work::item::{Holder, Phase, Record, UnixMillis, Verb, reasons as why};
+use crate::policy::work::item_index::Removal;
+use crate::policy::work::transitions::HolderState;
+use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
 use spillway_conversion::pool::taking;
 
 /// Between two looks at what is due.
-const TICK: Duration = Duration::from_millis(100);
+const DUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two looks at everything that waits for something else than its time.
-const ROUND: Duration = Duration::from_secs(1);
+const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// A waiting phase is written if nobody claimed the item for so long.
-const UNSAVED: i64 = 2_000;
+const WAITING_PHASE_DELAY_MS: i64 = 2_000;
 /// Between two writes of how far an item is.
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Writes at once. Each item waits once at most, here and in each of the other lanes.
-const WRITES: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
+const WRITE_BOUNDS: Bounds = Bounds { all: 64, of_one: 48, waiting: usize::MAX };
 /// Writes at once that only show that an item waits, on which nobody relies. Of ten thousand items that come together they take
 /// all that the API server can do while nothing else is written, and nearly nothing while something is.
-const SHOWN: Bounds = Bounds { all: 4, of_one: 2, waiting: usize::MAX };
+const DISPLAY_WRITE_BOUNDS: Bounds = Bounds { all: 4, of_one: 2, waiting: usize::MAX };
 /// After each, the next one waits until nothing else is written, but no more than so many times as long as that one took: and so
 /// the longer the more the API server has to do.
-const SHOWN_REST: u32 = 19;
+const DISPLAY_PAUSE_FACTOR: u32 = 19;
 /// At least and at most so long.
-const SHOWN_EACH: [Duration; 2] = [Duration::from_millis(25), Duration::from_secs(2)];
+const DISPLAY_PAUSE_RANGE: [Duration; 2] = [Duration::from_millis(25), Duration::from_secs(2)];
 /// Deletions of finished items at once, beside those: nobody waits for them, and none of them is waited for.
-const COLLECTED: Bounds = Bounds { all: 80, of_one: 64, waiting: usize::MAX };
+const DELETE_BOUNDS: Bounds = Bounds { all: 80, of_one: 64, waiting: usize::MAX };
 /// Deletions wait so long for each other: one renewal of our lease proves for all of them that we lead.
-const COLLECTED_WITHIN: Duration = Duration::from_millis(500);
+const DELETE_BATCH_DELAY: Duration = Duration::from_millis(500);
 /// Items that are looked at before others have their turn.
-const LOOKS: usize = 64;
+const MAX_ITEMS_PER_TURN: usize = 64;
 /// Name of this loop in logs and back-offs.
-const LOOP: &str = "workitem";
+const LOOP_NAME: &str = "workitem";
 
 /// Runs until our leadership ends.
 pub async fn run(context: Arc<Context>, looks: mpsc::UnboundedReceiver<ObjectKey>, queues: Queues) {
-    let (writes, shown, collected) = (Turns::new(WRITES), Turns::new(SHOWN), Turns::new(COLLECTED));
+    let (writes, shown, collected) =
+        (FairSemaphore::new(WRITE_BOUNDS), FairSemaphore::new(DISPLAY_WRITE_BOUNDS), FairSemaphore::new(DELETE_BOUNDS));
     let writer = Writer { context: context.clone(), writes, shown, collected };
     futures::join!(dispatch(writer.clone(), looks), tick(writer), queues.publish(context));
 }
 
 /// Looks at one item after the other, a namespace's after another's, and calls those who wait for what became ready.
 async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>) {
-    let mut line = Line::new(usize::MAX);
+    let mut line = FairQueue::new(usize::MAX);
     loop {
         if line.is_empty() {
             let Some(key) = looks.recv().await else { return };
@@ -80,8 +81,8 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>)
             wait(&mut line, key);
         }
         let mut namespaces = HashSet::new();
-        for (namespace, key) in std::iter::from_fn(|| line.next(|_| true)).take(LOOKS) {
-            writer.context.desk.looks_at(&key);
+        for (namespace, key) in std::iter::from_fn(|| line.next(|_| true)).take(MAX_ITEMS_PER_TURN) {
+            writer.context.work_index.looks_at(&key);
             if namespaces.insert(namespace) {
                 writer.limit(&key.namespace);
             }
@@ -94,47 +95,47 @@ async fn dispatch(writer: Writer, mut looks: mpsc::UnboundedReceiver<ObjectKey>)
 }
 
 /// An item waits to be looked at: once, as the desk sees to.
-fn wait(line: &mut Line<String, ObjectKey>, key: ObjectKey) {
+fn wait(line: &mut FairQueue<String, ObjectKey>, key: ObjectKey) {
     let _ = line.join(key.namespace.clone(), key); // as many wait as there are items
 }
 
 async fn tick(writer: Writer) {
-    let desk = writer.context.desk.clone();
-    let mut ticks = tokio::time::interval(TICK);
+    let work_index = writer.context.work_index.clone();
+    let mut ticks = tokio::time::interval(DUE_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut rounds, mut gangs) = (0_u32, gangs::Known::new());
+    let (mut rounds, mut gangs) = (0_u32, gangs::KnownGangs::new());
     loop {
         ticks.tick().await;
-        if !desk.is_ready() {
+        if !work_index.is_ready() {
             continue;
         }
         rounds += 1;
-        let round = TICK * rounds >= ROUND;
-        for namespace in desk.namespaces() {
-            let due = desk.with(&namespace, |room| room.book.due(now()));
-            due.iter().for_each(|name| desk.look(&namespace, name));
+        let round = DUE_CHECK_INTERVAL * rounds >= FULL_SCAN_INTERVAL;
+        for namespace in work_index.namespaces() {
+            let due = work_index.with(&namespace, |namespace_work| namespace_work.index.due(now()));
+            due.iter().for_each(|name| work_index.look(&namespace, name));
             if round {
                 writer.round(&namespace);
             }
-            if desk.with(&namespace, Room::moved) {
+            if work_index.with(&namespace, NamespaceWork::moved) {
                 writer.context.wake.pools_in(&writer.context.stores.pools, &namespace);
             }
         }
         if round {
             rounds = 0;
-            writer.context.live.only_these_hold(&desk.holders());
+            writer.context.live.only_these_hold(&work_index.holders());
             gangs::look(&mut gangs, &writer.context);
-            super::spent::tell_late(&writer.context, &writer.writes);
-            desk.tidy();
+            super::late_usage::tell_late(&writer.context, &writer.writes);
+            work_index.tidy();
         }
     }
 }
 
 /// What is to be done about an item.
-enum Do {
+enum ItemStep {
     Nothing,
     Remember(Record),
-    Store(Record, Beside),
+    Store(Record, StatusExtras),
     /// To be seen: that it waits; and what for, if no pool has that.
     Show(Record, Option<String>),
     Collect(Removal),
@@ -143,9 +144,9 @@ enum Do {
 #[derive(Clone)]
 struct Writer {
     context: Arc<Context>,
-    writes: Turns,
-    shown: Turns,
-    collected: Turns,
+    writes: FairSemaphore,
+    shown: FairSemaphore,
+    collected: FairSemaphore,
 }
 
 impl Writer {
@@ -161,32 +162,33 @@ impl Writer {
             let there = pools.filter(|pool| pool.meta().deletion_timestamp.is_none());
             there.filter_map(|pool| pool.0.as_ref().ok().map(taking)).collect()
         };
-        let names: HashSet<String> = self.context.desk.with(namespace, |room| {
+        let names: HashSet<String> = self.context.work_index.with(namespace, |namespace_work| {
             // Agents that wait for work take it from another queue as soon as their pool names one.
-            room.take_from(taking_of);
-            let offered = room.offered(all);
-            let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
-            let due = |name: &str, entry: &Entry| entry.record.phase.held() || (late(entry) && !room.is_queued(name, Lane::Shown));
-            let late = room.book.iter().filter(|(name, entry)| due(name, entry)).map(|(name, _)| name.clone());
-            let surplus = room.book.queues().flat_map(|queue| room.book.surplus(queue));
-            late.chain(surplus).chain(room.unsaved_progress(PROGRESS)).chain(offered).collect()
+            namespace_work.take_from(taking_of);
+            let offered = namespace_work.offered(all);
+            let late = |entry: &Entry| entry.unsaved.is_some_and(|since| now.0 - since.0 >= WAITING_PHASE_DELAY_MS);
+            let due =
+                |name: &str, entry: &Entry| entry.record.phase.held() || (late(entry) && !namespace_work.is_queued(name, WriteLane::Shown));
+            let late = namespace_work.index.iter().filter(|(name, entry)| due(name, entry)).map(|(name, _)| name.clone());
+            let surplus = namespace_work.index.queues().flat_map(|queue| namespace_work.index.surplus(queue));
+            late.chain(surplus).chain(namespace_work.unsaved_progress(PROGRESS_WRITE_INTERVAL)).chain(offered).collect()
         });
-        names.iter().for_each(|name| self.context.desk.look(namespace, name));
+        names.iter().for_each(|name| self.context.work_index.look(namespace, name));
         self.limit(namespace);
         self.call(namespace);
     }
 
     /// Items are admitted by what the budgets above their namespace allow now.
     fn limit(&self, namespace: &str) {
-        let limit = places::project_work(namespace, &self.context.stores);
-        self.context.desk.with(namespace, |room| room.book.set_project_limit(limit));
+        let limit = capacity::project_work(namespace, &self.context.stores);
+        self.context.work_index.with(namespace, |namespace_work| namespace_work.index.set_project_limit(limit));
     }
 
     /// Tells who hears agents what this item's holder works on.
     fn tell(&self, key: &ObjectKey) {
-        let holding = self.context.desk.with(&key.namespace, |room| {
-            let pod = room.book.get(&key.name)?.record.holder.as_ref()?.pod.clone();
-            Some((room.holding(&pod)?, pod))
+        let holding = self.context.work_index.with(&key.namespace, |namespace_work| {
+            let pod = namespace_work.index.get(&key.name)?.record.holder.as_ref()?.pod.clone();
+            Some((namespace_work.holding(&pod)?, pod))
         });
         let Some((holding, pod)) = holding else { return };
         let working = Working {
@@ -203,7 +205,8 @@ impl Writer {
 
     /// Whether the agent with this pod has all the tokens of its life.
     fn is_fresh(&self, key: &ObjectKey, pod: &str) -> bool {
-        let holder = self.context.desk.with(&key.namespace, |room| room.book.get(&key.name)?.record.holder.clone());
+        let holder =
+            self.context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.get(&key.name)?.record.holder.clone());
         let agent =
             holder.filter(|holder| holder.pod == pod).map(|holder| ObjectKey { namespace: key.namespace.clone(), name: holder.agent });
         let agent = agent.and_then(|agent| self.context.stores.agent(&agent)).and_then(|agent| agent.uid());
@@ -214,67 +217,69 @@ impl Writer {
         if self.context.replay_window_open() {
             return; // the first round after that calls them
         }
-        for pod in self.context.desk.called(namespace) {
+        for pod in self.context.work_index.called(namespace) {
             self.context.live.offer(&pod);
         }
     }
 
     fn look(&self, key: ObjectKey) {
-        let desk = &self.context.desk;
-        if !desk.is_ready() {
+        let work_index = &self.context.work_index;
+        if !work_index.is_ready() {
             return;
         }
         self.tell(&key);
-        let Some(entry) = desk.with(&key.namespace, |room| room.book.get(&key.name).cloned()) else { return };
-        let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
-        match desk.with(&key.namespace, |room| decide(room, &key.name, &entry, holder, now(), rand::random())) {
-            Do::Nothing => {}
-            Do::Remember(record) => desk.remember(&key.namespace, &key.name, &entry, record),
-            Do::Store(..) => self.enqueue(key, Lane::Needed),
-            Do::Show(..) => self.enqueue(key, Lane::Shown),
-            Do::Collect(_) => self.enqueue(key, Lane::Collected),
+        let Some(entry) = work_index.with(&key.namespace, |namespace_work| namespace_work.index.get(&key.name).cloned()) else { return };
+        let holder = entry.record.holder.as_ref().map_or(HolderState::There, |holder| self.holder(&key.namespace, holder));
+        match work_index.with(&key.namespace, |namespace_work| decide(namespace_work, &key.name, &entry, holder, now(), rand::random())) {
+            ItemStep::Nothing => {}
+            ItemStep::Remember(record) => work_index.remember(&key.namespace, &key.name, &entry, record),
+            ItemStep::Store(..) => self.enqueue(key, WriteLane::Needed),
+            ItemStep::Show(..) => self.enqueue(key, WriteLane::Shown),
+            ItemStep::Collect(_) => self.enqueue(key, WriteLane::Collected),
         }
     }
 
-    fn enqueue(&self, key: ObjectKey, lane: Lane) {
-        if self.context.desk.with(&key.namespace, |room| room.enqueue(&key.name, lane)) {
+    fn enqueue(&self, key: ObjectKey, lane: WriteLane) {
+        if self.context.work_index.with(&key.namespace, |namespace_work| namespace_work.enqueue(&key.name, lane)) {
             tokio::spawn(self.clone().act(key, lane));
         }
     }
 
     /// Writes what is to be written, when its turn has come: what that is, is decided then.
-    async fn act(self, key: ObjectKey, lane: Lane) {
+    async fn act(self, key: ObjectKey, lane: WriteLane) {
         let turns = match lane {
-            Lane::Needed => &self.writes,
-            Lane::Shown => &self.shown,
-            Lane::Collected => &self.collected,
+            WriteLane::Needed => &self.writes,
+            WriteLane::Shown => &self.shown,
+            WriteLane::Collected => &self.collected,
         };
         let place = turns.take(&key.namespace).await;
-        let desk = &self.context.desk;
-        let Some(entry) = desk.with(&key.namespace, |room| {
-            room.dequeue(&key.name, lane);
-            room.book.get(&key.name).cloned()
+        let work_index = &self.context.work_index;
+        let Some(entry) = work_index.with(&key.namespace, |namespace_work| {
+            namespace_work.dequeue(&key.name, lane);
+            namespace_work.index.get(&key.name).cloned()
         }) else {
-            return self.context.succeeded(LOOP, &key); // it is gone: nothing is remembered of it
+            return self.context.succeeded(LOOP_NAME, &key); // it is gone: nothing is remembered of it
         };
-        let holder = entry.record.holder.as_ref().map_or(HolderIs::There, |holder| self.holder(&key.namespace, holder));
-        let what = desk.with(&key.namespace, |room| match decide(room, &key.name, &entry, holder, now(), rand::random()) {
-            what @ (Do::Store(..) | Do::Show(..) | Do::Collect(_)) if room.begin(&key.name) => what,
-            Do::Remember(record) => Do::Remember(record),
-            Do::Nothing | Do::Store(..) | Do::Show(..) | Do::Collect(_) => Do::Nothing,
+        let holder = entry.record.holder.as_ref().map_or(HolderState::There, |holder| self.holder(&key.namespace, holder));
+        let what = work_index.with(&key.namespace, |namespace_work| {
+            match decide(namespace_work, &key.name, &entry, holder, now(), rand::random()) {
+                what @ (ItemStep::Store(..) | ItemStep::Show(..) | ItemStep::Collect(_)) if namespace_work.begin(&key.name) => what,
+                ItemStep::Remember(record) => ItemStep::Remember(record),
+                ItemStep::Nothing | ItemStep::Store(..) | ItemStep::Show(..) | ItemStep::Collect(_) => ItemStep::Nothing,
+            }
         });
         let began = Instant::now();
         let result = match what {
-            Do::Nothing => return,
-            Do::Remember(record) => return desk.remember(&key.namespace, &key.name, &entry, record),
-            Do::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
-            Do::Show(record, unmet) => self.show(&key, &entry, &record, unmet).await,
-            Do::Collect(removal) => self.collect(&key, &entry, removal).await,
+            ItemStep::Nothing => return,
+            ItemStep::Remember(record) => return work_index.remember(&key.namespace, &key.name, &entry, record),
+            ItemStep::Store(record, beside) => self.store(&key, &entry, &record, &beside).await,
+            ItemStep::Show(record, unmet) => self.show(&key, &entry, &record, unmet).await,
+            ItemStep::Collect(removal) => self.collect(&key, &entry, removal).await,
         };
         // Others have their turn while this one waits after a failure.
-        if lane == Lane::Shown {
-            let [least, most] = SHOWN_EACH;
-            let rest = (began.elapsed() * SHOWN_REST).clamp(least, most);
+        if lane == WriteLane::Shown {
+            let [least, most] = DISPLAY_PAUSE_RANGE;
+            let rest = (began.elapsed() * DISPLAY_PAUSE_FACTOR).clamp(least, most);
             let quiet = self.context.quiet.clone();
             tokio::spawn(async move {
                 quiet.wait(rest).await;
@@ -288,8 +293,8 @@ impl Writer {
 
     /// Shows that an item waits.
     async fn show(&self, key: &ObjectKey, entry: &Entry, record: &Record, unmet: Option<String>) -> Result<(), Error> {
-        let beside = Beside { unmet, ..Beside::default() };
-        let stored = store(&self.context, key, entry, record, &beside, Lane::Shown).await?;
+        let beside = StatusExtras { unmet, ..StatusExtras::default() };
+        let stored = store(&self.context, key, entry, record, &beside, WriteLane::Shown).await?;
         if beside.unmet.is_some() {
             tell_unmet(&self.context, key, &stored).await;
         }
@@ -297,17 +302,17 @@ impl Writer {
     }
 
     /// How the holder of an item is, as its Agent tells: one whose pod is gone has ended.
-    fn holder(&self, namespace: &str, holder: &Holder) -> HolderIs {
+    fn holder(&self, namespace: &str, holder: &Holder) -> HolderState {
         let key = ObjectKey { namespace: namespace.to_owned(), name: holder.agent.clone() };
         let Some(agent) = self.context.stores.agent(&key) else {
             // Our finalizer keeps an Agent until its pod is gone. That it is really absent is looked at before the write.
-            return HolderIs::Gone(Verb::LeaseExpired, "AgentGone".into(), format!("Agent/{} does not exist any more", holder.agent));
+            return HolderState::Gone(Verb::LeaseExpired, "AgentGone".into(), format!("Agent/{} does not exist any more", holder.agent));
         };
-        let Ok(agent) = &agent.0 else { return HolderIs::There };
+        let Ok(agent) = &agent.0 else { return HolderState::There };
         end_of(agent, &holder.pod)
     }
 
-    async fn store(&self, key: &ObjectKey, entry: &Entry, record: &Record, beside: &Beside) -> Result<(), Error> {
+    async fn store(&self, key: &ObjectKey, entry: &Entry, record: &Record, beside: &StatusExtras) -> Result<(), Error> {
         let freed = entry.record.holder.as_ref().filter(|_| record.holder.is_none());
         let reason = record.reason.as_deref();
         let by_time = matches!(reason, Some(why::DEADLINE_EXCEEDED | why::DEPENDENCY_MISSING | why::PLAN_INCOMPLETE | why::QUEUE_MISSING));
@@ -322,7 +327,7 @@ impl Writer {
             let api = self.context.api::<Agent>(&key.namespace);
             let live = api.get_opt(&holder.agent).await.map_err(Error::of("reading the agent that holds an item"))?;
             let there = match live {
-                Some(agent) => matches!(end_of(&agent, &holder.pod), HolderIs::There | HolderIs::Paused(_)),
+                Some(agent) => matches!(end_of(&agent, &holder.pod), HolderState::There | HolderState::Paused(_)),
                 // Somebody may have taken our finalizer off: then its pod may be there without it.
                 None => {
                     let pod = self.context.api::<Pod>(&key.namespace).get_metadata_opt(&holder.agent).await;
@@ -337,7 +342,7 @@ impl Writer {
         if let (Some(group), true) = (&entry.spec.group, final_failure(&entry.record, record)) {
             super::queues::cancel_group(&self.context, &key.namespace, record.queue.as_deref().unwrap_or_default(), group).await?;
         }
-        let stored = store(&self.context, key, entry, record, beside, Lane::Needed).await?;
+        let stored = store(&self.context, key, entry, record, beside, WriteLane::Needed).await?;
         if matches!(record.phase, Phase::Rejected | Phase::DeadLettered | Phase::Failed | Phase::Expired) && !entry.record.phase.ended() {
             let reason = record.reason.clone().unwrap_or_else(|| "Ended".to_owned());
             let last = record.history.last().and_then(|last| last.message.clone());
@@ -353,7 +358,7 @@ impl Writer {
         if let (Some(why::QUEUE_MISSING), Some(name)) = (reason, entry.record.queue.as_ref().or(entry.spec.queue.as_ref())) {
             let queue = self.context.api::<WorkQueue>(&key.namespace).get_opt(name).await.map_err(Error::of("reading a queue"))?;
             if let Some(queue) = queue.filter(|queue| queue.metadata.deletion_timestamp.is_none()) {
-                self.context.desk.observe_queue(&key.namespace, name, Some(&queue));
+                self.context.work_index.observe_queue(&key.namespace, name, Some(&queue));
                 found = true;
             }
         }
@@ -361,9 +366,9 @@ impl Writer {
             let api = self.context.api::<WorkItem>(&key.namespace);
             for on in &entry.spec.after {
                 let item = api.get_opt(&on.name).await.map_err(Error::of("reading an item that is waited for"))?;
-                let known = self.context.desk.with(&key.namespace, |room| room.book.get(&on.name).is_some());
+                let known = self.context.work_index.with(&key.namespace, |namespace_work| namespace_work.index.get(&on.name).is_some());
                 if let Some(item) = item.filter(|_| !known) {
-                    self.context.desk.observe(&item);
+                    self.context.work_index.observe(&item);
                     found = true;
                 }
             }
@@ -373,10 +378,10 @@ impl Writer {
 
     /// Only the very version that was decided on: a redrive that came meanwhile is not removed.
     async fn collect(&self, key: &ObjectKey, entry: &Entry, removal: Removal) -> Result<(), Error> {
-        self.context.leadership.confirm_within(COLLECTED_WITHIN).await?;
+        self.context.leadership.confirm_within(DELETE_BATCH_DELAY).await?;
         let api = self.context.api::<WorkItem>(&key.namespace);
         if calls::delete_version(&api, &key.name, &entry.uid, &entry.version).await? {
-            self.context.desk.forget(&key.namespace, &key.name, &entry.uid);
+            self.context.work_index.forget(&key.namespace, &key.name, &entry.uid);
             let dead_letter = entry.record.phase == Phase::DeadLettered;
             self.context.metrics.item_collected(dead_letter, removal);
             if dead_letter {
@@ -389,52 +394,57 @@ impl Writer {
 
     /// After a write, however it ended.
     async fn over(&self, key: &ObjectKey, result: Result<(), Error>) {
-        let desk = &self.context.desk;
+        let work_index = &self.context.work_index;
         match result {
-            Ok(()) => self.context.succeeded(LOOP, key),
+            Ok(()) => self.context.succeeded(LOOP_NAME, key),
             // What is true now was read; it is looked at again at once.
-            Err(error) if error.class() == Class::Conflict => desk.look(&key.namespace, &key.name),
+            Err(error) if error.class() == Class::Conflict => work_index.look(&key.namespace, &key.name),
             Err(error) => {
-                let Some(wait) = self.context.put_off(LOOP, key.clone(), &error) else { return };
+                let Some(wait) = self.context.put_off(LOOP_NAME, key.clone(), &error) else { return };
                 tokio::time::sleep(wait).await;
-                desk.look(&key.namespace, &key.name);
+                work_index.look(&key.namespace, &key.name);
             }
         }
-        desk.written(&key.namespace, &key.name);
+        work_index.written(&key.namespace, &key.name);
     }
 }
 
 /// `dice` is uniform in [0, 1).
-fn decide(room: &mut Room, name: &str, entry: &Entry, holder: HolderIs, now: At, dice: f64) -> Do {
+fn decide(namespace_work: &mut NamespaceWork, name: &str, entry: &Entry, holder: HolderState, now: UnixMillis, dice: f64) -> ItemStep {
     // It may have changed since it was read.
-    if room.book.get(name) != Some(entry) {
-        return Do::Nothing;
+    if namespace_work.index.get(name) != Some(entry) {
+        return ItemStep::Nothing;
     }
-    if room.is_busy(name) {
-        room.begin(name); // looked at again afterwards
-        return Do::Nothing;
+    if namespace_work.is_busy(name) {
+        namespace_work.begin(name); // looked at again afterwards
+        return ItemStep::Nothing;
     }
-    match room.book.settle(name, holder, now, dice) {
-        Some(next) if entry.record.phase.waits() && next.phase.waits() && next.redrives == entry.record.redrives => Do::Remember(next),
+    match namespace_work.index.settle(name, holder, now, dice) {
+        Some(next) if entry.record.phase.waits() && next.phase.waits() && next.redrives == entry.record.redrives => {
+            ItemStep::Remember(next)
+        }
         Some(next) => {
             let again = entry.record.phase == Phase::DeadLettered && next.phase == Phase::DeadLettered;
-            let refusal = (again || next.phase == Phase::Rejected).then(|| room.book.admission(name, &entry.spec));
+            let refusal = (again || next.phase == Phase::Rejected).then(|| namespace_work.index.admission(name, &entry.spec));
             let message = match refusal {
                 Some(Admission::Refused(refusal)) => Some(refusal.to_string()),
                 Some(Admission::Unknown | Admission::To(_)) | None => None,
             };
-            Do::Store(next, Beside { message, ..Beside::default() })
+            ItemStep::Store(next, StatusExtras { message, ..StatusExtras::default() })
         }
         None => {
-            if let Some(removal) = room.book.removal(name, now) {
-                return Do::Collect(removal);
+            if let Some(removal) = namespace_work.index.removal(name, now) {
+                return ItemStep::Collect(removal);
             }
-            let late = entry.unsaved.is_some_and(|since| now.0 - since.0 >= UNSAVED);
-            let advance = room.progress(&entry.uid).filter(|_| room.progress_is_due(&entry.uid, PROGRESS));
+            let late = entry.unsaved.is_some_and(|since| now.0 - since.0 >= WAITING_PHASE_DELAY_MS);
+            let advance =
+                namespace_work.progress(&entry.uid).filter(|_| namespace_work.progress_is_due(&entry.uid, PROGRESS_WRITE_INTERVAL));
             match advance.map(progress) {
-                Some(progress) => Do::Store(entry.record.clone(), Beside { progress: Some(progress), ..Beside::default() }),
-                None if late => Do::Show(entry.record.clone(), room.unmet(name)),
-                None => Do::Nothing,
+                Some(progress) => {
+                    ItemStep::Store(entry.record.clone(), StatusExtras { progress: Some(progress), ..StatusExtras::default() })
+                }
+                None if late => ItemStep::Show(entry.record.clone(), namespace_work.unmet(name)),
+                None => ItemStep::Nothing,
             }
         }
     }

@@ -16,15 +16,15 @@ use crate::api::shared::LocalRef;
 use crate::api::work_item::{self, Dependency, DependencyCondition, WorkItemSpec};
 use crate::api::{AgentPool, WorkItem};
 use crate::cluster::{Class, Error, calls};
-use crate::controller::{Context, places};
+use crate::controller::{Context, capacity};
 use crate::governor::caller::Caller;
-use crate::policy::work::admit::{Admission, Refusal as Rejection};
+use crate::policy::work::admission::{Admission, Refusal as Rejection};
 use crate::wire::plan::{Plan, Planned, PlannedItem, Step};
 use crate::wire::work::{NotifyOn, Requires, Submit, Submitted};
 use crate::wire::{Code, Refusal};
 
 /// Items of a plan that are made at once.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_CREATES: usize = 8;
 
 fn key_of(key: Option<&str>) -> Result<&str, Refusal> {
     key.filter(|key| !key.is_empty() && key.len() <= 253).ok_or_else(|| {
@@ -75,9 +75,9 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
     within_budgets(pool, more.values().sum(), context)?;
     // Each of them finds room, and all of them may not: then none is made.
     for (queue, more) in more {
-        let (pending, most) = context
-            .desk
-            .with(&caller.key.namespace, |room| (room.book.pending(&queue), room.book.queue(&queue).map_or(0, |queue| queue.max_pending)));
+        let (pending, most) = context.work_index.with(&caller.key.namespace, |namespace_work| {
+            (namespace_work.index.pending(&queue), namespace_work.index.queue(&queue).map_or(0, |queue| queue.max_pending))
+        });
         if more > 0 && pending + more > most {
             return Err(rejected(&Rejection::QueueFull { queue, limit: most, current: pending }));
         }
@@ -92,15 +92,15 @@ pub async fn plan(caller: &Caller, pool: &AgentPool, key: Option<&str>, request:
     if let Some(first) = making.next() {
         items.push(made(first).await?);
     }
-    let rest: Vec<PlannedItem> = futures::stream::iter(making.map(made)).buffered(AT_ONCE).try_collect().await?;
+    let rest: Vec<PlannedItem> = futures::stream::iter(making.map(made)).buffered(MAX_CONCURRENT_CREATES).try_collect().await?;
     items.extend(rest);
     Ok(Planned { plan, items })
 }
 
 /// Whether so many more items may be unfinished in the namespace, by the budgets above it and above the caller's pool.
 fn within_budgets(pool: &AgentPool, more: u64, context: &Context) -> Result<(), Refusal> {
-    let Some(limit) = places::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
-    let pending = context.desk.with(&pool.namespace().unwrap_or_default(), |room| room.book.unfinished());
+    let Some(limit) = capacity::most_work(pool, &context.stores).filter(|_| more > 0) else { return Ok(()) };
+    let pending = context.work_index.with(&pool.namespace().unwrap_or_default(), |namespace_work| namespace_work.index.unfinished());
     if pending.saturating_add(more) <= limit.most {
         return Ok(());
     }
@@ -130,7 +130,9 @@ fn names_of(scope: &str, key: &str, steps: &[Step]) -> Names {
 fn admitted(item: &WorkItem, pool: &AgentPool, context: &Context) -> Result<(String, bool), Refusal> {
     let (name, namespace) = (item.name_any(), item.namespace().unwrap_or_default());
     let spec = convert::spec(item);
-    let (there, admission) = context.desk.with(&namespace, |room| (room.book.get(&name).cloned(), room.book.admission(&name, &spec)));
+    let (there, admission) = context
+        .work_index
+        .with(&namespace, |namespace_work| (namespace_work.index.get(&name).cloned(), namespace_work.index.admission(&name, &spec)));
     let known = there.is_some();
     let queue = match admission {
         // A repetition is answered as before, whatever has become of the queue.
@@ -155,7 +157,7 @@ async fn make(item: WorkItem, queue: String, context: &Context) -> Result<Submit
     let api = context.api::<WorkItem>(&namespace);
     let made = match calls::create(&api, &item, names::managers::GOVERNOR).await {
         Ok(made) => {
-            context.desk.observe(&made);
+            context.work_index.observe(&made);
             made
         }
         Err(error) if error.class() == Class::AlreadyExists => {

@@ -10,16 +10,16 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio::task::JoinSet;
 
-use super::desk::Desk;
 use super::queues::Queues;
+use super::work_index::WorkIndex;
 use crate::api::{WorkItem, WorkQueue};
 use crate::cluster::ObjectKey;
 use crate::cluster::watch::{Tolerant, config};
 
 /// Starts both on `tasks`. With `namespace`, only that one is served.
-pub fn start(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, desk: &Desk, queues: &Queues) {
-    tasks.spawn(watch_items(scoped(client, namespace), desk.clone()));
-    tasks.spawn(watch_queues(scoped(client, namespace), desk.clone(), queues.clone()));
+pub fn start(tasks: &mut JoinSet<()>, client: &Client, namespace: Option<&str>, work_index: &WorkIndex, queues: &Queues) {
+    tasks.spawn(watch_items(scoped(client, namespace), work_index.clone()));
+    tasks.spawn(watch_queues(scoped(client, namespace), work_index.clone(), queues.clone()));
 }
 
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<Tolerant<K>>
@@ -32,7 +32,7 @@ where
     }
 }
 
-async fn watch_items(api: Api<Tolerant<WorkItem>>, desk: Desk) {
+async fn watch_items(api: Api<Tolerant<WorkItem>>, work_index: WorkIndex) {
     let mut events = watcher::watcher(api, config()).default_backoff().boxed();
     // What was known when a list began: what came since is not in it, and not gone.
     let (mut known, mut seen) = (HashSet::new(), HashSet::new());
@@ -41,7 +41,7 @@ async fn watch_items(api: Api<Tolerant<WorkItem>>, desk: Desk) {
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => {
-                known = desk.known();
+                known = work_index.known();
                 seen.clear();
                 listed.clear();
             }
@@ -49,19 +49,19 @@ async fn watch_items(api: Api<Tolerant<WorkItem>>, desk: Desk) {
                 seen.insert(item.uid().unwrap_or_default());
                 let to: &mut u64 = listed.entry(item.namespace().unwrap_or_default()).or_default();
                 *to = version(&item).max(*to);
-                observe(&desk, &item);
+                observe(&work_index, &item);
             }
             Ok(Event::InitDone) => {
                 known.retain(|(_, _, uid)| !seen.contains(uid));
-                desk.items_listed(&known);
-                listed.drain().for_each(|(namespace, to)| desk.watched(&namespace, to));
+                work_index.items_listed(&known);
+                listed.drain().for_each(|(namespace, to)| work_index.watched(&namespace, to));
             }
             Ok(Event::Apply(item)) => {
-                observe(&desk, &item);
-                desk.watched(&item.namespace().unwrap_or_default(), version(&item));
+                observe(&work_index, &item);
+                work_index.watched(&item.namespace().unwrap_or_default(), version(&item));
             }
             Ok(Event::Delete(item)) => {
-                desk.forget(&item.namespace().unwrap_or_default(), &item.name_any(), &item.uid().unwrap_or_default());
+                work_index.forget(&item.namespace().unwrap_or_default(), &item.name_any(), &item.uid().unwrap_or_default());
             }
             Err(error) => tracing::warn!(%error, "the watch of WorkItems broke; starting it again"),
         }
@@ -72,9 +72,9 @@ fn version(item: &Tolerant<WorkItem>) -> u64 {
     item.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-fn observe(desk: &Desk, item: &Tolerant<WorkItem>) {
+fn observe(work_index: &WorkIndex, item: &Tolerant<WorkItem>) {
     match &item.0 {
-        Ok(item) => desk.observe(item),
+        Ok(item) => work_index.observe(item),
         Err(invalid) => {
             let (namespace, name) = (item.namespace().unwrap_or_default(), item.name_any());
             tracing::error!(namespace, item = name, error = %invalid.error, "a stored WorkItem does not fit its type; it is left alone");
@@ -82,7 +82,7 @@ fn observe(desk: &Desk, item: &Tolerant<WorkItem>) {
     }
 }
 
-async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues) {
+async fn watch_queues(api: Api<Tolerant<WorkQueue>>, work_index: WorkIndex, queues: Queues) {
     let mut events = watcher::watcher(api, config()).default_backoff().boxed();
     let mut gone = HashSet::new();
     while let Some(event) = events.next().await {
@@ -93,7 +93,7 @@ async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues)
                 gone.remove(&key);
                 match queue.0 {
                     Ok(queue) => {
-                        desk.observe_queue(&key.namespace, &key.name, Some(&queue));
+                        work_index.observe_queue(&key.namespace, &key.name, Some(&queue));
                         queues.know(key, queue);
                     }
                     Err(invalid) => {
@@ -103,14 +103,14 @@ async fn watch_queues(api: Api<Tolerant<WorkQueue>>, desk: Desk, queues: Queues)
             }
             Ok(Event::InitDone) => {
                 for key in gone.drain() {
-                    desk.observe_queue(&key.namespace, &key.name, None);
+                    work_index.observe_queue(&key.namespace, &key.name, None);
                     queues.forget(&key);
                 }
-                desk.queues_listed();
+                work_index.queues_listed();
             }
             Ok(Event::Delete(queue)) => {
                 let key = ObjectKey::of(&queue);
-                desk.observe_queue(&key.namespace, &key.name, None);
+                work_index.observe_queue(&key.namespace, &key.name, None);
                 queues.forget(&key);
             }
             Err(error) => tracing::warn!(%error, "the watch of WorkQueues broke; starting it again"),

@@ -6,16 +6,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::registered;
-use crate::policy::work::book::Removal;
+use crate::policy::work::item_index::Removal;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Collected {
+struct CollectedLabels {
     kind: &'static str,
     reason: &'static str,
 }
 
 /// How many ended items were deleted, and why.
-pub struct CollectedItems(Family<Collected, Counter>);
+pub struct CollectedItems(Family<CollectedLabels, Counter>);
 
 impl CollectedItems {
     pub(super) fn register(registry: &mut Registry) -> Self {
@@ -29,6 +29,6 @@ impl CollectedItems {
             Removal::TimeOver => "age",
             Removal::TooMany => "count",
         };
-        self.0.get_or_create(&Collected { kind, reason }).inc();
+        self.0.get_or_create(&CollectedLabels { kind, reason }).inc();
     }
 }

@@ -18,52 +18,52 @@ const TURN_BUCKETS: [f64; 9] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0
 const RECONCILE_BUCKETS: [f64; 10] = [0.000_1, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     verb: &'static str,
     resource: String,
     code: u16,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Reconciled {
+struct ReconcileLabels {
     controller: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Of {
+struct KindLabels {
     controller: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Intervened {
+struct InterventionLabels {
     signal: &'static str,
     action: &'static str,
     done: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Notified {
+struct NotificationLabels {
     outcome: &'static str,
     webhook: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct InState {
+struct StateLabels {
     state: &'static str,
 }
 
 /// The metrics of this subject.
 pub(super) struct Controllers {
-    requests: Family<Request, Counter>,
+    requests: Family<RequestLabels, Counter>,
     turns: Histogram,
     at_once: Gauge,
-    reconciles: Family<Reconciled, Counter>,
-    seconds: Timed<Of>,
-    gated: Family<Of, Counter>,
-    interventions: Family<Intervened, Counter>,
-    notifications: Family<Notified, Counter>,
-    nodes: Family<InState, Gauge>,
+    reconciles: Family<ReconcileLabels, Counter>,
+    seconds: Timed<KindLabels>,
+    gated: Family<KindLabels, Counter>,
+    interventions: Family<InterventionLabels, Counter>,
+    notifications: Family<NotificationLabels, Counter>,
+    nodes: Family<StateLabels, Gauge>,
     leader: Gauge,
     epoch: Gauge<f64, AtomicU64>,
 }
@@ -124,7 +124,7 @@ impl Controllers {
 impl Metrics {
     /// One request to the API server was answered.
     pub fn api_request(&self, verb: &'static str, resource: &str, code: u16) {
-        self.0.controllers.requests.get_or_create(&Request { verb, resource: resource.to_owned(), code }).inc();
+        self.0.controllers.requests.get_or_create(&RequestLabels { verb, resource: resource.to_owned(), code }).inc();
     }
 
     /// A write waited for so long until it might be sent, or was not sent any more.
@@ -139,30 +139,30 @@ impl Metrics {
 
     /// One reconcile ended.
     pub fn reconciled(&self, controller: &'static str, outcome: &'static str, took: Duration) {
-        self.0.controllers.reconciles.get_or_create(&Reconciled { controller, outcome }).inc();
-        self.0.controllers.seconds.get_or_create(&Of { controller }).observe(took.as_secs_f64());
+        self.0.controllers.reconciles.get_or_create(&ReconcileLabels { controller, outcome }).inc();
+        self.0.controllers.seconds.get_or_create(&KindLabels { controller }).observe(took.as_secs_f64());
     }
 
     /// One reconcile was put off by the gate.
     pub fn gated(&self, controller: &'static str) {
-        self.0.controllers.gated.get_or_create(&Of { controller }).inc();
+        self.0.controllers.gated.get_or_create(&KindLabels { controller }).inc();
     }
 
     /// The supervisor decided.
     pub fn intervention(&self, signal: &'static str, action: &'static str, done: bool) {
         let done = if done { "true" } else { "false" };
-        self.0.controllers.interventions.get_or_create(&Intervened { signal, action, done }).inc();
+        self.0.controllers.interventions.get_or_create(&InterventionLabels { signal, action, done }).inc();
     }
 
     /// A webhook was told, or not.
     pub fn notification(&self, webhook: &str, outcome: &'static str) {
-        self.0.controllers.notifications.get_or_create(&Notified { outcome, webhook: webhook.to_owned() }).inc();
+        self.0.controllers.notifications.get_or_create(&NotificationLabels { outcome, webhook: webhook.to_owned() }).inc();
     }
 
     /// So many nodes are in each state.
     pub fn nodes(&self, by_state: &[(&'static str, i64)]) {
         for (state, many) in by_state {
-            self.0.controllers.nodes.get_or_create(&InState { state }).set(*many);
+            self.0.controllers.nodes.get_or_create(&StateLabels { state }).set(*many);
         }
     }
 

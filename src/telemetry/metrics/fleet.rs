@@ -23,7 +23,7 @@ const TYPES: usize = 32;
 const ALL_TYPES: Bounds = Bounds { all: TYPES, of_one: TYPES, namespaces: 1 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfPool {
+struct PoolLabels {
     namespace: String,
     pool: String,
 }
@@ -50,7 +50,7 @@ struct PoolState {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfType {
+struct TypeLabels {
     r#type: String,
 }
 
@@ -94,12 +94,12 @@ impl Pool {
 
 /// How all pools stand, and all types.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct FleetCounts {
     pools: BTreeMap<Series, Pool>,
     types: BTreeMap<String, Phases>,
 }
 
-impl Standing {
+impl FleetCounts {
     /// One more pool stands like this.
     pub fn add(&mut self, series: Series, type_: String, pool: Pool) {
         let of_type = self.types.entry(type_).or_default();
@@ -110,8 +110,8 @@ impl Standing {
 
 /// The labels under which something is shown.
 #[derive(Default)]
-struct Shown {
-    pools: HashSet<OfPool>,
+struct ShownLabels {
+    pools: HashSet<PoolLabels>,
     phases: HashSet<PoolPhase>,
     states: HashSet<PoolState>,
     types: HashSet<TypePhase>,
@@ -121,15 +121,15 @@ struct Shown {
 pub(super) struct Fleet {
     names: Mutex<Names>,
     types: Mutex<Names>,
-    shown: Mutex<Shown>,
-    desired: Family<OfPool, Gauge>,
-    live: Family<OfPool, Gauge>,
+    shown: Mutex<ShownLabels>,
+    desired: Family<PoolLabels, Gauge>,
+    live: Family<PoolLabels, Gauge>,
     phases: Family<PoolPhase, Gauge>,
     tripped: Family<PoolState, Gauge>,
-    starts: Family<OfPool, Counter>,
+    starts: Family<PoolLabels, Counter>,
     ends: Family<PoolReason, Counter>,
     type_phases: Family<TypePhase, Gauge>,
-    type_starts: Family<OfType, Counter>,
+    type_starts: Family<TypeLabels, Counter>,
     type_ends: Family<TypeReason, Counter>,
     /// The reasons of ends that were counted.
     reasons: Mutex<HashSet<&'static str>>,
@@ -178,7 +178,7 @@ impl Fleet {
 
     /// Nothing is counted under these labels any more. What shows how a pool stands goes with the next look.
     fn remove(&self, Series { namespace, name }: &Series) {
-        self.starts.remove(&OfPool { namespace: namespace.clone(), pool: name.clone() });
+        self.starts.remove(&PoolLabels { namespace: namespace.clone(), pool: name.clone() });
         for reason in self.reasons() {
             self.ends.remove(&PoolReason { namespace: namespace.clone(), pool: name.clone(), reason });
         }
@@ -203,8 +203,8 @@ impl Metrics {
     /// A pod was made for an agent of this pool and type.
     pub fn agent_started(&self, Series { namespace, name }: Series, r#type: String) {
         let fleet = &self.0.fleet;
-        fleet.starts.get_or_create(&OfPool { namespace, pool: name }).inc();
-        fleet.type_starts.get_or_create(&OfType { r#type }).inc();
+        fleet.starts.get_or_create(&PoolLabels { namespace, pool: name }).inc();
+        fleet.type_starts.get_or_create(&TypeLabels { r#type }).inc();
     }
 
     /// An agent of this pool and type ended, or gave its pod back.
@@ -216,11 +216,11 @@ impl Metrics {
     }
 
     /// How all pools stand. Those that are not among them are shown no more.
-    pub fn fleet(&self, standing: Standing) {
+    pub fn fleet(&self, standing: FleetCounts) {
         let fleet = &self.0.fleet;
-        let mut now = Shown::default();
+        let mut now = ShownLabels::default();
         for (Series { namespace, name }, pool) in standing.pools {
-            let labels = OfPool { namespace: namespace.clone(), pool: name.clone() };
+            let labels = PoolLabels { namespace: namespace.clone(), pool: name.clone() };
             fleet.desired.get_or_create(&labels).set(amount(pool.desired));
             fleet.live.get_or_create(&labels).set(amount(pool.live));
             now.pools.insert(labels);
@@ -243,7 +243,7 @@ impl Metrics {
             }
         }
         let mut shown = fleet.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let Shown { pools, phases, states, types } = &*shown;
+        let ShownLabels { pools, phases, states, types } = &*shown;
         for gone in pools.difference(&now.pools) {
             fleet.desired.remove(gone);
             fleet.live.remove(gone);
@@ -276,7 +276,7 @@ impl Metrics {
     pub fn agent_type_gone(&self, type_: &str) {
         let fleet = &self.0.fleet;
         let Some(Series { namespace: _, name }) = fleet.types().forget("", type_) else { return };
-        fleet.type_starts.remove(&OfType { r#type: name.clone() });
+        fleet.type_starts.remove(&TypeLabels { r#type: name.clone() });
         for reason in fleet.reasons() {
             fleet.type_ends.remove(&TypeReason { r#type: name.clone(), reason });
         }
@@ -303,7 +303,7 @@ mod tests {
     fn pools_and_types_show_how_they_stand_and_what_happened() {
         let metrics = Metrics::default();
         let look = |tripped: &[(&'static str, u64)]| {
-            let mut standing = Standing::default();
+            let mut standing = FleetCounts::default();
             let tripped = tripped.iter().copied().collect();
             standing.add(metrics.pool("n", Some("p")), metrics.agent_type(Some("worker")), Pool { tripped, ..pool(2) });
             standing.add(metrics.pool("n", Some("o")), metrics.agent_type(Some("worker")), pool(1));
@@ -345,7 +345,7 @@ mod tests {
         metrics.pool_gone("n", "p");
         metrics.fleet_gone("n");
         metrics.agent_type_gone("worker");
-        metrics.fleet(Standing::default());
+        metrics.fleet(FleetCounts::default());
         assert_eq!(lines(&metrics, "spillway_pool_"), Vec::<String>::new());
         assert_eq!(lines(&metrics, "spillway_agent"), Vec::<String>::new());
     }
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn pools_and_types_beyond_the_bound_share_series_and_add_up_there() {
         let metrics = Metrics::default();
-        let mut standing = Standing::default();
+        let mut standing = FleetCounts::default();
         for namespace in 0..POOLS.namespaces + 10 {
             for name in 0..POOLS.of_one + 2 {
                 let series = metrics.pool(&format!("n{namespace}"), Some(&format!("p{name}")));

@@ -15,48 +15,48 @@ use super::{Metrics, Timed, registered};
 const MODEL_BUCKETS: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3600.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ModelCall {
+struct ModelCallLabels {
     dialect: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfDialect {
+struct DialectLabels {
     dialect: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Answered {
+struct AnswerLabels {
     call: &'static str,
     code: u16,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct RefusedCall {
+struct RefusedCallLabels {
     call: &'static str,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfClass {
+struct ClassLabels {
     listener: &'static str,
     class: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct TurnedAway {
+struct RejectionLabels {
     listener: &'static str,
     reason: &'static str,
 }
 
 /// The metrics of this subject.
 pub(super) struct Gateways {
-    calls: Family<Answered, Counter>,
-    refused: Family<RefusedCall, Counter>,
-    model_calls: Timed<ModelCall>,
-    first_bytes: Timed<OfDialect>,
-    open: Family<OfClass, Gauge>,
-    turned_away: Family<TurnedAway, Counter>,
+    calls: Family<AnswerLabels, Counter>,
+    refused: Family<RefusedCallLabels, Counter>,
+    model_calls: Timed<ModelCallLabels>,
+    first_bytes: Timed<DialectLabels>,
+    open: Family<ClassLabels, Gauge>,
+    turned_away: Family<RejectionLabels, Counter>,
 }
 
 impl Gateways {
@@ -90,33 +90,33 @@ impl Gateways {
 impl Metrics {
     /// A call of an agent was answered.
     pub fn call_answered(&self, call: &'static str, code: u16) {
-        self.0.gateways.calls.get_or_create(&Answered { call, code }).inc();
+        self.0.gateways.calls.get_or_create(&AnswerLabels { call, code }).inc();
     }
 
     /// A call of an agent was refused.
     pub fn call_refused(&self, call: &'static str, reason: &'static str) {
-        self.0.gateways.refused.get_or_create(&RefusedCall { call, reason }).inc();
+        self.0.gateways.refused.get_or_create(&RefusedCallLabels { call, reason }).inc();
     }
 
     /// A model call is over.
     pub fn model_call(&self, dialect: &'static str, outcome: &'static str, took: Duration) {
-        self.0.gateways.model_calls.get_or_create(&ModelCall { dialect, outcome }).observe(took.as_secs_f64());
+        self.0.gateways.model_calls.get_or_create(&ModelCallLabels { dialect, outcome }).observe(took.as_secs_f64());
     }
 
     /// The first part of the answer of a model call is there.
     pub fn model_first_byte(&self, dialect: &'static str, took: Duration) {
-        self.0.gateways.first_bytes.get_or_create(&OfDialect { dialect }).observe(took.as_secs_f64());
+        self.0.gateways.first_bytes.get_or_create(&DialectLabels { dialect }).observe(took.as_secs_f64());
     }
 
     /// So many connections a listener has.
     pub fn connections(&self, listener: &'static str, strange: usize, known: usize) {
         for (class, count) in [("strange", strange), ("known", known)] {
-            self.0.gateways.open.get_or_create(&OfClass { listener, class }).set(i64::try_from(count).unwrap_or(i64::MAX));
+            self.0.gateways.open.get_or_create(&ClassLabels { listener, class }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     /// A listener turned a connection away, or did not let it become a known one.
     pub fn connection_refused(&self, listener: &'static str, reason: &'static str) {
-        self.0.gateways.turned_away.get_or_create(&TurnedAway { listener, reason }).inc();
+        self.0.gateways.turned_away.get_or_create(&RejectionLabels { listener, reason }).inc();
     }
 }

@@ -41,29 +41,29 @@ pub struct Amounts {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfBreaker {
+struct BreakerLabels {
     namespace: String,
     breaker: String,
     circuit: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Moved {
+struct TransitionLabels {
     guard: &'static str,
     from: &'static str,
     to: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Because {
+struct CauseLabels {
     reason: &'static str,
 }
 
 #[derive(Default)]
 pub(super) struct Breakers {
-    states: Family<OfBreaker, Gauge>,
-    shown: Mutex<HashSet<OfBreaker>>,
-    transitions: Family<Moved, Counter>,
+    states: Family<BreakerLabels, Gauge>,
+    shown: Mutex<HashSet<BreakerLabels>>,
+    transitions: Family<TransitionLabels, Counter>,
 }
 
 impl Breakers {
@@ -88,7 +88,7 @@ pub(super) struct Budgets {
     debt: Family<Limit, Gauge>,
     lost: Family<Limit, Gauge>,
     shown: Mutex<HashSet<Limit>>,
-    refusals: Family<Because, Counter>,
+    refusals: Family<CauseLabels, Counter>,
     estimates: Histogram,
 }
 
@@ -149,7 +149,7 @@ impl Metrics {
         let breakers = &self.0.breakers;
         let mut now = HashSet::new();
         for (namespace, breaker, circuit, state) in all {
-            let labels = OfBreaker { namespace, breaker, circuit };
+            let labels = BreakerLabels { namespace, breaker, circuit };
             let state = match state {
                 State::Closed => 0,
                 State::HalfOpen => 1,
@@ -167,11 +167,11 @@ impl Metrics {
 
     /// Circuits of a guard moved from one state to another, so many times.
     pub fn breaker_moved(&self, guard: &'static str, from: &'static str, to: &'static str, times: u64) {
-        self.0.breakers.transitions.get_or_create(&Moved { guard, from, to }).inc_by(times);
+        self.0.breakers.transitions.get_or_create(&TransitionLabels { guard, from, to }).inc_by(times);
     }
 
     /// A model call was not given tokens.
     pub fn budget_refused(&self, reason: &'static str) {
-        self.0.budgets.refusals.get_or_create(&Because { reason }).inc();
+        self.0.budgets.refusals.get_or_create(&CauseLabels { reason }).inc();
     }
 }

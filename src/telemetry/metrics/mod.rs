@@ -31,7 +31,7 @@ use gateways::Gateways;
 use limits::{Breakers, Budgets};
 use work::Work;
 
-pub use fleet::{Pool as PoolStanding, Standing};
+pub use fleet::{FleetCounts, Pool as PoolStanding};
 pub use limits::{Amounts, Limit};
 pub use names::Series;
 pub use work::Depths;
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
     use crate::policy::breaker::State;
-    use crate::policy::work::book::Removal;
+    use crate::policy::work::item_index::Removal;
 
     #[test]
     fn the_text_carries_what_was_counted() {

@@ -17,9 +17,9 @@ use prometheus_client::registry::Registry;
 use super::collected::CollectedItems;
 use super::names::{Bounds, Names, Series};
 use super::{Metrics, Timed, registered};
-use crate::policy::work::book::Removal;
 use crate::policy::work::item::{Phase, Verb};
-use crate::policy::work::tally::{AttemptEnd, Happening, ItemEnd};
+use crate::policy::work::item_index::Removal;
+use crate::policy::work::tally::{AttemptEnd, ItemEnd, ItemEvent};
 
 /// Queues that have series of their own. One has about sixty.
 const QUEUES: Bounds = Bounds { all: 200, of_one: 20, namespaces: 100 };
@@ -31,45 +31,45 @@ const QUEUE_WAIT_BUCKETS: [f64; 8] = [0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.
 const QUEUE_RUN_BUCKETS: [f64; 8] = [1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Entered {
+struct EntryLabels {
     phase: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Missed {
+struct ObjectiveLabels {
     objective: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfQueue {
+struct QueueLabels {
     namespace: String,
     queue: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct InPhase {
+struct PhaseLabels {
     namespace: String,
     queue: String,
     phase: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct With {
+struct EndLabels {
     namespace: String,
     queue: String,
     outcome: &'static str,
 }
 
-fn of(Series { namespace, name }: &Series) -> OfQueue {
-    OfQueue { namespace: namespace.clone(), queue: name.clone() }
+fn of(Series { namespace, name }: &Series) -> QueueLabels {
+    QueueLabels { namespace: namespace.clone(), queue: name.clone() }
 }
 
-fn in_phase(Series { namespace, name }: &Series, phase: Phase) -> InPhase {
-    InPhase { namespace: namespace.clone(), queue: name.clone(), phase: phase.name() }
+fn in_phase(Series { namespace, name }: &Series, phase: Phase) -> PhaseLabels {
+    PhaseLabels { namespace: namespace.clone(), queue: name.clone(), phase: phase.name() }
 }
 
-fn with(Series { namespace, name }: &Series, outcome: &'static str) -> With {
-    With { namespace: namespace.clone(), queue: name.clone(), outcome }
+fn with(Series { namespace, name }: &Series, outcome: &'static str) -> EndLabels {
+    EndLabels { namespace: namespace.clone(), queue: name.clone(), outcome }
 }
 
 /// How many items of each queue are in which phase.
@@ -87,21 +87,21 @@ impl Depths {
 
 /// The metrics of this subject.
 pub(super) struct Work {
-    items: Family<Entered, Counter>,
+    items: Family<EntryLabels, Counter>,
     waits: Histogram,
-    missed: Family<Missed, Counter>,
+    missed: Family<ObjectiveLabels, Counter>,
     collected: CollectedItems,
     names: Mutex<Names>,
     shown: Mutex<HashSet<Series>>,
-    depths: Family<InPhase, Gauge>,
-    oldest: Family<OfQueue, Gauge>,
-    arrivals: Family<OfQueue, Counter>,
-    redrives: Family<OfQueue, Counter>,
-    claims: Family<OfQueue, Counter>,
-    attempts: Family<With, Counter>,
-    ends: Family<With, Counter>,
-    queue_waits: Timed<OfQueue>,
-    queue_runs: Timed<OfQueue>,
+    depths: Family<PhaseLabels, Gauge>,
+    oldest: Family<QueueLabels, Gauge>,
+    arrivals: Family<QueueLabels, Counter>,
+    redrives: Family<QueueLabels, Counter>,
+    claims: Family<QueueLabels, Counter>,
+    attempts: Family<EndLabels, Counter>,
+    ends: Family<EndLabels, Counter>,
+    queue_waits: Timed<QueueLabels>,
+    queue_runs: Timed<QueueLabels>,
 }
 
 impl Work {
@@ -178,7 +178,7 @@ impl Work {
 impl Metrics {
     /// An item's phase was written.
     pub fn item(&self, phase: &'static str) {
-        self.0.work.items.get_or_create(&Entered { phase }).inc();
+        self.0.work.items.get_or_create(&EntryLabels { phase }).inc();
     }
 
     /// An item was claimed after it was ready for so long.
@@ -188,7 +188,7 @@ impl Metrics {
 
     /// An item missed an objective of its queue.
     pub fn objective_missed(&self, objective: &'static str) {
-        self.0.work.missed.get_or_create(&Missed { objective }).inc();
+        self.0.work.missed.get_or_create(&ObjectiveLabels { objective }).inc();
     }
 
     /// An item that ended was deleted.
@@ -202,26 +202,26 @@ impl Metrics {
     }
 
     /// Something happened to an item of these series.
-    pub fn happened(&self, series: &Series, happening: Happening) {
+    pub fn happened(&self, series: &Series, happening: ItemEvent) {
         let work = &self.0.work;
         match happening {
-            Happening::Arrived => {
+            ItemEvent::Arrived => {
                 work.arrivals.get_or_create(&of(series)).inc();
             }
-            Happening::Redriven => {
+            ItemEvent::Redriven => {
                 work.redrives.get_or_create(&of(series)).inc();
             }
-            Happening::Claimed(waited) => {
+            ItemEvent::Claimed(waited) => {
                 work.claims.get_or_create(&of(series)).inc();
                 if let Some(waited) = waited {
                     work.queue_waits.get_or_create(&of(series)).observe(waited.as_secs_f64());
                 }
             }
-            Happening::AttemptEnded(end, ran) => {
+            ItemEvent::AttemptEnded(end, ran) => {
                 work.attempts.get_or_create(&with(series, end.name())).inc();
                 work.queue_runs.get_or_create(&of(series)).observe(ran.as_secs_f64());
             }
-            Happening::Ended(end) => {
+            ItemEvent::Ended(end) => {
                 work.ends.get_or_create(&with(series, end.name())).inc();
             }
         }
@@ -274,12 +274,12 @@ mod tests {
         let series = metrics.queue("n", Some("q"));
         let attempt = AttemptEnd::By(Verb::Release);
         for one in [
-            Happening::Arrived,
-            Happening::Claimed(Some(Duration::from_secs(5))),
-            Happening::Claimed(None),
-            Happening::AttemptEnded(attempt, Duration::from_secs(70)),
-            Happening::Redriven,
-            Happening::Ended(ItemEnd::In(Phase::DeadLettered)),
+            ItemEvent::Arrived,
+            ItemEvent::Claimed(Some(Duration::from_secs(5))),
+            ItemEvent::Claimed(None),
+            ItemEvent::AttemptEnded(attempt, Duration::from_secs(70)),
+            ItemEvent::Redriven,
+            ItemEvent::Ended(ItemEnd::In(Phase::DeadLettered)),
         ] {
             metrics.happened(&series, one);
         }
@@ -331,7 +331,7 @@ mod tests {
         for namespace in 0..QUEUES.namespaces + 50 {
             for queue in 0..QUEUES.of_one + 5 {
                 let series = metrics.queue(&format!("n{namespace}"), Some(&format!("q{queue}")));
-                metrics.happened(&series, Happening::Arrived);
+                metrics.happened(&series, ItemEvent::Arrived);
                 depths.add(series, [(Phase::Ready, 1)], Duration::from_secs(u64::try_from(namespace).expect("a number")));
             }
         }

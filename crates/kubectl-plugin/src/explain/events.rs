@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 
 use super::facts::Facts;
-use super::report::Happened;
+use super::report::HistoryEntry;
 use crate::connect::Cluster;
 use crate::error::Error;
 
@@ -26,15 +26,15 @@ pub(super) async fn read(cluster: &Cluster, uids: Vec<Option<String>>, facts: &m
 }
 
 /// The newest events, the newest last.
-pub(super) fn happened(events: &[Event]) -> Vec<Happened> {
-    let mut told: Vec<Happened> = events
+pub(super) fn happened(events: &[Event]) -> Vec<HistoryEntry> {
+    let mut told: Vec<HistoryEntry> = events
         .iter()
         .map(|event| {
             let series = event.series.as_ref();
             let time = series.and_then(|series| series.last_observed_time.as_ref()).map(|time| Time(time.0));
             let once = event.event_time.as_ref().map(|time| Time(time.0));
             let about = &event.involved_object;
-            Happened {
+            HistoryEntry {
                 time: time.or_else(|| event.last_timestamp.clone()).or(once).or_else(|| event.metadata.creation_timestamp.clone()),
                 type_: event.type_.clone().unwrap_or_default(),
                 about: format!(

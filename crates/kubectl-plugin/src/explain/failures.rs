@@ -10,7 +10,7 @@ use crate::table::one_line;
 
 /// What to do about an item that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstFailure {
     /// Nothing: another try may succeed.
     Nothing,
     /// This, and then it can be started again.
@@ -19,7 +19,7 @@ pub enum First {
     Instead(String),
 }
 
-impl First {
+impl FirstFailure {
     /// The advice, where `again` starts the item again.
     pub fn over(self, again: String) -> String {
         match self {
@@ -31,28 +31,28 @@ impl First {
 }
 
 /// What has to change first, by the attempts since the last redrive. `pool`: whose agents failed, if that is known.
-pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, namespace: &str) -> First {
+pub fn before_redrive(item: &WorkItem, record: &Record, pool: Option<&str>, namespace: &str) -> FirstFailure {
     let counted = usize::try_from(record.failures).unwrap_or(usize::MAX);
     let fails: Vec<&Attempt> = record.history.iter().rev().filter(|attempt| attempt.verb == Verb::Fail).take(counted).collect();
-    let Some(last) = fails.first() else { return First::Nothing };
+    let Some(last) = fails.first() else { return FirstFailure::Nothing };
     let reason = last.reason.as_deref().unwrap_or_default();
     if reason == reasons::SHARE_SPENT {
         let share = item.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.tokens);
         let tokens = share.map(|tokens| format!("{tokens} tokens")).unwrap_or_default();
-        return First::Instead(format!(
+        return FirstFailure::Instead(format!(
             "submit another item with a larger share: each attempt at this one may spend {tokens} (spec.bulkhead.tokens), which cannot be changed"
         ));
     }
     match advice::of(reason) {
         Some(Advice::Do(text)) => {
             let names = [("agent", Some(last.agent.as_str())), ("pool", pool), ("namespace", Some(namespace))];
-            First::Mend(advice::filled(text, &names))
+            FirstFailure::Mend(advice::filled(text, &names))
         }
-        Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| same(last, other)) => First::Mend(format!(
+        Some(Advice::Nothing(_)) | None if fails.len() > 1 && fails.iter().all(|other| same(last, other)) => FirstFailure::Mend(format!(
             "it failed the same way {} times ({reason}), and would again: mend what its last attempt says, in the item's payload, the agent's image or the pool",
             fails.len()
         )),
-        Some(Advice::Nothing(_)) | None => First::Nothing,
+        Some(Advice::Nothing(_)) | None => FirstFailure::Nothing,
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use spillway_conversion::work as convert;
 
     /// What is said of an item with these attempts: verb, reason, message.
-    fn advice(attempts: &[(&str, &str, &str)]) -> First {
+    fn advice(attempts: &[(&str, &str, &str)]) -> FirstFailure {
         let one = |(epoch, (verb, reason, message)): (usize, &(&str, &str, &str))| {
             json!({"epoch": epoch, "agent": "p-1", "startTime": "2026-01-01T00:00:00Z", "endTime": "2026-01-01T00:01:00Z",
                 "verb": verb, "reason": reason, "message": message})
@@ -83,7 +83,7 @@ mod tests {
         before_redrive(&item, &convert::record(&item), Some("p"), "n")
     }
 
-    fn text(first: First) -> String {
+    fn text(first: FirstFailure) -> String {
         first.over("AGAIN".to_owned())
     }
 

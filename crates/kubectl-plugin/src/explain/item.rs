@@ -8,16 +8,16 @@ use kube::ResourceExt as _;
 use super::facts::{Facts, Work};
 use super::failures;
 use super::queue::{hints, pools};
-use super::report::{List, Report, Tried, told};
+use super::report::{AttemptReport, List, Report, told};
 use super::work::{Cause, book, pools_of, relative};
 use crate::api::agent::AgentPhase;
 use crate::api::work_item::{DependencyCondition, WorkItemStatus};
 use crate::api::{AgentPool, WorkItem, names};
 use crate::find;
-use crate::policy::work::admit::{Admission, Refusal};
-use crate::policy::work::book::{Book, Hindrance, Taker};
-use crate::policy::work::item::{At, reasons};
-use crate::policy::work::requires::{self, Offer};
+use crate::policy::work::admission::{Admission, Refusal};
+use crate::policy::work::item::{UnixMillis, reasons};
+use crate::policy::work::item_index::{ClaimObstacle, ClaimRequester, ItemIndex};
+use crate::policy::work::requires::{self, PoolOffer};
 use crate::policy::work::{Phase, Policy, Record, Spec};
 use crate::work::life;
 use crate::write::Decision;
@@ -32,7 +32,7 @@ struct View<'a> {
     spec: Spec,
     record: Record,
     policy: Policy,
-    book: Book,
+    book: ItemIndex,
     work: &'a Work,
 }
 
@@ -63,9 +63,9 @@ pub fn report(facts: &Facts, work: &Work, item: &WorkItem) -> Report {
     }
 }
 
-fn tried(attempt: &crate::api::work_item::Attempt) -> Tried {
+fn tried(attempt: &crate::api::work_item::Attempt) -> AttemptReport {
     let crate::api::work_item::Attempt { epoch, agent, start_time, end_time, verb, reason, message } = attempt.clone();
-    Tried { epoch, agent, start_time, end_time, verb, reason, message }
+    AttemptReport { epoch, agent, start_time, end_time, verb, reason, message }
 }
 
 fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
@@ -86,8 +86,8 @@ fn known(view: &View, status: &WorkItemStatus) -> Vec<super::report::Fact> {
         list.text("Losses", Some(format!("{} of {} (maxStalls), of agent or node", record.stalls, policy.max_stalls)));
         list.text("Epoch", Some(record.epoch));
     }
-    if let (Phase::DeadLettered, Some(At(since))) = (record.phase, record.completed) {
-        let until = jiff::Timestamp::from_millisecond(At(since).after(policy.dead_letter_ttl).0).ok();
+    if let (Phase::DeadLettered, Some(UnixMillis(since))) = (record.phase, record.completed) {
+        let until = jiff::Timestamp::from_millisecond(UnixMillis(since).after(policy.dead_letter_ttl).0).ok();
         let until = until.map(|until| relative(until, work.now));
         list.text("Kept until", until.map(|until| format!("{until} (spec.deadLetters of its queue)")));
     }
@@ -318,10 +318,10 @@ fn in_line(view: &View, queue: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     // An agent without labels, of a pool that takes every type: what hinders it, but for the selector, hinders all.
     let labels = BTreeMap::new();
-    let (queues, offer) = ([(queue.to_owned(), Vec::new())], Offer::default());
-    let now = At(jiff::Timestamp::now().as_millisecond());
-    let anybody = Taker { agent: "", labels: &labels, queues: &queues, offer: &offer, now };
-    let of_pools = |hindrance: &Hindrance| matches!(hindrance, Hindrance::Selector | Hindrance::Requires(_));
+    let (queues, offer) = ([(queue.to_owned(), Vec::new())], PoolOffer::default());
+    let now = UnixMillis(jiff::Timestamp::now().as_millisecond());
+    let anybody = ClaimRequester { agent: "", labels: &labels, queues: &queues, offer: &offer, now };
+    let of_pools = |hindrance: &ClaimObstacle| matches!(hindrance, ClaimObstacle::Selector | ClaimObstacle::Requires(_));
     let hindrance = view.book.why_not(&view.name, &anybody).filter(|hindrance| !of_pools(hindrance));
     causes.extend(hindrance.map(|hindrance| hindered(view, queue, &hindrance)));
     causes.push(Cause::is(match view.book.position(&view.name) {
@@ -361,24 +361,26 @@ fn eligible(view: &View, pools: Vec<(&AgentPool, Vec<String>)>, causes: &mut Vec
     eligible
 }
 
-fn hindered(view: &View, queue: &str, hindrance: &Hindrance) -> Cause {
+fn hindered(view: &View, queue: &str, hindrance: &ClaimObstacle) -> Cause {
     match hindrance {
-        Hindrance::QueueSuspended => Cause::act(
+        ClaimObstacle::QueueSuspended => Cause::act(
             format!("queue {queue} is paused (spec.suspend)"),
             "Suspended",
             format!("`kubectl spillway resume queue/{queue} -n {}`", view.namespace),
         ),
-        Hindrance::QueueBusy(most) => Cause::wait(
+        ClaimObstacle::QueueBusy(most) => Cause::wait(
             format!("{most} items of queue {queue} are held by agents, and no more may be at once"),
             "ConcurrencyLimit",
             format!("it goes on when one is done; spec.concurrency.maxLeased of queue {queue} is the limit"),
         ),
-        Hindrance::KeyBusy(key, most) => Cause::wait(
+        ClaimObstacle::KeyBusy(key, most) => Cause::wait(
             format!("{most} of the items with its concurrencyKey {key} are held by agents, and no more may be at once"),
             "ConcurrencyLimit",
             format!("it goes on when one is done; spec.concurrency.maxLeasedPerKey of queue {queue} is the limit"),
         ),
-        Hindrance::Type | Hindrance::Selector | Hindrance::Requires(_) | Hindrance::Elsewhere => Cause::is("not every agent may take it"),
+        ClaimObstacle::Type | ClaimObstacle::Selector | ClaimObstacle::Requires(_) | ClaimObstacle::Elsewhere => {
+            Cause::is("not every agent may take it")
+        }
     }
 }
 

@@ -37,7 +37,7 @@ use kube::ResourceExt as _;
 
 use super::connect::Cluster;
 use super::error::Error;
-use super::find::{self, Found};
+use super::find::{self, FoundObject};
 use super::input::Explainable;
 use super::ls;
 use crate::api::{Agent, AgentPool};
@@ -55,8 +55,8 @@ pub async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Facts, Erro
     match &arguments.name {
         Explainable::Work(named) => work::read(cluster, named, &mut facts).await?,
         Explainable::Fleet(named) => match find::named(cluster, named).await.map_err(or_work)? {
-            Found::Agent(agent) => of_agent(cluster, *agent, &mut facts).await,
-            Found::Pool(pool) => of_pool(cluster, *pool, &mut facts).await,
+            FoundObject::Agent(agent) => of_agent(cluster, *agent, &mut facts).await,
+            FoundObject::Pool(pool) => of_pool(cluster, *pool, &mut facts).await,
         },
     }
     Ok(facts)

@@ -9,7 +9,7 @@ use crate::api::WorkQueue;
 use crate::api::conditions::types;
 use crate::api::work_queue::QueueCounts;
 use crate::find;
-use crate::policy::work::book::{Book, Counts};
+use crate::policy::work::item_index::{Counts, ItemIndex};
 use crate::table::age;
 use crate::work::queue::{counts, settings};
 
@@ -68,7 +68,7 @@ pub fn hints(causes: Vec<Cause>) -> Vec<Hint> {
 }
 
 /// What is to be known of it, the gravest first.
-fn causes(facts: &Facts, work: &Work, queue: &WorkQueue, book: &Book) -> Vec<Cause> {
+fn causes(facts: &Facts, work: &Work, queue: &WorkQueue, book: &ItemIndex) -> Vec<Cause> {
     let (name, namespace) = (queue.name_any(), &facts.namespace);
     let mut causes = Vec::new();
     if queue.status.is_none() {

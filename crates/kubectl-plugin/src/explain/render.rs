@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::arguments::Format;
-use super::report::{Fact, Happened, Report, Told, Tried};
+use super::report::{AttemptReport, EventReport, Fact, HistoryEntry, Report};
 use crate::console::Output;
 use crate::error::Error;
 use crate::table::{age, indented, one_line, or_nothing, printable};
@@ -55,7 +55,7 @@ fn text(report: &Report, now: Timestamp) -> Output {
     section(&mut output, "Facts", !facts.is_empty());
     let width = facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     facts.iter().for_each(|fact| output.line(format!("  {:width$}  {}", fact.name, value(fact, now))));
-    let shown = |told: &Vec<Told>| told.iter().map(|told| row(told, state, now)).collect();
+    let shown = |told: &Vec<EventReport>| told.iter().map(|told| row(told, state, now)).collect();
     rows(&mut output, "Conditions", &["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"], shown(conditions));
     let tried = attempts.iter().map(|attempt| attempt_row(attempt, state, now)).collect();
     rows(&mut output, "Attempts", &["EPOCH", "AGENT", "AGO", "TOOK", "HOW", "REASON", "MESSAGE"], tried);
@@ -86,8 +86,8 @@ fn rows(output: &mut Output, title: &str, header: &[&str], rows: Vec<Vec<String>
     output.out.push_str(&indented(header, rows));
 }
 
-fn attempt_row(attempt: &Tried, state: &str, now: Timestamp) -> Vec<String> {
-    let Tried { epoch, agent, start_time, end_time, verb, reason, message: words } = attempt;
+fn attempt_row(attempt: &AttemptReport, state: &str, now: Timestamp) -> Vec<String> {
+    let AttemptReport { epoch, agent, start_time, end_time, verb, reason, message: words } = attempt;
     vec![
         epoch.to_string(),
         agent.clone(),
@@ -99,7 +99,7 @@ fn attempt_row(attempt: &Tried, state: &str, now: Timestamp) -> Vec<String> {
     ]
 }
 
-fn event_row(event: &Happened, state: &str, now: Timestamp) -> Vec<String> {
+fn event_row(event: &HistoryEntry, state: &str, now: Timestamp) -> Vec<String> {
     let times = if event.count > 1 { format!(" ({} times)", event.count) } else { String::new() };
     vec![
         ago(event.time.as_ref(), now),
@@ -117,7 +117,7 @@ fn section(output: &mut Output, title: &str, wanted: bool) {
     }
 }
 
-fn row(told: &Told, state: &str, now: Timestamp) -> Vec<String> {
+fn row(told: &EventReport, state: &str, now: Timestamp) -> Vec<String> {
     let message = message(&told.message, state);
     vec![told.type_.clone(), told.status.clone(), told.reason.clone(), ago(Some(&told.since), now), message]
 }

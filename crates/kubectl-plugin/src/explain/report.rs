@@ -30,17 +30,17 @@ pub struct Report {
     pub facts: Vec<Fact>,
     /// Of an item: its last attempts, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub attempts: Vec<Tried>,
+    pub attempts: Vec<AttemptReport>,
     /// All its conditions.
-    pub conditions: Vec<Told>,
+    pub conditions: Vec<EventReport>,
     /// What the supervisor did to it, the newest last.
     pub interventions: Vec<InterventionRecord>,
     /// Of an agent: what is in the way of its pool.
-    pub pool: Vec<Told>,
+    pub pool: Vec<EventReport>,
     /// Of a pool: its living agents that are not ready, the oldest first, at most ten.
     pub agents: Vec<Waiting>,
     /// What was reported of it, the newest last, at most twelve.
-    pub events: Vec<Happened>,
+    pub events: Vec<HistoryEntry>,
     /// What could not be read, in words.
     pub unread: Vec<String>,
     /// What to do.
@@ -64,7 +64,7 @@ pub struct Fact {
 /// An attempt at an item that ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tried {
+pub struct AttemptReport {
     /// The lease epoch it ran under.
     pub epoch: i64,
     /// The agent.
@@ -84,7 +84,7 @@ pub struct Tried {
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct EventReport {
     /// Its type.
     #[serde(rename = "type")]
     pub type_: String,
@@ -115,7 +115,7 @@ pub struct Waiting {
 /// An event, or a series of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Happened {
+pub struct HistoryEntry {
     /// When, the last time.
     pub time: Option<Time>,
     /// Normal or Warning.
@@ -144,8 +144,8 @@ pub struct Hint {
 }
 
 /// A condition as a report tells it.
-pub(super) fn told(condition: &Condition) -> Told {
-    Told {
+pub(super) fn told(condition: &Condition) -> EventReport {
+    EventReport {
         type_: condition.type_.clone(),
         status: condition.status.clone(),
         reason: condition.reason.clone(),

@@ -1,7 +1,7 @@
 //! Tests of the report and of its words.
 
 use super::events::happened;
-use super::report::Tried;
+use super::report::AttemptReport;
 use super::*;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -220,7 +220,7 @@ fn a_pool_at_its_bound_is_well_and_a_crashing_one_names_a_log_to_read() {
 
 #[test]
 fn the_end_of_an_attempts_message_is_shown_where_its_cause_stands() {
-    let tried = |message: String| Tried {
+    let tried = |message: String| AttemptReport {
         epoch: 1,
         agent: "p-1".into(),
         start_time: Time("2026-01-01T00:00:00Z".parse().expect("a time")),

@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::find;
 use crate::input;
 use crate::ls;
-use crate::policy::work::At;
-use crate::policy::work::book::Book;
+use crate::policy::work::UnixMillis;
+use crate::policy::work::item_index::ItemIndex;
 use crate::table::age;
 use crate::work as reads;
 use spillway_conversion::work as convert;
@@ -75,7 +75,7 @@ pub async fn read(cluster: &Cluster, named: &input::Work, facts: &mut Facts) -> 
     Ok(())
 }
 
-fn kept<K>(found: Result<reads::Found<K>, Error>, facts: &mut Facts) -> Option<Vec<K>> {
+fn kept<K>(found: Result<reads::ListedObjects<K>, Error>, facts: &mut Facts) -> Option<Vec<K>> {
     match found {
         Ok(found) => {
             facts.unread.extend(found.unreadable);
@@ -89,13 +89,13 @@ fn kept<K>(found: Result<reads::Found<K>, Error>, facts: &mut Facts) -> Option<V
 }
 
 /// A time as what is decided on has it.
-pub fn at(time: Timestamp) -> At {
-    At(time.as_millisecond())
+pub fn at(time: Timestamp) -> UnixMillis {
+    UnixMillis(time.as_millisecond())
 }
 
 /// What was read, as the governor would hold it.
-pub fn book(work: &Work) -> Book {
-    let mut book = Book::default();
+pub fn book(work: &Work) -> ItemIndex {
+    let mut book = ItemIndex::default();
     for queue in work.queues.iter().flatten() {
         book.set_queue(&queue.name_any(), Some(convert::queue(queue)));
         book.set_cancelled(&queue.name_any(), convert::cancelled_groups(queue));

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::asked::{Asked, PAUSED, Verb};
+use super::request::{PAUSED, PauseRequest, Verb};
 use crate::api::Agent;
 use crate::api::agent::AgentPhase;
 use crate::find;
-use crate::wait::Look;
+use crate::wait::Check;
 use crate::write::Decision;
 
 /// What is to be done about it.
@@ -47,17 +47,17 @@ fn shows_paused(agent: &Agent) -> bool {
 }
 
 /// What one look says; `Err` if it will never be so, and why.
-pub fn seen(verb: Verb, agent: &Agent, asked: &Asked) -> Look<Result<(), String>> {
+pub fn seen(verb: Verb, agent: &Agent, asked: &PauseRequest) -> Check<Result<(), String>> {
     if find::ended(agent) {
-        return Look::Done(Err(format!("has ended: {}", find::state(agent))));
+        return Check::Done(Err(format!("has ended: {}", find::state(agent))));
     }
     let status = agent.status.clone().unwrap_or_default();
     let Some(paused) = find::condition(&status.conditions, PAUSED) else {
         // Where nothing was ever paused there may be no such condition.
         let looked = status.observed_generation.is_some_and(|generation| generation >= asked.generation);
         return match verb {
-            Verb::Resume if looked && !shows_paused(agent) => Look::Done(Ok(())),
-            Verb::Pause | Verb::Resume => Look::NotYet("the operator says nothing of pauses yet".to_owned()),
+            Verb::Resume if looked && !shows_paused(agent) => Check::Done(Ok(())),
+            Verb::Pause | Verb::Resume => Check::NotYet("the operator says nothing of pauses yet".to_owned()),
         };
     };
     let wanted = match verb {
@@ -66,9 +66,9 @@ pub fn seen(verb: Verb, agent: &Agent, asked: &Asked) -> Look<Result<(), String>
     };
     let looked = paused.observed_generation.or(status.observed_generation).is_some_and(|generation| generation >= asked.generation);
     if paused.status == wanted && looked {
-        return Look::Done(Ok(()));
+        return Check::Done(Ok(()));
     }
-    Look::NotYet(format!("{PAUSED} is {}, {}", paused.status, find::why(paused)))
+    Check::NotYet(format!("{PAUSED} is {}, {}", paused.status, find::why(paused)))
 }
 
 #[cfg(test)]
@@ -112,14 +112,14 @@ mod tests {
 
     #[test]
     fn only_an_answer_to_what_was_written_counts() {
-        let asked = Asked { name: "a".into(), uid: "u".into(), generation: 3, ..Asked::default() };
+        let asked = PauseRequest { name: "a".into(), uid: "u".into(), generation: 3, ..PauseRequest::default() };
         let look = |verb, status| seen(verb, &agent(&json!({}), status), &asked);
-        assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 3)})), Look::Done(Ok(())));
-        assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 2)})), Look::NotYet("Paused is True, R: m".into()));
-        assert_eq!(look(Verb::Resume, json!({"conditions": paused("True", 3)})), Look::NotYet("Paused is True, R: m".into()));
-        assert_eq!(look(Verb::Resume, json!({"conditions": paused("False", 4)})), Look::Done(Ok(())));
-        assert_eq!(look(Verb::Resume, json!({"observedGeneration": 3, "phase": "Idle"})), Look::Done(Ok(())));
-        assert!(matches!(look(Verb::Pause, json!({"observedGeneration": 3})), Look::NotYet(_)));
-        assert!(matches!(look(Verb::Pause, json!({"phase": "ForceStopped"})), Look::Done(Err(_))));
+        assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 3)})), Check::Done(Ok(())));
+        assert_eq!(look(Verb::Pause, json!({"conditions": paused("True", 2)})), Check::NotYet("Paused is True, R: m".into()));
+        assert_eq!(look(Verb::Resume, json!({"conditions": paused("True", 3)})), Check::NotYet("Paused is True, R: m".into()));
+        assert_eq!(look(Verb::Resume, json!({"conditions": paused("False", 4)})), Check::Done(Ok(())));
+        assert_eq!(look(Verb::Resume, json!({"observedGeneration": 3, "phase": "Idle"})), Check::Done(Ok(())));
+        assert!(matches!(look(Verb::Pause, json!({"observedGeneration": 3})), Check::NotYet(_)));
+        assert!(matches!(look(Verb::Pause, json!({"phase": "ForceStopped"})), Check::Done(Err(_))));
     }
 }

@@ -13,7 +13,7 @@
 //! | [`work`] | the same for items and queues. Pure |
 
 mod agent;
-mod asked;
+mod request;
 mod work;
 
 use std::collections::BTreeSet;
@@ -31,11 +31,11 @@ use super::console::Output;
 use super::error::Error;
 use super::input::{self, Pausable};
 use super::table::printable;
-use super::wait::{self, Look};
-use super::write::{self, Decision, Done, On};
+use super::wait::{self, Check};
+use super::write::{self, Decision, WriteOutcome, WriteTarget};
 use crate::api::{Agent, GROUP, WorkItem, WorkQueue};
 
-pub use asked::{Asked, Kind, Verb};
+pub use request::{Kind, PauseRequest, Verb};
 
 /// Examples of `pause`.
 pub const PAUSE_HELP: &str = "Examples:
@@ -80,7 +80,7 @@ pub struct Report {
     /// Which of the two.
     pub verb: Verb,
     /// The objects, by kind and name.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<PauseRequest>,
     /// What failed, in words.
     pub failures: Vec<String>,
 }
@@ -124,11 +124,11 @@ async fn ask<K>(
     name: &str,
     decide: impl Fn(&K) -> Decision,
     note: impl Fn(&K) -> Option<String>,
-) -> Result<Result<Asked, String>, Error>
+) -> Result<Result<PauseRequest, String>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let seen = |object: &K, unchanged| Asked {
+    let seen = |object: &K, unchanged| PauseRequest {
         kind,
         name: object.name_any(),
         uid: object.uid().unwrap_or_default(),
@@ -136,10 +136,10 @@ where
         unchanged,
         note: note(object),
     };
-    Ok(match write::settle(cluster, kind.word(), name, On::Uid, decide).await? {
-        Done::Written(object) => Ok(seen(&object, None)),
-        Done::Left(object, words) => Ok(seen(&object, Some(words))),
-        Done::Failed(words) => Err(words),
+    Ok(match write::settle(cluster, kind.word(), name, WriteTarget::Uid, decide).await? {
+        WriteOutcome::Written(object) => Ok(seen(&object, None)),
+        WriteOutcome::Left(object, words) => Ok(seen(&object, Some(words))),
+        WriteOutcome::Failed(words) => Err(words),
     })
 }
 
@@ -161,16 +161,16 @@ pub async fn wait(cluster: &Cluster, report: &Report, timeout: Duration) -> Resu
 }
 
 /// One look; `Err` if it will never be so, and why.
-async fn look(cluster: &Cluster, verb: Verb, asked: &Asked) -> Result<Look<Result<(), String>>, Error> {
+async fn look(cluster: &Cluster, verb: Verb, asked: &PauseRequest) -> Result<Check<Result<(), String>>, Error> {
     Ok(match asked.kind {
         Kind::Agent => seen::<Agent>(cluster, asked).await?.map(|object| agent::seen(verb, &object, asked)),
         Kind::Item => seen::<WorkItem>(cluster, asked).await?.map(|object| work::seen_item(verb, &object, asked)),
         Kind::Queue => seen::<WorkQueue>(cluster, asked).await?.map(|object| work::seen_queue(verb, &object, asked)),
     }
-    .unwrap_or_else(|| Look::Done(Err("was deleted while we waited for it".to_owned()))))
+    .unwrap_or_else(|| Check::Done(Err("was deleted while we waited for it".to_owned()))))
 }
 
-async fn seen<K>(cluster: &Cluster, asked: &Asked) -> Result<Option<K>, Error>
+async fn seen<K>(cluster: &Cluster, asked: &PauseRequest) -> Result<Option<K>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
@@ -189,7 +189,7 @@ fn participle(verb: Verb) -> &'static str {
 pub fn render(report: &Report) -> Output {
     let Report { namespace: _, verb, asked, failures } = report;
     let mut output = Output::default();
-    for Asked { kind, name, uid: _, generation: _, unchanged, note } in asked {
+    for PauseRequest { kind, name, uid: _, generation: _, unchanged, note } in asked {
         let resource = kind.resource();
         match (unchanged, verb) {
             (Some(words), _) => output.line(format!("{resource}.{GROUP}/{name} unchanged: {words}")),
@@ -224,9 +224,9 @@ mod tests {
 
     #[test]
     fn what_was_not_written_is_told_and_does_not_fail() {
-        let asked = Asked { name: "a".into(), ..Asked::default() };
-        let already = Asked { name: "b".into(), unchanged: Some("spec.paused is true already".into()), ..asked.clone() };
-        let held = Asked { kind: Kind::Item, name: "i".into(), note: Some("agent x holds it".into()), ..asked.clone() };
+        let asked = PauseRequest { name: "a".into(), ..PauseRequest::default() };
+        let already = PauseRequest { name: "b".into(), unchanged: Some("spec.paused is true already".into()), ..asked.clone() };
+        let held = PauseRequest { kind: Kind::Item, name: "i".into(), note: Some("agent x holds it".into()), ..asked.clone() };
         let report = Report { namespace: "n".into(), verb: Verb::Pause, asked: vec![asked, already, held], failures: Vec::new() };
         let told = render(&report);
         assert_eq!(

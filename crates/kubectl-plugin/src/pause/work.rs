@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::asked::{Asked, Verb};
+use super::request::{PauseRequest, Verb};
 use crate::api::conditions::types;
 use crate::api::{WorkItem, WorkQueue};
 use crate::find;
 use crate::policy::work::Phase;
 use crate::policy::work::item::reasons;
-use crate::wait::Look;
+use crate::wait::Check;
 use crate::work::life;
 use crate::write::Decision;
 use spillway_conversion::work as convert;
@@ -68,10 +68,10 @@ pub fn decide_queue(verb: Verb, queue: &WorkQueue) -> Decision {
 }
 
 /// What one look at an item says; `Err` if it will never be so, and why.
-pub fn seen_item(verb: Verb, item: &WorkItem, asked: &Asked) -> Look<Result<(), String>> {
+pub fn seen_item(verb: Verb, item: &WorkItem, asked: &PauseRequest) -> Check<Result<(), String>> {
     let phase = life::phase(item);
     if phase.ended() {
-        return Look::Done(Err(format!("has ended: {}", life::state(item))));
+        return Check::Done(Err(format!("has ended: {}", life::state(item))));
     }
     let looked = item.status.as_ref().and_then(|status| status.observed_generation).is_some_and(|seen| seen >= asked.generation);
     let held = matches!(phase, Phase::Suspended | Phase::Paused);
@@ -79,21 +79,21 @@ pub fn seen_item(verb: Verb, item: &WorkItem, asked: &Asked) -> Look<Result<(), 
         Verb::Pause => phase == Phase::Suspended,
         Verb::Resume => !held,
     };
-    if wanted && looked { Look::Done(Ok(())) } else { Look::NotYet(life::state(item)) }
+    if wanted && looked { Check::Done(Ok(())) } else { Check::NotYet(life::state(item)) }
 }
 
 /// What one look at a queue says.
-pub fn seen_queue(verb: Verb, queue: &WorkQueue, asked: &Asked) -> Look<Result<(), String>> {
+pub fn seen_queue(verb: Verb, queue: &WorkQueue, asked: &PauseRequest) -> Check<Result<(), String>> {
     let status = queue.status.clone().unwrap_or_default();
     let Some(ready) = find::condition(&status.conditions, types::READY) else {
-        return Look::NotYet("the operator has not looked at it yet".to_owned());
+        return Check::NotYet("the operator has not looked at it yet".to_owned());
     };
     let looked = ready.observed_generation.or(status.observed_generation).is_some_and(|seen| seen >= asked.generation);
     let suspended = ready.reason == "Suspended";
     if looked && suspended == (verb == Verb::Pause) {
-        return Look::Done(Ok(()));
+        return Check::Done(Ok(()));
     }
-    Look::NotYet(format!("{} is {}, {}", ready.type_, ready.status, find::why(ready)))
+    Check::NotYet(format!("{} is {}, {}", ready.type_, ready.status, find::why(ready)))
 }
 
 #[cfg(test)]
@@ -146,20 +146,20 @@ mod tests {
 
     #[test]
     fn only_an_answer_to_what_was_written_counts() {
-        let asked = Asked { generation: 3, ..Asked::default() };
+        let asked = PauseRequest { generation: 3, ..PauseRequest::default() };
         let look = |verb, status: Value| seen_item(verb, &item(&json!({}), &status), &asked);
-        assert_eq!(look(Verb::Pause, json!({"phase": "Suspended", "observedGeneration": 3})), Look::Done(Ok(())));
-        assert_eq!(look(Verb::Pause, json!({"phase": "Ready", "observedGeneration": 3})), Look::NotYet("Ready".into()));
-        assert_eq!(look(Verb::Resume, json!({"phase": "Ready", "observedGeneration": 2})), Look::NotYet("Ready".into()));
-        assert_eq!(look(Verb::Resume, json!({"phase": "Leased", "observedGeneration": 3})), Look::Done(Ok(())));
-        assert!(matches!(look(Verb::Resume, json!({"phase": "Cancelled"})), Look::Done(Err(_))));
+        assert_eq!(look(Verb::Pause, json!({"phase": "Suspended", "observedGeneration": 3})), Check::Done(Ok(())));
+        assert_eq!(look(Verb::Pause, json!({"phase": "Ready", "observedGeneration": 3})), Check::NotYet("Ready".into()));
+        assert_eq!(look(Verb::Resume, json!({"phase": "Ready", "observedGeneration": 2})), Check::NotYet("Ready".into()));
+        assert_eq!(look(Verb::Resume, json!({"phase": "Leased", "observedGeneration": 3})), Check::Done(Ok(())));
+        assert!(matches!(look(Verb::Resume, json!({"phase": "Cancelled"})), Check::Done(Err(_))));
         let ready = |reason: &str, generation: i64| {
             let condition = json!({"type": "Ready", "status": "True", "reason": reason, "message": "m", "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"});
             queue(&json!({}), &json!({"conditions": [condition]}))
         };
-        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 3), &asked), Look::Done(Ok(())));
-        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 2), &asked), Look::NotYet("Ready is True, Suspended: m".into()));
-        assert_eq!(seen_queue(Verb::Resume, &ready("Serving", 3), &asked), Look::Done(Ok(())));
-        assert!(matches!(seen_queue(Verb::Resume, &queue(&json!({}), &json!({})), &asked), Look::NotYet(_)));
+        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 3), &asked), Check::Done(Ok(())));
+        assert_eq!(seen_queue(Verb::Pause, &ready("Suspended", 2), &asked), Check::NotYet("Ready is True, Suspended: m".into()));
+        assert_eq!(seen_queue(Verb::Resume, &ready("Serving", 3), &asked), Check::Done(Ok(())));
+        assert!(matches!(seen_queue(Verb::Resume, &queue(&json!({}), &json!({})), &asked), Check::NotYet(_)));
     }
 }

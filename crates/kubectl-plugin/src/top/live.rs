@@ -27,7 +27,7 @@ const READER: Duration = Duration::from_millis(100);
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// A look that is under way.
-type Look<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
+type PendingLook<'a, S> = Pin<Box<dyn Future<Output = Result<S, Error>> + 'a>>;
 
 /// Shows `snapshot`, and what later looks find, until its user leaves.
 pub async fn run<S: Subject>(cluster: &Cluster, subject: &S, sort: S::Sort, every: Duration, snapshot: S::Snapshot) -> Result<(), Error> {
@@ -53,7 +53,7 @@ async fn session<S: Subject>(
     looks.reset(); // the first look is the one that came in
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut looking: Option<Look<'_, S::Snapshot>> = None;
+    let mut looking: Option<PendingLook<'_, S::Snapshot>> = None;
     while !state.over {
         let sheet = S::sheet(&snapshot, state.sort, Timestamp::now());
         let room = view::shown(&sheet, terminal.size()?, &state);

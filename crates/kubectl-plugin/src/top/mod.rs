@@ -30,7 +30,7 @@ use super::console::{self, Console, Output};
 use super::error::Error;
 use super::input;
 
-pub use subject::{Listed, Subject};
+pub use subject::{ListedObjects, Subject};
 
 /// The shortest time between two looks: the API server serves others too.
 const SHORTEST: Duration = Duration::from_millis(500);

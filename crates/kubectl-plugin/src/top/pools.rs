@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
-use super::subject::{Listed, Subject, counted, listed, place};
+use super::subject::{ListedObjects, Subject, counted, listed, place};
 use super::view::Sheet;
 use crate::api::AgentPool;
 use crate::api::conditions::types;
@@ -154,14 +154,14 @@ impl Sort {
 }
 
 impl Subject for Pools {
-    type Snapshot = Listed<Row>;
+    type Snapshot = ListedObjects<Row>;
     type Sort = Sort;
 
-    async fn look(&self, cluster: &Cluster) -> Result<Listed<Row>, Error> {
+    async fn look(&self, cluster: &Cluster) -> Result<ListedObjects<Row>, Error> {
         listed::<AgentPool, Row>(cluster, self.everywhere, Row::of).await
     }
 
-    fn sheet(snapshot: &Listed<Row>, sort: Sort, now: Timestamp) -> Sheet {
+    fn sheet(snapshot: &ListedObjects<Row>, sort: Sort, now: Timestamp) -> Sheet {
         let everywhere = snapshot.namespace.is_none();
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "TYPE", "DESIRED", "AGENTS", "BOUNDS", "ACTIVE", "IDLE", "ASLEEP", "READY", "LEASED", "REASON", "AGE"];
@@ -176,7 +176,7 @@ impl Subject for Pools {
 }
 
 /// All pools together.
-fn summary(Listed { namespace: _, rows: pools, unreadable }: &Listed<Row>) -> Vec<String> {
+fn summary(ListedObjects { namespace: _, rows: pools, unreadable }: &ListedObjects<Row>) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { pools.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Pools {}", pools.len())];
     let with = |wanted: Option<bool>| pools.iter().filter(|row| row.hindered == wanted).count();
@@ -200,7 +200,7 @@ mod tests {
         Row::of(&serde_json::from_value(pool).expect("an AgentPool"))
     }
 
-    fn snapshot() -> Listed<Row> {
+    fn snapshot() -> ListedObjects<Row> {
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let short = json!({"desired": 5, "agents": 2, "active": 1, "idle": 1, "hibernated": 0, "workReady": 7, "workLeased": 1,
             "reason": "QuotaExceeded", "conditions": [condition("Blocked")]});
@@ -212,7 +212,7 @@ mod tests {
             row("asleep", &json!({"min": 0, "max": 3}), "2026-01-01T00:01:00Z", &asleep),
             row("broken", &json!({"min": 1, "max": 3}), "2025-12-31T23:00:00Z", &broken),
         ];
-        Listed { namespace: Some("n".into()), rows: pools, unreadable: 0 }
+        ListedObjects { namespace: Some("n".into()), rows: pools, unreadable: 0 }
     }
 
     #[test]

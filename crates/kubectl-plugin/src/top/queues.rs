@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::state::Order;
-use super::subject::{Listed, Subject, counted, listed, place};
+use super::subject::{ListedObjects, Subject, counted, listed, place};
 use super::view::Sheet;
 use crate::api::WorkQueue;
 use crate::api::conditions::{reasons, types};
@@ -161,14 +161,14 @@ impl Sort {
 }
 
 impl Subject for Queues {
-    type Snapshot = Listed<Row>;
+    type Snapshot = ListedObjects<Row>;
     type Sort = Sort;
 
-    async fn look(&self, cluster: &Cluster) -> Result<Listed<Row>, Error> {
+    async fn look(&self, cluster: &Cluster) -> Result<ListedObjects<Row>, Error> {
         listed::<WorkQueue, Row>(cluster, self.everywhere, Row::of).await
     }
 
-    fn sheet(snapshot: &Listed<Row>, sort: Sort, now: Timestamp) -> Sheet {
+    fn sheet(snapshot: &ListedObjects<Row>, sort: Sort, now: Timestamp) -> Sheet {
         let everywhere = snapshot.namespace.is_none();
         let namespace = everywhere.then_some("NAMESPACE");
         let others = ["NAME", "READY", "LEASED", "PAUSED", "WAITING", "DEAD", "FINISHED", "OLDEST", "FULL", "STATE"];
@@ -183,7 +183,7 @@ impl Subject for Queues {
 }
 
 /// All queues together.
-fn summary(Listed { namespace: _, rows: queues, unreadable }: &Listed<Row>, now: Timestamp) -> Vec<String> {
+fn summary(ListedObjects { namespace: _, rows: queues, unreadable }: &ListedObjects<Row>, now: Timestamp) -> Vec<String> {
     let sum = |of: fn(&Row) -> Option<i32>| -> i64 { queues.iter().filter_map(of).map(i64::from).sum() };
     let mut first = vec![format!("Queues {}", queues.len())];
     let with = |wanted: fn(&Row) -> bool| queues.iter().filter(|row| wanted(row)).count();
@@ -216,7 +216,7 @@ mod tests {
         json!({"type": type_, "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"})
     }
 
-    fn snapshot() -> Listed<Row> {
+    fn snapshot() -> ListedObjects<Row> {
         let busy = json!({"counts": {"ready": 30, "leased": 8, "waiting": 2, "paused": 0, "finished": 9, "deadLettered": 1},
             "oldestReadyTime": "2026-01-01T00:00:00Z", "conditions": [condition("Accepting", "True", "NearlyFull")]});
         let calm = json!({"counts": {"ready": 1, "leased": 0, "waiting": 0, "paused": 0, "finished": 0, "deadLettered": 4},
@@ -226,7 +226,7 @@ mod tests {
             row("ask", &json!({"suspend": true}), &calm),
             row("new", &json!({}), &json!({})),
         ];
-        Listed { namespace: Some("n".into()), rows: queues, unreadable: 1 }
+        ListedObjects { namespace: Some("n".into()), rows: queues, unreadable: 1 }
     }
 
     fn now() -> Timestamp {
@@ -244,7 +244,7 @@ mod tests {
              bugs   30      8        0        2         1      9          2m       80%    NearlyFull\n\
              new    -       -        -        -         -      -          -        -      -\n"
         );
-        let everywhere = Listed { namespace: None, ..snapshot() };
+        let everywhere = ListedObjects { namespace: None, ..snapshot() };
         let text = view::plain(&Queues::sheet(&everywhere, Sort::Name, now()));
         assert!(text.contains("NAMESPACE   NAME") && text.contains("n           bugs"), "{text}");
     }

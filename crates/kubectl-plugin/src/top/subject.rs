@@ -37,7 +37,7 @@ where
 
 /// One look at all objects of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed<R> {
+pub struct ListedObjects<R> {
     /// Where was looked; none: everywhere.
     pub namespace: Option<String>,
     /// What is shown of each.
@@ -47,12 +47,12 @@ pub struct Listed<R> {
 }
 
 /// Looks at all objects of a kind; `row` says what is shown of one.
-pub(super) async fn listed<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<Listed<R>, Error>
+pub(super) async fn listed<K, R>(cluster: &Cluster, everywhere: bool, row: fn(&K) -> R) -> Result<ListedObjects<R>, Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let all = list::<K>(cluster, everywhere, None).await?;
-    Ok(Listed {
+    Ok(ListedObjects {
         namespace: (!everywhere).then(|| cluster.namespace.clone()),
         rows: all.iter().filter_map(|one| one.0.as_ref().ok()).map(row).collect(),
         unreadable: all.iter().filter(|one| one.0.is_err()).count(),

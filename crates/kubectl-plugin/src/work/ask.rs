@@ -13,7 +13,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::follow::{self, Telling};
+use super::follow::{self, Announcement};
 use super::{life, many, payload};
 use crate::api::names::managers;
 use crate::api::shared::LocalRef;
@@ -97,13 +97,13 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let asked = ask(cluster, &words, Timestamp::now(), console).await?;
     let name = asked.name_any();
-    let heard = follow::run(cluster, &[asked], left(), Telling::AsideWithoutResults, console, console::interrupted()).await;
+    let heard = follow::run(cluster, &[asked], left(), Announcement::AsideWithoutResults, console, console::interrupted()).await;
     heard.map_err(|error| unanswered(error, &name, &cluster.namespace))?;
     let mut report = look(cluster, &name).await?;
     // Said now: the rest may take hours.
     console.show(answer(&report.asked, arguments.output));
     if arguments.wait && !report.items.is_empty() {
-        follow::run(cluster, &report.items, left(), Telling::AsideWithoutResults, console, console::interrupted()).await?;
+        follow::run(cluster, &report.items, left(), Announcement::AsideWithoutResults, console, console::interrupted()).await?;
         report = Report { waited: true, ..look(cluster, &name).await? };
     }
     console.show(render(&report, arguments.output)?);

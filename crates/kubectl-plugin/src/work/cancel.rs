@@ -18,7 +18,7 @@ use crate::console::{Console, Output};
 use crate::error::Error;
 use crate::input;
 use crate::table::printable;
-use crate::write::{self, Decision, Done, On};
+use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
 /// The most entries that a queue takes; the schema's bound.
@@ -173,13 +173,13 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
         Plan::Items(names) => {
             let cancels = names
                 .iter()
-                .map(|name| async move { (name, write::settle::<WorkItem>(cluster, "item", name, On::Uid, life::cancel).await) });
+                .map(|name| async move { (name, write::settle::<WorkItem>(cluster, "item", name, WriteTarget::Uid, life::cancel).await) });
             let mut done = futures::stream::iter(cancels).buffered(AT_ONCE);
             while let Some((name, done)) = done.next().await {
                 match done? {
-                    Done::Written(_) => output.line(format!("workitem.{GROUP}/{name} asked to end")),
-                    Done::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
-                    Done::Failed(words) => output.failure(printable(&words)),
+                    WriteOutcome::Written(_) => output.line(format!("workitem.{GROUP}/{name} asked to end")),
+                    WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
+                    WriteOutcome::Failed(words) => output.failure(printable(&words)),
                 }
             }
         }
@@ -187,10 +187,12 @@ pub async fn run(cluster: &Cluster, plan: &Plan) -> Result<Output, Error> {
             for members in queues {
                 let queue = &members.queue;
                 let decide = |stored: &WorkQueue| entries(stored, group, *time, items);
-                match write::settle::<WorkQueue>(cluster, "queue", queue, On::Version, decide).await? {
-                    Done::Written(_) => output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled, {}", covered(members))),
-                    Done::Left(_, words) => output.line(format!("workqueue.{GROUP}/{queue} unchanged: {words}")),
-                    Done::Failed(words) => output.failure(printable(&words)),
+                match write::settle::<WorkQueue>(cluster, "queue", queue, WriteTarget::Version, decide).await? {
+                    WriteOutcome::Written(_) => {
+                        output.line(format!("workqueue.{GROUP}/{queue}: group {group} cancelled, {}", covered(members)))
+                    }
+                    WriteOutcome::Left(_, words) => output.line(format!("workqueue.{GROUP}/{queue} unchanged: {words}")),
+                    WriteOutcome::Failed(words) => output.failure(printable(&words)),
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::console::{Console, Output};
 use crate::error::Error;
 use crate::policy::work::Phase;
 use crate::table::{printable, printable_line};
-use crate::wait::{self, Look};
+use crate::wait::{self, Check};
 
 /// As many items are looked at one by one; more are listed, and less often.
 const FEW: usize = 4;
@@ -23,7 +23,7 @@ const NAMED: usize = 5;
 
 /// Where what is seen is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telling {
+pub enum Announcement {
     /// On standard output.
     Aloud,
     /// On standard error: standard output is for something else.
@@ -47,7 +47,7 @@ pub async fn run(
     cluster: &Cluster,
     items: &[WorkItem],
     timeout: Option<Duration>,
-    telling: Telling,
+    telling: Announcement,
     console: &mut dyn Console,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
@@ -68,7 +68,7 @@ pub async fn run(
                     output.note(format!("note: {error}; still waiting"));
                     console.show(output);
                 }
-                return Ok(Look::NotYet(waiting(&left)));
+                return Ok(Check::NotYet(waiting(&left)));
             }
             seen => seen?,
         };
@@ -78,7 +78,7 @@ pub async fn run(
             !tell(followed, found, telling, &mut output)
         });
         console.show(output);
-        Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(waiting(&left)) })
+        Ok(if left.is_empty() { Check::Done(()) } else { Check::NotYet(waiting(&left)) })
     });
     let waited = tokio::select! {
         waited = all => Some(waited?),
@@ -106,7 +106,7 @@ async fn look(cluster: &Cluster, left: &[Followed], queue: Option<&str>) -> Resu
 }
 
 /// Tells what is new of an item; whether there is nothing more to come.
-fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Telling, output: &mut Output) -> bool {
+fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Announcement, output: &mut Output) -> bool {
     let name = &followed.name;
     let Some(item) = item else {
         output.failure(format!("item \"{name}\" was deleted while we waited for it"));
@@ -125,11 +125,11 @@ fn tell(followed: &mut Followed, item: Option<&WorkItem>, telling: Telling, outp
     if now != followed.told {
         let mut lines = vec![format!("workitem.{GROUP}/{name} {}", printable(&now))];
         let result = item.status.as_ref().and_then(|status| status.result.as_deref());
-        let result = result.filter(|_| phase.ended() && telling != Telling::AsideWithoutResults);
+        let result = result.filter(|_| phase.ended() && telling != Announcement::AsideWithoutResults);
         lines.extend(result.into_iter().flat_map(str::lines).map(|line| format!("  {}", printable_line(line))));
         lines.iter().for_each(|line| match telling {
-            Telling::Aloud => output.line(line),
-            Telling::Aside | Telling::AsideWithoutResults => output.note(line),
+            Announcement::Aloud => output.line(line),
+            Announcement::Aside | Announcement::AsideWithoutResults => output.note(line),
         });
         followed.told = now;
     }
@@ -164,7 +164,7 @@ mod tests {
         let mut followed = Followed { name: "i".into(), uid: "u".into(), told: String::new() };
         let mut told = |status: Value| {
             let mut output = Output::default();
-            let over = tell(&mut followed, Some(&item(status)), Telling::Aloud, &mut output);
+            let over = tell(&mut followed, Some(&item(status)), Announcement::Aloud, &mut output);
             (over, output.failed, output.out + &output.err)
         };
         let leased = json!({"phase": "Leased", "attempts": 2, "lease": {"holder": "p", "agent": "a-1", "leaseTransitions": 2}});

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::api::{WorkItem, WorkQueue};
 use crate::policy::work::item::reasons;
-use crate::policy::work::{At, Phase};
+use crate::policy::work::{Phase, UnixMillis};
 use crate::table::one_line;
 use crate::write::Decision;
 use spillway_conversion::work as convert;
@@ -71,7 +71,7 @@ pub fn group_cancelled(item: &WorkItem, queues: &[WorkQueue]) -> bool {
 }
 
 /// Whether a tombstone of this time covers an item made then.
-pub fn covers(cancelled: At, created: At) -> bool {
+pub fn covers(cancelled: UnixMillis, created: UnixMillis) -> bool {
     created <= cancelled
 }
 

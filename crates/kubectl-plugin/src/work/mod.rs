@@ -36,7 +36,7 @@ const AT_ONCE: usize = 8;
 
 /// What a list has.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found<K> {
+pub struct ListedObjects<K> {
     /// The objects.
     pub objects: Vec<K>,
     /// Stored objects that do not fit their type, told in words.
@@ -44,13 +44,13 @@ pub struct Found<K> {
 }
 
 /// All objects of a kind, page by page. `keep` makes each smaller before the next page is asked for.
-pub async fn all<K>(cluster: &Cluster, everywhere: bool, fields: Option<&str>, keep: impl Fn(&mut K)) -> Result<Found<K>, Error>
+pub async fn all<K>(cluster: &Cluster, everywhere: bool, fields: Option<&str>, keep: impl Fn(&mut K)) -> Result<ListedObjects<K>, Error>
 where
     K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<DeserializeGuard<K>> = if everywhere { Api::all(cluster.client.clone()) } else { cluster.api() };
     let mut params = ListParams { field_selector: fields.map(str::to_owned), ..ListParams::default().limit(PAGE) };
-    let mut found = Found { objects: Vec::new(), unreadable: Vec::new() };
+    let mut found = ListedObjects { objects: Vec::new(), unreadable: Vec::new() };
     loop {
         let page = api.list(&params).await.map_err(Error::of::<K>(&cluster.namespace, ""))?;
         for object in page.items {
@@ -78,14 +78,14 @@ where
 }
 
 /// The items of the namespace, in the order in which they are given out, without their payloads.
-pub async fn items(cluster: &Cluster, fields: Option<&str>) -> Result<Found<WorkItem>, Error> {
+pub async fn items(cluster: &Cluster, fields: Option<&str>) -> Result<ListedObjects<WorkItem>, Error> {
     let mut found = all::<WorkItem>(cluster, false, fields, |item| item.spec.payload.clear()).await?;
     life::line_up(&mut found.objects);
     Ok(found)
 }
 
 /// The queues of the namespace, by name.
-pub async fn queues(cluster: &Cluster) -> Result<Found<WorkQueue>, Error> {
+pub async fn queues(cluster: &Cluster) -> Result<ListedObjects<WorkQueue>, Error> {
     let mut found = all::<WorkQueue>(cluster, false, None, |_| ()).await?;
     found.objects.sort_by_cached_key(|queue| queue.name_any());
     Ok(found)

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::input;
 use crate::policy::work::Phase;
 use crate::table::printable;
-use crate::write::{self, Done, On};
+use crate::write::{self, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
 /// Arguments of `priority`.
@@ -179,18 +179,18 @@ pub async fn run(cluster: &Cluster, plan: &Plan, priority: i32) -> Result<Output
             before.set(item.spec.priority);
             life::prioritize(item, priority)
         };
-        let done = write::settle::<WorkItem>(cluster, "item", name, On::Uid, decide).await;
+        let done = write::settle::<WorkItem>(cluster, "item", name, WriteTarget::Uid, decide).await;
         (name, before.get(), done)
     });
     let (mut output, mut done) = (Output::default(), futures::stream::iter(changes).buffered(AT_ONCE));
     while let Some((name, before, done)) = done.next().await {
         match done? {
-            Done::Written(item) => {
+            WriteOutcome::Written(item) => {
                 let held = life::agent_of(&item).map(|agent| format!("; agent {agent} holds it, and keeps it")).unwrap_or_default();
                 output.line(format!("workitem.{GROUP}/{name} has priority {priority} (was {before}){held}"));
             }
-            Done::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
-            Done::Failed(words) => output.failure(printable(&words)),
+            WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
+            WriteOutcome::Failed(words) => output.failure(printable(&words)),
         }
     }
     Ok(output)

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::find;
 use crate::input::{self, Pausable};
 use crate::pause;
-use crate::policy::work::admit::Queue;
+use crate::policy::work::admission::Queue;
 use crate::table::{age, indented, or_nothing, pairs, printable, table};
 use spillway_conversion::work as convert;
 

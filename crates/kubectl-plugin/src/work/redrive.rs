@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::input;
 use crate::policy::work::Phase;
 use crate::table::printable;
-use crate::write::{self, Decision, Done, On};
+use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
 /// Arguments of `redrive`.
@@ -36,7 +36,7 @@ pub struct Arguments {
     pub queue: Option<String>,
     /// In this phase; may be given again [default: DeadLettered]
     #[arg(long, value_enum, value_name = "PHASE", requires = "queue")]
-    pub phase: Vec<Ended>,
+    pub phase: Vec<RedrivePhase>,
     /// Of this group
     #[arg(long, requires = "queue")]
     pub group: Option<String>,
@@ -57,7 +57,7 @@ pub struct Arguments {
 /// A phase from which an item can be started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[clap(rename_all = "PascalCase")]
-pub enum Ended {
+pub enum RedrivePhase {
     /// Set aside for a person
     DeadLettered,
     /// Failed for good
@@ -68,7 +68,7 @@ pub enum Ended {
     Rejected,
 }
 
-impl Ended {
+impl RedrivePhase {
     fn phase(self) -> Phase {
         match self {
             Self::DeadLettered => Phase::DeadLettered,
@@ -139,7 +139,7 @@ pub async fn plan(cluster: &Cluster, arguments: &Arguments) -> Result<Plan, Erro
 
 /// Which items of a queue were asked for, and what is said of the others that ended.
 pub fn chosen(arguments: &Arguments, queue: &str, items: &[WorkItem], queues: Vec<WorkQueue>) -> Plan {
-    let default = [Ended::DeadLettered];
+    let default = [RedrivePhase::DeadLettered];
     let wanted: Vec<Phase> =
         if arguments.phase.is_empty() { &default[..] } else { &arguments.phase }.iter().map(|one| one.phase()).collect();
     let of_group = |item: &&WorkItem| arguments.group.is_none() || item.spec.group == arguments.group;
@@ -189,14 +189,14 @@ pub async fn run(cluster: &Cluster, plan: &Plan, rate: u32, console: &mut dyn Co
         }
         let decide = |item: &WorkItem| life::redrive(item, &plan.queues);
         let mut output = Output::default();
-        match write::settle::<WorkItem>(cluster, "item", name, On::Version, decide).await? {
-            Done::Written(item) => {
+        match write::settle::<WorkItem>(cluster, "item", name, WriteTarget::Version, decide).await? {
+            WriteOutcome::Written(item) => {
                 let restored = life::phase(&item) == Phase::Suspended;
                 let was = if restored { "Suspended, Restored" } else { life::phase(&item).name() };
                 output.line(format!("workitem.{GROUP}/{name} started again (was {was})"));
             }
-            Done::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
-            Done::Failed(words) => output.failure(printable(&words)),
+            WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{name} unchanged: {words}")),
+            WriteOutcome::Failed(words) => output.failure(printable(&words)),
         }
         console.show(output);
     }
@@ -228,12 +228,12 @@ mod tests {
 
     #[test]
     fn phases_are_those_of_the_api() {
-        for one in Ended::value_variants() {
+        for one in RedrivePhase::value_variants() {
             let name = one.to_possible_value().expect("a name").get_name().to_owned();
             assert_eq!(json!(name), json!(convert::phase(one.phase())));
             assert!(one.phase().redrivable());
         }
-        assert_eq!(Ended::value_variants().len(), Phase::ALL.into_iter().filter(|phase| phase.redrivable()).count());
+        assert_eq!(RedrivePhase::value_variants().len(), Phase::ALL.into_iter().filter(|phase| phase.redrivable()).count());
     }
 
     #[test]
@@ -248,7 +248,10 @@ mod tests {
                 "1 item in phase Succeeded left (final: submit another item)"
             ]
         );
-        assert_eq!(plan(Arguments { phase: vec![Ended::Failed, Ended::DeadLettered], ..Arguments::default() }).items, ["a", "b", "c"]);
+        assert_eq!(
+            plan(Arguments { phase: vec![RedrivePhase::Failed, RedrivePhase::DeadLettered], ..Arguments::default() }).items,
+            ["a", "b", "c"]
+        );
         assert_eq!(plan(Arguments { reason: Some("TooManyStalls".into()), ..Arguments::default() }).items, ["b"]);
         assert_eq!(plan(Arguments { group: Some("g".into()), ..Arguments::default() }).items, ["a"]);
     }

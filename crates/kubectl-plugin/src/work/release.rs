@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::find;
 use crate::input;
 use crate::table::{pairs, printable};
-use crate::write::{self, Decision, Done, On};
+use crate::write::{self, Decision, WriteOutcome, WriteTarget};
 use spillway_conversion::work as convert;
 
 /// The taint by which a person vouches that a machine is off.
@@ -91,10 +91,12 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let epoch = epoch(&facts.item);
     let decide = |item: &WorkItem| decide(item, epoch);
     let mut output = Output::default();
-    match write::settle::<WorkItem>(cluster, "item", &arguments.item, On::Version, decide).await? {
-        Done::Written(_) => output.line(format!("workitem.{GROUP}/{} released: Spillway no longer waits for its agent", arguments.item)),
-        Done::Left(_, words) => output.line(format!("workitem.{GROUP}/{} unchanged: {words}", arguments.item)),
-        Done::Failed(words) => output.failure(printable(&words)),
+    match write::settle::<WorkItem>(cluster, "item", &arguments.item, WriteTarget::Version, decide).await? {
+        WriteOutcome::Written(_) => {
+            output.line(format!("workitem.{GROUP}/{} released: Spillway no longer waits for its agent", arguments.item))
+        }
+        WriteOutcome::Left(_, words) => output.line(format!("workitem.{GROUP}/{} unchanged: {words}", arguments.item)),
+        WriteOutcome::Failed(words) => output.failure(printable(&words)),
     }
     console.show(output);
     Ok(())

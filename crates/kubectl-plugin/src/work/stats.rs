@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use crate::api::{WorkItem, WorkQueue};
 use crate::console::Output;
 use crate::policy::work::item::{Phase, Record, Verb};
-use crate::policy::work::{At, Policy};
+use crate::policy::work::{Policy, UnixMillis};
 use crate::table::{age, indented, pairs, table};
 use spillway_conversion::work as convert;
 
@@ -65,7 +65,7 @@ impl Stats {
             kept: ttl,
             most_finished: (settings.max_finished, false),
         };
-        let since = At(now.as_millisecond().saturating_sub(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)));
+        let since = UnixMillis(now.as_millisecond().saturating_sub(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)));
         let mut finished = 0;
         for item in items {
             let record = convert::record(item);
@@ -79,7 +79,7 @@ impl Stats {
         stats
     }
 
-    fn add(&mut self, item: &WorkItem, record: Record, since: At) {
+    fn add(&mut self, item: &WorkItem, record: Record, since: UnixMillis) {
         let entry = convert::entry(item);
         self.arrived += u64::from(entry.spec.created >= since);
         let Record { history, holder, started, completed, phase, .. } = record;

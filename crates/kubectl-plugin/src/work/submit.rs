@@ -20,7 +20,7 @@ use crate::api::{GROUP, WorkItem, WorkItemSpec, WorkQueue};
 use crate::connect::Cluster;
 use crate::console::{self, Console, Output};
 use crate::error::Error;
-use crate::input::{self, When};
+use crate::input::{self, PointInTime};
 use crate::table::printable;
 
 /// Arguments of `submit`.
@@ -70,10 +70,10 @@ pub struct Arguments {
     pub after: Vec<String>,
     /// Not before this time, or so long from now: 2026-11-22T18:00:00Z, 30m
     #[arg(long, value_name = "TIME", value_parser = input::when)]
-    pub not_before: Option<When>,
+    pub not_before: Option<PointInTime>,
     /// Not after this time, or so long from now; work in progress is ended then
     #[arg(long, value_name = "TIME", value_parser = input::when)]
-    pub deadline: Option<When>,
+    pub deadline: Option<PointInTime>,
     /// Its name [default: the queue's, and five characters]
     #[arg(long)]
     pub name: Option<String>,
@@ -158,7 +158,7 @@ pub async fn execute(cluster: &Cluster, arguments: &Arguments, console: &mut dyn
     let report = run(cluster, arguments, queue.as_deref(), &task, Timestamp::now()).await?;
     console.show(render(&report, arguments.output)?);
     if arguments.wait && !report.items.is_empty() {
-        let telling = if arguments.output.is_some() { follow::Telling::Aside } else { follow::Telling::Aloud };
+        let telling = if arguments.output.is_some() { follow::Announcement::Aside } else { follow::Announcement::Aloud };
         follow::run(cluster, &report.items, arguments.timeout, telling, console, console::interrupted()).await?;
     }
     Ok(())

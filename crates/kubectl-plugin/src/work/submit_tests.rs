@@ -58,8 +58,8 @@ fn an_item_holds_what_was_asked_and_no_more() {
         group: Some("g".into()),
         concurrency_key: Some("repo".into()),
         after: vec!["a".into(), "b".into()],
-        not_before: Some(When::In(Duration::from_secs(60))),
-        deadline: Some(When::In(Duration::from_secs(3600))),
+        not_before: Some(PointInTime::In(Duration::from_secs(60))),
+        deadline: Some(PointInTime::In(Duration::from_secs(3600))),
         name: Some("n-{}".into()),
         count: Some(3),
         ..arguments(&[queue()])
@@ -92,11 +92,11 @@ fn what_would_never_run_is_refused_before_anything_is_sent() {
     let refused = |arguments: &Arguments, task: &str| build(arguments, Some("q"), task, 1, 20, now()).expect_err("refused").to_string();
     let plain = arguments(&[queue()]);
     assert!(refused(&plain, &"x".repeat(21)).starts_with("the payload has 21 bytes: at most 20 are taken"));
-    let past = Arguments { deadline: Some(When::At(Timestamp::UNIX_EPOCH)), ..plain.clone() };
+    let past = Arguments { deadline: Some(PointInTime::At(Timestamp::UNIX_EPOCH)), ..plain.clone() };
     assert!(refused(&past, "").starts_with("--deadline 1970-01-01T00:00:00Z is over"));
     let crossed = Arguments {
-        deadline: Some(When::In(Duration::from_secs(60))),
-        not_before: Some(When::In(Duration::from_secs(60))),
+        deadline: Some(PointInTime::In(Duration::from_secs(60))),
+        not_before: Some(PointInTime::In(Duration::from_secs(60))),
         ..plain.clone()
     };
     assert!(refused(&crossed, "").contains("is over before the item could be given out"));

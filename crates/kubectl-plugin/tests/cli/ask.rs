@@ -44,7 +44,7 @@ fn of_group() -> String {
 #[tokio::test]
 async fn words_become_an_item_of_the_queue_that_accepts_the_type_by_name() {
     let (cluster, mut server) = fake();
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let talk = async {
         let default = named("chores", json!({"accepts": {"default": true}, "priority": 5}));
         let read = server.answer(200, queues(vec![default, asks()])).await;
@@ -69,7 +69,7 @@ async fn words_become_an_item_of_the_queue_that_accepts_the_type_by_name() {
 #[tokio::test]
 async fn where_nobody_hears_nothing_is_sent() {
     let (cluster, mut server) = fake();
-    let (mut heard, default) = (Heard::default(), named("chores", json!({"accepts": {"types": ["chore"], "default": true}})));
+    let (mut heard, default) = (HeardRequest::default(), named("chores", json!({"accepts": {"types": ["chore"], "default": true}})));
     let (asked, _) = tokio::join!(ask::ask(&cluster, "fix it", now(), &mut heard), server.answer(200, queues(vec![default])));
     let words = asked.expect_err("refused").to_string();
     assert!(words.starts_with("nobody hears what is asked in namespace \"n\"") && words.contains("config/samples/"), "{words}");
@@ -78,9 +78,9 @@ async fn where_nobody_hears_nothing_is_sent() {
     assert!(asked.expect_err("refused").to_string().starts_with("the payload has 20000 bytes: at most 16384"));
 }
 
-async fn executed(arguments: ask::Arguments, answers: Vec<Value>) -> (Result<(), Error>, Heard, Vec<String>) {
+async fn executed(arguments: ask::Arguments, answers: Vec<Value>) -> (Result<(), Error>, HeardRequest, Vec<String>) {
     let (cluster, mut server) = fake();
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let talk = async {
         server.answer(200, queues(vec![asks()])).await;
         server.answer(201, item("ask-x", Value::Null)).await;

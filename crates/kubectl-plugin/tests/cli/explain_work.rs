@@ -60,7 +60,7 @@ async fn explain_of_what_is_not_there_says_so() {
     let arguments = explain::Arguments { name: Explainable::Work(Work::Item("i".into())), output: None };
     let (facts, _) = tokio::join!(explain::run(&cluster, &arguments), server.answer(404, refusal(404, "NotFound", "m", "workitems", "i")));
     assert!(matches!(facts, Err(Error::NotFound { .. })), "{facts:?}");
-    let arguments = explain::Arguments { name: Explainable::Fleet(Named::Either("i".into())), output: None };
+    let arguments = explain::Arguments { name: Explainable::Fleet(NamedKind::Either("i".into())), output: None };
     let talk = async {
         server.answer(404, refusal(404, "NotFound", "m", "agents", "i")).await;
         server.answer(404, refusal(404, "NotFound", "m", "agentpools", "i")).await;

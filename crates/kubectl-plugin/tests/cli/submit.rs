@@ -69,7 +69,7 @@ async fn many_items_are_numbered_and_what_stops_one_stops_the_rest() {
         (first, server.answer(403, refusal(403, "Forbidden", "quota", "workitems", "c-2")).await)
     };
     let (report, (first, second)) = tokio::join!(submit::run(&cluster, &asked, Some("q"), "chapter {}", now()), talk);
-    let made = |seen: &Seen| (seen.body["metadata"]["name"].clone(), seen.body["spec"]["payload"].clone());
+    let made = |seen: &SeenRequests| (seen.body["metadata"]["name"].clone(), seen.body["spec"]["payload"].clone());
     assert_eq!((made(&first), made(&second)), ((json!("c-1"), json!("chapter 1")), (json!("c-2"), json!("chapter 2"))));
     let told = submit::render(&report.expect("a report"), Some(submit::Format::Name)).expect("text");
     assert_eq!((told.out.as_str(), told.err.as_str()), ("workitem.spillway.dev/c-1\n", "error: from server (Forbidden): quota\n"));
@@ -95,7 +95,7 @@ async fn what_is_too_large_or_goes_nowhere_is_not_sent() {
 async fn items_are_followed_to_their_end() {
     let (cluster, mut server) = fake();
     let made = serde_json::from_value(item("i", Value::Null)).expect("an item");
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let talk = async {
         server.answer(200, item("i", json!({"phase": "Ready"}))).await;
         server.answer(200, leased("i")).await;
@@ -103,16 +103,18 @@ async fn items_are_followed_to_their_end() {
         server.answer(200, item("i", json!({"phase": "Succeeded", "result": "merged"}))).await.line
     };
     let items = [made];
-    let (ended, line) = tokio::join!(follow::run(&cluster, &items, None, follow::Telling::Aloud, &mut heard, std::future::pending()), talk);
+    let (ended, line) =
+        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, std::future::pending()), talk);
     assert!(ended.is_ok() && !heard.told.failed, "{ended:?}");
     assert_eq!(line, format!("GET {ITEMS}/i"));
     assert_eq!(
         heard.told.out,
         "workitem.spillway.dev/i Ready\nworkitem.spillway.dev/i Leased by a\nworkitem.spillway.dev/i Succeeded\n  merged\n"
     );
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let talk = server.answer(200, item("i", json!({"phase": "Failed", "reason": "FailureRule"})));
-    let (ended, _) = tokio::join!(follow::run(&cluster, &items, None, follow::Telling::Aloud, &mut heard, std::future::pending()), talk);
+    let (ended, _) =
+        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, std::future::pending()), talk);
     assert!(ended.is_ok() && heard.told.failed, "{ended:?}");
     assert_eq!(heard.told.err, "error: item \"i\" has not succeeded: Failed, FailureRule\n");
 }
@@ -121,9 +123,9 @@ async fn items_are_followed_to_their_end() {
 async fn waiting_ends_when_time_is_up_or_its_user_goes() {
     let (cluster, mut server) = fake();
     let items = [serde_json::from_value(item("i", Value::Null)).expect("an item")];
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let waited =
-        follow::run(&cluster, &items, Some(Duration::from_millis(100)), follow::Telling::Aside, &mut heard, std::future::pending());
+        follow::run(&cluster, &items, Some(Duration::from_millis(100)), follow::Announcement::Aside, &mut heard, std::future::pending());
     let (ended, _) = tokio::join!(waited, server.answer(200, leased("i")));
     assert_eq!(ended.expect_err("late").to_string(), "not ended in time, and still to be done: i (Leased by a)");
     assert_eq!(
@@ -131,9 +133,9 @@ async fn waiting_ends_when_time_is_up_or_its_user_goes() {
         ("", "workitem.spillway.dev/i Leased by a\n"),
         "standard output is for something else"
     );
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let gone = tokio::time::sleep(Duration::from_millis(50));
     let (ended, _) =
-        tokio::join!(follow::run(&cluster, &items, None, follow::Telling::Aloud, &mut heard, gone), server.answer(200, leased("i")));
+        tokio::join!(follow::run(&cluster, &items, None, follow::Announcement::Aloud, &mut heard, gone), server.answer(200, leased("i")));
     assert!(ended.expect_err("interrupted").to_string().starts_with("no longer waiting; the work goes on"), "{:?}", heard.told);
 }

@@ -104,7 +104,7 @@ async fn a_queue_is_suspended_and_resumed_as_pause_and_resume_do() {
     ] {
         let (cluster, mut server) = fake();
         let arguments = queues::Arguments { name: Some("q".into()), suspend, resume: !suspend, ..queues::Arguments::default() };
-        let mut heard = Heard::default();
+        let mut heard = HeardRequest::default();
         let talk = async { (server.answer(200, queue(stored)).await, server.answer(200, queue(json!({}))).await) };
         let (done, (_, patch)) = tokio::join!(queues::execute(&cluster, &arguments, &mut heard), talk);
         assert!(done.is_ok(), "{done:?}");
@@ -134,7 +134,7 @@ async fn an_item_is_paused_with_a_word_on_who_holds_it_and_resumed_by_its_number
 async fn cancel_asks_each_item_to_end_and_says_which_have() {
     let (cluster, mut server) = fake();
     let arguments = cancel::Arguments { items: vec!["a".into(), "b".into()], ..cancel::Arguments::default() };
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     // Both are looked at at once.
     let talk = async {
         server.answer(200, leased("a")).await;
@@ -158,7 +158,7 @@ async fn cancel_asks_each_item_to_end_and_says_which_have() {
 async fn a_group_is_cancelled_over_the_version_that_was_read_and_again_on_a_conflict() {
     let (cluster, mut server) = fake();
     let arguments = cancel::Arguments { group: Some("g".into()), ..cancel::Arguments::default() };
-    let mut heard = Heard { yes: true, ..Heard::default() };
+    let mut heard = HeardRequest { yes: true, ..HeardRequest::default() };
     let entry = |group: &str| json!({"group": group, "time": "2026-01-01T00:00:00Z"});
     let mut other = queue(json!({"cancelGroups": [entry("nobody")]}));
     other["metadata"]["resourceVersion"] = json!("10");
@@ -196,7 +196,7 @@ async fn a_whole_queue_is_shown_first_asked_about_and_left_without_a_yes() {
         (all.clone(), "", 1),
     ] {
         let (cluster, mut server) = fake();
-        let mut heard = Heard::default();
+        let mut heard = HeardRequest::default();
         let talk = async {
             server.answer(200, queue(json!({}))).await;
             server.answer(200, list(vec![item("a", json!({"phase": "Ready"})), item("over", json!({"phase": "Failed"}))])).await;
@@ -206,13 +206,14 @@ async fn a_whole_queue_is_shown_first_asked_about_and_left_without_a_yes() {
     }
     let (cluster, _server) = fake();
     let unclear = cancel::Arguments { all: false, ..all };
-    let refused = cancel::execute(&cluster, &unclear, &mut Heard::default()).await.expect_err("refused").to_string();
+    let refused = cancel::execute(&cluster, &unclear, &mut HeardRequest::default()).await.expect_err("refused").to_string();
     assert_eq!(refused, "--queue q needs --all, for all of its items, or --group G");
     let everything = cancel::Arguments { items: vec!["a".into()], all: true, yes: true, ..cancel::Arguments::default() };
-    let refused = cancel::execute(&cluster, &everything, &mut Heard::default()).await.expect_err("refused").to_string();
+    let refused = cancel::execute(&cluster, &everything, &mut HeardRequest::default()).await.expect_err("refused").to_string();
     assert_eq!(refused, "--all means all items of a queue: write --queue Q and name no items");
-    let chosen = redrive::Arguments { items: vec!["a".into()], phase: vec![redrive::Ended::Failed], ..redrive::Arguments::default() };
-    let refused = redrive::execute(&cluster, &chosen, &mut Heard::default()).await.expect_err("refused").to_string();
+    let chosen =
+        redrive::Arguments { items: vec!["a".into()], phase: vec![redrive::RedrivePhase::Failed], ..redrive::Arguments::default() };
+    let refused = redrive::execute(&cluster, &chosen, &mut HeardRequest::default()).await.expect_err("refused").to_string();
     assert!(refused.starts_with("--phase, --group and --reason choose among the items of a queue"), "{refused}");
 }
 
@@ -220,7 +221,7 @@ async fn a_whole_queue_is_shown_first_asked_about_and_left_without_a_yes() {
 async fn a_priority_is_written_for_each_item_that_is_not_over() {
     let (cluster, mut server) = fake();
     let arguments = priority::Arguments { items: vec!["a".into(), "b".into(), "c".into()], priority: -5, ..priority::Arguments::default() };
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     // All three are looked at at once.
     let talk = async {
         server.answer(200, leased("a")).await;
@@ -252,13 +253,13 @@ async fn the_priority_of_a_queues_items_is_asked_about_and_not_written_without_a
     let same = "note: 1 item left: priority 7 already\n";
     for (dry_run, out, asked) in [(true, "workitem.spillway.dev/a would have priority 7 (dry run)\n", 0), (false, "", 1)] {
         let (cluster, mut server) = fake();
-        let (arguments, mut heard) = (priority::Arguments { dry_run, ..all.clone() }, Heard::default());
+        let (arguments, mut heard) = (priority::Arguments { dry_run, ..all.clone() }, HeardRequest::default());
         let (done, ()) = tokio::join!(priority::execute(&cluster, &arguments, &mut heard), look(&mut server));
         assert_eq!((done.is_ok(), heard.told.out.as_str(), heard.told.err.as_str()), (dry_run, out, same));
         assert_eq!(heard.asked, vec!["Set the priority of 1 item of queue q to 7?"; asked]);
     }
     let (cluster, mut server) = fake();
-    let mut heard = Heard { yes: true, ..Heard::default() };
+    let mut heard = HeardRequest { yes: true, ..HeardRequest::default() };
     let talk = async {
         look(&mut server).await;
         server.answer(200, item("a", json!({"phase": "Ready"}))).await;
@@ -277,7 +278,7 @@ async fn the_priority_of_a_queues_items_is_asked_about_and_not_written_without_a
 async fn redrive_counts_up_over_the_version_it_saw_and_says_what_is_final() {
     let (cluster, mut server) = fake();
     let arguments = redrive::Arguments { items: vec!["a".into(), "b".into(), "c".into()], rate: 1000, ..redrive::Arguments::default() };
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let dead = item("a", json!({"phase": "DeadLettered", "redrives": 2}));
     let talk = async {
         server.answer(200, list(vec![queue(json!({}))])).await;
@@ -311,12 +312,12 @@ async fn the_dead_letters_of_a_queue_are_redriven_at_a_rate_once_that_is_agreed_
         server.answer(200, list(vec![dead("a"), dead("b"), item("c", json!({"phase": "Cancelled"}))])).await.line
     };
     let (cluster, mut server) = fake();
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let (done, line) = tokio::join!(redrive::execute(&cluster, &arguments, &mut heard), look(&mut server));
     assert_eq!((done.expect_err("not agreed to").to_string(), line), ("nothing was started again".into(), listed(ITEMS)));
     assert_eq!(heard.asked, ["Start 2 items of queue q again, 2 a second?"]);
     assert_eq!(heard.told.err, "note: 1 item in phase Cancelled left (final: submit another item)\n");
-    let (mut heard, begin) = (Heard { yes: true, ..Heard::default() }, tokio::time::Instant::now());
+    let (mut heard, begin) = (HeardRequest { yes: true, ..HeardRequest::default() }, tokio::time::Instant::now());
     let talk = async {
         look(&mut server).await;
         for name in ["a", "a", "b", "b"] {
@@ -330,7 +331,7 @@ async fn the_dead_letters_of_a_queue_are_redriven_at_a_rate_once_that_is_agreed_
         "workitem.spillway.dev/a started again (was DeadLettered)\nworkitem.spillway.dev/b started again (was DeadLettered)\n"
     );
     let dry = redrive::Arguments { dry_run: true, ..arguments };
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let (done, _) = tokio::join!(redrive::execute(&cluster, &dry, &mut heard), look(&mut server));
     assert!(done.is_ok() && heard.told.out.contains("workitem.spillway.dev/b would be started again (dry run)\n"), "{:?}", heard.told);
 }
@@ -355,7 +356,7 @@ async fn around(server: &mut Server, ready: &str) -> [String; 4] {
 async fn release_alone_tells_what_is_known_and_fails() {
     let (cluster, mut server) = fake();
     let arguments = release::Arguments { item: "i".into(), ..release::Arguments::default() };
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let (done, lines) = tokio::join!(release::execute(&cluster, &arguments, &mut heard), around(&mut server, "Unknown"));
     assert!(done.is_ok() && heard.told.failed && heard.asked.is_empty(), "{done:?}");
     assert_eq!(
@@ -374,7 +375,7 @@ async fn release_alone_tells_what_is_known_and_fails() {
 async fn release_of_a_ready_node_warns_asks_and_writes_the_epoch_it_saw() {
     let (cluster, mut server) = fake();
     let arguments = release::Arguments { item: "i".into(), node_is_dead: true, yes: false };
-    let mut heard = Heard { yes: true, ..Heard::default() };
+    let mut heard = HeardRequest { yes: true, ..HeardRequest::default() };
     let talk = async {
         around(&mut server, "True").await;
         (server.answer(200, leased("i")).await, server.answer(200, leased("i")).await)
@@ -393,7 +394,7 @@ async fn release_of_a_ready_node_warns_asks_and_writes_the_epoch_it_saw() {
 async fn release_without_rights_to_nodes_says_so_and_nothing_is_written_without_a_yes() {
     let (cluster, mut server) = fake();
     let arguments = release::Arguments { item: "i".into(), node_is_dead: true, yes: false };
-    let mut heard = Heard::default();
+    let mut heard = HeardRequest::default();
     let talk = async {
         server.answer(200, leased("i")).await;
         server.answer(200, agent("a", "u1", serving("a"))).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_wire::agent::Report;
 use spillway_wire::link::{Answer, Control, Hello, Order};
-use spillway_wire::work::{Held, Outcome};
+use spillway_wire::work::{LeaseRef, Outcome};
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -22,7 +22,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 
 /// What the sidecar should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct SupervisorReport {
     /// How the program is.
     pub report: Report,
     /// Nothing of it is left.
@@ -30,14 +30,14 @@ pub struct Told {
     /// Commands of it that hung and that nobody timed, so far.
     pub hung: u32,
     /// How the item in hand ended, until that is settled.
-    pub finished: Option<(Held, Outcome)>,
+    pub finished: Option<(LeaseRef, Outcome)>,
 }
 
 /// Connects, tells, listens, until its end is nobody's concern. `said` gets the last state that was written whole.
 pub async fn keep(
     socket: PathBuf,
-    mut told: watch::Receiver<Option<Told>>,
-    said: watch::Sender<Option<Told>>,
+    mut told: watch::Receiver<Option<SupervisorReport>>,
+    said: watch::Sender<Option<SupervisorReport>>,
     orders: mpsc::Sender<Order>,
 ) {
     let mut key = None;
@@ -99,8 +99,8 @@ async fn listen(reader: OwnedReadHalf, key: &mut Option<String>, orders: &mpsc::
 async fn tell(
     mut writer: OwnedWriteHalf,
     key: Option<String>,
-    told: &mut watch::Receiver<Option<Told>>,
-    said: &watch::Sender<Option<Told>>,
+    told: &mut watch::Receiver<Option<SupervisorReport>>,
+    said: &watch::Sender<Option<SupervisorReport>>,
 ) {
     if lines::write(&mut writer, &Hello::Control { key }).await.is_err() {
         return;

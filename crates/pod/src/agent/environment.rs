@@ -6,7 +6,7 @@ use std::path::Path;
 
 use spillway_wire::work::Assignment;
 
-use super::papers::{PAYLOAD, RESULT};
+use super::item_files::{PAYLOAD, RESULT};
 use crate::process::shells;
 use crate::{DATA_DIR_VARIABLE, FIRST_PORT};
 
@@ -105,7 +105,7 @@ pub fn of_item(item: &Assignment, turn: u32, data: &Path) -> BTreeMap<String, Os
 
 #[cfg(test)]
 mod tests {
-    use spillway_wire::work::Held;
+    use spillway_wire::work::LeaseRef;
 
     use super::*;
 
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn an_item_brings_what_is_known_of_it() {
         let item = Assignment {
-            held: Held { uid: "u-1".into(), epoch: 7 },
+            held: LeaseRef { uid: "u-1".into(), epoch: 7 },
             name: "fix-1".into(),
             queue: "fixes".into(),
             type_: None,

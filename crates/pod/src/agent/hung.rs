@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use spillway_wire::agent::{Settings, Wanted};
+use spillway_wire::agent::{DesiredState, Settings};
 use spillway_wire::command::{BreakerMode, CommandLimits};
 
 use super::supervisor::Supervisor;
@@ -25,7 +25,7 @@ pub(super) fn limits_of(settings: &Settings, tty: bool) -> Limits {
 }
 
 /// Whether the watch-dog of commands ends what hangs.
-pub(super) fn mode_of(wanted: &Wanted) -> BreakerMode {
+pub(super) fn mode_of(wanted: &DesiredState) -> BreakerMode {
     wanted.commands.as_ref().map(|breakers| breakers.mode).unwrap_or_default()
 }
 

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use spillway_wire::agent::{Input, Run, Settings, Work};
-use spillway_wire::work::{Assignment, Held, ItemOrder, ItemWanted, MAX_RESULT_BYTES, Outcome};
+use spillway_wire::agent::{Input, Run, Settings, WorkSettings};
+use spillway_wire::work::{Assignment, ItemOrder, ItemWanted, LeaseRef, MAX_RESULT_BYTES, Outcome};
 
 use super::processes::Exit;
 use crate::clock::BootTime;
@@ -34,9 +34,9 @@ pub enum Event {
     /// What is wanted of an item.
     Wanted(Option<ItemWanted>),
     /// The program said how its item ended.
-    Said(Held, Outcome),
+    Said(LeaseRef, Outcome),
     /// The sidecar needs to hear no more of this lease.
-    Settled(Held),
+    Settled(LeaseRef),
     /// The program ended.
     Ended(Exit),
     /// The program could not be started: the exit code that a shell would give, and why.
@@ -81,7 +81,7 @@ pub enum Action {
 
 /// What a run left to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct RunOutput {
     /// The result file.
     pub result: Option<String>,
     /// The end of standard output.
@@ -146,7 +146,7 @@ struct Current {
 /// The supervisor's book of items.
 #[derive(Clone, Debug, Default)]
 pub struct Items {
-    how: Option<Work>,
+    how: Option<WorkSettings>,
     grace: Duration,
     wanted: Option<ItemWanted>,
     current: Option<Current>,
@@ -168,7 +168,7 @@ impl Items {
     }
 
     /// The lease in hand, until it is settled.
-    pub fn held(&self) -> Option<Held> {
+    pub fn held(&self) -> Option<LeaseRef> {
         self.current.as_ref().map(|current| current.assignment.held.clone())
     }
 
@@ -178,7 +178,7 @@ impl Items {
     }
 
     /// The end that the sidecar has to be told.
-    pub fn finished(&self) -> Option<(Held, Outcome)> {
+    pub fn finished(&self) -> Option<(LeaseRef, Outcome)> {
         match self.current.as_ref() {
             Some(Current { assignment, stage: Stage::Over(outcome), .. }) => Some((assignment.held.clone(), outcome.clone())),
             Some(_) | None => None,
@@ -251,7 +251,7 @@ impl Items {
     }
 
     /// The item that is concluded came to this. Says what is to be done next.
-    pub fn conclude(&mut self, now: BootTime, words: Words) -> Vec<Action> {
+    pub fn conclude(&mut self, now: BootTime, words: RunOutput) -> Vec<Action> {
         let mut actions = Vec::new();
         let long = !self.per_item();
         let draining = self.draining;
@@ -270,7 +270,7 @@ impl Items {
         self.how.as_ref().map_or(1, |how| how.max_turns)
     }
 
-    fn named(&mut self, held: &Held) -> Option<&mut Current> {
+    fn named(&mut self, held: &LeaseRef) -> Option<&mut Current> {
         self.current.as_mut().filter(|current| current.assignment.held == *held)
     }
 
@@ -475,7 +475,7 @@ impl Items {
         }
     }
 
-    fn settled(&mut self, now: BootTime, held: &Held, actions: &mut Vec<Action>) {
+    fn settled(&mut self, now: BootTime, held: &LeaseRef, actions: &mut Vec<Action>) {
         let long = !self.per_item();
         let Some(current) = self.named(held) else { return };
         if long || matches!(current.stage, Stage::Over(_)) {
@@ -558,8 +558,8 @@ impl Current {
 
     /// How the item ended: by what was said of it, by what was wanted, by how its program ended; in this order, but that
     /// what is cancelled or drained is given back unless it was done before.
-    fn outcome(&self, words: Words, long: bool, draining: bool, max_turns: u32) -> Outcome {
-        let Words { result, output, tail } = words;
+    fn outcome(&self, words: RunOutput, long: bool, draining: bool, max_turns: u32) -> Outcome {
+        let RunOutput { result, output, tail } = words;
         // Another run would have followed, or this one was cut short.
         let unfinished = self.interrupted || self.again(max_turns);
         match (&self.said, &self.end) {

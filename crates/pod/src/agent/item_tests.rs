@@ -7,16 +7,16 @@ fn at(millis: u64) -> BootTime {
     BootTime::from_millis(millis)
 }
 
-fn work(run: Run, max_turns: u32) -> Work {
-    Work { run, input: Input::Stdin, continue_prompt: "go on".into(), max_turns, max_items: None }
+fn work(run: Run, max_turns: u32) -> WorkSettings {
+    WorkSettings { run, input: Input::Stdin, continue_prompt: "go on".into(), max_turns, max_items: None }
 }
 
 fn items(run: Run, max_turns: u32) -> Items {
     Items { how: Some(work(run, max_turns)), grace: Duration::from_secs(15), ..Items::default() }
 }
 
-fn held(epoch: i64) -> Held {
-    Held { uid: "u-1".into(), epoch }
+fn held(epoch: i64) -> LeaseRef {
+    LeaseRef { uid: "u-1".into(), epoch }
 }
 
 fn assignment(epoch: i64) -> Box<Assignment> {
@@ -77,8 +77,8 @@ fn copied(items: &mut Items, now: u64) -> Vec<Action> {
 }
 
 /// A program that wrote this to standard output alone.
-fn words(result: Option<&str>, output: &str) -> Words {
-    Words { result: result.map(str::to_owned), output: output.to_owned(), tail: output.to_owned() }
+fn words(result: Option<&str>, output: &str) -> RunOutput {
+    RunOutput { result: result.map(str::to_owned), output: output.to_owned(), tail: output.to_owned() }
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn exit_codes_are_outcomes() {
         (exit(0), words(Some("from the file"), "tail"), complete(Some("from the file"))),
         (exit(0), words(None, "tail"), complete(Some("tail"))),
         (exit(0), words(None, ""), complete(None)),
-        (exit(0), Words { tail: "a warning\nanswer".into(), ..words(None, "answer") }, complete(Some("answer"))),
-        (exit(0), Words { tail: "a warning".into(), ..words(None, "") }, complete(None)),
-        (exit(4), Words { tail: "answer\nwhy".into(), ..words(None, "answer") }, fail("Exited", "answer\nwhy", 4)),
+        (exit(0), RunOutput { tail: "a warning\nanswer".into(), ..words(None, "answer") }, complete(Some("answer"))),
+        (exit(0), RunOutput { tail: "a warning".into(), ..words(None, "") }, complete(None)),
+        (exit(4), RunOutput { tail: "answer\nwhy".into(), ..words(None, "answer") }, fail("Exited", "answer\nwhy", 4)),
         (exit(3), words(Some("not used"), "why"), fail("Exited", "why", 3)),
         (exit(143), words(None, ""), fail("Exited", "", 143)),
         (killed(137), words(None, "last"), fail("Killed", "last", 137)),
@@ -120,7 +120,7 @@ fn an_item_is_run_once_however_often_it_is_said() {
     let mut items = busy(1);
     assert_eq!(items.on(at(1), Event::Take(assignment(1))), []);
     ended(&mut items, exit(0));
-    items.conclude(at(2), Words::default());
+    items.conclude(at(2), RunOutput::default());
     assert_eq!(items.on(at(3), Event::Take(assignment(1))), [], "nor when it ended");
     // The next may come before the word that settles this one.
     assert_eq!(items.on(at(4), Event::Take(assignment(2))), []);
@@ -203,7 +203,7 @@ fn a_cancelled_item_is_given_back_unless_it_was_done() {
         items.on(at(10_001), killed(137));
         items.on(at(10_001), Event::Empty);
         assert_eq!(copied(items, 10_002), [Action::Conclude]);
-        items.conclude(at(10_002), Words::default());
+        items.conclude(at(10_002), RunOutput::default());
         assert_eq!(reason(items).0, expected);
     }
     // It ended by itself before: that counts, but it is not run again.
@@ -213,7 +213,7 @@ fn a_cancelled_item_is_given_back_unless_it_was_done() {
         items.on(at(1), wants(ItemOrder::Cancel));
         items.on(at(2), Event::Empty);
         assert_eq!(copied(&mut items, 2), [Action::Conclude]);
-        items.conclude(at(2), Words::default());
+        items.conclude(at(2), RunOutput::default());
         assert_eq!(reason(&items).0, expected);
     }
     let mut items = items_of_a_short_grace();
@@ -236,7 +236,7 @@ fn a_lost_item_is_ended_at_once() {
     items.on(at(2_000), exit(0));
     items.on(at(2_000), Event::Empty);
     copied(&mut items, 2_000);
-    items.conclude(at(2_000), Words::default());
+    items.conclude(at(2_000), RunOutput::default());
     assert_eq!(reason(&items).0, "Lost", "whatever was said");
     assert_eq!(items.on(at(2_000), Event::Take(assignment(2))), []);
     assert_eq!(items.on(at(2_000), Event::Settled(held(1))), runs(1, "do it"));
@@ -263,7 +263,7 @@ fn a_settled_item_that_still_runs_is_ended_and_forgotten() {
     items.on(at(1), Event::Empty);
     items.on(at(1), Event::Take(assignment(2)));
     assert_eq!(copied(&mut items, 1), [Action::Conclude]);
-    assert_eq!(items.conclude(at(1), Words::default()), runs(1, "do it"));
+    assert_eq!(items.conclude(at(1), RunOutput::default()), runs(1, "do it"));
     assert_eq!(items.held(), Some(held(2)));
 }
 
@@ -292,7 +292,7 @@ fn the_end_of_the_pod_gives_back_what_was_not_done() {
         meanwhile.iter().for_each(|event| assert_eq!(items.on(at(3), event.clone()), []));
         assert_eq!(items.on(at(4), Event::Empty), []);
         assert_eq!(items.on(at(5), Event::Leave), [Action::Conclude]);
-        items.conclude(at(5), Words::default());
+        items.conclude(at(5), RunOutput::default());
         let (reason, code) = reason(&items);
         assert_eq!((reason.as_str(), code), expected, "{turns} {before:?} {meanwhile:?} {said:?}");
     }
@@ -310,7 +310,7 @@ fn a_run_is_not_followed_by_another_when_the_pod_ends() {
     items.on(at(1), Event::Empty);
     items.on(at(2), Event::Draining);
     assert_eq!(copied(&mut items, 3), [Action::Conclude]);
-    items.conclude(at(3), Words::default());
+    items.conclude(at(3), RunOutput::default());
     assert_eq!(reason(&items).0, "Drained");
 }
 
@@ -349,7 +349,7 @@ fn the_end_of_a_program_that_runs_all_the_time_is_its_items_too() {
         assert_eq!(items.on(at(2), event.clone()), []);
         items.on(at(2), Event::Draining);
         assert_eq!(items.on(at(3), Event::Leave), [Action::Conclude]);
-        items.conclude(at(3), Words::default());
+        items.conclude(at(3), RunOutput::default());
         let (reason, code) = reason(&items);
         assert_eq!((reason.as_str(), code), expected, "{draining} {event:?}");
     }
@@ -398,12 +398,12 @@ fn a_checkpoint_is_written_to_its_end_before_anything_is_asked_to_go() {
     assert_eq!(items.on(at(3), Event::CheckpointEnded), [Action::AskAll]);
     items.on(at(4), Event::Empty);
     assert_eq!(copied(&mut items, 5), [Action::Conclude]);
-    items.conclude(at(5), Words::default());
+    items.conclude(at(5), RunOutput::default());
     assert_eq!(items.finished(), None);
     // It goes on while a hook runs: when that has ended.
     let mut items = busy(1);
     ended(&mut items, exit(1));
-    items.conclude(at(1_003), Words::default());
+    items.conclude(at(1_003), RunOutput::default());
     assert_eq!(items.on(at(1_004), wants(ItemOrder::Pause(1))), [Action::Checkpoint(1)]);
     assert_eq!(items.on(at(1_005), goes_on()), []);
     assert_eq!(items.on(at(1_006), Event::CheckpointEnded), runs(2, "go on"));

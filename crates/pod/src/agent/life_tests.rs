@@ -1,6 +1,6 @@
 //! Small histories of the program's life, without a process.
 
-use spillway_wire::agent::Wanted;
+use spillway_wire::agent::DesiredState;
 
 use super::*;
 use crate::samples;
@@ -25,12 +25,12 @@ fn settings(drain_hook: &[&str]) -> Settings {
         work: None,
         commands: Default::default(),
         untimed: Default::default(),
-        wanted: Wanted::default(),
+        wanted: DesiredState::default(),
     }
 }
 
 fn wanted(directive: Directive) -> Event {
-    Event::Order(Order::Wanted(Wanted { revision: "2".into(), directive, notices: Vec::new(), item: None, commands: None }))
+    Event::Order(Order::Wanted(DesiredState { revision: "2".into(), directive, notices: Vec::new(), item: None, commands: None }))
 }
 
 fn running(drain_hook: &[&str]) -> Life {

@@ -11,11 +11,11 @@ pub mod home;
 mod hooks;
 mod hung;
 pub mod item;
+pub mod item_files;
 pub mod life;
 pub mod notices;
 mod options;
 pub mod output;
-pub mod papers;
 pub mod plain_text;
 pub mod preflight;
 pub mod processes;
@@ -30,7 +30,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{Input, Notice, Program, Report, Settings, Wanted};
+use spillway_wire::agent::{DesiredState, Input, Notice, Program, Report, Settings};
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -39,14 +39,14 @@ use tokio::time::{sleep, timeout};
 use crate::clock::BootTime;
 use crate::command::shell;
 use crate::{EXIT_CLOSED, OWN_NOTICES, SOCKET, SOCKET_VARIABLE, agent_says, clock};
-use control::Told;
+use control::SupervisorReport;
 use hooks::WARNINGS;
 use hung::{limits_of, mode_of};
-use item::Words;
+use item::RunOutput;
+use item_files::{ItemFiles, PAYLOAD, RESULT};
 use life::{Action, Event};
 use notices::Notices;
 use output::{LastOutput, Stream};
-use papers::{PAYLOAD, Papers, RESULT};
 use processes::{Change, Init, Reaped, Started};
 use supervisor::Supervisor;
 
@@ -236,9 +236,9 @@ impl Supervisor {
                 item::Action::AskAll => self.ask_all(),
                 item::Action::KillAll => self.init.signal_all(Signal::KILL),
                 item::Action::Conclude => {
-                    let result = self.papers.as_ref().and_then(|papers| item::result_of(&papers.result()));
+                    let result = self.item_files.as_ref().and_then(|files| item::result_of(&files.result()));
                     self.health.action(None);
-                    let words = Words { result, output: self.output.standard_output(), tail: self.output.tail() };
+                    let words = RunOutput { result, output: self.output.standard_output(), tail: self.output.tail() };
                     let actions = self.items.conclude(now, words);
                     self.work(now, actions);
                 }
@@ -355,15 +355,15 @@ impl Supervisor {
     /// Puts the item where the program finds it, and runs the program. Otherwise: the exit code, and why.
     fn start_for_item(&mut self, now: BootTime, turn: u32, text: &str, input: Input) -> Result<(), (u8, String)> {
         let Some(item) = self.items.assignment() else { return Ok(()) };
-        if self.papers.is_none() {
-            self.papers = Papers::open(&self.options.data).ok();
+        if self.item_files.is_none() {
+            self.item_files = ItemFiles::open(&self.options.data).ok();
         }
-        let papers = self.papers.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
-        let put = papers.and_then(|papers| {
+        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
+        let put = files.and_then(|files| {
             if turn == 1 {
-                papers.put(RESULT, b"")?;
+                files.put(RESULT, b"")?;
             }
-            if turn == 1 || input == Input::File { papers.put(PAYLOAD, text.as_bytes()) } else { Ok(()) }
+            if turn == 1 || input == Input::File { files.put(PAYLOAD, text.as_bytes()) } else { Ok(()) }
         });
         put.map_err(|error| (126, format!("cannot write the item to {}: {error}", self.options.data.display())))?;
         let of_item = environment::of_item(item, turn, &self.options.data);
@@ -505,7 +505,7 @@ impl Supervisor {
     }
 
     /// Queues the notices that are new.
-    fn note(&mut self, wanted: &Wanted) {
+    fn note(&mut self, wanted: &DesiredState) {
         let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < OWN_NOTICES).unwrap_or(self.health.seen());
         let room = UNWRITTEN.saturating_sub(self.unwritten.len());
         // What finds no room is not acknowledged either, and comes again.
@@ -558,14 +558,14 @@ impl Supervisor {
                         || told.report.notices_seen != report.notices_seen
                 });
             if news {
-                *told = Some(Told { report, ended, hung, finished });
+                *told = Some(SupervisorReport { report, ended, hung, finished });
             }
             news
         });
     }
 
     /// The program is gone: what it wrote last is copied, and the sidecar is told, if it listens.
-    async fn last_words(mut self, heard: &mut watch::Receiver<Option<Told>>) {
+    async fn last_words(mut self, heard: &mut watch::Receiver<Option<SupervisorReport>>) {
         if self.checking.is_some() {
             self.init.signal_all(Signal::KILL); // it would be killed with us, and holds its output open until then
         }

@@ -6,14 +6,14 @@ use std::ffi::OsString;
 use spillway_wire::agent::{Checkpoint, Notice, Settings};
 use tokio::sync::{mpsc, watch};
 
-use super::control::Told;
+use super::control::SupervisorReport;
 use super::health::Health;
 use super::item::Items;
+use super::item_files::ItemFiles;
 use super::life::Life;
 use super::notices::Notices;
 use super::options::Options;
 use super::output::LastOutput;
-use super::papers::Papers;
 use super::preflight::Preflight;
 use super::processes::Init;
 use super::terminal::Terminal;
@@ -51,7 +51,7 @@ pub(super) struct Supervisor {
     pub(super) output: LastOutput,
     /// Ends when all that the program wrote was read.
     pub(super) copying: Option<mpsc::Receiver<()>>,
-    pub(super) papers: Option<Papers>,
+    pub(super) item_files: Option<ItemFiles>,
     pub(super) terminal: Option<Terminal>,
     pub(super) notices: Option<Notices>,
     /// Notices of our own, so far.
@@ -72,7 +72,7 @@ pub(super) struct Supervisor {
     /// Commands that hung and that nobody timed, so far.
     pub(super) hung: u32,
     pub(super) look_at: BootTime,
-    pub(super) told: watch::Sender<Option<Told>>,
+    pub(super) told: watch::Sender<Option<SupervisorReport>>,
     pub(super) told_active: BootTime,
     pub(super) leave: Option<u8>,
 }
@@ -84,7 +84,7 @@ impl Supervisor {
         let notices = Notices::open(&options.data)
             .inspect_err(|error| agent_says!("no notices can be written to {}: {error}", options.data.display()))
             .ok();
-        let papers = Papers::open(&options.data).ok();
+        let item_files = ItemFiles::open(&options.data).ok();
         Self {
             init,
             terminal: options.tty.then(|| Terminal::open().ok()).flatten(),
@@ -102,7 +102,7 @@ impl Supervisor {
             program: None,
             output: LastOutput::default(),
             copying: None,
-            papers,
+            item_files,
             notices,
             own_notices: 0,
             unwritten: VecDeque::new(),

@@ -15,7 +15,7 @@ pub struct Terminal {
 
 /// What happened on it since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct TerminalUse {
     /// Somebody typed, and the program read it.
     pub typed: Option<BootTime>,
     /// The program wrote.
@@ -30,9 +30,9 @@ impl Terminal {
     }
 
     /// What happened on it since the last look.
-    pub fn look(&mut self, now: BootTime) -> Use {
-        let Ok(seen) = Self::open() else { return Use::default() };
-        let used = Use { typed: (seen.read != self.read).then_some(now), written: (seen.written != self.written).then_some(now) };
+    pub fn look(&mut self, now: BootTime) -> TerminalUse {
+        let Ok(seen) = Self::open() else { return TerminalUse::default() };
+        let used = TerminalUse { typed: (seen.read != self.read).then_some(now), written: (seen.written != self.written).then_some(now) };
         *self = seen;
         used
     }

@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use spillway_wire::command::{BreakerMode, Untimed};
+use spillway_wire::command::{BreakerMode, TimeExemptions};
 use spillway_wire::link::{Conversation, ModelCalls};
 
 use crate::clock::{BootTime, millis};
@@ -76,7 +76,7 @@ pub struct Limits {
     /// What is no shell's, while no model is called. More where the program may wait for a person.
     pub silent: Duration,
     /// Which commands have no time.
-    pub untimed: Untimed,
+    pub untimed: TimeExemptions,
 }
 
 /// What is to be done.
@@ -192,7 +192,7 @@ impl Watchdog {
             return Vec::new();
         };
         let commands_since = self.commands_since(limits);
-        let Found { hung: mut roots, left, next } =
+        let ProgramProcesses { hung: mut roots, left, next } =
             Judge { table, limits, commands_since, called: self.called.as_ref(), now }.below(program);
         let each = (limits.command / LOOKS).clamp(LOOK_EACH.1, LOOK_EACH.0);
         self.look_at = next.map_or(now.after(each), |next| now.after(each).min(next));
@@ -289,7 +289,7 @@ struct Judge<'a> {
 }
 
 /// What is below a program.
-struct Found<'a> {
+struct ProgramProcesses<'a> {
     /// The topmost processes that hang.
     hung: Vec<&'a Process>,
     /// Those that would, and are left alone.
@@ -299,10 +299,10 @@ struct Found<'a> {
 }
 
 impl<'a> Judge<'a> {
-    fn below(&self, program: i32) -> Found<'a> {
+    fn below(&self, program: i32) -> ProgramProcesses<'a> {
         let mut children: BTreeMap<i32, Vec<&Process>> = BTreeMap::new();
         self.table.iter().for_each(|one| children.entry(one.parent).or_default().push(one));
-        let mut found = Found { hung: Vec::new(), left: BTreeMap::new(), next: None };
+        let mut found = ProgramProcesses { hung: Vec::new(), left: BTreeMap::new(), next: None };
         let mut seen = BTreeSet::from([program]);
         let mut ahead: Vec<&Process> = self.table.iter().filter(|one| one.pid == program).collect();
         while let Some(parent) = ahead.pop() {

@@ -24,7 +24,7 @@ fn named(pid: i32, parent: i32, seconds: u64, name: &str) -> Process {
 
 /// Two minutes for a shell's command, an hour of silence for the rest.
 fn limits() -> Limits {
-    Limits { command: Duration::from_secs(120), silent: HOUR, untimed: Untimed::default() }
+    Limits { command: Duration::from_secs(120), silent: HOUR, untimed: TimeExemptions::default() }
 }
 
 fn call(begun: u64, seen: u64) -> ModelCalls {
@@ -148,7 +148,7 @@ fn a_shells_command_has_its_time_whatever_the_program_does_meanwhile() {
     assert_eq!((next.wake(), ended(&mut next, 20_000, &all)), (None, Vec::new()));
     // A pool without models waits for no answer.
     let mut without = Watchdog::default();
-    without.limit(Limits { untimed: Untimed { names: Vec::new(), until_answer: false }, ..limits() });
+    without.limit(Limits { untimed: TimeExemptions { names: Vec::new(), until_answer: false }, ..limits() });
     assert_eq!((without.wake(), ended(&mut without, 320, &all)), (Some(at(0)), vec![11]), "the topmost");
 }
 
@@ -156,7 +156,7 @@ fn a_shells_command_has_its_time_whatever_the_program_does_meanwhile() {
 fn it_looks_often_enough_to_find_a_command_in_its_time() {
     for (command, each) in [(2, 1), (20, 5), (3600, 10)] {
         let mut dog = Watchdog::default();
-        let untimed = Untimed { names: Vec::new(), until_answer: false };
+        let untimed = TimeExemptions { names: Vec::new(), until_answer: false };
         dog.limit(Limits { command: Duration::from_secs(command), untimed, ..limits() });
         dog.look(at(100), &table(), Some(10), &[]);
         assert_eq!(dog.wake(), Some(at(100 + each)), "{command}");
@@ -174,7 +174,7 @@ fn what_reads_from_a_terminal_or_is_meant_to_stay_is_left_alone() {
     let dog = |names: &[&str]| {
         let mut dog = dog(199, 199);
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        dog.limit(Limits { untimed: Untimed { names, until_answer: true }, ..limits() });
+        dog.limit(Limits { untimed: TimeExemptions { names, until_answer: true }, ..limits() });
         dog.called(ModelCalls { answered: Some(199_000), ..call(199, 199) });
         dog
     };
@@ -190,7 +190,7 @@ fn what_reads_from_a_terminal_or_is_meant_to_stay_is_left_alone() {
 #[test]
 fn what_waits_for_a_command_that_was_given_a_time_is_left_alone_as_long() {
     let mut dog = Watchdog::default();
-    dog.limit(Limits { untimed: Untimed { names: Vec::new(), until_answer: false }, ..limits() });
+    dog.limit(Limits { untimed: TimeExemptions { names: Vec::new(), until_answer: false }, ..limits() });
     let above = [process(1, 0, 0), process(10, 1, 10), shell(20, 10, 200, Input::Other)];
     let hung = |dog: &mut Watchdog, below: &[Process]| ended(dog, 9000, &[&above[..], below].concat());
     let exec = |ours: bool, name: &str| [Process { ours, name: name.into(), ..process(21, 20, 200) }];

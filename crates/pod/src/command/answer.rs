@@ -2,9 +2,9 @@
 
 use std::io::Write as _;
 
-use spillway_wire::agent::{Directive, Wanted};
-use spillway_wire::budget::{Left, Limit};
-use spillway_wire::follow::{Line, Listed, Message};
+use spillway_wire::agent::{DesiredState, Directive};
+use spillway_wire::budget::{Limit, RemainingTokens};
+use spillway_wire::follow::{Message, SubmittedItem, WorkList};
 use spillway_wire::link::Answer;
 use spillway_wire::plan::Planned;
 use spillway_wire::work::Assignment;
@@ -58,7 +58,7 @@ pub fn show(answer: &Answer, key: Option<&str>) -> u8 {
     }
 }
 
-fn status(registered: bool, wanted: &Wanted) -> String {
+fn status(registered: bool, wanted: &DesiredState) -> String {
     let directive = match wanted.directive {
         Directive::Run => "run: work",
         Directive::Pause => "pause: take nothing new",
@@ -91,14 +91,14 @@ fn show_plan(Planned { plan, items }: &Planned) {
 }
 
 /// Prints how many items there are of each phase, and the items.
-fn show_list(Listed { counts, items }: &Listed) {
+fn show_list(WorkList { counts, items }: &WorkList) {
     let counts: Vec<String> = counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     print(&if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") });
     items.iter().for_each(|item| print(&item_line(item, true)));
 }
 
 /// Prints a line for each limit.
-fn show_left(Left { limits }: &Left) {
+fn show_left(RemainingTokens { limits }: &RemainingTokens) {
     if limits.is_empty() {
         print("nothing limits the tokens of this agent");
     }
@@ -140,7 +140,7 @@ pub fn message_line(message: &Message, json: bool) -> String {
 }
 
 /// An item in one line, with what came out of it or without.
-pub fn item_line(item: &Line, with_result: bool) -> String {
+pub fn item_line(item: &SubmittedItem, with_result: bool) -> String {
     let mut line = format!("{}: {}", item.name, item.phase);
     if let Some(reason) = &item.reason {
         line.push_str(&format!(" ({reason})"));
@@ -180,9 +180,16 @@ mod tests {
 
     #[test]
     fn an_item_is_one_line_whatever_came_out_of_it() {
-        let item = Line { name: "a".into(), phase: "Succeeded".into(), result: Some("one\ntwo\n".into()), ..Line::default() };
+        let item =
+            SubmittedItem { name: "a".into(), phase: "Succeeded".into(), result: Some("one\ntwo\n".into()), ..SubmittedItem::default() };
         assert_eq!((item_line(&item, true).as_str(), item_line(&item, false).as_str()), ("a: Succeeded: one two", "a: Succeeded"));
-        let item = Line { name: "a".into(), phase: "Ready".into(), position: Some(3), reason: Some("Redriven".into()), ..Line::default() };
+        let item = SubmittedItem {
+            name: "a".into(),
+            phase: "Ready".into(),
+            position: Some(3),
+            reason: Some("Redriven".into()),
+            ..SubmittedItem::default()
+        };
         assert_eq!(item_line(&item, true), "a: Ready (Redriven), 3 before it");
     }
 }

@@ -12,18 +12,18 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
 use spillway_wire::command::{
-    BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected, Unasked,
+    BeginCommand, CommandBegun, CommandEnd, CommandEnded, CommandLimits, CommandPermit, CommandRejected, ObservedCommand,
 };
 use spillway_wire::link::{Answer, Ask};
 
 use super::ask;
 use super::new_notices::tell_notices;
 use super::output::{print, tell};
-use super::place::Place;
+use super::place::SidecarPaths;
 use crate::COMMAND_FIELDS;
 use crate::clock::millis;
 use crate::process::tree::{self, Exit};
-use crate::process::{self, Ended, Job, Ran, What};
+use crate::process::{self, Job, ProcessEnd, RunResult, RunTarget};
 
 /// Its time was over.
 const EXIT_TIMED_OUT: u8 = 124;
@@ -73,7 +73,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// What is printed of a command that was run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct ExecReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +113,7 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
         Err(rejected) => return not_run(rejected, output),
     };
     let input = stdin || output.is_none();
-    let job = Job { what: What::Program(command), within, capture: output.is_some(), input, keep, meant_to_stay: Vec::new() };
+    let job = Job { what: RunTarget::Program(command), within, capture: output.is_some(), input, keep, meant_to_stay: Vec::new() };
     let ran = match carry_out(socket, &job, permit) {
         Ok(ran) => ran,
         Err(error) => {
@@ -130,9 +130,9 @@ pub fn run(socket: &Path, arguments: ExecArguments) -> u8 {
 }
 
 /// Runs a shell whose program did not ask for a time: what it leaves behind was meant to stay. `None`: it has no time.
-pub fn run_unasked(place: &Place, shell: &'static str, arguments: &[OsString]) -> Option<u8> {
+pub fn run_unasked(place: &SidecarPaths, shell: &'static str, arguments: &[OsString]) -> Option<u8> {
     let socket = &place.ask_socket;
-    let unasked = Unasked { program_started: tree::program_started()? };
+    let unasked = ObservedCommand { program_started: tree::program_started()? };
     let asked = BeginCommand { timeout_milliseconds: None, unasked: Some(unasked) };
     let CommandBegun { permit, timeout_milliseconds, untimed } = match ask::once(socket, &Ask::BeginCommand(asked)) {
         Ok(Answer::CommandBegun(begun)) => begun,
@@ -141,7 +141,7 @@ pub fn run_unasked(place: &Place, shell: &'static str, arguments: &[OsString]) -
     };
     tell_notices(place);
     let within = Duration::from_millis(timeout_milliseconds);
-    let what = What::Shell { name: shell, arguments: arguments.to_vec() };
+    let what = RunTarget::Shell { name: shell, arguments: arguments.to_vec() };
     let job = Job { what, within, capture: false, input: true, keep: true, meant_to_stay: untimed };
     let ran = match carry_out(socket, &job, Some(permit)) {
         Ok(ran) => ran,
@@ -188,7 +188,7 @@ fn begin(socket: &Path, timeout: Option<Duration>) -> Result<(Option<CommandPerm
 }
 
 /// Runs it, and says how it ended, as soon as that is known: of one that is meant to stay, that nobody need wait for it.
-fn carry_out(socket: &Path, job: &Job, permit: Option<CommandPermit>) -> io::Result<Ran> {
+fn carry_out(socket: &Path, job: &Job, permit: Option<CommandPermit>) -> io::Result<RunResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut permit = permit;
     let mut end = |how: CommandEnd| {
@@ -211,36 +211,36 @@ fn not_run(CommandRejected { message, retry_after_milliseconds }: CommandRejecte
 }
 
 /// How it ended, for the breaker.
-fn how(ran: &Ran) -> CommandEnd {
+fn how(ran: &RunResult) -> CommandEnd {
     match &ran.ended {
         _ if ran.timed_out => CommandEnd::TimedOut,
         _ if ran.cancelled.is_some() => CommandEnd::Cancelled,
-        Ended::NotStarted(_) => CommandEnd::NotStarted,
-        Ended::Exit(Exit::Code(code)) => CommandEnd::Exited(*code),
-        Ended::Exit(Exit::Signal(_)) | Ended::Never => CommandEnd::Signalled,
+        ProcessEnd::NotStarted(_) => CommandEnd::NotStarted,
+        ProcessEnd::Exit(Exit::Code(code)) => CommandEnd::Exited(*code),
+        ProcessEnd::Exit(Exit::Signal(_)) | ProcessEnd::Never => CommandEnd::Signalled,
     }
 }
 
-fn exit_code(ran: &Ran) -> u8 {
+fn exit_code(ran: &RunResult) -> u8 {
     let of_signal = |signal: i32| u8::try_from(signal).unwrap_or(127).saturating_add(128);
     match &ran.ended {
         _ if ran.timed_out => EXIT_TIMED_OUT,
-        Ended::NotStarted(error) if error.kind() == io::ErrorKind::NotFound => EXIT_MISSING,
-        Ended::NotStarted(_) => EXIT_NOT_STARTED,
-        Ended::Exit(Exit::Code(code)) if ran.cancelled.is_none() => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
-        Ended::Exit(Exit::Signal(signal)) if ran.cancelled.is_none() => of_signal(*signal),
-        Ended::Exit(_) | Ended::Never => of_signal(ran.cancelled.unwrap_or(9)),
+        ProcessEnd::NotStarted(error) if error.kind() == io::ErrorKind::NotFound => EXIT_MISSING,
+        ProcessEnd::NotStarted(_) => EXIT_NOT_STARTED,
+        ProcessEnd::Exit(Exit::Code(code)) if ran.cancelled.is_none() => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
+        ProcessEnd::Exit(Exit::Signal(signal)) if ran.cancelled.is_none() => of_signal(*signal),
+        ProcessEnd::Exit(_) | ProcessEnd::Never => of_signal(ran.cancelled.unwrap_or(9)),
     }
 }
 
-fn told(ran: &Ran, name: &str) -> Told {
+fn told(ran: &RunResult, name: &str) -> ExecReport {
     let (exit_code, signal, trouble) = match &ran.ended {
-        Ended::Exit(Exit::Code(code)) => (Some(*code), None, None),
-        Ended::Exit(Exit::Signal(signal)) => (None, Some(*signal), None),
-        Ended::NotStarted(error) => (None, None, Some(format!("cannot start {name}: {error}"))),
-        Ended::Never => (None, None, None),
+        ProcessEnd::Exit(Exit::Code(code)) => (Some(*code), None, None),
+        ProcessEnd::Exit(Exit::Signal(signal)) => (None, Some(*signal), None),
+        ProcessEnd::NotStarted(error) => (None, None, Some(format!("cannot start {name}: {error}"))),
+        ProcessEnd::Never => (None, None, None),
     };
-    Told {
+    ExecReport {
         exit_code,
         signal,
         timed_out: ran.timed_out,
@@ -255,12 +255,12 @@ fn told(ran: &Ran, name: &str) -> Told {
 }
 
 /// What is said beside the command's own words.
-fn words(ran: &Ran, name: &str, within: Duration) -> Vec<String> {
+fn words(ran: &RunResult, name: &str, within: Duration) -> Vec<String> {
     let mut words = Vec::new();
     if ran.timed_out {
         words.push(format!("{name} timed out after {} s: it was ended, with all that it had started", within.as_secs_f64()));
     }
-    if let Ended::NotStarted(error) = &ran.ended {
+    if let ProcessEnd::NotStarted(error) = &ran.ended {
         words.push(format!("cannot start {name}: {error}"));
     }
     if ran.left > 0 {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use spillway_wire::Refusal;
-use spillway_wire::body::{self, Checked as _, MAX_BYTES};
-use spillway_wire::follow::{AskInbox, Inbox, ListWork};
+use spillway_wire::body::{self, BoundedBody as _, MAX_BYTES};
+use spillway_wire::follow::{Inbox, InboxQuery, ListWork};
 use spillway_wire::link::{Answer, Ask};
 use spillway_wire::plan::Plan;
 use spillway_wire::work::MAX_WAIT_SECONDS;
@@ -103,7 +103,7 @@ pub fn inbox(socket: &Path, data: &Path, InboxArguments { wait, all, json }: Inb
         let left = wait.saturating_sub(began.elapsed());
         let wait_seconds =
             if printed { 0 } else { u32::try_from(left.as_secs_f64().ceil() as u64).unwrap_or(u32::MAX).min(MAX_WAIT_SECONDS) };
-        match ask::ask(socket, &Ask::Inbox(AskInbox { after: after.clone(), wait_seconds })) {
+        match ask::ask(socket, &Ask::Inbox(InboxQuery { after: after.clone(), wait_seconds })) {
             Ok(Answer::Inbox(Inbox { messages, cursor })) => {
                 messages.iter().for_each(|message| print(&message_line(message, json)));
                 printed = true;
@@ -131,7 +131,7 @@ pub fn cursor_file(data: &Path) -> PathBuf {
 pub fn cursor(file: &Path) -> Option<String> {
     let text = files::read(file, 64).ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok())?;
     let after = Some(text.trim().to_owned());
-    after.filter(|after| AskInbox { after: Some(after.clone()), wait_seconds: 0 }.check().is_ok())
+    after.filter(|after| InboxQuery { after: Some(after.clone()), wait_seconds: 0 }.check().is_ok())
 }
 
 /// It was printed up to here.

@@ -6,7 +6,7 @@ mod ask;
 mod budget;
 mod exec;
 mod follow;
-mod heard;
+mod heard_notices;
 mod mcp;
 mod new_notices;
 mod output;
@@ -27,19 +27,19 @@ use spillway_wire::{Code, Refusal};
 
 use answer::show;
 use ask::key_or_new;
-use heard::Heard;
+use heard_notices::HeardNotices;
 use new_notices::tell_new;
 use output::{notice_line, print, refused, unreachable_sidecar};
 
 pub use output::{EXIT_REFUSED, EXIT_UNREACHABLE};
-pub use place::Place;
+pub use place::SidecarPaths;
 
 /// What an agent can say and ask.
 #[derive(Debug, Parser)]
 #[command(name = "spillway", version, about, after_help = EXIT_CODES)]
 pub struct Arguments {
     #[command(flatten)]
-    place: Place,
+    place: SidecarPaths,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -151,12 +151,12 @@ pub fn run(Arguments { place, verb }: Arguments) -> u8 {
 }
 
 /// Runs a command; gives the exit code.
-pub fn run_verb(place: &Place, verb: Verb) -> u8 {
+pub fn run_verb(place: &SidecarPaths, verb: Verb) -> u8 {
     // Notices are for the program, which does not run yet; and what a preflight prints is its message.
     if matches!(verb, Verb::Preflight(_)) {
         return carry_out(place, verb);
     }
-    let mut heard = Heard::new(&place.ask_data);
+    let mut heard = HeardNotices::new(&place.ask_data);
     let asked = ask::ask(&place.ask_socket, &Ask::Notices);
     let known = match &asked {
         Ok(Answer::Notices(notices)) => notices.clone(),
@@ -177,7 +177,7 @@ pub fn run_verb(place: &Place, verb: Verb) -> u8 {
     carry_out(place, verb)
 }
 
-fn carry_out(place: &Place, verb: Verb) -> u8 {
+fn carry_out(place: &SidecarPaths, verb: Verb) -> u8 {
     let (ask, key) = match verb {
         Verb::Work { verb } => return work::run(&place.ask_socket, verb),
         Verb::Exec(arguments) => return exec::run(&place.ask_socket, arguments),

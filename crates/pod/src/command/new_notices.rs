@@ -4,12 +4,12 @@ use spillway_wire::agent::Notice;
 use spillway_wire::link::{Answer, Ask};
 
 use super::ask;
-use super::heard::Heard;
+use super::heard_notices::HeardNotices;
 use super::output::{notice_line, tell};
-use super::place::Place;
+use super::place::SidecarPaths;
 
 /// Prints the notices that were not printed before.
-pub(super) fn tell_new(heard: &mut Heard, known: Vec<Notice>) {
+pub(super) fn tell_new(heard: &mut HeardNotices, known: Vec<Notice>) {
     let new = heard.new_ones(known);
     for notice in &new {
         tell(&format!("notice: {}", notice_line(notice)));
@@ -18,8 +18,8 @@ pub(super) fn tell_new(heard: &mut Heard, known: Vec<Notice>) {
 }
 
 /// Asks for notices and prints the new ones, for a program that did not call us.
-pub(super) fn tell_notices(place: &Place) {
+pub(super) fn tell_notices(place: &SidecarPaths) {
     if let Ok(Answer::Notices(known)) = ask::once(&place.ask_socket, &Ask::Notices) {
-        tell_new(&mut Heard::new(&place.ask_data), known);
+        tell_new(&mut HeardNotices::new(&place.ask_data), known);
     }
 }

@@ -8,7 +8,7 @@ use crate::{DATA_DIR, DATA_DIR_VARIABLE, SOCKET, SOCKET_VARIABLE};
 
 /// Where the sidecar and the data folder are; fixed in a pod, and in the environment outside the cluster.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct SidecarPaths {
     /// The sidecar's socket
     #[arg(long, global = true, hide = true, env = SOCKET_VARIABLE, default_value = SOCKET)]
     pub(super) ask_socket: PathBuf,
@@ -17,7 +17,7 @@ pub struct Place {
     pub(super) ask_data: PathBuf,
 }
 
-impl Place {
+impl SidecarPaths {
     /// Where they are in a pod, for whoever is given no arguments of ours.
     pub(super) fn of_pod() -> Self {
         let place = |variable: &str, usual: &str| std::env::var_os(variable).map_or_else(|| PathBuf::from(usual), PathBuf::from);

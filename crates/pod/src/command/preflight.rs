@@ -14,7 +14,7 @@ use clap::Args;
 use super::output::tell;
 use super::shell::is_program;
 use super::think::dialect::Dialect;
-use super::think::model::{Answered, get};
+use super::think::model::{GetAnswer, get};
 use crate::FIRST_PORT;
 
 /// For one answer: all are asked at once, and the whole preflight has 30 s.
@@ -92,7 +92,7 @@ fn on_path(tool: &str) -> bool {
 }
 
 /// The entry's list of models, with its credential: the gateway puts that in.
-fn list_models(entry: &Entry, port: u16) -> Result<Answered, String> {
+fn list_models(entry: &Entry, port: u16) -> Result<GetAnswer, String> {
     let path = match entry.dialect {
         Dialect::Anthropic | Dialect::OpenAIChat | Dialect::OpenAIResponses => "v1/models",
         Dialect::Gemini => "v1beta/models",
@@ -104,18 +104,18 @@ fn list_models(entry: &Entry, port: u16) -> Result<Answered, String> {
     get(&format!("http://127.0.0.1:{port}/{}/{path}", entry.name), headers, WITHIN)
 }
 
-fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<Answered, String>) -> Option<String> {
+fn no_model(Entry { name, dialect: _ }: &Entry, answered: &Result<GetAnswer, String>) -> Option<String> {
     match answered {
-        Ok(Answered { status: 200..300, .. }) => None,
-        Ok(Answered { status, words }) => Some(format!("the model API {name} answers {status}: {words} (spec.preflight.models)")),
+        Ok(GetAnswer { status: 200..300, .. }) => None,
+        Ok(GetAnswer { status, words }) => Some(format!("the model API {name} answers {status}: {words} (spec.preflight.models)")),
         Err(why) => Some(format!("the model API {name} does not answer: {why} (spec.preflight.models)")),
     }
 }
 
 /// Whoever refuses a call answers; what the gateway itself says of one that it could not make, or may not, is no answer.
-fn no_host(url: &str, answered: &Result<Answered, String>) -> Option<String> {
+fn no_host(url: &str, answered: &Result<GetAnswer, String>) -> Option<String> {
     match answered {
-        Ok(Answered { status: 400 | 500.., words }) => Some(format!("{url} does not answer: {words} (spec.preflight.urls)")),
+        Ok(GetAnswer { status: 400 | 500.., words }) => Some(format!("{url} does not answer: {words} (spec.preflight.urls)")),
         Ok(_) => None,
         Err(why) => Some(format!("{url} does not answer: {why} (spec.preflight.urls)")),
     }
@@ -137,7 +137,7 @@ mod tests {
     fn a_refusal_is_an_answer_of_a_host_and_none_of_a_model() {
         let entry = Entry { name: "gpt".into(), dialect: Dialect::OpenAIChat };
         for (status, model, host) in [(200, true, true), (401, false, true), (404, false, true), (400, false, false), (503, false, false)] {
-            let answered = Ok(Answered { status, words: "said".into() });
+            let answered = Ok(GetAnswer { status, words: "said".into() });
             assert_eq!((no_model(&entry, &answered).is_none(), no_host("u", &answered).is_none()), (model, host), "{status}");
         }
         let silent = Err("refused".to_owned());

@@ -21,7 +21,7 @@ use rustix::process::{Pid, getppid};
 
 use super::exec;
 use super::output::tell;
-use super::place::Place;
+use super::place::SidecarPaths;
 use crate::process::kind;
 use crate::process::shells::{self, SHELLS, TIMED, TIMED_BY};
 
@@ -43,7 +43,7 @@ pub fn run(shell: &'static str, name: &OsStr, arguments: Vec<OsString>) -> u8 {
         && env::var_os(TIMED).is_none()
         && kind::runs_command(arguments.iter().map(|argument| argument.as_bytes()))
         && !io::stdin().is_terminal();
-    if asks && let Some(code) = exec::run_unasked(&Place::of_pod(), shell, &arguments) {
+    if asks && let Some(code) = exec::run_unasked(&SidecarPaths::of_pod(), shell, &arguments) {
         return code;
     }
     become_real(shell, name, &arguments)

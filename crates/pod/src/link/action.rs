@@ -2,9 +2,9 @@
 
 use spillway_wire::agent::{Report, Settings};
 use spillway_wire::link::{Answer, Order};
-use spillway_wire::work::{Advance, Held, Outcome};
+use spillway_wire::work::{LeaseRef, Outcome, ProgressUpdate};
 
-use super::remembered::KeptWork;
+use super::kept_state::KeptWork;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ pub enum WorkAction {
     /// Ask for an item, and wait for one so long.
     Claim(u32),
     /// Tell the gateway how far it is.
-    Advance(Held, Advance),
+    Advance(LeaseRef, ProgressUpdate),
     /// Tell the gateway how it ended.
-    Finish(Held, Outcome),
+    Finish(LeaseRef, Outcome),
     /// Answer the question with this number.
     Answer(u64, Answer),
     /// Say goodbye, with this reason.

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_policy::backoff;
-use spillway_wire::agent::{Done, Goodbye, Register, Report, Sandbox, Spawn, Spawned};
-use spillway_wire::budget::{AskTokens, Left};
-use spillway_wire::command::{EndTry, Tried, TryCommand};
-use spillway_wire::follow::{AskInbox, Inbox, ListWork, Listed};
+use spillway_wire::agent::{Acknowledgement, Goodbye, Register, Report, Sandbox, Spawn, Spawned};
+use spillway_wire::budget::{AskTokens, RemainingTokens};
+use spillway_wire::command::{EndTry, TryAnswer, TryCommand};
+use spillway_wire::follow::{Inbox, InboxQuery, ListWork, WorkList};
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::plan::{Plan, Planned};
-use spillway_wire::work::{Advance, Assignment, Claim, Held, MAX_WAIT_SECONDS, Outcome, Submit, Submitted};
+use spillway_wire::work::{Assignment, Claim, LeaseRef, MAX_WAIT_SECONDS, Outcome, ProgressUpdate, Submit, Submitted};
 use spillway_wire::{Code, Refusal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::gateway::{Answer, Call, Gateway, Silence, escape, not_understood};
 use super::input::Input;
-use super::retry::{BACKOFF, Taken, lasting};
+use super::retry::{BACKOFF, CallOutcome, lasting};
 use crate::{VERSION, random};
 
 /// For a call that is answered at once.
@@ -65,35 +65,35 @@ pub fn claim(wait_seconds: u32) -> Call {
 }
 
 /// `work/{uid}/progress`.
-pub fn advance(held: &Held, advance: &Advance) -> Call {
+pub fn advance(held: &LeaseRef, advance: &ProgressUpdate) -> Call {
     Call::post(&format!("/agent/v1/work/{}/progress", escape(&held.uid)), json(advance), CALL)
 }
 
 /// `work/{uid}/complete`, `fail` or `release`.
-pub fn finish(held: &Held, outcome: &Outcome) -> Call {
+pub fn finish(held: &LeaseRef, outcome: &Outcome) -> Call {
     let (verb, body) = outcome.call(held.epoch);
     Call::post(&format!("/agent/v1/work/{}/{verb}", escape(&held.uid)), json(&body), CALL)
 }
 
 /// What a claim was answered with.
-pub fn claimed(result: &Result<Answer, Silence>) -> Taken<Option<Assignment>> {
+pub fn claimed(result: &Result<Answer, Silence>) -> CallOutcome<Option<Assignment>> {
     match result {
         Ok(Answer::Done(body)) => match serde_json::from_slice(body) {
-            Ok(assignment) => Taken::Done(Some(assignment)),
-            Err(error) => Taken::Refused(not_understood(&error)),
+            Ok(assignment) => CallOutcome::Done(Some(assignment)),
+            Err(error) => CallOutcome::Refused(not_understood(&error)),
         },
-        Ok(Answer::Nothing) => Taken::Done(None),
-        Ok(Answer::Refused(refusal)) => Taken::Refused(refusal.clone()),
-        Err(_) => Taken::Silence,
+        Ok(Answer::Nothing) => CallOutcome::Done(None),
+        Ok(Answer::Refused(refusal)) => CallOutcome::Refused(refusal.clone()),
+        Err(_) => CallOutcome::Silence,
     }
 }
 
 /// Whether a call about an item was taken.
-pub fn taken(result: &Result<Answer, Silence>) -> Taken<()> {
+pub fn taken(result: &Result<Answer, Silence>) -> CallOutcome<()> {
     match result {
-        Ok(Answer::Done(_) | Answer::Nothing) => Taken::Done(()),
-        Ok(Answer::Refused(refusal)) => Taken::Refused(refusal.clone()),
-        Err(_) => Taken::Silence,
+        Ok(Answer::Done(_) | Answer::Nothing) => CallOutcome::Done(()),
+        Ok(Answer::Refused(refusal)) => CallOutcome::Refused(refusal.clone()),
+        Err(_) => CallOutcome::Silence,
     }
 }
 
@@ -218,11 +218,11 @@ impl Delivery {
         let ListWork { submitted_by, group, plan } = request;
         let query = query(&[("submittedBy", submitted_by.as_deref()), ("group", group.as_deref()), ("plan", plan.as_deref())]);
         let call = Call::get(format!("/agent/v1/work{query}"), CALL);
-        Self { call, read: |body| serde_json::from_slice::<Listed>(body).map(Reply::Listed), spawning: listening }
+        Self { call, read: |body| serde_json::from_slice::<WorkList>(body).map(Reply::Listed), spawning: listening }
     }
 
     /// What of that ended.
-    pub fn inbox(request: &AskInbox, listening: Spawning) -> Self {
+    pub fn inbox(request: &InboxQuery, listening: Spawning) -> Self {
         let wait = request.wait_seconds.min(LISTEN);
         let query = query(&[("after", request.after.as_deref()), ("waitSeconds", Some(&wait.to_string()))]);
         let call = Call::get(format!("/agent/v1/inbox{query}"), CALL + Duration::from_secs(wait.into()));
@@ -232,13 +232,13 @@ impl Delivery {
     /// What is left of the budgets over the agent.
     pub fn budget(listening: Spawning) -> Self {
         let call = Call::get("/agent/v1/budget".to_owned(), CALL);
-        Self { call, read: |body| serde_json::from_slice::<Left>(body).map(Reply::Budget), spawning: listening }
+        Self { call, read: |body| serde_json::from_slice::<RemainingTokens>(body).map(Reply::Budget), spawning: listening }
     }
 
     /// More tokens. To say it again changes nothing.
     pub fn ask_tokens(request: &AskTokens, spawning: Spawning) -> Self {
         let call = Call::post("/agent/v1/budget/request", json(request), CALL);
-        Self { call, read: |body| serde_json::from_slice::<Done>(body).map(|Done {}| Reply::Done), spawning }
+        Self { call, read: |body| serde_json::from_slice::<Acknowledgement>(body).map(|Acknowledgement {}| Reply::Done), spawning }
     }
 
     /// Asks until there is an answer that stays, or no time is left.
@@ -285,9 +285,9 @@ impl Delivery {
 pub async fn try_command(gateway: Arc<Gateway>, inputs: mpsc::Sender<Input>, command: TryCommand, reply: oneshot::Sender<Reply>) {
     let call = Call::post("/agent/v1/commands/try", json(&command), CALL);
     let body = until_it_stays(&gateway, &inputs, &call, TRY).await;
-    let answer = body.and_then(|body| serde_json::from_slice::<Tried>(&body).ok()).map(|tried| match tried {
-        Tried::Permit(permit) => Ok(permit),
-        Tried::Rejected(rejected) => Err(rejected),
+    let answer = body.and_then(|body| serde_json::from_slice::<TryAnswer>(&body).ok()).map(|tried| match tried {
+        TryAnswer::Permit(permit) => Ok(permit),
+        TryAnswer::Rejected(rejected) => Err(rejected),
     });
     let _ = inputs.send(Input::Tried(command, answer, reply)).await; // we are ending
 }

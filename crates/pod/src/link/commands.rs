@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use spillway_policy::breaker::circuit::Kind;
 use spillway_policy::breaker::commands::{End, outcome};
 use spillway_policy::breaker::{
-    Answer, At, Circuit, Completed, Force, Guard, Mode, Outcome, Permit, Rejection, Saved, Settings, State, Why,
+    Answer, Circuit, Completion, Force, Guard, Mode, Moment, Outcome, Permit, PersistedCircuit, Rejection, RejectionCause, Settings, State,
 };
 use spillway_wire::command::{
     BeginCommand, BreakerForce, BreakerMode, BreakerState, CommandBegun, CommandBreakers, CommandCounts, CommandEnd, CommandEnded,
-    CommandLimits, CommandPermit, CommandRejected, EndTry, OpenGlobally, TryCommand, TryOutcome, Unasked, Untimed,
+    CommandLimits, CommandPermit, CommandRejected, EndTry, ObservedCommand, OpenGlobally, TimeExemptions, TryCommand, TryOutcome,
 };
 use spillway_wire::link::Answer as Reply;
 use spillway_wire::{Code, Refusal};
@@ -36,7 +36,7 @@ const TRIED: usize = 64;
 /// The breaker, as it is kept over a restart of ours. Its time is that of the machine's clock since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Kept {
+pub struct KeptBreaker {
     state: KeptState,
     epoch: u64,
     opens: u32,
@@ -53,8 +53,8 @@ enum KeptState {
     Open,
 }
 
-impl Kept {
-    fn of(Saved { state, epoch, opens, open_until }: Saved, counts: CommandCounts) -> Self {
+impl KeptBreaker {
+    fn of(PersistedCircuit { state, epoch, opens, open_until }: PersistedCircuit, counts: CommandCounts) -> Self {
         let state = match state {
             State::Closed => KeptState::Closed,
             State::HalfOpen => KeptState::HalfOpen,
@@ -64,8 +64,8 @@ impl Kept {
     }
 }
 
-impl From<Kept> for Saved {
-    fn from(Kept { state, epoch, opens, open_until, counts: _ }: Kept) -> Self {
+impl From<KeptBreaker> for PersistedCircuit {
+    fn from(KeptBreaker { state, epoch, opens, open_until, counts: _ }: KeptBreaker) -> Self {
         let state = match state {
             KeptState::Closed => State::Closed,
             KeptState::HalfOpen => State::HalfOpen,
@@ -83,7 +83,7 @@ pub struct Commands {
     /// The limits are known, and with them how long a failure counts.
     known: bool,
     /// Which commands have no time unless they ask for one.
-    untimed: Untimed,
+    untimed: TimeExemptions,
     /// When a model last answered.
     answered: Option<BootTime>,
     /// How the breaker behaves, as it was set.
@@ -99,7 +99,7 @@ pub struct Commands {
     tried: BTreeMap<CommandPermit, CommandPermit>,
     counts: CommandCounts,
     /// What was handed on to be written down.
-    kept: Saved,
+    kept: PersistedCircuit,
 }
 
 /// What a question comes to.
@@ -113,9 +113,9 @@ pub enum Begin {
 
 impl Commands {
     /// As an earlier process left it, if one did. `open` is how long it stays open, if not as its guard says.
-    pub fn new(now: BootTime, limits: Option<CommandLimits>, open: Option<Duration>, kept: Option<Kept>) -> Self {
+    pub fn new(now: BootTime, limits: Option<CommandLimits>, open: Option<Duration>, kept: Option<KeptBreaker>) -> Self {
         let counts = kept.map(|kept| kept.counts).unwrap_or_default();
-        let kept = kept.map(Saved::from).unwrap_or_default();
+        let kept = kept.map(PersistedCircuit::from).unwrap_or_default();
         let known = limits.is_some();
         let limits = limits.unwrap_or_default();
         let guard = Settings::of(Guard::Session);
@@ -127,7 +127,7 @@ impl Commands {
             circuit,
             limits,
             known,
-            untimed: Untimed::default(),
+            untimed: TimeExemptions::default(),
             answered: None,
             set,
             open,
@@ -180,7 +180,7 @@ impl Commands {
     }
 
     /// Which commands have no time unless they ask for one.
-    pub fn spare(&mut self, untimed: Untimed) {
+    pub fn spare(&mut self, untimed: TimeExemptions) {
         self.untimed = untimed;
     }
 
@@ -190,13 +190,13 @@ impl Commands {
     }
 
     /// Whether a command is timed whose program did not ask for it.
-    fn times(&self, Unasked { program_started }: Unasked) -> bool {
+    fn times(&self, ObservedCommand { program_started }: ObservedCommand) -> bool {
         let answered = self.answered.is_some_and(|answered| answered.millis() >= program_started);
         self.known && self.set.mode == Mode::Enforce && !self.untimed.all() && (answered || !self.untimed.until_answer)
     }
 
     /// Whether a command may be run.
-    pub fn begin(&mut self, now: BootTime, random: f64, command: BeginCommand, keep: impl Fn(&Kept)) -> Begin {
+    pub fn begin(&mut self, now: BootTime, random: f64, command: BeginCommand, keep: impl Fn(&KeptBreaker)) -> Begin {
         if command.unasked.is_some_and(|unasked| !self.times(unasked)) {
             return Begin::Answer(Reply::CommandUntimed);
         }
@@ -224,9 +224,9 @@ impl Commands {
                 // Both or neither.
                 self.circuit.complete(&permit, Outcome::Neutral, at);
                 let why = match (forced, now < until) {
-                    (true, _) => Why::Forced,
-                    (false, true) => Why::Open,
-                    (false, false) => Why::Probing,
+                    (true, _) => RejectionCause::Forced,
+                    (false, true) => RejectionCause::Open,
+                    (false, false) => RejectionCause::Probing,
                 };
                 Begin::Answer(rejected(&Rejection { guard: Guard::Commands, why, retry_after: millis(until.since(now)).max(1000) }))
             }
@@ -272,7 +272,7 @@ impl Commands {
     }
 
     /// A command hung that asked nobody, and was ended.
-    pub fn hung(&mut self, now: BootTime, random: f64, keep: impl Fn(&Kept)) {
+    pub fn hung(&mut self, now: BootTime, random: f64, keep: impl Fn(&KeptBreaker)) {
         let at = at(now, random);
         if let Answer::Permit(permit) = self.circuit.admit(at, 1) {
             self.count(&permit, Outcome::Failure { retry_after: None }, at);
@@ -281,15 +281,21 @@ impl Commands {
     }
 
     /// Says what came of a permit to our own breaker. A failure that it takes counts for the namespace too.
-    fn count(&mut self, permit: &Permit, outcome: Outcome, at: At) {
-        let taken = self.circuit.complete(permit, outcome, at) == Completed::Taken && permit.kind != Kind::Free;
+    fn count(&mut self, permit: &Permit, outcome: Outcome, at: Moment) {
+        let taken = self.circuit.complete(permit, outcome, at) == Completion::Taken && permit.kind != Kind::Free;
         if taken && matches!(outcome, Outcome::Failure { .. }) {
             self.counts.failed = self.counts.failed.saturating_add(1);
         }
     }
 
     /// A command ended. What has to be told of that to the governor, if it gave the right to it.
-    pub fn end(&mut self, now: BootTime, random: f64, CommandEnded { permit, how }: CommandEnded, keep: impl Fn(&Kept)) -> Option<EndTry> {
+    pub fn end(
+        &mut self,
+        now: BootTime,
+        random: f64,
+        CommandEnded { permit, how }: CommandEnded,
+        keep: impl Fn(&KeptBreaker),
+    ) -> Option<EndTry> {
         let end = match how {
             CommandEnd::Exited(code) => End::Exited(code),
             CommandEnd::Signalled => End::Signalled,
@@ -314,7 +320,7 @@ impl Commands {
     }
 
     /// Hands on what changed and must not be forgotten.
-    fn keep(&mut self, now: BootTime, keep: &impl Fn(&Kept)) {
+    fn keep(&mut self, now: BootTime, keep: &impl Fn(&KeptBreaker)) {
         let saved = self.circuit.saved(now.millis(), wall(now));
         if saved.says(&self.kept) {
             return;
@@ -322,7 +328,7 @@ impl Commands {
         if saved.state == State::Open && saved.epoch != self.kept.epoch {
             self.counts.opened = self.counts.opened.saturating_add(1);
         }
-        keep(&Kept::of(saved, self.counts));
+        keep(&KeptBreaker::of(saved, self.counts));
         self.circuit.stored(saved.epoch);
         match (self.kept.state, saved.state) {
             (_, State::Open) => link_says!("too many commands hang or cannot be started: commands are refused for a while"),
@@ -381,8 +387,8 @@ fn settings(breakers: &CommandBreakers) -> Settings {
     }
 }
 
-fn at(now: BootTime, random: f64) -> At {
-    At { now: now.millis(), random }
+fn at(now: BootTime, random: f64) -> Moment {
+    Moment { now: now.millis(), random }
 }
 
 /// The clock of what is kept: our own, which no other process of this pod sets.

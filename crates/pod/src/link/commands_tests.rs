@@ -10,8 +10,8 @@ fn time(seconds: u64) -> BootTime {
 }
 
 /// Runs a command that takes as long as it may and ends so.
-fn run(commands: &mut Commands, seconds: &mut u64, how: CommandEnd, written: &RefCell<Vec<Kept>>) -> Option<CommandRejected> {
-    let keep = |kept: &Kept| written.borrow_mut().push(*kept);
+fn run(commands: &mut Commands, seconds: &mut u64, how: CommandEnd, written: &RefCell<Vec<KeptBreaker>>) -> Option<CommandRejected> {
+    let keep = |kept: &KeptBreaker| written.borrow_mut().push(*kept);
     match commands.begin(time(*seconds), 0.5, BeginCommand::default(), keep) {
         Begin::Answer(Reply::CommandBegun(CommandBegun { permit, timeout_milliseconds, untimed: _ })) => {
             *seconds += timeout_milliseconds / 1000;
@@ -44,7 +44,7 @@ fn slow_time_outs_add_up_and_the_breaker_outlives_the_sidecar() {
         serde_json::json!({"state": "Open", "epoch": 1, "opens": 1, "openUntil": (seconds + 30) * 1000, "counts": {"failed": 10, "opened": 1}})
     );
     assert_eq!(commands.counts(), CommandCounts { failed: 10, opened: 1 });
-    let read = || serde_json::from_value::<Kept>(kept.clone()).ok();
+    let read = || serde_json::from_value::<KeptBreaker>(kept.clone()).ok();
     seconds += 10;
     let mut next = Commands::new(time(seconds), Some(LIMITS), None, read());
     assert_eq!(next.state(), BreakerState::Open);
@@ -73,7 +73,7 @@ fn a_command_gets_what_it_asks_for_up_to_the_most() {
 #[test]
 fn a_command_that_asked_for_no_time_is_timed_where_a_model_may_have_wanted_it() {
     let unasked = |commands: &mut Commands, program_started| {
-        let command = BeginCommand { timeout_milliseconds: None, unasked: Some(Unasked { program_started }) };
+        let command = BeginCommand { timeout_milliseconds: None, unasked: Some(ObservedCommand { program_started }) };
         match commands.begin(time(100), 0.5, command, |_| {}) {
             Begin::Answer(Reply::CommandBegun(begun)) => Some(begun.timeout_milliseconds),
             Begin::Answer(Reply::CommandUntimed) => None,
@@ -81,11 +81,11 @@ fn a_command_that_asked_for_no_time_is_timed_where_a_model_may_have_wanted_it() 
         }
     };
     let mut commands = Commands::new(time(0), None, None, None);
-    commands.spare(Untimed { names: Vec::new(), until_answer: false });
+    commands.spare(TimeExemptions { names: Vec::new(), until_answer: false });
     assert_eq!(unasked(&mut commands, 0), None, "how long it may take is not known yet");
     commands.limit(time(0), LIMITS);
     assert_eq!(unasked(&mut commands, 0), Some(120_000), "a pool without models");
-    commands.spare(Untimed::default());
+    commands.spare(TimeExemptions::default());
     assert_eq!(unasked(&mut commands, 0), None, "no model answered yet: it is the program, or a helper of it");
     commands.answered(time(50));
     assert_eq!(unasked(&mut commands, 50_001), None, "that was an answer to an earlier program");
@@ -97,14 +97,14 @@ fn a_command_that_asked_for_no_time_is_timed_where_a_model_may_have_wanted_it() 
         assert!(matches!(asked, Begin::Answer(Reply::CommandBegun(_))), "who asks for a time has one: {asked:?}");
     }
     commands.behave(time(100), Some(&breakers()));
-    commands.spare(Untimed { names: vec!["*".into()], until_answer: false });
+    commands.spare(TimeExemptions { names: vec!["*".into()], until_answer: false });
     assert_eq!(unasked(&mut commands, 0), None, "the pool wants none timed");
 }
 
 #[test]
 fn a_command_is_told_which_programs_are_meant_to_stay() {
     let mut commands = Commands::new(time(0), Some(LIMITS), None, None);
-    commands.spare(Untimed { names: vec!["vite".into()], until_answer: true });
+    commands.spare(TimeExemptions { names: vec!["vite".into()], until_answer: true });
     let reply = commands.begin(time(0), 0.5, BeginCommand::default(), |_| {});
     assert!(matches!(&reply, Begin::Answer(Reply::CommandBegun(begun)) if begun.untimed == ["vite"]), "{reply:?}");
 }

@@ -17,7 +17,7 @@ const CONVERSATIONS: usize = 16;
 
 /// A call that is under way.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
+struct OpenCall {
     begun: u64,
     conversation: Option<u64>,
 }
@@ -25,7 +25,7 @@ struct UnderWay {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, OpenCall>,
     conversations: BTreeMap<u64, Conversation>,
     /// When the last call began that ended without saying which conversation it was of, or whose conversation was forgotten.
     unknown: Option<u64>,
@@ -55,7 +55,7 @@ impl Conversations {
         let (number, begun) = (state.next, now.millis());
         state.next += 1;
         (state.begun, state.seen) = (begun, begun);
-        state.under_way.insert(number, UnderWay { begun, conversation: None });
+        state.under_way.insert(number, OpenCall { begun, conversation: None });
         drop(state);
         Call { all: self.clone(), number }
     }

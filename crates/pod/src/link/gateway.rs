@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use spillway_wire::external::{EXTERNAL, Place};
+use spillway_wire::external::{EXTERNAL, ExternalAgent};
 use spillway_wire::{Code, GATEWAY_TLS_NAME, Refusal};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -140,7 +140,7 @@ impl Gateway {
     }
 
     /// From now on each call says that it is this agent's.
-    pub fn speaks_for(&self, place: &Place) -> Result<(), Silence> {
+    pub fn speaks_for(&self, place: &ExternalAgent) -> Result<(), Silence> {
         let place = HeaderValue::try_from(place.to_string()).map_err(hyper::http::Error::from)?;
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         Ok(())

@@ -3,7 +3,7 @@
 use spillway_wire::agent::Goodbye;
 use spillway_wire::command::{CommandPermit, CommandRejected, TryCommand};
 use spillway_wire::link::{Answer as Reply, Ask, Control, ModelCalls};
-use spillway_wire::work::{Advance, Held};
+use spillway_wire::work::{LeaseRef, ProgressUpdate};
 use tokio::io::BufReader;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
@@ -22,7 +22,7 @@ pub enum Input {
     /// This goodbye was answered, or not.
     Delivered(Goodbye, Result<Answer, Silence>),
     /// A call about work was answered, or not.
-    Work(Worked),
+    Work(WorkResult),
     /// A call on behalf of the program was answered, or not; who asked has the answer.
     Carried(Result<Answer, Silence>),
     /// A look at the walls is over.
@@ -43,13 +43,13 @@ pub enum Input {
 
 /// A call about work, and what came of it.
 #[derive(Debug)]
-pub enum Worked {
+pub enum WorkResult {
     /// A claim.
     Claimed(Result<Answer, Silence>),
     /// How far this item is.
-    Advanced(Held, Advance, Result<Answer, Silence>),
+    Advanced(LeaseRef, ProgressUpdate, Result<Answer, Silence>),
     /// How this item ended.
-    Finished(Held, Result<Answer, Silence>),
+    Finished(LeaseRef, Result<Answer, Silence>),
 }
 
 /// What a connection is read by.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use spillway_wire::agent::{Directive, Goodbye, Settings, Wanted};
+use spillway_wire::agent::{DesiredState, Directive, Goodbye, Settings};
 use spillway_wire::link::{Answer as Reply, Ask, Control, Order};
 use spillway_wire::{Code, Refusal};
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::calls::{self, Delivery};
 use super::commands::Begin;
 use super::gateway::{Answer, Silence};
-use super::input::{Candidate, Input, Worked};
+use super::input::{Candidate, Input, WorkResult};
 use super::retry::lasting;
 use super::sidecar::{Sidecar, unkept};
 use super::socket::{self, Admission, Supervisor, admit};
@@ -178,7 +178,7 @@ impl Sidecar {
 
     /// A body that is a wanted state. Another one (an empty object) says that there is nothing to say.
     fn take_wanted(&mut self, body: &[u8]) {
-        if let Ok(wanted) = serde_json::from_slice::<Wanted>(body) {
+        if let Ok(wanted) = serde_json::from_slice::<DesiredState>(body) {
             self.commands.behave(BootTime::now(), wanted.commands.as_deref());
             if let Some(remember) = self.state.wanted(wanted) {
                 self.perform(remember);
@@ -203,20 +203,20 @@ impl Sidecar {
         }
     }
 
-    fn take_worked(&mut self, worked: Worked) {
+    fn take_worked(&mut self, worked: WorkResult) {
         let (now, random) = (BootTime::now(), random::fraction());
         match worked {
-            Worked::Claimed(result) => {
+            WorkResult::Claimed(result) => {
                 self.hear(&result);
-                self.state.desk().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random);
+                self.state.sidecar_work().claimed(now, calls::claimed(&result), calls::asked_to_wait(&result), random);
             }
-            Worked::Advanced(held, told, result) => {
+            WorkResult::Advanced(held, told, result) => {
                 self.hear(&result);
-                self.state.desk().advanced(now, &held, &told, calls::taken(&result), calls::asked_to_wait(&result), random);
+                self.state.sidecar_work().advanced(now, &held, &told, calls::taken(&result), calls::asked_to_wait(&result), random);
             }
-            Worked::Finished(held, result) => {
+            WorkResult::Finished(held, result) => {
                 self.hear(&result);
-                self.state.desk().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random);
+                self.state.sidecar_work().delivered(now, &held, calls::taken(&result), calls::asked_to_wait(&result), random);
             }
         }
     }

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use spillway_wire::agent::{Goodbye, Settings};
 
 use super::commands;
-use super::remembered::{KeptWork, Remembered};
+use super::kept_state::{KeptState, KeptWork};
 use crate::clock::BootTime;
 use crate::files::{self, Steps, System};
 use crate::link_says;
@@ -77,9 +77,9 @@ impl<S: Steps> Journal<S> {
     }
 
     /// What an earlier process left.
-    pub fn remembered(&self) -> Remembered {
+    pub fn remembered(&self) -> KeptState {
         let heard = self.bytes(HEARD).and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
-        Remembered {
+        KeptState {
             settings: self.json::<Settings>(SETTINGS),
             heard: heard.map(BootTime::from_millis),
             let_start: self.bytes(STARTED).is_some(),
@@ -99,12 +99,12 @@ impl<S: Steps> Journal<S> {
     }
 
     /// The breaker of commands.
-    pub fn commands(&self) -> Option<commands::Kept> {
+    pub fn commands(&self) -> Option<commands::KeptBreaker> {
         self.json(COMMANDS)
     }
 
     /// Keeps the breaker of commands.
-    pub fn keep_commands(&self, kept: &commands::Kept) {
+    pub fn keep_commands(&self, kept: &commands::KeptBreaker) {
         self.say(COMMANDS, self.write_json(COMMANDS, kept));
     }
 

@@ -132,12 +132,12 @@ impl Steps for Faulty {
 
 /// What a folder may be found to say: of each file the last value that is known to be kept, or one that was to be kept after it.
 #[derive(Default)]
-struct Told {
+struct PossibleValues {
     kept: Option<String>,
     since: Vec<Option<String>>,
 }
 
-impl Told {
+impl PossibleValues {
     fn says(&mut self, value: Option<String>, done: bool) {
         if done {
             *self = Self { kept: value, since: Vec::new() };
@@ -164,7 +164,7 @@ fn run(seed: u64, folder: &Path) {
     let steps = Faulty::default();
     steps.faults().dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut journal = Journal::by(steps.clone(), folder.to_owned());
-    let (mut action, mut goodbye) = (Told::default(), Told::default());
+    let (mut action, mut goodbye) = (PossibleValues::default(), PossibleValues::default());
     for one in 0..40 {
         let [what, trouble, stops, restarts] = steps.dice([6, 12, 4, 10]);
         let stops = u32::try_from(stops).expect("small") + 1;
@@ -188,7 +188,7 @@ fn run(seed: u64, folder: &Path) {
             }
             _ => {
                 if journal.catch_up() {
-                    let last = |told: &Told| told.since.last().cloned().unwrap_or_else(|| told.kept.clone());
+                    let last = |told: &PossibleValues| told.since.last().cloned().unwrap_or_else(|| told.kept.clone());
                     let (one, other) = (last(&action), last(&goodbye));
                     assert_eq!((action_of(&journal), goodbye_of(&journal)), (one.clone(), other.clone()), "what was late is there");
                     action.says(one, true);

@@ -12,10 +12,10 @@ pub mod gateway;
 pub mod input;
 mod input_handling;
 pub mod journal;
+pub mod kept_state;
 pub mod loopback;
 pub mod models;
 mod options;
-pub mod remembered;
 pub mod retry;
 mod sidecar;
 pub mod socket;
@@ -36,7 +36,7 @@ use crate::link_says;
 use gateway::Gateway;
 use sidecar::Sidecar;
 
-pub use options::{Options, Outside};
+pub use options::{ExternalOptions, Options};
 
 /// After SIGTERM, for what was not told yet.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> io::Result<()> {
 pub async fn serve(
     options: &Options,
     gateway: Arc<Gateway>,
-    outside: Option<Outside>,
+    outside: Option<ExternalOptions>,
     end: impl Future<Output = Option<Goodbye>>,
 ) -> io::Result<()> {
     let (inputs, mut received) = mpsc::channel(64);
@@ -71,7 +71,7 @@ pub async fn serve(
     let mut sidecar = Sidecar::new(options, gateway, inputs);
     match outside {
         None => loopback::serve(options.first_port, sidecar.models()),
-        Some(Outside { wanted, models, secret }) => {
+        Some(ExternalOptions { wanted, models, secret }) => {
             loopback::serve_models(models, sidecar.models().behind(&secret));
             sidecar.outside = Some(wanted);
         }

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use spillway_wire::headers;
 use spillway_wire::link::ModelCalls;
 use spillway_wire::meter::{CONVERSATION, ITEM};
-use spillway_wire::work::Held;
+use spillway_wire::work::LeaseRef;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -44,18 +44,18 @@ const RESPONSES: &str = "/responses";
 #[derive(Clone, Debug)]
 pub struct Models {
     gateway: Arc<Gateway>,
-    item: watch::Receiver<Option<Held>>,
+    item: watch::Receiver<Option<LeaseRef>>,
     inputs: mpsc::Sender<Input>,
     conversations: Conversations,
     /// The first part of the path of each call, where others reach the port too; none: it is the pod's own.
     secret: Option<Arc<str>>,
 }
 
-type Answer = Response<Either<Passing, Full<Bytes>>>;
+type Answer = Response<Either<AnswerBody, Full<Bytes>>>;
 
 impl Models {
     /// Carries to `gateway`, for the item in hand, and tells of what the program does.
-    pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<Held>>, inputs: mpsc::Sender<Input>) -> Self {
+    pub fn new(gateway: Arc<Gateway>, item: watch::Receiver<Option<LeaseRef>>, inputs: mpsc::Sender<Input>) -> Self {
         Self { gateway, item, inputs, conversations: Conversations::default(), secret: None }
     }
 
@@ -103,7 +103,7 @@ impl Models {
                 if answered {
                     self.tell(Some(BootTime::now()));
                 }
-                Response::from_parts(head, Either::Left(Passing::new(body, self.clone(), call)))
+                Response::from_parts(head, Either::Left(AnswerBody::new(body, self.clone(), call)))
             }
             Err(silence) => {
                 link_says!("a call of a model was not carried: {silence}");
@@ -127,7 +127,7 @@ impl Models {
     fn prepare(&self, mut request: Request<Incoming>, path: &str) -> hyper::http::Result<Request<Incoming>> {
         *request.uri_mut() = Uri::try_from(format!("/models{path}"))?;
         strip(request.headers_mut());
-        let item = self.item.borrow().as_ref().map(|Held { uid, epoch }| format!("{uid}/{epoch}"));
+        let item = self.item.borrow().as_ref().map(|LeaseRef { uid, epoch }| format!("{uid}/{epoch}"));
         if let Some(item) = item {
             request.headers_mut().insert(ITEM, HeaderValue::try_from(item)?);
         }
@@ -164,7 +164,7 @@ fn said(status: StatusCode, message: &str) -> Answer {
 }
 
 /// An answer's body as it passes. While it comes, the program is active; when it does not come any more, it ends badly.
-pub struct Passing {
+pub struct AnswerBody {
     body: Incoming,
     models: Models,
     call: Option<Call>,
@@ -172,7 +172,7 @@ pub struct Passing {
     silence: Pin<Box<Sleep>>,
 }
 
-impl Passing {
+impl AnswerBody {
     fn new(body: Incoming, models: Models, call: Option<Call>) -> Self {
         // From here on it is known which conversation it is of.
         models.tell(None);
@@ -180,14 +180,14 @@ impl Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for AnswerBody {
     fn drop(&mut self) {
         drop(self.call.take());
         self.models.tell(None);
     }
 }
 
-impl Body for Passing {
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

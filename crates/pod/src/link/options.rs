@@ -30,7 +30,7 @@ pub struct Options {
 
 /// What is different outside the cluster.
 #[derive(Debug)]
-pub struct Outside {
+pub struct ExternalOptions {
     /// What is wanted of the agent, for who ends its processes: nobody else does.
     pub wanted: watch::Sender<Directive>,
     /// Where models are served.

@@ -8,7 +8,7 @@ use spillway_wire::{Code, Refusal};
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// What a gateway made of a call.
 #[derive(Clone, Debug)]
-pub enum Taken<T> {
+pub enum CallOutcome<T> {
     /// It did it.
     Done(T),
     /// It refused.

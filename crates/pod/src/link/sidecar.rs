@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_wire::Refusal;
 use spillway_wire::agent::{Directive, Goodbye};
 use spillway_wire::link::{Answer as Reply, Order};
-use spillway_wire::work::Held;
+use spillway_wire::work::LeaseRef;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::action::{Action, WorkAction};
@@ -18,7 +18,7 @@ use super::calls::{self, Spawning};
 use super::canary;
 use super::commands::Commands;
 use super::gateway::{self, Answer, Gateway, Silence};
-use super::input::{Input, Worked};
+use super::input::{Input, WorkResult};
 use super::journal::Journal;
 use super::models::Models;
 use super::options::Options;
@@ -55,7 +55,7 @@ pub(super) struct Sidecar {
     /// The revision to wait beyond.
     pub(super) revision: watch::Sender<Option<String>>,
     /// The item in hand, for calls of models.
-    pub(super) item: watch::Sender<Option<Held>>,
+    pub(super) item: watch::Sender<Option<LeaseRef>>,
     pub(super) heard_kept: BootTime,
     /// When what could not be written to the journal is tried again.
     pub(super) catch_up_at: BootTime,
@@ -160,7 +160,7 @@ impl Sidecar {
         if let Some(wanted) = &self.outside {
             self.tell_outside(wanted);
         }
-        let held = self.state.desk().held();
+        let held = self.state.sidecar_work().held();
         self.item.send_if_modified(|known| std::mem::replace(known, held.clone()) != held);
         if self.state.heard().since(self.heard_kept) >= HEARD_EACH {
             self.heard_kept = self.state.heard();
@@ -205,14 +205,14 @@ impl Sidecar {
     fn perform_work(&mut self, action: WorkAction) {
         match action {
             WorkAction::Remember(kept) => self.journal.keep_work(&kept),
-            WorkAction::Claim(wait) => self.call(calls::claim(wait), |result| Input::Work(Worked::Claimed(result))),
+            WorkAction::Claim(wait) => self.call(calls::claim(wait), |result| Input::Work(WorkResult::Claimed(result))),
             WorkAction::Advance(held, told) => {
                 let call = calls::advance(&held, &told);
-                self.call(call, move |result| Input::Work(Worked::Advanced(held, told, result)));
+                self.call(call, move |result| Input::Work(WorkResult::Advanced(held, told, result)));
             }
             WorkAction::Finish(held, outcome) => {
                 let call = calls::finish(&held, &outcome);
-                self.call(call, move |result| Input::Work(Worked::Finished(held, result)));
+                self.call(call, move |result| Input::Work(WorkResult::Finished(held, result)));
             }
             WorkAction::Answer(number, answer) => {
                 let answer = if answer == Reply::Kept { self.kept() } else { answer };

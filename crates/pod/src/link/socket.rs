@@ -79,7 +79,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 /// Takes connections until the runtime ends.
 pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
     let asks = Arc::new(Semaphore::new(ASKS));
-    let mut undecided: VecDeque<Undecided> = VecDeque::new();
+    let mut undecided: VecDeque<NewConnection> = VecDeque::new();
     loop {
         undecided.retain(|connection| !connection.decided.is_closed());
         if undecided.len() >= UNDECIDED {
@@ -104,12 +104,12 @@ pub async fn serve(listener: UnixListener, inputs: mpsc::Sender<Input>) {
         };
         let (decided, waiting) = oneshot::channel();
         let task = tokio::spawn(receive(stream, inputs.clone(), asks.clone(), waiting)).abort_handle();
-        undecided.push_back(Undecided { decided, since: Instant::now(), task });
+        undecided.push_back(NewConnection { decided, since: Instant::now(), task });
     }
 }
 
 /// A connection that has not said yet what it wants.
-struct Undecided {
+struct NewConnection {
     /// Closed when it has: from then on it is not ours to end.
     decided: oneshot::Sender<()>,
     since: Instant,

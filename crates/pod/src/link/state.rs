@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use spillway_policy::backoff;
-use spillway_wire::agent::{Checkpoint, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings, Wanted};
+use spillway_wire::agent::{Checkpoint, DesiredState, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings};
 use spillway_wire::command::{BreakerState, CommandCounts};
 use spillway_wire::link::{Answer, ModelCalls, Order, Progress};
-use spillway_wire::work::{Held, Outcome};
+use spillway_wire::work::{LeaseRef, Outcome};
 use spillway_wire::{Code, Refusal};
 
 use super::action::Action;
-use super::remembered::Remembered;
+use super::kept_state::KeptState;
 use super::retry::BACKOFF;
-use super::work::{self, Desk};
+use super::work::{self, SidecarWork};
 use crate::clock::{BootTime, millis};
 
 /// Between two reports at least.
@@ -54,16 +54,16 @@ enum End {
 
 /// What the supervisor was told on its present connection.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct ToldSupervisor {
     start: bool,
     revision: Option<String>,
     end: bool,
-    work: work::Present,
+    work: work::SupervisorView,
 }
 
 /// The walls, as the canary sees them.
 #[derive(Clone, Debug)]
-struct Walls {
+struct IsolationState {
     /// A look is under way; whether we were registered when it began.
     looking: Option<bool>,
     next: BootTime,
@@ -84,20 +84,20 @@ struct Lane {
 
 /// The parts of a report whose change is reported at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shown {
+struct UrgentParts {
     program: Program,
     action: Option<String>,
     attached: bool,
     reachable: Vec<String>,
     notices_seen: u64,
-    held: Option<Held>,
+    held: Option<LeaseRef>,
     preflight: Option<Preflight>,
     commands: CommandCounts,
     breaker: BreakerState,
     checkpoint: Option<Checkpoint>,
 }
 
-impl Shown {
+impl UrgentParts {
     fn of(report: &Report) -> Self {
         let Report {
             period_seconds: _,
@@ -138,13 +138,13 @@ pub struct Link {
     /// Calls in a row, on any lane, that nobody answered.
     unanswered: u32,
     dismissal: Option<Dismissal>,
-    walls: Walls,
+    walls: IsolationState,
     program: Option<(BootTime, Report)>,
     action: Option<String>,
     let_start: bool,
-    sent: Option<(BootTime, Shown)>,
-    acknowledged: Option<Shown>,
-    supervisor: Option<Told>,
+    sent: Option<(BootTime, UrgentParts)>,
+    acknowledged: Option<UrgentParts>,
+    supervisor: Option<ToldSupervisor>,
     end: Option<End>,
     notices: VecDeque<Notice>,
     /// When the supervisor was last told that the program asked something, and what it has to be told.
@@ -155,15 +155,15 @@ pub struct Link {
     /// What the breaker of commands counted, and its state.
     commands: CommandCounts,
     breaker: BreakerState,
-    desk: Desk,
+    sidecar_work: SidecarWork,
     /// This process is ending.
     leaving: bool,
 }
 
 impl Link {
     /// At its start, with what an earlier process left.
-    pub fn new(now: BootTime, look_each: Duration, remembered: Remembered) -> Self {
-        let Remembered { settings, heard, let_start, action, work } = remembered;
+    pub fn new(now: BootTime, look_each: Duration, remembered: KeptState) -> Self {
+        let KeptState { settings, heard, let_start, action, work } = remembered;
         let mut link = Self {
             look_each,
             settings,
@@ -172,7 +172,7 @@ impl Link {
             heard: heard.unwrap_or(now).min(now),
             unanswered: 0,
             dismissal: None,
-            walls: Walls { looking: None, next: now, open: 0, reachable: Vec::new(), stand: false },
+            walls: IsolationState { looking: None, next: now, open: 0, reachable: Vec::new(), stand: false },
             program: None,
             action,
             let_start,
@@ -186,7 +186,7 @@ impl Link {
             called: None,
             commands: CommandCounts::default(),
             breaker: BreakerState::default(),
-            desk: Desk::new(work),
+            sidecar_work: SidecarWork::new(work),
             leaving: false,
         };
         if let Some(wanted) = link.settings.as_ref().map(|settings| settings.wanted.clone()) {
@@ -250,7 +250,7 @@ impl Link {
             actions.push(Action::Tell(match end {
                 End::Abandoned => Order::Abandoned,
                 End::WallsDown(reachable) => Order::WallsDown(reachable.clone()),
-                End::Dismissed => Order::Wanted(Wanted { directive: Directive::Stop, ..settings.wanted.clone() }),
+                End::Dismissed => Order::Wanted(DesiredState { directive: Directive::Stop, ..settings.wanted.clone() }),
             }));
         }
     }
@@ -308,7 +308,7 @@ impl Link {
             Directive::Pause => Some("Paused"),
             Directive::Drain | Directive::Stop => Some("Drained"),
         };
-        let around = work::Around {
+        let facts = work::WorkFacts {
             how,
             registered: self.registered,
             may_claim: self.registered && self.walls.stand && directive == Directive::Run && !ending && preflight.is_none(),
@@ -316,7 +316,7 @@ impl Link {
             wanted: settings.wanted.item.as_ref(),
             supervisor: self.supervisor.as_mut().map(|told| (&mut told.work, told.start)),
         };
-        self.desk.plan(now, around, actions, wake);
+        self.sidecar_work.plan(now, facts, actions, wake);
     }
 
     fn plan_probe(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
@@ -351,7 +351,7 @@ impl Link {
         self.lane.busy = true;
         actions.push(match report {
             Some(report) => {
-                self.sent = Some((now, Shown::of(&report)));
+                self.sent = Some((now, UrgentParts::of(&report)));
                 Action::Report(report)
             }
             None => Action::Register,
@@ -361,7 +361,7 @@ impl Link {
     fn report_due(&self, report: &Report) -> BootTime {
         let Some((sent, shown)) = &self.sent else { return BootTime::default() };
         let period = self.settings.as_ref().map_or(1, |settings| settings.heartbeat_period_seconds.max(1));
-        let changed = self.acknowledged.as_ref() != Some(&Shown::of(report));
+        let changed = self.acknowledged.as_ref() != Some(&UrgentParts::of(report));
         // Others wait for the program to be started, and it is once; but for each item it would be too often.
         if !self.settings.as_ref().is_some_and(|settings| settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem))
             && shown.program == Program::Waiting
@@ -388,7 +388,7 @@ impl Link {
         let action = self.action.clone().or_else(|| said.action.clone());
         let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
         // Of a lease we know before the supervisor does, and until its end is settled.
-        let held = self.desk.held();
+        let held = self.sidecar_work.held();
         Some(Report {
             period_seconds,
             silent_ms,
@@ -470,7 +470,7 @@ impl Link {
     }
 
     /// What is wanted, as a gateway said it.
-    pub fn wanted(&mut self, mut wanted: Wanted) -> Option<Action> {
+    pub fn wanted(&mut self, mut wanted: DesiredState) -> Option<Action> {
         self.note(&wanted);
         let settings = self.settings.as_mut()?;
         keep_breakers(&mut wanted, &settings.wanted);
@@ -482,7 +482,7 @@ impl Link {
     }
 
     /// Remembers notices for the program's questions.
-    fn note(&mut self, wanted: &Wanted) {
+    fn note(&mut self, wanted: &DesiredState) {
         for notice in &wanted.notices {
             if self.notices.back().is_none_or(|newest| newest.id < notice.id) {
                 self.notices.push_back(notice.clone());
@@ -518,7 +518,7 @@ impl Link {
 
     /// The supervisor connected.
     pub fn connected(&mut self) {
-        self.supervisor = Some(Told::default());
+        self.supervisor = Some(ToldSupervisor::default());
     }
 
     /// The supervisor's connection is gone.
@@ -529,7 +529,7 @@ impl Link {
     /// The supervisor says how the program is.
     pub fn program(&mut self, now: BootTime, report: Report) {
         self.action = self.action.take().or_else(|| report.action.clone());
-        self.desk.holds(report.held.as_ref());
+        self.sidecar_work.holds(report.held.as_ref());
         if let Some(told) = &mut self.supervisor {
             told.work.held = Some(report.held.clone());
         }
@@ -562,8 +562,8 @@ impl Link {
     }
 
     /// The book of work, for what its calls came to.
-    pub fn desk(&mut self) -> &mut Desk {
-        &mut self.desk
+    pub fn sidecar_work(&mut self) -> &mut SidecarWork {
+        &mut self.sidecar_work
     }
 
     fn run(&self) -> Option<Run> {
@@ -571,9 +571,9 @@ impl Link {
     }
 
     /// The supervisor says how an item ended. What the program said it does was about that.
-    pub fn finished(&mut self, held: Held, outcome: Outcome) {
+    pub fn finished(&mut self, held: LeaseRef, outcome: Outcome) {
         (self.action, self.activity) = (None, None);
-        self.desk.finished(held, outcome);
+        self.sidecar_work.finished(held, outcome);
     }
 
     /// The program asks for an item. It is answered at once, or by its number.
@@ -581,18 +581,18 @@ impl Link {
         let run = self.run();
         // Who asks for none, or works from no queue, is told that first.
         let early = self.preflight().filter(|_| run == Some(Run::LongRunning));
-        early.map(Answer::Refused).or_else(|| self.desk.next(now, number, wait_seconds, run))
+        early.map(Answer::Refused).or_else(|| self.sidecar_work.next(now, number, wait_seconds, run))
     }
 
     /// The program says how its item ended. It is answered at once, or by its number.
     pub fn say(&mut self, now: BootTime, number: u64, outcome: Outcome) -> Option<Answer> {
         let run = self.run();
-        self.desk.say(now, number, outcome, run)
+        self.sidecar_work.say(now, number, outcome, run)
     }
 
     /// The program says how far it is.
     pub fn progress(&mut self, progress: &Progress) {
-        self.desk.progress(progress);
+        self.sidecar_work.progress(progress);
         let action = &progress.action;
         self.asked(Some(action.clone()).filter(|action| !action.is_empty()));
     }
@@ -600,12 +600,12 @@ impl Link {
     /// This process is asked to end: it takes nothing new.
     pub fn leave(&mut self, now: BootTime) {
         self.leaving = true;
-        self.desk.hurry(now);
+        self.sidecar_work.hurry(now);
     }
 
     /// Nothing is left that a gateway has to know, as far as anybody can still say it.
     pub fn all_told(&self, now: BootTime) -> bool {
-        self.desk.is_quiet(self.supervisor.is_some()) && (!self.let_start || self.all_reported(now))
+        self.sidecar_work.is_quiet(self.supervisor.is_some()) && (!self.let_start || self.all_reported(now))
     }
 
     /// Notices up to this one were written for the program.
@@ -644,7 +644,7 @@ impl Link {
     }
 
     /// What is wanted, as far as anybody said.
-    pub fn current(&self) -> Wanted {
+    pub fn current(&self) -> DesiredState {
         self.settings.as_ref().map(|settings| settings.wanted.clone()).unwrap_or_default()
     }
 
@@ -665,13 +665,13 @@ impl Link {
 
     /// The last report that a gateway took is what is true now, but for the lease, whose end is a call of its own.
     pub fn all_reported(&self, now: BootTime) -> bool {
-        let known = |shown: &Shown| Shown { held: None, ..shown.clone() };
-        self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&Shown::of(&report))))
+        let known = |shown: &UrgentParts| UrgentParts { held: None, ..shown.clone() };
+        self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&UrgentParts::of(&report))))
     }
 }
 
 /// A leader that has just begun may not know how breakers stand. Nothing said is nothing changed.
-fn keep_breakers(wanted: &mut Wanted, before: &Wanted) {
+fn keep_breakers(wanted: &mut DesiredState, before: &DesiredState) {
     if wanted.commands.is_none() {
         wanted.commands.clone_from(&before.commands);
     }

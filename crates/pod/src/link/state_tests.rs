@@ -4,7 +4,7 @@ use spillway_wire::command::{CommandBreakers, OpenGlobally};
 
 use super::*;
 use crate::link::action::WorkAction;
-use crate::link::retry::Taken;
+use crate::link::retry::CallOutcome;
 use crate::samples;
 
 const LOOK_EACH: Duration = Duration::from_secs(60);
@@ -13,8 +13,8 @@ fn at(millis: u64) -> BootTime {
     BootTime::from_millis(millis)
 }
 
-fn wanted(revision: &str, directive: Directive) -> Wanted {
-    Wanted { revision: revision.into(), directive, notices: Vec::new(), item: None, commands: None }
+fn wanted(revision: &str, directive: Directive) -> DesiredState {
+    DesiredState { revision: revision.into(), directive, notices: Vec::new(), item: None, commands: None }
 }
 
 fn settings() -> Settings {
@@ -46,7 +46,7 @@ fn reachable() -> Vec<String> {
 }
 
 fn new() -> Link {
-    Link::new(at(0), LOOK_EACH, Remembered::default())
+    Link::new(at(0), LOOK_EACH, KeptState::default())
 }
 
 fn plan(link: &mut Link, now: u64) -> Vec<Action> {
@@ -150,7 +150,7 @@ fn nobody_is_told_to_start_who_is_not_wanted() {
 #[test]
 fn a_look_from_before_the_registration_lets_nothing_start() {
     // A sidecar that was restarted looks before it is registered, for a program that may run.
-    let mut link = Link::new(at(0), LOOK_EACH, Remembered { settings: Some(settings()), let_start: true, ..Remembered::default() });
+    let mut link = Link::new(at(0), LOOK_EACH, KeptState { settings: Some(settings()), let_start: true, ..KeptState::default() });
     link.connected();
     assert_eq!(plan(&mut link, 0), [Action::Probe(reachable()), Action::Register]);
     link.registered(at(10), settings());
@@ -227,13 +227,13 @@ fn nobody_is_abandoned_who_was_never_known() {
 
 #[test]
 fn the_silence_goes_on_over_a_restart() {
-    let remembered = Remembered { settings: Some(settings()), heard: Some(at(0)), let_start: true, ..Remembered::default() };
+    let remembered = KeptState { settings: Some(settings()), heard: Some(at(0)), let_start: true, ..KeptState::default() };
     let mut link = Link::new(at(1_799_000), LOOK_EACH, remembered.clone());
     link.connected();
     (0..3).for_each(|_| link.unanswered());
     assert_eq!(orders(&plan(&mut link, 1_800_000)), [Order::Abandoned]);
     // A note from the future can only be another machine's.
-    let link = Link::new(at(5), LOOK_EACH, Remembered { heard: Some(at(9)), ..remembered });
+    let link = Link::new(at(5), LOOK_EACH, KeptState { heard: Some(at(9)), ..remembered });
     assert_eq!(link.heard(), at(5));
 }
 
@@ -341,7 +341,7 @@ fn time_that_nobody_reports_counts_as_silent_and_frozen() {
 
 #[test]
 fn after_a_restart_nothing_is_said_of_a_program_before_its_supervisor_did() {
-    let mut link = Link::new(at(0), LOOK_EACH, Remembered { let_start: true, action: Some("testing".into()), ..Remembered::default() });
+    let mut link = Link::new(at(0), LOOK_EACH, KeptState { let_start: true, action: Some("testing".into()), ..KeptState::default() });
     assert_eq!(plan(&mut link, 0), [Action::Register]);
     link.registered(at(0), settings());
     assert!(!plan(&mut link, 0).iter().any(|action| matches!(action, Action::Report(_))));
@@ -371,14 +371,14 @@ fn a_leader_that_says_nothing_of_breakers_changes_nothing_about_them() {
     let open = Some(OpenGlobally { forced: false, retry_after_milliseconds: 30_000 });
     let told = CommandBreakers { open_globally: open, ..samples::breakers() };
     let mut link = started();
-    link.wanted(Wanted { commands: Some(Box::new(told.clone())), ..wanted("1.2", Directive::Run) });
+    link.wanted(DesiredState { commands: Some(Box::new(told.clone())), ..wanted("1.2", Directive::Run) });
     let kept = |link: &Link| link.current().commands.map(|breakers| *breakers);
     link.wanted(wanted("2.1", Directive::Run));
     assert_eq!(kept(&link), Some(told.clone()));
     link.registered(at(2_000), settings());
     assert_eq!(kept(&link), Some(told.clone()));
     let closed = CommandBreakers { open_globally: None, ..told };
-    link.wanted(Wanted { commands: Some(Box::new(closed.clone())), ..wanted("2.2", Directive::Run) });
+    link.wanted(DesiredState { commands: Some(Box::new(closed.clone())), ..wanted("2.2", Directive::Run) });
     assert_eq!(kept(&link), Some(closed));
 }
 
@@ -439,7 +439,7 @@ fn notices_are_remembered_once_and_not_without_bound() {
     let notice = |id| Notice { id, time: "T".into(), about: "A".into(), text: "x".into() };
     let mut link = started();
     for last in 1..=100 {
-        link.wanted(Wanted {
+        link.wanted(DesiredState {
             revision: last.to_string(),
             directive: Directive::Run,
             notices: (1..=last).map(notice).collect(),
@@ -459,7 +459,7 @@ fn a_report_never_carries_more_than_it_may() {
     plan(&mut link, 0);
     link.probed(at(1), vec!["x".repeat(1000); 100]);
     let report = link.report(at(1)).expect("nothing was started");
-    spillway_wire::body::Checked::check(&report).expect("within its limits");
+    spillway_wire::body::BoundedBody::check(&report).expect("within its limits");
 }
 
 fn per_item() -> Settings {
@@ -492,7 +492,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
         matches!(&actions[..], [Action::RememberStart, Action::Tell(Order::Start(_)), Action::Work(WorkAction::Claim(25))]),
         "{actions:?}"
     );
-    link.desk().claimed(at(2_000), Taken::Done(Some(assignment())), Duration::ZERO, 1.0);
+    link.sidecar_work().claimed(at(2_000), CallOutcome::Done(Some(assignment())), Duration::ZERO, 1.0);
     let actions = plan(&mut link, 2_000);
     assert!(matches!(orders(&actions)[..], [Order::Item(_)]), "{actions:?}");
     let report = |actions: &[Action]| {
@@ -509,7 +509,7 @@ fn items_are_claimed_after_the_start_and_reported_as_held() {
     link.finished(assignment().held, Outcome::Complete { result: None });
     assert!(plan(&mut link, 3_100).iter().any(|action| matches!(action, Action::Work(WorkAction::Finish(..)))));
     assert_eq!(report(&plan(&mut link, 23_000)).expect("due").held, Some(assignment().held), "until it is settled");
-    link.desk().delivered(at(23_000), &assignment().held, Taken::Done(()), Duration::ZERO, 1.0);
+    link.sidecar_work().delivered(at(23_000), &assignment().held, CallOutcome::Done(()), Duration::ZERO, 1.0);
     assert_eq!(link.report(at(23_001)).expect("known").held, None);
 }
 
@@ -524,7 +524,7 @@ fn who_ends_or_pauses_claims_nothing() {
     ];
     for change in changes {
         let (mut link, _) = serving();
-        link.desk().claimed(at(1_500), Taken::Done(None), Duration::ZERO, 1.0);
+        link.sidecar_work().claimed(at(1_500), CallOutcome::Done(None), Duration::ZERO, 1.0);
         change(&mut link);
         let actions = plan(&mut link, 5_000);
         assert!(!actions.iter().any(|action| matches!(action, Action::Work(WorkAction::Claim(_)))), "{actions:?}");
@@ -608,6 +608,6 @@ fn no_work_is_asked_for_before_the_preflight_passed() {
 fn what_has_to_succeed_before_stays_as_it_was_when_the_program_was_let_start() {
     let (mut link, _) = serving();
     link.registered(at(2_000), Settings { preflight_command: vec!["check".into()], ..per_item() });
-    link.desk().claimed(at(2_000), Taken::Done(None), Duration::ZERO, 1.0);
+    link.sidecar_work().claimed(at(2_000), CallOutcome::Done(None), Duration::ZERO, 1.0);
     assert!(claims(&plan(&mut link, 5_000)), "its supervisor runs none now: nothing would ever pass");
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use spillway_policy::backoff;
 use spillway_wire::agent::Run;
-pub use spillway_wire::agent::Work as How;
+pub use spillway_wire::agent::WorkSettings as How;
 use spillway_wire::link::{Answer, Order, Progress};
-use spillway_wire::work::{Advance, Assignment, Held, ItemOrder, ItemWanted, MAX_WAIT_SECONDS, Outcome};
+use spillway_wire::work::{Assignment, ItemOrder, ItemWanted, LeaseRef, MAX_WAIT_SECONDS, Outcome, ProgressUpdate};
 use spillway_wire::{Code, Refusal};
 
 use super::action::{Action, WorkAction};
-use super::remembered::{KeptItem, KeptWork, LastItem};
-use super::retry::{BACKOFF, Taken, lasting};
+use super::kept_state::{KeptItem, KeptWork, LastItem};
+use super::retry::{BACKOFF, CallOutcome, lasting};
 use crate::clock::BootTime;
 
 /// Between the starts of two claims that found nothing, whatever the other side does.
@@ -33,17 +33,17 @@ const ITEMS_DONE: &str = "its items are done (agent.maxItems)";
 
 /// What the supervisor said and was told on its present connection.
 #[derive(Clone, Debug, Default)]
-pub struct Present {
+pub struct SupervisorView {
     /// The lease that it holds, once it said whether it does.
-    pub held: Option<Option<Held>>,
-    item: Option<Held>,
-    said: Option<(Held, Outcome)>,
-    settled: Option<Held>,
+    pub held: Option<Option<LeaseRef>>,
+    item: Option<LeaseRef>,
+    said: Option<(LeaseRef, Outcome)>,
+    settled: Option<LeaseRef>,
 }
 
 /// How things stand around the work.
 #[derive(Debug)]
-pub struct Around<'a> {
+pub struct WorkFacts<'a> {
     /// How this agent works.
     pub how: &'a How,
     /// This process is registered.
@@ -55,12 +55,12 @@ pub struct Around<'a> {
     /// What is wanted of an item.
     pub wanted: Option<&'a ItemWanted>,
     /// The supervisor, if it is connected, and whether it was told that the program may run.
-    pub supervisor: Option<(&'a mut Present, bool)>,
+    pub supervisor: Option<(&'a mut SupervisorView, bool)>,
 }
 
 /// A program that asked for an item.
 #[derive(Clone, Debug)]
-struct Waiter {
+struct ClaimWaiter {
     number: u64,
     until: BootTime,
     /// A claim that was made for it is under way; it was answered.
@@ -71,7 +71,7 @@ struct Waiter {
 
 /// A program that said how its item ended.
 #[derive(Clone, Debug)]
-struct Talker {
+struct EndReporter {
     number: u64,
     until: BootTime,
 }
@@ -98,7 +98,7 @@ impl Lane {
 
 /// The sidecar's book of work.
 #[derive(Clone, Debug, Default)]
-pub struct Desk {
+pub struct SidecarWork {
     kept: KeptWork,
     /// `kept` was not written down yet.
     dirty: bool,
@@ -107,25 +107,25 @@ pub struct Desk {
     /// Progress and ends.
     calls: Lane,
     advanced: Option<BootTime>,
-    waiters: Vec<Waiter>,
-    talkers: Vec<Talker>,
+    waiters: Vec<ClaimWaiter>,
+    talkers: Vec<EndReporter>,
     /// Leases of which the supervisor need not speak any more.
-    settled: Vec<Held>,
+    settled: Vec<LeaseRef>,
     /// What was decided since the last plan.
     news: Vec<WorkAction>,
     farewell: bool,
     /// The lease that waits: how its program dies meanwhile is no end of it.
-    paused: Option<Held>,
+    paused: Option<LeaseRef>,
 }
 
-impl Desk {
+impl SidecarWork {
     /// With what an earlier process left.
     pub fn new(kept: KeptWork) -> Self {
         Self { kept, ..Self::default() }
     }
 
     /// The lease in hand, until its end is settled.
-    pub fn held(&self) -> Option<Held> {
+    pub fn held(&self) -> Option<LeaseRef> {
         self.kept.item.as_ref().map(|item| item.held.clone())
     }
 
@@ -140,17 +140,17 @@ impl Desk {
     }
 
     /// What is to be done now, and when to ask again at the latest.
-    pub fn plan(&mut self, now: BootTime, mut around: Around<'_>, actions: &mut Vec<Action>, wake: &mut BootTime) {
-        self.obey(&around);
+    pub fn plan(&mut self, now: BootTime, mut facts: WorkFacts<'_>, actions: &mut Vec<Action>, wake: &mut BootTime) {
+        self.obey(&facts);
         let mut orders = Vec::new();
-        self.tell(&mut around, &mut orders);
-        self.answer(now, &around, wake);
-        self.plan_claim(now, &around, wake);
-        if around.registered {
+        self.tell(&mut facts, &mut orders);
+        self.answer(now, &facts, wake);
+        self.plan_claim(now, &facts, wake);
+        if facts.registered {
             self.plan_call(now, wake);
         }
-        let over = around.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
-        if over && around.registered && !std::mem::replace(&mut self.farewell, true) {
+        let over = facts.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
+        if over && facts.registered && !std::mem::replace(&mut self.farewell, true) {
             self.news.push(WorkAction::Goodbye(ITEMS_DONE.to_owned()));
         }
         if std::mem::take(&mut self.dirty) {
@@ -161,18 +161,18 @@ impl Desk {
     }
 
     /// What follows from what is wanted.
-    fn obey(&mut self, around: &Around<'_>) {
-        let waits = around.wanted.filter(|wanted| matches!(wanted.order, ItemOrder::Pause(_)));
-        self.paused = waits.filter(|_| around.how.run == Run::PerItem).map(|wanted| wanted.held.clone());
+    fn obey(&mut self, facts: &WorkFacts<'_>) {
+        let waits = facts.wanted.filter(|wanted| matches!(wanted.order, ItemOrder::Pause(_)));
+        self.paused = waits.filter(|_| facts.how.run == Run::PerItem).map(|wanted| wanted.held.clone());
         let Some(item) = &mut self.kept.item else { return };
         // Nobody works on it, and nobody was told to: the supervisor says so.
-        let untouched = around.supervisor.as_ref().is_some_and(|(present, _)| present.lacks(&item.held));
+        let untouched = facts.supervisor.as_ref().is_some_and(|(present, _)| present.lacks(&item.held));
         // Not told yet, it is taken back: its supervisor runs the program again when the item goes on.
         if self.paused.as_ref() == Some(&item.held) && item.finish.take_if(|finish| died(finish)).is_some() {
             self.dirty = true;
         }
-        let order = around.wanted.filter(|wanted| wanted.held == item.held).map(|wanted| wanted.order);
-        match (order, around.how.run) {
+        let order = facts.wanted.filter(|wanted| wanted.held == item.held).map(|wanted| wanted.order);
+        match (order, facts.how.run) {
             (Some(ItemOrder::Lost), Run::LongRunning) => self.lose(),
             (Some(ItemOrder::Lost), Run::PerItem) if item.finish.is_some() || untouched => self.lose(),
             (Some(ItemOrder::Lost), Run::PerItem) => {
@@ -181,7 +181,7 @@ impl Desk {
             }
             (Some(ItemOrder::Cancel), Run::PerItem) if untouched => self.give_back("Cancelled"),
             (Some(ItemOrder::Cancel | ItemOrder::Pause(_)), _) | (None, _) => {
-                if let Some(reason) = around.give_back.filter(|_| untouched) {
+                if let Some(reason) = facts.give_back.filter(|_| untouched) {
                     self.give_back(reason);
                 }
             }
@@ -204,10 +204,10 @@ impl Desk {
     }
 
     /// Tells the supervisor what it was not told on this connection.
-    fn tell(&mut self, around: &mut Around<'_>, orders: &mut Vec<Order>) {
+    fn tell(&mut self, facts: &mut WorkFacts<'_>, orders: &mut Vec<Order>) {
         let settled = std::mem::take(&mut self.settled);
         // One that is not there says its end again when it comes, and is told then.
-        let Some((present, started)) = &mut around.supervisor else { return };
+        let Some((present, started)) = &mut facts.supervisor else { return };
         for held in settled {
             // Should the same lease be given to us again, it is told anew.
             present.item.take_if(|told| *told == held);
@@ -242,13 +242,13 @@ impl Desk {
         }
     }
 
-    fn plan_claim(&mut self, now: BootTime, around: &Around<'_>, wake: &mut BootTime) {
-        if self.claim.busy || !self.welcome(around) {
+    fn plan_claim(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
+        if self.claim.busy || !self.welcome(facts) {
             return;
         }
-        let wait = match around.how.run {
+        let wait = match facts.how.run {
             Run::PerItem => {
-                let idle = matches!(&around.supervisor, Some((Present { held: Some(None), .. }, true)));
+                let idle = matches!(&facts.supervisor, Some((SupervisorView { held: Some(None), .. }, true)));
                 (idle && self.kept.item.is_none()).then_some(MAX_WAIT_SECONDS)
             }
             Run::LongRunning => {
@@ -268,13 +268,13 @@ impl Desk {
         self.news.push(WorkAction::Claim(wait));
     }
 
-    fn welcome(&self, around: &Around<'_>) -> bool {
-        around.may_claim && around.how.max_items.is_none_or(|most| self.kept.done < most.max(1))
+    fn welcome(&self, facts: &WorkFacts<'_>) -> bool {
+        facts.may_claim && facts.how.max_items.is_none_or(|most| self.kept.done < most.max(1))
     }
 
     /// Answers those who asked for an item, or said how theirs ended.
-    fn answer(&mut self, now: BootTime, around: &Around<'_>, wake: &mut BootTime) {
-        let welcome = self.welcome(around);
+    fn answer(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
+        let welcome = self.welcome(facts);
         let item = self.kept.item.as_ref().filter(|item| item.finish.is_none() && !item.lost);
         let assignment = item.and_then(|item| item.assignment.as_ref());
         let news = &mut self.news;
@@ -323,22 +323,22 @@ impl Desk {
     }
 
     /// A claim was answered, or not. `at_least` is what the gateway asks us to wait; `random` is in [0, 1).
-    pub fn claimed(&mut self, now: BootTime, taken: Taken<Option<Assignment>>, at_least: Duration, random: f64) {
+    pub fn claimed(&mut self, now: BootTime, taken: CallOutcome<Option<Assignment>>, at_least: Duration, random: f64) {
         let (trouble, lasts) = match taken {
-            Taken::Done(Some(assignment)) => {
+            CallOutcome::Done(Some(assignment)) => {
                 self.claim.passed(self.claimed_at.after(CLAIM_EACH).max(now));
                 return self.take(assignment);
             }
-            Taken::Done(None) => {
+            CallOutcome::Done(None) => {
                 self.claim.passed(self.claimed_at.after(CLAIM_GAP).max(now));
                 (None, false)
             }
-            Taken::Refused(refusal) => {
+            CallOutcome::Refused(refusal) => {
                 self.claim.failed(now, at_least, random);
                 let lasts = lasting(refusal.code);
                 (Some(refusal), lasts)
             }
-            Taken::Silence => {
+            CallOutcome::Silence => {
                 self.claim.failed(now, at_least, random);
                 (Some(Refusal::new(Code::GovernorAway, "nobody answers; try again")), false)
             }
@@ -372,13 +372,21 @@ impl Desk {
     }
 
     /// Progress was taken, or not.
-    pub fn advanced(&mut self, now: BootTime, held: &Held, told: &Advance, taken: Taken<()>, at_least: Duration, random: f64) {
+    pub fn advanced(
+        &mut self,
+        now: BootTime,
+        held: &LeaseRef,
+        told: &ProgressUpdate,
+        taken: CallOutcome<()>,
+        at_least: Duration,
+        random: f64,
+    ) {
         self.advanced = Some(now);
         let over = match taken {
-            Taken::Done(()) => true,
+            CallOutcome::Done(()) => true,
             // What is refused for a while is tried again; what cannot be carried out must not hold the end up.
-            Taken::Refused(refusal) => lasting(refusal.code) || matches!(refusal.code, Code::Internal | Code::Unknown),
-            Taken::Silence => false,
+            CallOutcome::Refused(refusal) => lasting(refusal.code) || matches!(refusal.code, Code::Internal | Code::Unknown),
+            CallOutcome::Silence => false,
         };
         if over {
             self.calls.passed(now);
@@ -395,11 +403,11 @@ impl Desk {
     }
 
     /// The end of the item was taken, or not.
-    pub fn delivered(&mut self, now: BootTime, held: &Held, taken: Taken<()>, at_least: Duration, random: f64) {
+    pub fn delivered(&mut self, now: BootTime, held: &LeaseRef, taken: CallOutcome<()>, at_least: Duration, random: f64) {
         let answer = match taken {
-            Taken::Done(()) => Answer::Done,
-            Taken::Refused(refusal) if lasting(refusal.code) => Answer::Refused(refusal),
-            Taken::Refused(_) | Taken::Silence => return self.calls.failed(now, at_least, random),
+            CallOutcome::Done(()) => Answer::Done,
+            CallOutcome::Refused(refusal) if lasting(refusal.code) => Answer::Refused(refusal),
+            CallOutcome::Refused(_) | CallOutcome::Silence => return self.calls.failed(now, at_least, random),
         };
         self.calls.passed(now);
         if let Some(item) = self.kept.item.take_if(|item| item.held == *held) {
@@ -414,7 +422,7 @@ impl Desk {
     }
 
     /// This item is behind us.
-    fn settle(&mut self, held: Held, outcome: Option<Outcome>, answer: &Answer) {
+    fn settle(&mut self, held: LeaseRef, outcome: Option<Outcome>, answer: &Answer) {
         for talker in self.talkers.drain(..) {
             self.news.push(WorkAction::Answer(talker.number, answer.clone()));
         }
@@ -426,7 +434,7 @@ impl Desk {
     }
 
     /// The supervisor says what it holds.
-    pub fn holds(&mut self, held: Option<&Held>) {
+    pub fn holds(&mut self, held: Option<&LeaseRef>) {
         let Some(held) = held.filter(|_| self.kept.item.is_none()) else { return };
         if self.kept.last.as_ref().is_none_or(|last| last.held != *held) {
             self.adopt(held.clone(), None);
@@ -434,7 +442,7 @@ impl Desk {
     }
 
     /// The supervisor says how an item ended.
-    pub fn finished(&mut self, held: Held, outcome: Outcome) {
+    pub fn finished(&mut self, held: LeaseRef, outcome: Outcome) {
         match &mut self.kept.item {
             Some(item) if item.held == held && item.lost => self.lose(),
             Some(item) if item.held == held && self.paused.as_ref() == Some(&held) && item.said.is_none() && died(&outcome) => {}
@@ -451,7 +459,7 @@ impl Desk {
     }
 
     /// Our journal was lost; the lease may still be ours.
-    fn adopt(&mut self, held: Held, finish: Option<Outcome>) {
+    fn adopt(&mut self, held: LeaseRef, finish: Option<Outcome>) {
         self.kept.item = Some(KeptItem { held, assignment: None, said: None, finish, untouched: false, lost: false, advance: None });
         self.dirty = true;
     }
@@ -461,7 +469,7 @@ impl Desk {
         match run {
             Some(Run::LongRunning) => {
                 let until = now.after(Duration::from_secs(wait_seconds.into()));
-                self.waiters.push(Waiter { number, until, claimed: false, tried: false, trouble: None });
+                self.waiters.push(ClaimWaiter { number, until, claimed: false, tried: false, trouble: None });
                 None
             }
             Some(Run::PerItem) => {
@@ -501,7 +509,7 @@ impl Desk {
             }
             (Some(_), _) => {}
         }
-        self.talkers.push(Talker { number, until: now.after(FINISH_WITHIN) });
+        self.talkers.push(EndReporter { number, until: now.after(FINISH_WITHIN) });
         None
     }
 
@@ -510,7 +518,7 @@ impl Desk {
         let Progress { action, percent, checkpoint_ref } = progress;
         let Some(item) = self.kept.item.as_mut().filter(|item| item.finish.is_none() && !item.lost) else { return };
         let before = item.advance.take().unwrap_or_default();
-        item.advance = Some(Advance {
+        item.advance = Some(ProgressUpdate {
             epoch: item.held.epoch,
             percent: percent.or(before.percent),
             message: Some(action.clone()).filter(|action| !action.is_empty()).or(before.message),
@@ -520,9 +528,9 @@ impl Desk {
     }
 }
 
-impl Present {
+impl SupervisorView {
     /// It said that it does not hold this lease, and was not told to.
-    fn lacks(&self, held: &Held) -> bool {
+    fn lacks(&self, held: &LeaseRef) -> bool {
         self.held.as_ref().is_some_and(|theirs| theirs.as_ref() != Some(held)) && self.item.as_ref() != Some(held)
     }
 }

@@ -8,8 +8,8 @@ fn at(millis: u64) -> BootTime {
     BootTime::from_millis(millis)
 }
 
-fn held(epoch: i64) -> Held {
-    Held { uid: "u-1".into(), epoch }
+fn held(epoch: i64) -> LeaseRef {
+    LeaseRef { uid: "u-1".into(), epoch }
 }
 
 fn assignment(epoch: i64) -> Assignment {
@@ -24,28 +24,28 @@ fn released(reason: &str) -> Outcome {
     Outcome::Release { reason: reason.into(), message: "x".into() }
 }
 
-fn refusal(code: Code) -> Taken<()> {
-    Taken::Refused(Refusal::new(code, "as the test says"))
+fn refusal(code: Code) -> CallOutcome<()> {
+    CallOutcome::Refused(Refusal::new(code, "as the test says"))
 }
 
 /// A desk and what is around it.
-struct Room {
-    desk: Desk,
+struct Fixture {
+    sidecar_work: SidecarWork,
     how: How,
     registered: bool,
     may_claim: bool,
     give_back: Option<&'static str>,
     wanted: Option<ItemWanted>,
-    supervisor: Option<(Present, bool)>,
+    supervisor: Option<(SupervisorView, bool)>,
     kept: KeptWork,
     wake: BootTime,
 }
 
-impl Room {
+impl Fixture {
     fn new(run: Run) -> Self {
         let how = How { run, input: Input::Stdin, continue_prompt: String::new(), max_turns: 1, max_items: None };
         let mut room = Self {
-            desk: Desk::default(),
+            sidecar_work: SidecarWork::default(),
             how,
             registered: true,
             may_claim: true,
@@ -61,13 +61,13 @@ impl Room {
 
     /// The supervisor comes (again) and says what it holds.
     fn connect(&mut self, holds: Option<i64>) {
-        self.supervisor = Some((Present::default(), true));
+        self.supervisor = Some((SupervisorView::default(), true));
         self.says(holds);
     }
 
     fn says(&mut self, holds: Option<i64>) {
         let held = holds.map(held);
-        self.desk.holds(held.as_ref());
+        self.sidecar_work.holds(held.as_ref());
         if let Some((present, _)) = &mut self.supervisor {
             present.held = Some(held);
         }
@@ -76,14 +76,14 @@ impl Room {
     /// This process begins anew, with what it wrote down.
     fn restart(&mut self) {
         let text = serde_json::to_string(&self.kept).expect("JSON");
-        self.desk = Desk::new(serde_json::from_str(&text).expect("what was written"));
+        self.sidecar_work = SidecarWork::new(serde_json::from_str(&text).expect("what was written"));
         self.supervisor = None;
     }
 
     /// Orders, then what else is done; what is written down is kept.
     fn plan(&mut self, now: u64) -> (Vec<Order>, Vec<WorkAction>) {
         let (mut actions, mut wake) = (Vec::new(), at(u64::MAX / 2));
-        let around = Around {
+        let facts = WorkFacts {
             how: &self.how,
             registered: self.registered,
             may_claim: self.may_claim,
@@ -91,7 +91,7 @@ impl Room {
             wanted: self.wanted.as_ref(),
             supervisor: self.supervisor.as_mut().map(|(present, started)| (present, *started)),
         };
-        self.desk.plan(at(now), around, &mut actions, &mut wake);
+        self.sidecar_work.plan(at(now), facts, &mut actions, &mut wake);
         self.wake = wake;
         let (mut orders, mut others) = (Vec::new(), Vec::new());
         for (position, action) in actions.into_iter().enumerate() {
@@ -113,12 +113,12 @@ impl Room {
         self.wanted = Some(ItemWanted { held: held(epoch), order });
     }
 
-    fn claimed(&mut self, now: u64, taken: Taken<Option<Assignment>>) {
-        self.desk.claimed(at(now), taken, Duration::ZERO, 1.0);
+    fn claimed(&mut self, now: u64, taken: CallOutcome<Option<Assignment>>) {
+        self.sidecar_work.claimed(at(now), taken, Duration::ZERO, 1.0);
     }
 
-    fn delivered(&mut self, now: u64, epoch: i64, taken: Taken<()>) {
-        self.desk.delivered(at(now), &held(epoch), taken, Duration::ZERO, 1.0);
+    fn delivered(&mut self, now: u64, epoch: i64, taken: CallOutcome<()>) {
+        self.sidecar_work.delivered(at(now), &held(epoch), taken, Duration::ZERO, 1.0);
     }
 }
 
@@ -131,13 +131,13 @@ fn item(epoch: i64) -> Order {
 }
 
 /// Somebody with item 1 in hand, whose supervisor has it.
-fn busy(run: Run) -> Room {
-    let mut room = Room::new(run);
+fn busy(run: Run) -> Fixture {
+    let mut room = Fixture::new(run);
     if run == Run::LongRunning {
-        assert_eq!(room.desk.next(at(0), 1, 0, Some(run)), None);
+        assert_eq!(room.sidecar_work.next(at(0), 1, 0, Some(run)), None);
     }
     assert!(matches!(room.plan(0).1[..], [WorkAction::Claim(_)]));
-    room.claimed(0, Taken::Done(Some(assignment(1))));
+    room.claimed(0, CallOutcome::Done(Some(assignment(1))));
     assert_eq!(room.plan(0).0, [item(1)]);
     room.says(Some(1));
     room
@@ -145,65 +145,65 @@ fn busy(run: Run) -> Room {
 
 #[test]
 fn it_claims_only_when_it_may_and_has_nothing_in_hand() {
-    type Change = fn(&mut Room);
+    type Change = fn(&mut Fixture);
     let cases: [(&str, Change); 7] = [
         ("not registered, paused, walls open, ending", |room| room.may_claim = false),
         ("no supervisor", |room| room.supervisor = None),
-        ("not told to start", |room| room.supervisor = Some((Present { held: Some(None), ..Present::default() }, false))),
-        ("it said nothing yet", |room| room.supervisor = Some((Present::default(), true))),
+        ("not told to start", |room| room.supervisor = Some((SupervisorView { held: Some(None), ..SupervisorView::default() }, false))),
+        ("it said nothing yet", |room| room.supervisor = Some((SupervisorView::default(), true))),
         ("it holds an item", |room| room.connect(Some(7))),
-        ("an item is in hand", |room| room.desk.take(assignment(1))),
-        ("its items are done", |room| (room.how.max_items, room.desk.kept.done) = (Some(3), 3)),
+        ("an item is in hand", |room| room.sidecar_work.take(assignment(1))),
+        ("its items are done", |room| (room.how.max_items, room.sidecar_work.kept.done) = (Some(3), 3)),
     ];
     for (why, change) in cases {
-        let mut room = Room::new(Run::PerItem);
+        let mut room = Fixture::new(Run::PerItem);
         change(&mut room);
         assert!(!room.plan(0).1.iter().any(|action| matches!(action, WorkAction::Claim(_))), "{why}");
     }
-    let mut room = Room::new(Run::PerItem);
+    let mut room = Fixture::new(Run::PerItem);
     assert_eq!(room.plan(0), (Vec::new(), vec![WorkAction::Claim(25)]));
     assert_eq!(room.plan(1), nothing(), "one at a time");
 }
 
 #[test]
 fn nothing_is_asked_for_again_at_once_but_never_in_a_tight_loop() {
-    let mut room = Room::new(Run::PerItem);
+    let mut room = Fixture::new(Run::PerItem);
     room.plan(0);
-    room.claimed(25_000, Taken::Done(None));
+    room.claimed(25_000, CallOutcome::Done(None));
     assert_eq!(room.plan(25_000).1, [WorkAction::Claim(25)]);
-    room.claimed(25_010, Taken::Done(None));
+    room.claimed(25_010, CallOutcome::Done(None));
     assert_eq!((room.plan(25_010), room.wake), (nothing(), at(26_000)), "a gateway that does not wait");
     assert_eq!(room.plan(26_000).1, [WorkAction::Claim(25)]);
-    room.claimed(26_000, Taken::Silence);
+    room.claimed(26_000, CallOutcome::Silence);
     assert_eq!((room.plan(26_000), room.wake), (nothing(), at(26_100)));
     room.plan(26_100);
-    room.claimed(26_100, Taken::Refused(Refusal::new(Code::GovernorAway, "x")));
+    room.claimed(26_100, CallOutcome::Refused(Refusal::new(Code::GovernorAway, "x")));
     assert_eq!((room.plan(26_100), room.wake), (nothing(), at(26_300)), "and longer each time");
     room.plan(26_300);
-    room.desk.claimed(at(26_300), Taken::Silence, Duration::from_secs(7), 1.0);
+    room.sidecar_work.claimed(at(26_300), CallOutcome::Silence, Duration::from_secs(7), 1.0);
     assert_eq!((room.plan(26_300), room.wake), (nothing(), at(33_300)), "the gateway may ask for more");
 }
 
 #[test]
 fn an_item_is_written_down_told_finished_and_settled() {
-    let mut room = Room::new(Run::PerItem);
+    let mut room = Fixture::new(Run::PerItem);
     room.plan(0);
-    room.claimed(10, Taken::Done(Some(assignment(1))));
-    assert_eq!(room.desk.held(), Some(held(1)));
+    room.claimed(10, CallOutcome::Done(Some(assignment(1))));
+    assert_eq!(room.sidecar_work.held(), Some(held(1)));
     assert_eq!(room.plan(10), (vec![item(1)], vec![]));
     assert_eq!(room.kept.item.as_ref().map(|item| &item.held), Some(&held(1)));
     assert_eq!(room.plan(11), nothing(), "told once on a connection");
     room.says(Some(1));
-    room.desk.finished(held(1), complete("well"));
+    room.sidecar_work.finished(held(1), complete("well"));
     assert_eq!(room.plan(20), (vec![], vec![WorkAction::Finish(held(1), complete("well"))]));
-    room.delivered(30, 1, Taken::Silence);
+    room.delivered(30, 1, CallOutcome::Silence);
     assert_eq!((room.plan(30), room.wake), (nothing(), at(130)));
     assert_eq!(room.plan(130).1.len(), 1);
     room.delivered(130, 1, refusal(Code::GovernorAway));
-    assert_eq!(room.desk.held(), Some(held(1)), "until it is settled");
+    assert_eq!(room.sidecar_work.held(), Some(held(1)), "until it is settled");
     room.plan(330);
-    room.delivered(330, 1, Taken::Done(()));
-    assert_eq!(room.desk.held(), None);
+    room.delivered(330, 1, CallOutcome::Done(()));
+    assert_eq!(room.sidecar_work.held(), None);
     assert_eq!(room.plan(330), (vec![Order::Settled(held(1))], vec![]), "its supervisor still holds it");
     room.says(None);
     assert_eq!(room.plan(340).1, [WorkAction::Claim(25)]);
@@ -212,21 +212,21 @@ fn an_item_is_written_down_told_finished_and_settled() {
 #[test]
 fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program() {
     let mut room = busy(Run::PerItem);
-    room.desk.finished(held(1), complete("well"));
+    room.sidecar_work.finished(held(1), complete("well"));
     room.plan(20);
-    room.delivered(30, 1, Taken::Done(()));
+    room.delivered(30, 1, CallOutcome::Done(()));
     room.plan(30);
     // The store was rolled back to before the end; the sidecar restarts meanwhile.
     room.restart();
     room.connect(None);
     assert!(matches!(room.plan(400).1[..], [WorkAction::Claim(_)]));
-    room.claimed(400, Taken::Done(Some(assignment(1))));
+    room.claimed(400, CallOutcome::Done(Some(assignment(1))));
     assert_eq!(room.plan(400), (vec![], vec![WorkAction::Finish(held(1), complete("well"))]), "no program is run");
-    room.delivered(410, 1, Taken::Done(()));
+    room.delivered(410, 1, CallOutcome::Done(()));
     room.plan(410);
-    assert_eq!((room.desk.held(), room.desk.kept.done), (None, 1), "it counts as one item");
+    assert_eq!((room.sidecar_work.held(), room.sidecar_work.kept.done), (None, 1), "it counts as one item");
     assert!(matches!(room.plan(1000).1[..], [WorkAction::Claim(_)]));
-    room.claimed(1000, Taken::Done(Some(assignment(2))));
+    room.claimed(1000, CallOutcome::Done(Some(assignment(2))));
     assert_eq!(room.plan(1000).0, [item(2)], "another lease of it is another attempt");
 }
 
@@ -234,18 +234,18 @@ fn a_lease_that_is_granted_again_after_its_end_is_ended_again_without_a_program(
 fn a_refusal_that_stays_settles_an_item_and_one_that_passes_does_not() {
     for code in [Code::StaleLease, Code::LeaseLost, Code::FinishedAlready, Code::AgentEnded] {
         let mut room = busy(Run::PerItem);
-        room.desk.finished(held(1), complete("x"));
+        room.sidecar_work.finished(held(1), complete("x"));
         room.plan(0);
         room.delivered(0, 1, refusal(code));
         assert_eq!(room.plan(0).0, [Order::Settled(held(1))], "{code:?}");
     }
     for code in [Code::GovernorAway, Code::TooManyCalls, Code::Internal, Code::InvalidToken, Code::NotAnAgent] {
         let mut room = busy(Run::PerItem);
-        room.desk.finished(held(1), complete("x"));
+        room.sidecar_work.finished(held(1), complete("x"));
         room.plan(0);
         room.delivered(0, 1, refusal(code));
         assert_eq!(room.plan(0).0, [], "{code:?}");
-        assert_eq!(room.desk.held(), Some(held(1)));
+        assert_eq!(room.sidecar_work.held(), Some(held(1)));
     }
 }
 
@@ -256,19 +256,19 @@ fn a_new_connection_hears_what_it_lacks_and_no_more() {
     assert_eq!(room.plan(1), nothing(), "it goes on");
     room.connect(None);
     assert_eq!(room.plan(2).0, [item(1)], "it never got it");
-    room.supervisor = Some((Present::default(), true));
+    room.supervisor = Some((SupervisorView::default(), true));
     assert_eq!(room.plan(3), nothing(), "it has not said yet whether it has it");
     // An end that it says again, because it did not hear that it was settled.
     room.connect(Some(1));
-    room.desk.finished(held(1), complete("x"));
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     assert_eq!(room.plan(4).1.len(), 1);
     room.supervisor = None;
-    room.delivered(5, 1, Taken::Done(()));
+    room.delivered(5, 1, CallOutcome::Done(()));
     assert_eq!(room.plan(5), nothing());
     room.connect(Some(1));
     assert_eq!(room.plan(6), (vec![Order::Settled(held(1))], vec![]));
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     assert_eq!(room.plan(7), (vec![Order::Settled(held(1))], vec![]), "and no second call");
     room.says(Some(1));
     assert_eq!(room.plan(8), nothing());
@@ -278,23 +278,23 @@ fn a_new_connection_hears_what_it_lacks_and_no_more() {
 fn a_restart_loses_and_repeats_nothing() {
     let mut room = busy(Run::PerItem);
     room.restart();
-    assert_eq!(room.desk.held(), Some(held(1)));
+    assert_eq!(room.sidecar_work.held(), Some(held(1)));
     assert_eq!(room.plan(0), nothing(), "nobody is there");
     room.connect(Some(1));
     assert_eq!(room.plan(1), nothing());
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     room.plan(2);
     room.restart();
     assert_eq!(room.plan(3).1, [WorkAction::Finish(held(1), complete("x"))]);
-    room.delivered(4, 1, Taken::Done(()));
+    room.delivered(4, 1, CallOutcome::Done(()));
     room.plan(4);
     room.restart();
     room.connect(Some(1));
     assert_eq!(room.plan(5), (vec![Order::Settled(held(1))], vec![]), "known to be settled");
     // Given, and then neither of us was there any more: it never got it.
-    let mut room = Room::new(Run::PerItem);
+    let mut room = Fixture::new(Run::PerItem);
     room.plan(0);
-    room.claimed(0, Taken::Done(Some(assignment(1))));
+    room.claimed(0, CallOutcome::Done(Some(assignment(1))));
     room.supervisor = None;
     room.plan(0);
     room.restart();
@@ -304,33 +304,33 @@ fn a_restart_loses_and_repeats_nothing() {
 
 #[test]
 fn a_journal_that_was_lost_is_made_good_by_the_supervisor() {
-    let mut room = Room::new(Run::PerItem);
+    let mut room = Fixture::new(Run::PerItem);
     room.connect(Some(4));
-    assert_eq!((room.desk.held(), room.plan(0)), (Some(held(4)), nothing()), "no claim while it works on something");
-    room.desk.finished(held(4), complete("x"));
+    assert_eq!((room.sidecar_work.held(), room.plan(0)), (Some(held(4)), nothing()), "no claim while it works on something");
+    room.sidecar_work.finished(held(4), complete("x"));
     assert_eq!(room.plan(1).1, [WorkAction::Finish(held(4), complete("x"))]);
     // One that runs all the time asks again, and gets the same lease with its task.
-    let mut room = Room::new(Run::LongRunning);
+    let mut room = Fixture::new(Run::LongRunning);
     room.connect(Some(4));
-    room.desk.next(at(0), 9, 0, Some(Run::LongRunning));
+    room.sidecar_work.next(at(0), 9, 0, Some(Run::LongRunning));
     assert_eq!(room.plan(0).1, [WorkAction::Claim(0)]);
-    room.claimed(1, Taken::Done(Some(assignment(4))));
+    room.claimed(1, CallOutcome::Done(Some(assignment(4))));
     assert_eq!(room.plan(1).1, [WorkAction::Answer(9, Answer::Item(Some(Box::new(assignment(4)))))]);
 }
 
 #[test]
 fn what_the_program_said_is_told_before_it_is_answered() {
     let mut room = busy(Run::PerItem);
-    assert_eq!(room.desk.say(at(0), 5, complete("well"), Some(Run::PerItem)), None);
+    assert_eq!(room.sidecar_work.say(at(0), 5, complete("well"), Some(Run::PerItem)), None);
     let said = Order::Said(held(1), complete("well"));
     assert_eq!(room.plan(0), (vec![said.clone()], vec![WorkAction::Answer(5, Answer::Done)]));
     assert_eq!(room.plan(1), nothing());
-    assert_eq!(room.desk.say(at(2), 6, complete("well"), Some(Run::PerItem)), None);
+    assert_eq!(room.sidecar_work.say(at(2), 6, complete("well"), Some(Run::PerItem)), None);
     assert_eq!(room.plan(2), (vec![], vec![WorkAction::Answer(6, Answer::Done)]), "said again");
     room.connect(Some(1));
     assert_eq!(room.plan(3), (vec![said], vec![]), "on each connection");
     room.supervisor = None;
-    room.desk.say(at(10), 7, released("Released"), Some(Run::PerItem));
+    room.sidecar_work.say(at(10), 7, released("Released"), Some(Run::PerItem));
     assert_eq!((room.plan(10), room.wake), (nothing(), at(5_010)));
     assert_eq!(room.plan(5_010).1, [WorkAction::Answer(7, Answer::Kept)], "nobody is there to be told");
     // The supervisor did not hear it, and judged by the exit code.
@@ -351,17 +351,17 @@ fn what_the_program_said_is_told_before_it_is_answered() {
 
 #[test]
 fn what_cannot_be_said_is_refused_by_its_code() {
-    let code = |room: &mut Room, run| match room.desk.say(at(0), 1, complete("x"), run) {
+    let code = |room: &mut Fixture, run| match room.sidecar_work.say(at(0), 1, complete("x"), run) {
         Some(Answer::Refused(refusal)) => Some(refusal.code),
         Some(_) | None => None,
     };
-    assert_eq!(code(&mut Room::new(Run::PerItem), None), Some(Code::NoQueues));
-    assert_eq!(code(&mut Room::new(Run::PerItem), Some(Run::PerItem)), Some(Code::NotHeld));
-    assert_eq!(code(&mut Room::new(Run::LongRunning), Some(Run::LongRunning)), Some(Code::NotHeld));
+    assert_eq!(code(&mut Fixture::new(Run::PerItem), None), Some(Code::NoQueues));
+    assert_eq!(code(&mut Fixture::new(Run::PerItem), Some(Run::PerItem)), Some(Code::NotHeld));
+    assert_eq!(code(&mut Fixture::new(Run::LongRunning), Some(Run::LongRunning)), Some(Code::NotHeld));
     let mut room = busy(Run::LongRunning);
-    assert_eq!(room.desk.say(at(0), 1, complete("first"), Some(Run::LongRunning)), None);
+    assert_eq!(room.sidecar_work.say(at(0), 1, complete("first"), Some(Run::LongRunning)), None);
     assert_eq!(code(&mut room, Some(Run::LongRunning)), Some(Code::FinishedAlready));
-    let asked = |run| match Room::new(Run::PerItem).desk.next(at(0), 1, 0, run) {
+    let asked = |run| match Fixture::new(Run::PerItem).sidecar_work.next(at(0), 1, 0, run) {
         Some(Answer::Refused(refusal)) => Some(refusal.code),
         Some(_) | None => None,
     };
@@ -371,42 +371,42 @@ fn what_cannot_be_said_is_refused_by_its_code() {
 #[test]
 fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_time_is_over() {
     let run = Some(Run::LongRunning);
-    let mut room = Room::new(Run::LongRunning);
+    let mut room = Fixture::new(Run::LongRunning);
     assert_eq!(room.plan(0), nothing(), "nobody asks");
-    room.desk.next(at(0), 1, 10, run);
+    room.sidecar_work.next(at(0), 1, 10, run);
     assert_eq!(room.plan(0).1, [WorkAction::Claim(10)]);
-    room.claimed(10_000, Taken::Done(None));
+    room.claimed(10_000, CallOutcome::Done(None));
     assert_eq!(room.plan(10_000).1, [WorkAction::Answer(1, Answer::Item(None))]);
     // With no time to wait it is still asked for once.
-    room.desk.next(at(20_000), 2, 0, run);
+    room.sidecar_work.next(at(20_000), 2, 0, run);
     assert_eq!(room.plan(20_000).1, [WorkAction::Claim(0)]);
-    room.claimed(20_100, Taken::Done(None));
+    room.claimed(20_100, CallOutcome::Done(None));
     assert_eq!(room.plan(20_100).1, [WorkAction::Answer(2, Answer::Item(None))]);
     // Nobody answers: it is told so, and not later than it may be.
-    room.desk.next(at(30_000), 3, 25, run);
+    room.sidecar_work.next(at(30_000), 3, 25, run);
     assert_eq!(room.plan(30_000).1, [WorkAction::Claim(25)]);
     assert_eq!((room.plan(55_000), room.wake), (nothing(), at(58_000)));
     assert_eq!(room.plan(58_000).1, [WorkAction::Answer(3, Answer::Item(None))]);
-    room.claimed(60_000, Taken::Silence);
-    room.desk.next(at(61_000), 4, 1, run);
+    room.claimed(60_000, CallOutcome::Silence);
+    room.sidecar_work.next(at(61_000), 4, 1, run);
     room.plan(61_000);
-    room.claimed(61_500, Taken::Silence);
+    room.claimed(61_500, CallOutcome::Silence);
     room.plan(61_700);
     let answers = room.plan(62_000).1;
     assert!(matches!(&answers[..], [WorkAction::Answer(4, Answer::Refused(refusal))] if refusal.code == Code::GovernorAway), "{answers:?}");
-    room.claimed(63_000, Taken::Refused(Refusal::new(Code::NoQueues, "x")));
+    room.claimed(63_000, CallOutcome::Refused(Refusal::new(Code::NoQueues, "x")));
     // A refusal that stays is one at once; and one in hand is given to whoever asks.
-    let mut room = Room::new(Run::LongRunning);
-    room.desk.next(at(0), 5, 25, run);
+    let mut room = Fixture::new(Run::LongRunning);
+    room.sidecar_work.next(at(0), 5, 25, run);
     room.plan(0);
-    room.claimed(1, Taken::Refused(Refusal::new(Code::NoQueues, "x")));
+    room.claimed(1, CallOutcome::Refused(Refusal::new(Code::NoQueues, "x")));
     assert!(matches!(&room.plan(1).1[..], [WorkAction::Answer(5, Answer::Refused(refusal))] if refusal.code == Code::NoQueues));
     let mut room = busy(Run::LongRunning);
-    room.desk.next(at(1), 6, 25, run);
+    room.sidecar_work.next(at(1), 6, 25, run);
     assert_eq!(room.plan(1).1, [WorkAction::Answer(6, Answer::Item(Some(Box::new(assignment(1)))))]);
     room.may_claim = false;
-    room.desk.say(at(2), 7, complete("x"), run);
-    room.desk.next(at(2), 8, 0, run);
+    room.sidecar_work.say(at(2), 7, complete("x"), run);
+    room.sidecar_work.next(at(2), 8, 0, run);
     assert_eq!(room.plan(2).1, [WorkAction::Answer(8, Answer::Item(None)), WorkAction::Finish(held(1), complete("x"))], "paused: none");
 }
 
@@ -414,21 +414,21 @@ fn a_program_that_runs_all_the_time_is_answered_when_there_is_an_item_or_its_tim
 fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
     let run = Some(Run::LongRunning);
     let finished = [
-        (Taken::Done(()), Some(Answer::Done)),
+        (CallOutcome::Done(()), Some(Answer::Done)),
         (refusal(Code::StaleLease), Some(Answer::Refused(Refusal::new(Code::StaleLease, "as the test says")))),
         (refusal(Code::GovernorAway), None),
-        (Taken::Silence, None),
+        (CallOutcome::Silence, None),
     ];
     for (taken, expected) in finished {
         let mut room = busy(Run::LongRunning);
-        assert_eq!(room.desk.say(at(0), 5, complete("x"), run), None);
+        assert_eq!(room.sidecar_work.say(at(0), 5, complete("x"), run), None);
         assert_eq!(room.plan(0).1.last(), Some(&WorkAction::Finish(held(1), complete("x"))));
         room.delivered(1, 1, taken.clone());
         match expected {
             Some(answer) => {
                 assert_eq!(room.plan(1), (vec![Order::Settled(held(1))], vec![WorkAction::Answer(5, answer.clone())]));
                 room.restart();
-                let again = room.desk.say(at(2), 6, complete("x"), run).expect("at once");
+                let again = room.sidecar_work.say(at(2), 6, complete("x"), run).expect("at once");
                 assert_eq!(again == Answer::Done, answer == Answer::Done, "said again after a restart of ours: {again:?}");
             }
             None => {
@@ -441,8 +441,8 @@ fn its_word_is_delivered_and_answered_with_what_the_gateway_says() {
     }
     // Its supervisor tells of the end of the program, which said something before: that counts.
     let mut room = busy(Run::LongRunning);
-    room.desk.say(at(0), 5, complete("x"), run);
-    room.desk.finished(held(1), released("Drained"));
+    room.sidecar_work.say(at(0), 5, complete("x"), run);
+    room.sidecar_work.finished(held(1), released("Drained"));
     assert_eq!(room.plan(0).1.last(), Some(&WorkAction::Finish(held(1), complete("x"))));
 }
 
@@ -452,27 +452,27 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     room.wants(2, ItemOrder::Lost);
     assert_eq!(room.plan(0), nothing(), "another lease");
     room.wants(1, ItemOrder::Lost);
-    assert_eq!((room.plan(1), room.desk.held()), (nothing(), Some(held(1))), "its program still has to end");
+    assert_eq!((room.plan(1), room.sidecar_work.held()), (nothing(), Some(held(1))), "its program still has to end");
     room.restart();
     room.wanted = None;
     room.connect(Some(1));
-    room.desk.finished(held(1), released("Lost"));
+    room.sidecar_work.finished(held(1), released("Lost"));
     assert_eq!(room.plan(2), (vec![Order::Settled(held(1))], vec![]), "not even after a restart");
     room.says(None);
     assert_eq!(room.plan(3).1, [WorkAction::Claim(25)]);
     // Whoever said so was wrong: the same lease is given again, and worked on again, on the same connection.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Lost);
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     assert_eq!(room.plan(0).0, [Order::Settled(held(1))]);
     room.wanted = None;
     room.says(None);
     assert_eq!(room.plan(5_000).1, [WorkAction::Claim(25)]);
-    room.claimed(5_001, Taken::Done(Some(assignment(1))));
+    room.claimed(5_001, CallOutcome::Done(Some(assignment(1))));
     assert_eq!(room.plan(5_001).0, [Order::Item(Box::new(assignment(1)))]);
     // Its end was on its way.
     let mut room = busy(Run::PerItem);
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     room.plan(0);
     room.wants(1, ItemOrder::Lost);
     assert_eq!(room.plan(1).0, [Order::Settled(held(1))]);
@@ -482,8 +482,8 @@ fn of_a_lost_item_nothing_is_told_any_more() {
     let mut room = busy(Run::LongRunning);
     room.wants(1, ItemOrder::Lost);
     room.plan(3);
-    assert_eq!(room.desk.held(), None);
-    let refused = room.desk.say(at(4), 8, complete("x"), Some(Run::LongRunning));
+    assert_eq!(room.sidecar_work.held(), None);
+    let refused = room.sidecar_work.say(at(4), 8, complete("x"), Some(Run::LongRunning));
     assert!(matches!(refused, Some(Answer::Refused(refusal)) if refusal.code == Code::StaleLease));
 }
 
@@ -491,21 +491,21 @@ fn of_a_lost_item_nothing_is_told_any_more() {
 fn what_nobody_works_on_yet_is_given_back() {
     for (give_back, cancel, expected) in [(Some("Paused"), false, "Paused"), (Some("Drained"), false, "Drained"), (None, true, "Cancelled")]
     {
-        let mut room = Room::new(Run::PerItem);
+        let mut room = Fixture::new(Run::PerItem);
         room.plan(0);
         room.give_back = give_back;
         if cancel {
             room.wants(1, ItemOrder::Cancel);
         }
-        room.claimed(1, Taken::Done(Some(assignment(1))));
+        room.claimed(1, CallOutcome::Done(Some(assignment(1))));
         let (orders, actions) = room.plan(1);
         let reason = match &actions[..] {
             [WorkAction::Finish(_, Outcome::Release { reason, .. })] => reason.as_str(),
             other => panic!("{other:?}"),
         };
         assert_eq!((orders.len(), reason), (0, expected));
-        room.delivered(2, 1, Taken::Done(()));
-        assert_eq!(room.desk.kept.done, 0, "it is none of those that were done");
+        room.delivered(2, 1, CallOutcome::Done(()));
+        assert_eq!(room.sidecar_work.kept.done, 0, "it is none of those that were done");
     }
     let mut room = busy(Run::PerItem);
     room.give_back = Some("Drained");
@@ -522,33 +522,33 @@ fn how_a_program_dies_while_its_item_waits_is_no_end_of_it() {
     let died = || Outcome::Fail { reason: "Exited".into(), message: "402".into(), exit_code: Some(1) };
     let mut room = busy(Run::PerItem);
     // Told to a gateway, which does not take it: its supervisor's decision is on its way.
-    room.desk.finished(held(1), died());
+    room.sidecar_work.finished(held(1), died());
     assert_eq!(room.plan(0).1, [WorkAction::Finish(held(1), died())]);
     room.delivered(1, 1, refusal(Code::GovernorAway));
     room.wants(1, ItemOrder::Pause(1));
     assert_eq!(room.plan(20_000), nothing(), "it is taken back");
-    room.desk.finished(held(1), died());
+    room.sidecar_work.finished(held(1), died());
     assert_eq!(room.plan(40_000), nothing(), "said again, it counts for nothing");
-    assert_eq!(room.desk.held(), Some(held(1)));
+    assert_eq!(room.sidecar_work.held(), Some(held(1)));
     room.wanted = None;
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     assert_eq!(room.plan(60_000).1, [WorkAction::Finish(held(1), complete("x"))]);
     // What the program says itself is kept and told.
     let mut room = busy(Run::PerItem);
     room.wants(1, ItemOrder::Pause(1));
     room.plan(0);
     let said = Outcome::Fail { reason: "NoSense".into(), message: String::new(), exit_code: None };
-    room.desk.finished(held(1), said.clone());
+    room.sidecar_work.finished(held(1), said.clone());
     assert_eq!(room.plan(1).1, [WorkAction::Finish(held(1), said)]);
 }
 
 #[test]
 fn progress_goes_before_the_end_and_not_too_often() {
     let mut room = busy(Run::PerItem);
-    let say = |room: &mut Room, action: &str, percent, checkpoint: Option<&str>| {
-        room.desk.progress(&Progress { action: action.into(), percent, checkpoint_ref: checkpoint.map(str::to_owned) });
+    let say = |room: &mut Fixture, action: &str, percent, checkpoint: Option<&str>| {
+        room.sidecar_work.progress(&Progress { action: action.into(), percent, checkpoint_ref: checkpoint.map(str::to_owned) });
     };
-    let advance = |message: &str, percent, checkpoint: Option<&str>| Advance {
+    let advance = |message: &str, percent, checkpoint: Option<&str>| ProgressUpdate {
         epoch: 1,
         percent,
         message: Some(message.to_owned()).filter(|message| !message.is_empty()),
@@ -558,35 +558,35 @@ fn progress_goes_before_the_end_and_not_too_often() {
     let first = advance("reading", None, Some("b-1"));
     assert_eq!(room.plan(0).1, [WorkAction::Advance(held(1), first.clone())]);
     say(&mut room, "", Some(40), None);
-    room.desk.advanced(at(10), &held(1), &first, Taken::Done(()), Duration::ZERO, 1.0);
+    room.sidecar_work.advanced(at(10), &held(1), &first, CallOutcome::Done(()), Duration::ZERO, 1.0);
     assert_eq!((room.plan(10), room.wake), (nothing(), at(1_010)));
     say(&mut room, "testing", Some(50), None);
     let second = advance("testing", Some(50), Some("b-1"));
     assert_eq!(room.plan(1_010).1, [WorkAction::Advance(held(1), second.clone())], "what is newest, and nothing is lost");
-    room.desk.advanced(at(1_020), &held(1), &second, Taken::Silence, Duration::ZERO, 1.0);
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.advanced(at(1_020), &held(1), &second, CallOutcome::Silence, Duration::ZERO, 1.0);
+    room.sidecar_work.finished(held(1), complete("x"));
     assert_eq!((room.plan(1_020), room.wake), (nothing(), at(1_120)));
     assert_eq!(room.plan(1_120).1, [WorkAction::Advance(held(1), second.clone())]);
-    room.desk.advanced(at(1_130), &held(1), &second, refusal(Code::Internal), Duration::ZERO, 1.0);
+    room.sidecar_work.advanced(at(1_130), &held(1), &second, refusal(Code::Internal), Duration::ZERO, 1.0);
     assert_eq!(room.plan(1_130).1, [WorkAction::Finish(held(1), complete("x"))], "it must not hold the end up");
-    let mut room = Room::new(Run::PerItem);
+    let mut room = Fixture::new(Run::PerItem);
     say(&mut room, "nothing in hand", Some(1), None);
-    assert!(room.desk.held().is_none());
+    assert!(room.sidecar_work.held().is_none());
 }
 
 #[test]
 fn after_so_many_items_it_says_goodbye_once() {
     let mut room = busy(Run::PerItem);
     room.how.max_items = Some(2);
-    let end = |room: &mut Room, epoch: i64| {
-        room.desk.finished(held(epoch), complete("x"));
+    let end = |room: &mut Fixture, epoch: i64| {
+        room.sidecar_work.finished(held(epoch), complete("x"));
         room.plan(0);
-        room.delivered(0, epoch, Taken::Done(()));
+        room.delivered(0, epoch, CallOutcome::Done(()));
         room.says(None);
     };
     end(&mut room, 1);
     assert_eq!(room.plan(1_000).1, [WorkAction::Claim(25)]);
-    room.claimed(1_000, Taken::Done(Some(assignment(2))));
+    room.claimed(1_000, CallOutcome::Done(Some(assignment(2))));
     room.plan(1_000);
     room.says(Some(2));
     end(&mut room, 2);
@@ -599,28 +599,28 @@ fn after_so_many_items_it_says_goodbye_once() {
 
 #[test]
 fn its_own_end_waits_for_what_can_still_be_told() {
-    let mut room = Room::new(Run::PerItem);
-    assert!(room.desk.is_quiet(true) && room.desk.is_quiet(false));
+    let mut room = Fixture::new(Run::PerItem);
+    assert!(room.sidecar_work.is_quiet(true) && room.sidecar_work.is_quiet(false));
     room.plan(0);
-    room.claimed(0, Taken::Done(Some(assignment(1))));
-    assert!(!room.desk.is_quiet(true), "its supervisor will say something");
-    assert!(room.desk.is_quiet(false), "nobody will");
-    room.desk.finished(held(1), complete("x"));
-    assert!(!room.desk.is_quiet(false) && !room.desk.is_quiet(true));
+    room.claimed(0, CallOutcome::Done(Some(assignment(1))));
+    assert!(!room.sidecar_work.is_quiet(true), "its supervisor will say something");
+    assert!(room.sidecar_work.is_quiet(false), "nobody will");
+    room.sidecar_work.finished(held(1), complete("x"));
+    assert!(!room.sidecar_work.is_quiet(false) && !room.sidecar_work.is_quiet(true));
     room.plan(0);
-    room.desk.delivered(at(0), &held(1), Taken::Silence, Duration::from_secs(60), 1.0);
-    room.desk.hurry(at(5));
+    room.sidecar_work.delivered(at(0), &held(1), CallOutcome::Silence, Duration::from_secs(60), 1.0);
+    room.sidecar_work.hurry(at(5));
     assert_eq!(room.plan(5).1.len(), 1, "no pause of before holds it up");
-    room.delivered(6, 1, Taken::Done(()));
-    assert!(room.desk.is_quiet(true));
+    room.delivered(6, 1, CallOutcome::Done(()));
+    assert!(room.sidecar_work.is_quiet(true));
 }
 
 #[test]
 fn short_items_do_not_use_up_what_a_gateway_takes_from_an_agent() {
     let mut room = busy(Run::PerItem);
-    room.desk.finished(held(1), complete("x"));
+    room.sidecar_work.finished(held(1), complete("x"));
     room.plan(10);
-    room.delivered(20, 1, Taken::Done(()));
+    room.delivered(20, 1, CallOutcome::Done(()));
     room.plan(20);
     room.says(None);
     assert_eq!((room.plan(30), room.wake), (nothing(), at(200)));

@@ -20,4 +20,4 @@ pub mod run;
 pub mod shells;
 pub mod tree;
 
-pub use run::{Ended, Job, Ran, What, run};
+pub use run::{Job, ProcessEnd, RunResult, RunTarget, run};

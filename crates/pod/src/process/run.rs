@@ -37,7 +37,7 @@ const LAST: usize = 1024 * 1024;
 
 /// What is run.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum RunTarget {
     /// A program and its arguments.
     Program(Vec<OsString>),
     /// A shell, which is killed with us, as its caller expects of a shell that it kills.
@@ -53,7 +53,7 @@ pub enum What {
 #[derive(Clone, Debug)]
 pub struct Job {
     /// What is run.
-    pub what: What,
+    pub what: RunTarget,
     /// How long it may take.
     pub within: Duration,
     /// Its output is ours to keep; otherwise it writes where we do.
@@ -68,7 +68,7 @@ pub struct Job {
 
 /// How its own process ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum ProcessEnd {
     /// By itself, or by a signal.
     Exit(Exit),
     /// It was not started.
@@ -79,9 +79,9 @@ pub enum Ended {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunResult {
     /// How its own process ended.
-    pub ended: Ended,
+    pub ended: ProcessEnd,
     /// Its time was over.
     pub timed_out: bool,
     /// We were asked to end, by this signal.
@@ -194,21 +194,21 @@ impl Pipe {
 
 /// Runs a command to its end; `stays` is called when it turns out that it is meant to stay. To be called once in a process, and inside
 /// a runtime.
-pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<Ran> {
+pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<RunResult> {
     let tree = Tree::new()?;
     let signals = Signals::new()?;
     let began = Instant::now();
     let mut child = match start(job) {
         Ok(child) => child,
-        Err(error) => return Ok(ran(Ended::NotStarted(error), began)),
+        Err(error) => return Ok(ran(ProcessEnd::NotStarted(error), began)),
     };
     let pid = i32::try_from(child.id()).unwrap_or(0);
     let pipes = [Pipe::new(child.stdout.take())?, Pipe::new(child.stderr.take())?];
     // The handle never waits: reaping is done in one place, for everybody.
     let stage = Stage::Running(began + job.within);
     let again = match &job.what {
-        What::Program(_) => Duration::ZERO,
-        What::Shell { .. } => job.within,
+        RunTarget::Program(_) => Duration::ZERO,
+        RunTarget::Shell { .. } => job.within,
     };
     let mut running = Running {
         tree,
@@ -221,14 +221,14 @@ pub async fn run(job: &Job, stays: impl FnOnce()) -> io::Result<Ran> {
         exit: None,
         empty: false,
         killed: BTreeSet::new(),
-        ran: ran(Ended::Never, began),
+        ran: ran(ProcessEnd::Never, began),
     };
     running.follow(signals, stays).await;
     Ok(running.result(began))
 }
 
-fn ran(ended: Ended, began: Instant) -> Ran {
-    Ran {
+fn ran(ended: ProcessEnd, began: Instant) -> RunResult {
+    RunResult {
         ended,
         timed_out: false,
         cancelled: None,
@@ -242,14 +242,14 @@ fn ran(ended: Ended, began: Instant) -> Ran {
 
 fn start(job: &Job) -> io::Result<std::process::Child> {
     let mut command = match &job.what {
-        What::Program(words) => {
+        RunTarget::Program(words) => {
             let (program, arguments) =
                 words.split_first().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
             let mut command = Command::new(program);
             command.args(arguments);
             command
         }
-        What::Shell { name, arguments } => shells::below_timer(name, arguments),
+        RunTarget::Shell { name, arguments } => shells::below_timer(name, arguments),
     };
     command.env(TIMED, "1");
     if let Some(path) = shells::plain_path() {
@@ -277,7 +277,7 @@ struct Running {
     /// Nothing is below us.
     empty: bool,
     killed: BTreeSet<i32>,
-    ran: Ran,
+    ran: RunResult,
 }
 
 impl Running {
@@ -395,11 +395,11 @@ impl Running {
         again
     }
 
-    fn result(self, began: Instant) -> Ran {
+    fn result(self, began: Instant) -> RunResult {
         let Self { tree: _, again: _, keep: _, meant_to_stay: _, pid, pipes: [output, errors], stage: _, exit, empty: _, killed, ran } =
             self;
-        Ran {
-            ended: exit.map_or(Ended::Never, Ended::Exit),
+        RunResult {
+            ended: exit.map_or(ProcessEnd::Never, ProcessEnd::Exit),
             output: output.capture,
             errors: errors.capture,
             took: began.elapsed(),

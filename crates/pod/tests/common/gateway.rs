@@ -268,9 +268,9 @@ async fn serve(listener: TcpListener, state: State) {
 }
 
 /// Parts of an answer, as they come.
-struct Parts(mpsc::UnboundedReceiver<Bytes>);
+struct BodyParts(mpsc::UnboundedReceiver<Bytes>);
 
-impl Body for Parts {
+impl Body for BodyParts {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -279,7 +279,7 @@ impl Body for Parts {
     }
 }
 
-async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Either<Parts, Full<Bytes>>>, Infallible> {
+async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Either<BodyParts, Full<Bytes>>>, Infallible> {
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let path = request.uri().to_string();
     let token = header("authorization").unwrap_or_default().trim_start_matches("Bearer ").to_owned();
@@ -304,7 +304,7 @@ async fn answer(request: Request<Incoming>, state: State) -> Result<Response<Eit
     shared.calls.push(Call { path, token, key, item, shown, place, body, status });
     state.1.notify_all();
     if let Some(parts) = parts {
-        let answer = Response::builder().header("spillway-conversation", "00000000000000ab").body(Either::Left(Parts(parts)));
+        let answer = Response::builder().header("spillway-conversation", "00000000000000ab").body(Either::Left(BodyParts(parts)));
         return Ok(answer.expect("a response"));
     }
     let text = if status == 204 { String::new() } else { answer.to_string() };

@@ -3,16 +3,16 @@
 //! What always holds: of several circuits all give a permit, or none does. It decides nothing about one circuit that the circuit
 //! does not.
 
-use super::circuit::{Answer, At, Circuit, Look, Permit};
+use super::circuit::{Answer, Availability, Circuit, Moment, Permit};
 
 /// Asks all of `circuits` for an operation that may take `within` milliseconds. The first that refuses is the one that is
 /// named; no other has given anything then, and none has begun to probe.
-pub fn admit(circuits: &mut [&mut Circuit], at: At, within: u64) -> Answer<Vec<Permit>> {
+pub fn admit(circuits: &mut [&mut Circuit], at: Moment, within: u64) -> Answer<Vec<Permit>> {
     for circuit in circuits.iter_mut() {
         match circuit.look(at) {
-            Look::Pass => {}
-            Look::Store => return Answer::Store,
-            Look::Reject(rejection) => {
+            Availability::Pass => {}
+            Availability::Store => return Answer::Store,
+            Availability::Reject(rejection) => {
                 circuit.refused();
                 return Answer::Rejected(rejection);
             }
@@ -23,7 +23,7 @@ pub fn admit(circuits: &mut [&mut Circuit], at: At, within: u64) -> Answer<Vec<P
 
 impl Circuit {
     /// Whether an operation may begin that takes `within` milliseconds at most.
-    pub fn admit(&mut self, at: At, within: u64) -> Answer<Permit> {
+    pub fn admit(&mut self, at: Moment, within: u64) -> Answer<Permit> {
         match admit(&mut [self], at, within) {
             Answer::Permit(permits) => match permits.first() {
                 Some(permit) => Answer::Permit(*permit),

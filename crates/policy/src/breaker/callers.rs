@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 /// Agents of one circuit whose calls are remembered: enough to know that there is another one.
-const CALLERS: usize = 8;
+const MAX_REMEMBERED_CALLERS: usize = 8;
 /// Agents of one circuit whose failures are remembered.
-const FAILED: usize = 2;
+const MAX_REMEMBERED_FAILED: usize = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Calls {
@@ -40,7 +40,7 @@ impl Callers {
         }
         if failed {
             self.failed.insert(agent.to_owned(), now);
-            if self.failed.len() > FAILED {
+            if self.failed.len() > MAX_REMEMBERED_FAILED {
                 let oldest = self.failed.iter().min_by_key(|(_, at)| **at).map(|(agent, _)| agent.clone());
                 oldest.map(|agent| self.failed.remove(&agent));
             }
@@ -58,7 +58,7 @@ impl Callers {
 
     /// An agent's calls. None: it is not known, and there are enough that are calling.
     fn calls(&mut self, agent: &str) -> Option<&mut Calls> {
-        if !self.calling.contains_key(agent) && self.calling.len() >= CALLERS {
+        if !self.calling.contains_key(agent) && self.calling.len() >= MAX_REMEMBERED_CALLERS {
             let quiet = self.calling.iter().filter(|(_, calls)| calls.under_way == 0).min_by_key(|(_, calls)| calls.last);
             let quiet = quiet.map(|(agent, _)| agent.clone())?;
             self.calling.remove(&quiet);
@@ -101,7 +101,7 @@ mod tests {
             assert!(callers.calling.len() <= 8 && callers.failed.len() <= 2, "{number}");
         }
         (0..100).for_each(|number| callers.began(&format!("busy-{number}"), 20_000));
-        assert_eq!(callers.calling.len(), CALLERS);
+        assert_eq!(callers.calling.len(), MAX_REMEMBERED_CALLERS);
         assert!(callers.calling.values().all(|calls| calls.under_way == 1), "those that call are not forgotten: {callers:?}");
     }
 }

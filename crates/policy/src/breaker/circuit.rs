@@ -6,20 +6,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::refusal::{Rejection, Why};
-use super::settings::{DAY, Force, Mode, Review, Settings};
+use super::refusal::{Rejection, RejectionCause};
+use super::settings::{Force, MAX_WAIT_MS, Mode, Review, Settings};
 use super::state::State;
 use super::window::Window;
 
 /// Permits of a closed circuit whose results are awaited. Of more the oldest is forgotten: whoever holds it has died, or its
 /// result comes too late to matter.
-const AWAITED: usize = 4096;
+const MAX_AWAITED_PERMITS: usize = 4096;
 /// Whoever meets a half-open circuit is not told to come back sooner.
-const SOONEST: u64 = 1000;
+const MIN_RETRY_AFTER_MS: u64 = 1000;
 
 /// Now, and what the dice show: uniform in [0, 1).
 #[derive(Clone, Copy, Debug)]
-pub struct At {
+pub struct Moment {
     /// Milliseconds of a clock that never jumps.
     pub now: u64,
     /// The dice.
@@ -79,7 +79,7 @@ pub enum Answer<T> {
 
 /// What became of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Completed {
+pub enum Completion {
     /// It was taken.
     Taken,
     /// It was told before, or belongs to an earlier epoch or owner, or to nobody.
@@ -122,7 +122,7 @@ pub(super) enum Phase {
 }
 
 /// What a look at a circuit says, before anything is taken of it.
-pub(super) enum Look {
+pub(super) enum Availability {
     Pass,
     Store,
     Reject(Rejection),
@@ -170,14 +170,14 @@ impl Circuit {
     }
 
     /// What came of the operation that `permit` was given for.
-    pub fn complete(&mut self, permit: &Permit, outcome: Outcome, at: At) -> Completed {
+    pub fn complete(&mut self, permit: &Permit, outcome: Outcome, at: Moment) -> Completion {
         if permit.kind == Kind::Free {
-            return Completed::Taken;
+            return Completion::Taken;
         }
         self.tick(at);
         if (permit.owner, permit.epoch) != (self.owner, self.epoch) || !self.awaits(permit.id) {
             self.counts.late = self.counts.late.saturating_add(1);
-            return Completed::Late;
+            return Completion::Late;
         }
         // While a person or nobody holds it, results are nobody's.
         let outcome = if self.is_held() { Outcome::Neutral } else { outcome };
@@ -200,11 +200,11 @@ impl Circuit {
             | (Phase::Closed { .. }, Outcome::Success | Outcome::Neutral | Outcome::Dropped)
             | (Phase::Open { .. }, Outcome::Success | Outcome::Failure { .. } | Outcome::Neutral | Outcome::Dropped) => {}
         }
-        Completed::Taken
+        Completion::Taken
     }
 
     /// What follows from time alone: a probe that said nothing in its time has failed.
-    pub fn tick(&mut self, at: At) {
+    pub fn tick(&mut self, at: Moment) {
         if self.is_held() {
             return;
         }
@@ -228,7 +228,7 @@ impl Circuit {
     }
 
     /// It behaves otherwise from now on. What was counted stays.
-    pub fn set(&mut self, settings: Settings, at: At) {
+    pub fn set(&mut self, settings: Settings, at: Moment) {
         let settings = settings.sound();
         if let Phase::Closed { window, .. } = &mut self.phase
             && settings.window != self.settings.window
@@ -277,7 +277,7 @@ impl Circuit {
     }
 
     /// Why there would be no permit, if there would be none; nothing is taken, and nobody counts as refused.
-    pub fn refuses(&mut self, at: At) -> Option<Rejection> {
+    pub fn refuses(&mut self, at: Moment) -> Option<Rejection> {
         self.tick(at);
         match self.settings.mode {
             Mode::Disabled | Mode::Observe => None,
@@ -347,19 +347,19 @@ impl Circuit {
     }
 
     /// Whether there would be a permit. Changes nothing but what follows from time.
-    pub(super) fn look(&mut self, at: At) -> Look {
+    pub(super) fn look(&mut self, at: Moment) -> Availability {
         self.tick(at);
         match self.settings.mode {
             // Nobody is refused, so nobody relies on what is durable.
-            Mode::Disabled | Mode::Observe => return Look::Pass,
+            Mode::Disabled | Mode::Observe => return Availability::Pass,
             Mode::Enforce => {}
         }
         match self.verdict(at.now) {
             // What a person holds needs no record of ours.
-            Err(rejection) if rejection.why == Why::Forced => Look::Reject(rejection),
-            _ if self.unstored && self.settings.force.is_none() => Look::Store,
-            Err(rejection) => Look::Reject(rejection),
-            Ok(()) => Look::Pass,
+            Err(rejection) if rejection.why == RejectionCause::Forced => Availability::Reject(rejection),
+            _ if self.unstored && self.settings.force.is_none() => Availability::Store,
+            Err(rejection) => Availability::Reject(rejection),
+            Ok(()) => Availability::Pass,
         }
     }
 
@@ -385,13 +385,13 @@ impl Circuit {
         self.next = self.next.saturating_add(1);
         let kind = match &mut self.phase {
             Phase::HalfOpen { probes, .. } => {
-                let within = self.settings.probe_within.unwrap_or(within).clamp(1, DAY);
+                let within = self.settings.probe_within.unwrap_or(within).clamp(1, MAX_WAIT_MS);
                 probes.insert(self.next, now.saturating_add(within));
                 Kind::Probe
             }
             Phase::Closed { awaited, .. } => {
                 awaited.insert(self.next);
-                if awaited.len() > AWAITED {
+                if awaited.len() > MAX_AWAITED_PERMITS {
                     awaited.pop_first();
                 }
                 Kind::Counted
@@ -407,14 +407,14 @@ impl Circuit {
         let reject = |why, retry_after: u64| Err(Rejection { guard, why, retry_after: retry_after.max(1) });
         match self.settings.force {
             Some(Force::Closed) => return Ok(()),
-            Some(Force::Open) => return reject(Why::Forced, open),
+            Some(Force::Open) => return reject(RejectionCause::Forced, open),
             None => {}
         }
         match &self.phase {
             Phase::Closed { .. } => Ok(()),
-            Phase::Open { until } if now < *until => reject(Why::Open, until - now),
+            Phase::Open { until } if now < *until => reject(RejectionCause::Open, until - now),
             Phase::Open { .. } => match self.settings.review {
-                Review::Required if !self.is_approved() => reject(Why::Review, open),
+                Review::Required if !self.is_approved() => reject(RejectionCause::Review, open),
                 Review::Required | Review::Auto => Ok(()),
             },
             Phase::HalfOpen { probes, successes } => {
@@ -423,7 +423,7 @@ impl Circuit {
                     return Ok(());
                 }
                 let earliest = probes.values().min().copied().unwrap_or(now);
-                reject(Why::Probing, earliest.saturating_sub(now).max(SOONEST))
+                reject(RejectionCause::Probing, earliest.saturating_sub(now).max(MIN_RETRY_AFTER_MS))
             }
         }
     }
@@ -459,7 +459,7 @@ impl Circuit {
         self.phase = Phase::closed(self.settings.window);
     }
 
-    fn trip(&mut self, at: At, retry_after: Option<u64>) {
+    fn trip(&mut self, at: Moment, retry_after: Option<u64>) {
         let count = match self.phase {
             Phase::Closed { .. } | Phase::Open { .. } => &mut self.counts.tripped,
             Phase::HalfOpen { .. } => &mut self.counts.reopened,
@@ -468,7 +468,7 @@ impl Circuit {
         self.rise();
         self.opens = self.opens.saturating_add(1);
         self.unstored = true;
-        let wait = open_for(&self.settings, self.opens, at.random).max(retry_after.unwrap_or(0).min(DAY));
+        let wait = open_for(&self.settings, self.opens, at.random).max(retry_after.unwrap_or(0).min(MAX_WAIT_MS));
         self.phase = Phase::Open { until: at.now.saturating_add(wait) };
     }
 }

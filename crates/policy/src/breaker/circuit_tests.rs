@@ -1,9 +1,9 @@
 //! The machine, case by case.
 
 use super::admission;
-use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
-use super::refusal::Why;
-use super::saved::Saved;
+use super::circuit::{Answer, Circuit, Completion, Counts, Kind, Moment, Outcome, Permit};
+use super::persisted::PersistedCircuit;
+use super::refusal::RejectionCause;
 use super::settings::{Force, Guard, Mode, Review, Settings};
 use super::state::State;
 
@@ -11,8 +11,8 @@ const FAILURE: Outcome = Outcome::Failure { retry_after: None };
 const WITHIN: u64 = 120_000;
 
 /// The dice in the middle: nothing is added or taken away.
-fn at(now: u64) -> At {
-    At { now, random: 0.5 }
+fn at(now: u64) -> Moment {
+    Moment { now, random: 0.5 }
 }
 
 fn session() -> Circuit {
@@ -28,7 +28,7 @@ fn permit(circuit: &mut Circuit, now: u64) -> Permit {
 }
 
 #[track_caller]
-fn rejected(circuit: &mut Circuit, now: u64) -> (Why, u64) {
+fn rejected(circuit: &mut Circuit, now: u64) -> (RejectionCause, u64) {
     match circuit.admit(at(now), WITHIN) {
         Answer::Rejected(rejection) => (rejection.why, rejection.retry_after),
         other => panic!("{other:?}"),
@@ -38,7 +38,7 @@ fn rejected(circuit: &mut Circuit, now: u64) -> (Why, u64) {
 fn fail(circuit: &mut Circuit, now: u64, times: u32) {
     for _ in 0..times {
         let permit = permit(circuit, now);
-        assert_eq!(circuit.complete(&permit, FAILURE, at(now)), Completed::Taken);
+        assert_eq!(circuit.complete(&permit, FAILURE, at(now)), Completion::Taken);
     }
 }
 
@@ -59,10 +59,10 @@ fn ten_failures_open_it_the_eleventh_is_refused_two_successes_close_it() {
     fail(&mut circuit, 0, 1);
     assert_eq!((circuit.state(), circuit.epoch(), circuit.opens()), (State::Open, 1, 1));
     circuit.stored(1);
-    assert_eq!(rejected(&mut circuit, 1), (Why::Open, 29_999));
+    assert_eq!(rejected(&mut circuit, 1), (RejectionCause::Open, 29_999));
     let first = permit(&mut circuit, 30_000);
     assert_eq!((first.kind, circuit.state(), circuit.epoch()), (Kind::Probe, State::HalfOpen, 2));
-    assert_eq!(rejected(&mut circuit, 30_000), (Why::Probing, WITHIN), "one at a time");
+    assert_eq!(rejected(&mut circuit, 30_000), (RejectionCause::Probing, WITHIN), "one at a time");
     circuit.complete(&first, Outcome::Success, at(31_000));
     let second = permit(&mut circuit, 31_000);
     circuit.complete(&second, Outcome::Success, at(31_000));
@@ -94,7 +94,7 @@ fn an_opening_is_durable_before_anybody_hears_of_it() {
     circuit.stored(0);
     assert_eq!(circuit.admit(at(0), WITHIN), Answer::Store, "an earlier write says nothing of it");
     circuit.stored(1);
-    assert_eq!(rejected(&mut circuit, 0).0, Why::Open);
+    assert_eq!(rejected(&mut circuit, 0).0, RejectionCause::Open);
 }
 
 #[test]
@@ -103,12 +103,12 @@ fn a_late_result_flips_nothing() {
     let early = permit(&mut circuit, 0);
     fail(&mut circuit, 0, 10);
     circuit.stored(1);
-    assert_eq!(circuit.complete(&early, FAILURE, at(1)), Completed::Late);
+    assert_eq!(circuit.complete(&early, FAILURE, at(1)), Completion::Late);
     let probe = permit(&mut circuit, 30_000);
-    assert_eq!(circuit.complete(&early, FAILURE, at(30_000)), Completed::Late);
-    assert_eq!(circuit.complete(&Permit { owner: 2, ..probe }, FAILURE, at(30_000)), Completed::Late);
-    assert_eq!(circuit.complete(&probe, Outcome::Success, at(30_000)), Completed::Taken);
-    assert_eq!(circuit.complete(&probe, Outcome::Success, at(30_000)), Completed::Late, "once");
+    assert_eq!(circuit.complete(&early, FAILURE, at(30_000)), Completion::Late);
+    assert_eq!(circuit.complete(&Permit { owner: 2, ..probe }, FAILURE, at(30_000)), Completion::Late);
+    assert_eq!(circuit.complete(&probe, Outcome::Success, at(30_000)), Completion::Taken);
+    assert_eq!(circuit.complete(&probe, Outcome::Success, at(30_000)), Completion::Late, "once");
     assert_eq!((circuit.state(), circuit.counts().late), (State::HalfOpen, 4));
 }
 
@@ -118,11 +118,11 @@ fn a_probe_fails_by_its_result_by_silence_and_by_its_holders_death() {
         let mut circuit = opened(Settings::of(Guard::Session), 0);
         let probe = permit(&mut circuit, 30_000);
         match way {
-            "result" => assert_eq!(circuit.complete(&probe, FAILURE, at(40_000)), Completed::Taken),
+            "result" => assert_eq!(circuit.complete(&probe, FAILURE, at(40_000)), Completion::Taken),
             "silence" => circuit.tick(at(150_000)),
             // It was over before it was told, whoever looks first.
-            "late" => assert_eq!(circuit.complete(&probe, Outcome::Success, at(150_000)), Completed::Late),
-            _ => assert_eq!(circuit.complete(&probe, Outcome::Dropped, at(40_000)), Completed::Taken),
+            "late" => assert_eq!(circuit.complete(&probe, Outcome::Success, at(150_000)), Completion::Late),
+            _ => assert_eq!(circuit.complete(&probe, Outcome::Dropped, at(40_000)), Completion::Taken),
         }
         assert_eq!((circuit.state(), circuit.epoch(), circuit.opens()), (State::Open, 3, 2), "{way}");
         assert!(circuit.must_store(), "{way}");
@@ -141,9 +141,9 @@ fn a_neutral_probe_makes_room_for_the_next() {
 fn no_more_probes_than_successes_are_missing() {
     let mut circuit = opened(Settings { probes: 10, successes: 3, ..Settings::of(Guard::Session) }, 0);
     let probes: Vec<Permit> = (0..3).map(|_| permit(&mut circuit, 30_000)).collect();
-    assert_eq!(rejected(&mut circuit, 30_000).0, Why::Probing);
+    assert_eq!(rejected(&mut circuit, 30_000).0, RejectionCause::Probing);
     circuit.complete(&probes[0], Outcome::Success, at(30_000));
-    assert_eq!(rejected(&mut circuit, 30_000).0, Why::Probing);
+    assert_eq!(rejected(&mut circuit, 30_000).0, RejectionCause::Probing);
     for probe in &probes[1..] {
         circuit.complete(probe, Outcome::Success, at(30_000));
     }
@@ -155,7 +155,7 @@ fn it_stays_open_longer_each_time_but_not_for_ever() {
     let mut circuit = opened(Settings { factor: 3, ..Settings::of(Guard::Session) }, 0);
     let mut now = 0;
     for wait in [30_000, 90_000, 270_000, 810_000, 900_000, 900_000] {
-        assert_eq!(rejected(&mut circuit, now), (Why::Open, wait));
+        assert_eq!(rejected(&mut circuit, now), (RejectionCause::Open, wait));
         now += wait;
         let probe = permit(&mut circuit, now);
         circuit.complete(&probe, FAILURE, at(now));
@@ -164,7 +164,7 @@ fn it_stays_open_longer_each_time_but_not_for_ever() {
     for (random, wait) in [(0.0, 27_000), (0.999_9, 32_994), (7.0, 33_000), (f64::NAN, 27_000)] {
         let mut circuit = Circuit::new(Settings { threshold: 1, ..Settings::of(Guard::Session) }, 1);
         let permit = permit(&mut circuit, 0);
-        circuit.complete(&permit, FAILURE, At { now: 0, random });
+        circuit.complete(&permit, FAILURE, Moment { now: 0, random });
         circuit.stored(1);
         assert_eq!(rejected(&mut circuit, 0).1, wait, "{random}");
     }
@@ -177,7 +177,7 @@ fn a_provider_may_ask_for_more_but_not_for_a_year() {
         let permit = permit(&mut circuit, 0);
         circuit.complete(&permit, Outcome::Failure { retry_after: Some(asked) }, at(0));
         circuit.stored(1);
-        assert_eq!(rejected(&mut circuit, 0), (Why::Open, wait));
+        assert_eq!(rejected(&mut circuit, 0), (RejectionCause::Open, wait));
     }
 }
 
@@ -185,11 +185,11 @@ fn a_provider_may_ask_for_more_but_not_for_a_year() {
 fn a_person_approves_one_opening() {
     let settings = Settings { review: Review::Required, ..Settings::of(Guard::Work) };
     let mut circuit = opened(settings.clone(), 0);
-    assert_eq!(rejected(&mut circuit, 59_999).0, Why::Open);
-    assert_eq!(rejected(&mut circuit, 10_000_000).0, Why::Review, "time is not enough");
+    assert_eq!(rejected(&mut circuit, 59_999).0, RejectionCause::Open);
+    assert_eq!(rejected(&mut circuit, 10_000_000).0, RejectionCause::Review, "time is not enough");
     for approved in [0, 2, 100] {
         circuit.set(Settings { approved: Some(approved), ..settings.clone() }, at(10_000_000));
-        assert_eq!(rejected(&mut circuit, 10_000_000).0, Why::Review, "{approved} is no opening");
+        assert_eq!(rejected(&mut circuit, 10_000_000).0, RejectionCause::Review, "{approved} is no opening");
     }
     let approved = Settings { approved: Some(1), ..settings };
     circuit.set(approved.clone(), at(10_000_000));
@@ -199,7 +199,7 @@ fn a_person_approves_one_opening() {
     assert_eq!(permit(&mut next, 0).kind, Kind::Probe);
     circuit.complete(&probe, FAILURE, at(10_000_000));
     circuit.stored(3);
-    assert_eq!(rejected(&mut circuit, 20_000_000).0, Why::Review, "the next opening is another one");
+    assert_eq!(rejected(&mut circuit, 20_000_000).0, RejectionCause::Review, "the next opening is another one");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_person_holds_it_open_or_closed() {
     let settings = Settings::of(Guard::Session);
     let mut circuit = session();
     circuit.set(Settings { force: Some(Force::Open), ..settings.clone() }, at(0));
-    assert_eq!((rejected(&mut circuit, 0), circuit.state()), ((Why::Forced, 30_000), State::Closed));
+    assert_eq!((rejected(&mut circuit, 0), circuit.state()), ((RejectionCause::Forced, 30_000), State::Closed));
     circuit.set(Settings { force: Some(Force::Closed), ..settings.clone() }, at(0));
     fail(&mut circuit, 0, 100);
     assert_eq!((circuit.state(), circuit.failures(0)), (State::Closed, 0));
@@ -234,7 +234,7 @@ fn a_person_holds_it_open_or_closed() {
     open.set(Settings { force: Some(Force::Closed), ..settings.clone() }, at(0));
     assert_eq!(permit(&mut open, 0).kind, Kind::Free);
     open.set(settings, at(0));
-    assert_eq!(rejected(&mut open, 0), (Why::Open, 30_000), "it is as it was when it is let go");
+    assert_eq!(rejected(&mut open, 0), (RejectionCause::Open, 30_000), "it is as it was when it is let go");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn new_settings_count_what_was_counted() {
     // What no schema allows stops nothing.
     let nothing = Settings { threshold: 0, window: 0, open: 0, factor: 0, max_open: 0, successes: 0, probes: 0, ..settings };
     let mut circuit = opened(Settings { threshold: 1, ..nothing }, 0);
-    assert_eq!(rejected(&mut circuit, 0), (Why::Open, 1));
+    assert_eq!(rejected(&mut circuit, 0), (RejectionCause::Open, 1));
     let probe = permit(&mut circuit, 1);
     circuit.complete(&probe, Outcome::Success, at(1));
     assert_eq!(circuit.state(), State::Closed);
@@ -261,12 +261,12 @@ fn an_open_circuit_survives_its_owner_whatever_the_wall_clock_says() {
     let settings = Settings::of(Guard::Session);
     let mut circuit = opened(settings.clone(), 5_000);
     let saved = circuit.saved(10_000, WALL);
-    assert_eq!(saved, Saved { state: State::Open, epoch: 1, opens: 1, open_until: Some(WALL + 25_000) });
+    assert_eq!(saved, PersistedCircuit { state: State::Open, epoch: 1, opens: 1, open_until: Some(WALL + 25_000) });
     assert!(saved.says(&circuit.saved(20_000, WALL + 99)), "time alone is no reason to write");
     let cases = [(0, 25_000), (20_000, 5_000), (-10_000_000_000, 900_000), (i64::MIN + WALL, 900_000)];
     for (passed, left) in cases {
         let mut next = Circuit::load(settings.clone(), 2, &saved, at(77), WALL.saturating_add(passed));
-        assert_eq!(rejected(&mut next, 77), (Why::Open, left), "{passed}");
+        assert_eq!(rejected(&mut next, 77), (RejectionCause::Open, left), "{passed}");
         assert_eq!((next.epoch(), next.opens()), (1, 1));
     }
     for passed in [25_000, 10_000_000_000] {
@@ -274,14 +274,14 @@ fn an_open_circuit_survives_its_owner_whatever_the_wall_clock_says() {
         assert_eq!(permit(&mut next, 77).kind, Kind::Probe, "{passed}");
         assert_eq!(next.epoch(), 2);
     }
-    let broken = Saved { open_until: None, ..saved };
-    assert_eq!(rejected(&mut Circuit::load(settings.clone(), 2, &broken, at(0), WALL), 0), (Why::Open, 900_000));
+    let broken = PersistedCircuit { open_until: None, ..saved };
+    assert_eq!(rejected(&mut Circuit::load(settings.clone(), 2, &broken, at(0), WALL), 0), (RejectionCause::Open, 900_000));
     // Half open: another owner's probe counts for nothing.
     let probe = permit(&mut circuit, 35_000);
     let mut next = Circuit::load(settings.clone(), 2, &circuit.saved(35_000, WALL), at(0), WALL);
     assert_eq!((next.state(), next.epoch(), next.opens()), (State::HalfOpen, 2, 1));
     permit(&mut next, 0);
-    assert_eq!(next.complete(&probe, FAILURE, at(0)), Completed::Late);
+    assert_eq!(next.complete(&probe, FAILURE, at(0)), Completion::Late);
     // Closed: nothing of its counts.
     let mut before = session();
     fail(&mut before, 0, 9);
@@ -311,8 +311,8 @@ fn several_circuits_give_all_or_nothing() {
 fn permits_that_nobody_gives_back_do_not_fill_it() {
     let mut circuit = session();
     let permits: Vec<Permit> = (0..5000).map(|_| permit(&mut circuit, 0)).collect();
-    assert_eq!(circuit.complete(&permits[0], FAILURE, at(0)), Completed::Late);
-    assert_eq!(circuit.complete(&permits[4999], FAILURE, at(0)), Completed::Taken);
+    assert_eq!(circuit.complete(&permits[0], FAILURE, at(0)), Completion::Late);
+    assert_eq!(circuit.complete(&permits[4999], FAILURE, at(0)), Completion::Taken);
 }
 
 #[test]

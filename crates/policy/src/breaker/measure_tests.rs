@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::admission;
-use super::circuit::{Answer, At, Circuit, Outcome};
+use super::circuit::{Answer, Circuit, Moment, Outcome};
 use super::settings::{Guard, Settings};
 
 const PAIRS: u64 = 2_000_000;
@@ -20,7 +20,7 @@ fn admit_and_complete() {
         let began = Instant::now();
         for number in 0..PAIRS {
             // Few fail: not enough to open anything.
-            let at = At { now: number, random: 0.5 };
+            let at = Moment { now: number, random: 0.5 };
             let mut all: Vec<&mut Circuit> = circuits.iter_mut().collect();
             if let Answer::Permit(permits) = admission::admit(&mut all, at, 120_000) {
                 out.push_back(permits);

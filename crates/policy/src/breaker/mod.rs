@@ -7,7 +7,7 @@
 //! An opening must be durable before anybody hears of it: until [`stored`](Circuit::stored) says so the answer is
 //! [`Answer::Store`]. Counts are memory and may be lost at any time.
 //!
-//! Times are milliseconds of a clock that never jumps; time and dice come in as an argument ([`At`]). The wall clock is only
+//! Times are milliseconds of a clock that never jumps; time and dice come in as an argument ([`Moment`]). The wall clock is only
 //! in what is [saved]. Nothing here knows who stores it, or what is guarded.
 //!
 //! | file | for |
@@ -17,29 +17,29 @@
 //! | [`admission`] | asking for a permit of one circuit, or of several, all or nothing |
 //! | [`window`] | failures of the last while, in buckets |
 //! | [`settings`] | the guards and their defaults |
-//! | [`saved`] | what is durable, and what a new owner makes of it |
+//! | [`persisted`] | what is durable, and what a new owner makes of it |
 //! | [`callers`] | whose calls failed, and who else calls |
-//! | [`choice`] | which of several sets of guards holds for a pool |
+//! | [`selection`] | which of several sets of guards holds for a pool |
 //! | [`commands`] | which ends of a command are failures |
 //! | [`work`] | which ends of an attempt at an item are, and whether one may begin |
 //! | [`refusal`] | how a refusal is said |
 
 pub mod admission;
 pub mod callers;
-pub mod choice;
 pub mod circuit;
 pub mod commands;
+pub mod persisted;
 pub mod refusal;
-pub mod saved;
+pub mod selection;
 pub mod settings;
 pub mod state;
 pub mod window;
 pub mod work;
 
 pub use callers::Callers;
-pub use circuit::{Answer, At, Circuit, Completed, Counts, Outcome, Permit};
-pub use refusal::{Rejection, Why};
-pub use saved::Saved;
+pub use circuit::{Answer, Circuit, Completion, Counts, Moment, Outcome, Permit};
+pub use persisted::PersistedCircuit;
+pub use refusal::{Rejection, RejectionCause};
 pub use settings::{Force, Guard, Mode, Review, Settings};
 pub use state::State;
 

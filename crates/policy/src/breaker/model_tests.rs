@@ -5,8 +5,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
-use super::saved::Saved;
+use super::circuit::{Answer, Circuit, Completion, Counts, Kind, Moment, Outcome, Permit};
+use super::persisted::PersistedCircuit;
 use super::settings::{Guard, Settings};
 use super::state::State;
 
@@ -20,9 +20,9 @@ const WITHIN: u64 = 3;
 const RESULTS: [Outcome; 4] = [Outcome::Success, Outcome::Failure { retry_after: None }, Outcome::Neutral, Outcome::Dropped];
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct World {
+struct Simulation {
     circuit: Circuit,
-    stored: Saved,
+    stored: PersistedCircuit,
     /// Permits whose results were not told yet.
     out: Vec<Permit>,
     /// The last one whose result was told.
@@ -35,13 +35,13 @@ fn settings() -> Settings {
     Settings { threshold: 2, window: 20, open: OPEN, max_open: OPEN, successes: 2, probes: 2, ..Settings::of(Guard::Session) }
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
-        Self { circuit: Circuit::new(settings(), 0), stored: Saved::default(), out: Vec::new(), told: None, owner: 0, now: 0 }
+        Self { circuit: Circuit::new(settings(), 0), stored: PersistedCircuit::default(), out: Vec::new(), told: None, owner: 0, now: 0 }
     }
 
-    fn at(&self) -> At {
-        At { now: self.now, random: 0.5 }
+    fn at(&self) -> Moment {
+        Moment { now: self.now, random: 0.5 }
     }
 
     /// What a caller may get, on a copy.
@@ -49,7 +49,7 @@ impl World {
         let mut after = self.clone();
         match after.circuit.admit(self.at(), WITHIN) {
             Answer::Permit(permit) => {
-                let open = matches!(self.circuit.saved(self.now, 0), Saved { state: State::Open, open_until: Some(1..), .. });
+                let open = matches!(self.circuit.saved(self.now, 0), PersistedCircuit { state: State::Open, open_until: Some(1..), .. });
                 assert!(!open, "B1");
                 after.out.push(permit);
             }
@@ -69,7 +69,7 @@ impl World {
         let mut after = self.clone();
         let completed = after.circuit.complete(&permit, outcome, self.at());
         let known = self.out.contains(&permit) && permit.owner == self.owner;
-        assert!(known || completed == Completed::Late, "B3, B8");
+        assert!(known || completed == Completion::Late, "B3, B8");
         after.out.retain(|other| *other != permit);
         after.told = Some(permit);
         after
@@ -129,7 +129,7 @@ impl World {
 #[test]
 fn every_state_that_a_few_steps_reach_keeps_the_promises() {
     let hasher = RandomState::new();
-    let first = World::new();
+    let first = Simulation::new();
     let mut seen = HashSet::from([hasher.hash_one(&first)]);
     let mut ahead = VecDeque::from([(first, 0)]);
     let mut reached = HashSet::new();

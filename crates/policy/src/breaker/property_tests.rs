@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::admission;
-use super::circuit::{Answer, At, Circuit, Completed, Counts, Kind, Outcome, Permit};
-use super::saved::Saved;
-use super::settings::{DAY, Guard, Settings};
+use super::circuit::{Answer, Circuit, Completion, Counts, Kind, Moment, Outcome, Permit};
+use super::persisted::PersistedCircuit;
+use super::settings::{Guard, MAX_WAIT_MS, Settings};
 use super::state::State;
 
 const WALL: i64 = 1_790_000_000_000;
@@ -13,7 +13,7 @@ const WALL: i64 = 1_790_000_000_000;
 const WITHIN: u64 = 400;
 
 #[derive(Clone, Debug)]
-enum Do {
+enum Step {
     Admit,
     /// A result of a permit that was given at some time, told before or not.
     Complete(usize, Outcome),
@@ -22,7 +22,7 @@ enum Do {
     Crash(i64),
 }
 
-fn doings() -> impl Strategy<Value = Vec<Do>> {
+fn doings() -> impl Strategy<Value = Vec<Step>> {
     let outcome = prop_oneof![
         2 => Just(Outcome::Success),
         5 => prop_oneof![4 => Just(None), 1 => (0u64..5000).prop_map(Some)].prop_map(|retry_after| Outcome::Failure { retry_after }),
@@ -30,10 +30,10 @@ fn doings() -> impl Strategy<Value = Vec<Do>> {
         1 => Just(Outcome::Dropped),
     ];
     let one = prop_oneof![
-        6 => Just(Do::Admit),
-        8 => (0usize..4, outcome).prop_map(|(which, outcome)| Do::Complete(which, outcome)),
-        3 => (0u64..700).prop_map(Do::Pass),
-        1 => prop_oneof![0i64..1000, -2000i64..0, Just(i64::MAX / 4), Just(i64::MIN / 4)].prop_map(Do::Crash),
+        6 => Just(Step::Admit),
+        8 => (0usize..4, outcome).prop_map(|(which, outcome)| Step::Complete(which, outcome)),
+        3 => (0u64..700).prop_map(Step::Pass),
+        1 => prop_oneof![0i64..1000, -2000i64..0, Just(i64::MAX / 4), Just(i64::MIN / 4)].prop_map(Step::Crash),
     ];
     proptest::collection::vec(one, 1..150)
 }
@@ -45,14 +45,14 @@ prop_compose! {
 }
 
 /// A circuit, whoever uses it, and its record.
-struct World {
+struct Simulation {
     circuit: Circuit,
     owner: u64,
     /// Permits, the newest last, and whether their results were told.
     given: Vec<(Permit, bool)>,
     /// When failures were told while it was closed.
     failures: Vec<u64>,
-    stored: Saved,
+    stored: PersistedCircuit,
     now: u64,
     random: f64,
 }
@@ -64,14 +64,14 @@ fn plain(circuit: &Circuit) -> Circuit {
     plain
 }
 
-impl World {
+impl Simulation {
     fn new(settings: Settings, random: f64) -> Self {
         let circuit = Circuit::new(settings, 0);
-        Self { circuit, owner: 0, given: Vec::new(), failures: Vec::new(), stored: Saved::default(), now: 0, random }
+        Self { circuit, owner: 0, given: Vec::new(), failures: Vec::new(), stored: PersistedCircuit::default(), now: 0, random }
     }
 
-    fn at(&self) -> At {
-        At { now: self.now, random: self.random }
+    fn at(&self) -> Moment {
+        Moment { now: self.now, random: self.random }
     }
 
     /// Asks, and stores what has to be stored before.
@@ -94,13 +94,13 @@ impl World {
     /// The most that a refusal may say.
     fn bound(&self) -> u64 {
         let Settings { max_open, probe_within, .. } = self.circuit.settings();
-        [max_open + max_open / 10, probe_within.unwrap_or(WITHIN), 5000, 1000].into_iter().max().unwrap_or(DAY)
+        [max_open + max_open / 10, probe_within.unwrap_or(WITHIN), 5000, 1000].into_iter().max().unwrap_or(MAX_WAIT_MS)
     }
 
-    fn step(&mut self, doing: &Do) -> Result<(), TestCaseError> {
+    fn step(&mut self, doing: &Step) -> Result<(), TestCaseError> {
         let before = (self.circuit.state(), self.circuit.epoch());
         match doing {
-            Do::Admit => {
+            Step::Admit => {
                 let open_until = self.circuit.saved(self.now, 0).open_until.filter(|until| *until > 0);
                 match self.admit() {
                     Answer::Permit(permit) => {
@@ -111,15 +111,15 @@ impl World {
                     Answer::Store => prop_assert!(false, "it was stored"),
                 }
             }
-            Do::Complete(back, outcome) if *back < self.given.len() => {
+            Step::Complete(back, outcome) if *back < self.given.len() => {
                 let which = self.given.len() - 1 - back;
                 self.complete(which, *outcome)?;
             }
-            Do::Pass(time) => {
+            Step::Pass(time) => {
                 self.now += time;
                 self.circuit.tick(self.at());
             }
-            Do::Crash(passed) => {
+            Step::Crash(passed) => {
                 self.owner += 1;
                 let wall = WALL.saturating_add(*passed);
                 let settings = self.circuit.settings().clone();
@@ -129,7 +129,7 @@ impl World {
                 self.failures.clear();
                 return Ok(());
             }
-            Do::Complete(..) => {}
+            Step::Complete(..) => {}
         }
         self.check(before)
     }
@@ -142,10 +142,10 @@ impl World {
         let (closed, epoch) = (ticked.state() == State::Closed, ticked.epoch());
         let completed = self.circuit.complete(&permit, outcome, at);
         if told || (permit.owner, permit.epoch) != (self.owner, epoch) {
-            prop_assert_eq!(completed, Completed::Late, "B3, B8");
+            prop_assert_eq!(completed, Completion::Late, "B3, B8");
             prop_assert!(plain(&self.circuit) == plain(&ticked), "B3, B8");
         } else {
-            prop_assert_eq!(completed, Completed::Taken);
+            prop_assert_eq!(completed, Completion::Taken);
             if closed && matches!(outcome, Outcome::Failure { .. }) {
                 self.failures.push(self.now);
                 self.window()?;
@@ -200,7 +200,7 @@ impl World {
 proptest! {
     #[test]
     fn b1_to_b9_hold_whatever_happens(settings in settings(), doings in doings(), random in 0.0f64..1.0) {
-        let mut world = World::new(settings, random);
+        let mut world = Simulation::new(settings, random);
         for doing in &doings {
             world.step(doing)?;
         }
@@ -211,9 +211,9 @@ proptest! {
     fn b7_only_its_own_clock_counts(settings in settings(), doings in doings(), shift in 0u64..1_000_000_000) {
         // The same at any time of its clock, but for the borders of buckets.
         let width = settings.window.div_ceil(20);
-        let (mut one, mut other) = (World::new(settings.clone(), 0.5), World::new(settings, 0.5));
+        let (mut one, mut other) = (Simulation::new(settings.clone(), 0.5), Simulation::new(settings, 0.5));
         other.now = shift / width * width;
-        for doing in doings.iter().filter(|doing| !matches!(doing, Do::Crash(_))) {
+        for doing in doings.iter().filter(|doing| !matches!(doing, Step::Crash(_))) {
             one.step(doing)?;
             other.step(doing)?;
             prop_assert_eq!(one.circuit.state(), other.circuit.state());
@@ -223,12 +223,12 @@ proptest! {
 
     #[test]
     fn b10_a_refusal_takes_nothing_anywhere(first in settings(), second in settings(), doings in doings()) {
-        let mut circuits = [World::new(first, 0.5), World::new(second, 0.5)];
+        let mut circuits = [Simulation::new(first, 0.5), Simulation::new(second, 0.5)];
         let mut given: Vec<Vec<Permit>> = Vec::new();
         for (index, doing) in doings.iter().enumerate() {
-            let at = At { now: circuits[0].now, random: 0.5 };
+            let at = Moment { now: circuits[0].now, random: 0.5 };
             match doing {
-                Do::Admit => {
+                Step::Admit => {
                     circuits.iter_mut().for_each(|world| world.circuit.tick(at));
                     let before: Vec<Circuit> = circuits.iter().map(|world| plain(&world.circuit)).collect();
                     let [one, other] = &mut circuits;
@@ -245,7 +245,7 @@ proptest! {
                         world.circuit.stored(epoch);
                     }
                 }
-                Do::Complete(_, outcome) if !given.is_empty() => {
+                Step::Complete(_, outcome) if !given.is_empty() => {
                     // One of the two fails more often than the other.
                     let permits = given.swap_remove(index % given.len());
                     for (which, (permit, world)) in permits.iter().zip(&mut circuits).enumerate() {
@@ -253,8 +253,8 @@ proptest! {
                         world.circuit.complete(permit, outcome, at);
                     }
                 }
-                Do::Pass(time) => circuits.iter_mut().for_each(|world| world.now += time),
-                Do::Complete(..) | Do::Crash(_) => {}
+                Step::Pass(time) => circuits.iter_mut().for_each(|world| world.now += time),
+                Step::Complete(..) | Step::Crash(_) => {}
             }
         }
     }

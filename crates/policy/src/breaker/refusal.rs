@@ -6,7 +6,7 @@ use super::settings::Guard;
 
 /// Why there is no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum RejectionCause {
     /// Too much failed.
     Open,
     /// It is being tried whether things work again.
@@ -23,12 +23,12 @@ pub struct Rejection {
     /// What the circuit protects.
     pub guard: Guard,
     /// Why.
-    pub why: Why,
+    pub why: RejectionCause,
     /// Milliseconds after which asking again may help; never 0. Where a person has to act it is a guess.
     pub retry_after: u64,
 }
 
-impl Why {
+impl RejectionCause {
     /// As one word, for metrics.
     pub fn label(self) -> &'static str {
         match self {
@@ -58,10 +58,10 @@ impl fmt::Display for Rejection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.retry_after.div_ceil(1000);
         match self.why {
-            Why::Open => write!(out, "too much failed; do not retry within {seconds} s"),
-            Why::Probing => write!(out, "it is being tried whether things work again; do not retry within {seconds} s"),
-            Why::Review => write!(out, "a person has to approve that it is tried again; do not retry"),
-            Why::Forced => write!(out, "a person holds it open; do not retry"),
+            RejectionCause::Open => write!(out, "too much failed; do not retry within {seconds} s"),
+            RejectionCause::Probing => write!(out, "it is being tried whether things work again; do not retry within {seconds} s"),
+            RejectionCause::Review => write!(out, "a person has to approve that it is tried again; do not retry"),
+            RejectionCause::Forced => write!(out, "a person holds it open; do not retry"),
         }
     }
 }
@@ -77,16 +77,16 @@ mod tests {
             format!("{}: {rejection}", rejection.name("drones"))
         };
         let cases = [
-            (Guard::Session, Why::Open, "bash circuit breaker open for session: too much failed; do not retry within 30 s"),
-            (Guard::Commands, Why::Forced, "bash circuit breaker open globally: a person holds it open; do not retry"),
+            (Guard::Session, RejectionCause::Open, "bash circuit breaker open for session: too much failed; do not retry within 30 s"),
+            (Guard::Commands, RejectionCause::Forced, "bash circuit breaker open globally: a person holds it open; do not retry"),
             (
                 Guard::Work,
-                Why::Review,
+                RejectionCause::Review,
                 "work circuit breaker open for drones: a person has to approve that it is tried again; do not retry",
             ),
             (
                 Guard::Project,
-                Why::Open,
+                RejectionCause::Open,
                 "work circuit breaker open for all pools of namespace drones: too much failed; do not retry within 30 s",
             ),
         ];

@@ -3,7 +3,7 @@
 pub use crate::budget::Mode;
 
 /// Nothing waits longer than this (milliseconds), whatever a provider or a caller asks for.
-pub const DAY: u64 = 86_400_000;
+pub const MAX_WAIT_MS: u64 = 86_400_000;
 
 /// What a circuit protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -132,7 +132,7 @@ impl Settings {
             *number = (*number).max(1);
         }
         for time in [&mut self.window, &mut self.open, &mut self.max_open] {
-            *time = (*time).clamp(1, DAY);
+            *time = (*time).clamp(1, MAX_WAIT_MS);
         }
         self.max_open = self.max_open.max(self.open);
         self

@@ -3,8 +3,8 @@
 //! A failure counts for the whole window, and for at most one bucket (a twentieth) longer.
 
 /// The window is cut into so many; one more is being filled.
-const PARTS: u64 = 20;
-const LEN: usize = PARTS as usize + 1;
+const BUCKETS_PER_WINDOW: u64 = 20;
+const BUCKET_COUNT: usize = BUCKETS_PER_WINDOW as usize + 1;
 
 /// The ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,14 +12,14 @@ pub struct Window {
     width: u64,
     /// The bucket that is being filled, counted from the beginning of the clock.
     newest: u64,
-    buckets: [u32; LEN],
+    buckets: [u32; BUCKET_COUNT],
     sum: u32,
 }
 
 impl Window {
     /// An empty one of so many milliseconds.
     pub fn new(length: u64) -> Self {
-        Self { width: length.div_ceil(PARTS).max(1), newest: 0, buckets: [0; LEN], sum: 0 }
+        Self { width: length.div_ceil(BUCKETS_PER_WINDOW).max(1), newest: 0, buckets: [0; BUCKET_COUNT], sum: 0 }
     }
 
     /// How much longer than the window a failure may count.
@@ -45,7 +45,7 @@ impl Window {
     /// The same failures in a window of another length.
     pub fn resized(&self, length: u64, now: u64) -> Self {
         let mut new = Self::new(length);
-        for age in (0..LEN as u64).rev().filter(|age| *age <= self.newest) {
+        for age in (0..BUCKET_COUNT as u64).rev().filter(|age| *age <= self.newest) {
             let index = self.newest - age;
             for _ in 0..self.buckets[slot(index)] {
                 new.add(index.saturating_mul(self.width));
@@ -58,7 +58,7 @@ impl Window {
     /// Empties the buckets that are too old. A time before the newest is as the newest.
     fn turn(&mut self, now: u64) {
         let index = now / self.width;
-        for step in 1..=index.saturating_sub(self.newest).min(LEN as u64) {
+        for step in 1..=index.saturating_sub(self.newest).min(BUCKET_COUNT as u64) {
             let old = std::mem::take(&mut self.buckets[slot(self.newest + step)]);
             self.sum = self.sum.saturating_sub(old);
         }
@@ -67,7 +67,7 @@ impl Window {
 }
 
 fn slot(index: u64) -> usize {
-    usize::try_from(index % LEN as u64).unwrap_or(0)
+    usize::try_from(index % BUCKET_COUNT as u64).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
                 let within = |age: u64| u32::try_from(failures.iter().filter(|at| now - **at < age).count()).unwrap_or(u32::MAX);
                 let count = window.count(now);
                 // Of less than a millisecond a bucket cannot be.
-                prop_assert!(within(length) <= count && count <= within((PARTS + 1) * window.bucket()), "{count}");
+                prop_assert!(within(length) <= count && count <= within((BUCKETS_PER_WINDOW + 1) * window.bucket()), "{count}");
             }
         }
     }

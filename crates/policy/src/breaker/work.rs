@@ -8,14 +8,14 @@
 //! project: it neither takes the project's probe nor counts there. So one pool that goes on failing stops the others once, and is
 //! stopped alone from then on.
 
-use super::circuit::{Answer, At, Circuit, Look, Outcome, Permit};
+use super::circuit::{Answer, Availability, Circuit, Moment, Outcome, Permit};
 use super::settings::{Force, Mode, Settings};
 use super::state::State;
 use crate::work::item::Verb;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct AttemptResult {
     /// What was done.
     pub verb: Verb,
     /// The tokens of the item's share are spent.
@@ -25,7 +25,7 @@ pub struct Ended {
 }
 
 /// What it is for the circuits.
-pub fn outcome(ended: Ended) -> Outcome {
+pub fn outcome(ended: AttemptResult) -> Outcome {
     match ended.verb {
         Verb::Complete => Outcome::Success,
         Verb::Stalled => Outcome::Failure { retry_after: None },
@@ -56,7 +56,7 @@ pub fn speaks_for_project(pool: &Circuit) -> bool {
 
 /// Asks the circuits of a pool and of its project for an attempt that takes `within` milliseconds at most. Where both refuse, the pool's
 /// is named.
-pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: At, within: u64) -> Answer<Permits> {
+pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: Moment, within: u64) -> Answer<Permits> {
     if let Some(answer) = stopped_by(pool, at) {
         return answer;
     }
@@ -71,11 +71,11 @@ pub fn admit(pool: &mut Circuit, project: &mut Circuit, at: At, within: u64) -> 
 }
 
 /// The answer of a circuit that gives no permit.
-fn stopped_by(circuit: &mut Circuit, at: At) -> Option<Answer<Permits>> {
+fn stopped_by(circuit: &mut Circuit, at: Moment) -> Option<Answer<Permits>> {
     match circuit.look(at) {
-        Look::Pass => None,
-        Look::Store => Some(Answer::Store),
-        Look::Reject(rejection) => {
+        Availability::Pass => None,
+        Availability::Store => Some(Answer::Store),
+        Availability::Reject(rejection) => {
             circuit.refused();
             Some(Answer::Rejected(rejection))
         }

@@ -1,7 +1,7 @@
 //! Which ends of an attempt fail, and two pools under one project.
 
 use super::*;
-use crate::breaker::refusal::Why;
+use crate::breaker::refusal::RejectionCause;
 use crate::breaker::settings::Guard;
 
 const FAILURE: Outcome = Outcome::Failure { retry_after: None };
@@ -11,7 +11,7 @@ const OVER: u64 = 67_000;
 
 #[test]
 fn only_what_came_to_nothing_fails() {
-    let ended = |verb, spent, progressed| outcome(Ended { verb, spent, progressed });
+    let ended = |verb, spent, progressed| outcome(AttemptResult { verb, spent, progressed });
     for verb in Verb::ALL {
         let expected = match verb {
             Verb::Complete => (Outcome::Success, Outcome::Success, Outcome::Success),
@@ -24,20 +24,20 @@ fn only_what_came_to_nothing_fails() {
 }
 
 /// Pools and their project, at a time.
-struct World {
+struct Simulation {
     pools: Vec<Circuit>,
     project: Circuit,
     now: u64,
 }
 
-impl World {
+impl Simulation {
     fn of(pools: &[Settings]) -> Self {
         let pools = pools.iter().zip(1..).map(|(settings, owner)| Circuit::new(settings.clone(), owner)).collect();
         Self { pools, project: Circuit::new(Settings::of(Guard::Project), 0), now: 0 }
     }
 
-    fn at(&self) -> At {
-        At { now: self.now, random: 0.5 }
+    fn at(&self) -> Moment {
+        Moment { now: self.now, random: 0.5 }
     }
 
     fn admit(&mut self, pool: usize) -> Answer<Permits> {
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    fn refused(&mut self, pool: usize) -> (Guard, Why) {
+    fn refused(&mut self, pool: usize) -> (Guard, RejectionCause) {
         match self.admit(pool) {
             Answer::Rejected(rejection) => (rejection.guard, rejection.why),
             other => panic!("{other:?}"),
@@ -90,7 +90,7 @@ fn plain() -> Settings {
 
 #[test]
 fn three_time_outs_within_five_minutes_over_all_pools_stop_all_of_them() {
-    let mut world = World::of(&[plain(), plain(), plain()]);
+    let mut world = Simulation::of(&[plain(), plain(), plain()]);
     world.attempt(0, FAILURE);
     world.now += 2 * MINUTE;
     world.attempt(1, FAILURE);
@@ -99,16 +99,16 @@ fn three_time_outs_within_five_minutes_over_all_pools_stop_all_of_them() {
     world.attempt(1, FAILURE);
     assert_eq!(world.states(), (vec![State::Closed; 3], State::Open), "no pool has three");
     for pool in 0..3 {
-        assert_eq!(world.refused(pool), (Guard::Project, Why::Open), "{pool}");
+        assert_eq!(world.refused(pool), (Guard::Project, RejectionCause::Open), "{pool}");
     }
     // One of any pool is tried for all.
     world.now += OVER;
     let Answer::Permit(probe) = world.admit(2) else { panic!("it is tried") };
-    assert_eq!(world.refused(0), (Guard::Project, Why::Probing));
+    assert_eq!(world.refused(0), (Guard::Project, RejectionCause::Probing));
     world.end(2, probe, Outcome::Success);
     assert_eq!(world.states(), (vec![State::Closed; 3], State::Closed));
     // Older ones count no more.
-    let mut world = World::of(&[plain(), plain()]);
+    let mut world = Simulation::of(&[plain(), plain()]);
     for pool in [0, 1, 0] {
         world.attempt(pool, FAILURE);
         world.now += 3 * MINUTE;
@@ -118,11 +118,11 @@ fn three_time_outs_within_five_minutes_over_all_pools_stop_all_of_them() {
 
 #[test]
 fn a_pool_that_goes_on_failing_stops_the_others_once() {
-    let mut world = World::of(&[plain(), plain()]);
+    let mut world = Simulation::of(&[plain(), plain()]);
     world.fail(0, 3);
     assert_eq!(world.states(), (vec![State::Open, State::Closed], State::Open));
-    assert_eq!(world.refused(0), (Guard::Work, Why::Open), "its own is named");
-    assert_eq!(world.refused(1), (Guard::Project, Why::Open));
+    assert_eq!(world.refused(0), (Guard::Work, RejectionCause::Open), "its own is named");
+    assert_eq!(world.refused(1), (Guard::Project, RejectionCause::Open));
     // From here on its attempts are tried for itself alone, whoever comes first.
     for _ in 0..20 {
         world.now += OVER;
@@ -136,7 +136,7 @@ fn a_pool_that_goes_on_failing_stops_the_others_once() {
 
 #[test]
 fn a_pool_that_is_alone_closes_its_own_circuit_and_then_that_of_its_project() {
-    let mut world = World::of(&[plain()]);
+    let mut world = Simulation::of(&[plain()]);
     world.fail(0, 3);
     world.now += OVER;
     world.attempt(0, Outcome::Success);
@@ -147,13 +147,13 @@ fn a_pool_that_is_alone_closes_its_own_circuit_and_then_that_of_its_project() {
 
 #[test]
 fn a_rejection_leaks_no_permit_of_the_other_circuit() {
-    let mut world = World::of(&[plain(), plain()]);
+    let mut world = Simulation::of(&[plain(), plain()]);
     world.fail(0, 3);
     world.now += OVER;
     let Answer::Permit(probe) = world.admit(1) else { panic!("it is tried") };
     // The pool's own may be tried as well, and the project's has no place.
     let epoch = world.pools[0].epoch();
-    assert_eq!(world.refused(0), (Guard::Project, Why::Probing));
+    assert_eq!(world.refused(0), (Guard::Project, RejectionCause::Probing));
     assert_eq!((world.pools[0].state(), world.pools[0].epoch()), (State::Open, epoch), "it has not begun to probe");
     world.end(1, probe, Outcome::Neutral);
     assert!(matches!(world.admit(0), Answer::Permit(_)));
@@ -163,7 +163,7 @@ fn a_rejection_leaks_no_permit_of_the_other_circuit() {
 fn who_has_a_pool_only_observed_or_held_closed_is_not_bound_and_does_not_count() {
     let closed = Settings { force: Some(Force::Closed), ..plain() };
     for free in [Settings { mode: Mode::Observe, ..plain() }, Settings { mode: Mode::Disabled, ..plain() }, closed] {
-        let mut world = World::of(&[free.clone(), plain()]);
+        let mut world = Simulation::of(&[free.clone(), plain()]);
         world.fail(0, 9);
         assert_eq!(world.project.state(), State::Closed, "{free:?}");
         world.fail(1, 3);

@@ -8,18 +8,18 @@ pub struct Rate {
     even_at: i64,
 }
 
-const SECOND: i64 = 1_000_000;
+const MICROS_PER_SECOND: i64 = 1_000_000;
 
 impl Rate {
     /// One more call at this time, in microseconds of a clock that runs steadily. Refused: after how many microseconds it may
     /// come again. `per_second` 0 refuses every call.
     pub fn call(&mut self, now: i64, per_second: u32) -> Result<(), i64> {
         if per_second == 0 {
-            return Err(SECOND);
+            return Err(MICROS_PER_SECOND);
         }
-        let step = SECOND / i64::from(per_second).min(SECOND);
-        let even_at = self.even_at.max(now).min(now.saturating_add(SECOND)).saturating_add(step);
-        let early = even_at.saturating_sub(now).saturating_sub(SECOND);
+        let step = MICROS_PER_SECOND / i64::from(per_second).min(MICROS_PER_SECOND);
+        let even_at = self.even_at.max(now).min(now.saturating_add(MICROS_PER_SECOND)).saturating_add(step);
+        let early = even_at.saturating_sub(now).saturating_sub(MICROS_PER_SECOND);
         if early > 0 {
             return Err(early);
         }
@@ -42,11 +42,11 @@ mod tests {
     #[test]
     fn a_burst_of_a_second_and_then_evenly() {
         let mut rate = Rate::default();
-        let taken = (0..100).filter(|_| rate.call(5 * SECOND, 20).is_ok()).count();
+        let taken = (0..100).filter(|_| rate.call(5 * MICROS_PER_SECOND, 20).is_ok()).count();
         assert_eq!(taken, 20);
-        assert_eq!(rate.call(5 * SECOND, 20), Err(50_000));
-        assert_eq!(rate.call(5 * SECOND + 50_000, 20), Ok(()));
-        assert!(rate.call(5 * SECOND + 50_001, 20).is_err());
+        assert_eq!(rate.call(5 * MICROS_PER_SECOND, 20), Err(50_000));
+        assert_eq!(rate.call(5 * MICROS_PER_SECOND + 50_000, 20), Ok(()));
+        assert!(rate.call(5 * MICROS_PER_SECOND + 50_001, 20).is_err());
         assert!(Rate::default().call(0, 0).is_err());
     }
 
@@ -72,7 +72,7 @@ mod tests {
                 }
             }
             for (at, first) in taken.iter().enumerate() {
-                let within = taken[at..].iter().take_while(|time| **time < first + SECOND).count();
+                let within = taken[at..].iter().take_while(|time| **time < first + MICROS_PER_SECOND).count();
                 prop_assert!(within <= 2 * usize::try_from(per_second).unwrap_or(0));
             }
         }

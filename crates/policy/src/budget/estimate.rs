@@ -5,18 +5,18 @@
 //! held for it, whatever share of its input a cache had and whatever the weights are.
 
 /// The most tokens of one sort that are believed of one call: far above any model, far below what could overflow.
-pub const CALL_MOST: i64 = 1_000_000_000_000;
+pub const MAX_CALL_TOKENS: i64 = 1_000_000_000_000;
 /// The most that a limit can be; see `MAX_TOKENS` of the API.
-pub const LIMIT_MOST: i64 = 1_000_000_000_000_000;
+pub const MAX_LIMIT_TOKENS: i64 = 1_000_000_000_000_000;
 const PER_MILLE: i64 = 1000;
 /// No ratio is below, in thousandths of a token a byte: no text has so few tokens. What has fewer is white space, or is not
 /// read by the model.
-pub const RATIO_LEAST: i64 = 150;
+pub const MIN_RATIO_PER_MILLE: i64 = 150;
 /// A call of which nobody knows what it used is charged at least so much for its text, in thousandths of a token a byte: what
 /// source code and most languages have at most. A learned ratio may be far lower, and would make it cheap to leave a call.
-pub const CHARGED_LEAST: i64 = 350;
+pub const MIN_CHARGED_RATIO_PER_MILLE: i64 = 350;
 /// The largest weight, as in the API.
-const WEIGHT_MOST: i64 = 1_000_000;
+const MAX_WEIGHT: i64 = 1_000_000;
 
 /// What a token of each sort counts, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl Weights {
     /// Within what can be reckoned with.
     pub fn clamped(self) -> Self {
         let Self { input, output, cache_read, cache_write } = self;
-        let [input, output, cache_read, cache_write] = [input, output, cache_read, cache_write].map(|weight| weight.clamp(0, WEIGHT_MOST));
+        let [input, output, cache_read, cache_write] = [input, output, cache_read, cache_write].map(|weight| weight.clamp(0, MAX_WEIGHT));
         Self { input, output, cache_read, cache_write }
     }
 
@@ -56,7 +56,7 @@ impl Weights {
 
     /// The most that a call of so many tokens can be charged, rounded up.
     pub fn bound(&self, input: i64, output: i64) -> i64 {
-        let (input, output) = (input.clamp(0, CALL_MOST), output.clamp(0, CALL_MOST));
+        let (input, output) = (input.clamp(0, MAX_CALL_TOKENS), output.clamp(0, MAX_CALL_TOKENS));
         if self.even() {
             return input + output;
         }
@@ -76,14 +76,14 @@ impl Weights {
 
     /// The most tokens of output that fit into `room` beside so many of input; below 0 if not even the input fits.
     pub fn outputs(&self, room: i64, input: i64) -> i64 {
-        let (room, input) = (room.clamp(-LIMIT_MOST, LIMIT_MOST), input.clamp(0, CALL_MOST));
+        let (room, input) = (room.clamp(-MAX_LIMIT_TOKENS, MAX_LIMIT_TOKENS), input.clamp(0, MAX_CALL_TOKENS));
         if self.even() {
             return room - input;
         }
         let left = room * PER_MILLE - input * self.dearest_input();
         match self.output {
             _ if left < 0 => -1,
-            0 => CALL_MOST,
+            0 => MAX_CALL_TOKENS,
             weight => left / weight,
         }
     }
@@ -109,7 +109,8 @@ pub struct Usage {
 impl Usage {
     fn clamped(self) -> Self {
         let Self { input, cache_read, cache_write, output } = self;
-        let [input, cache_read, cache_write, output] = [input, cache_read, cache_write, output].map(|tokens| tokens.clamp(0, CALL_MOST));
+        let [input, cache_read, cache_write, output] =
+            [input, cache_read, cache_write, output].map(|tokens| tokens.clamp(0, MAX_CALL_TOKENS));
         Self { input, cache_read, cache_write, output }
     }
 }
@@ -145,7 +146,7 @@ pub enum OnInsufficient {
 
 /// What a budget says of single calls. Of a whole path the strictest holds, but for the floor: that is the nearest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
+pub struct CallTerms {
     /// Output tokens one choice may ask for.
     pub max_output: i64,
     /// Output tokens below which it is refused instead of cut.
@@ -156,13 +157,13 @@ pub struct Terms {
     pub on_insufficient: OnInsufficient,
 }
 
-impl Default for Terms {
+impl Default for CallTerms {
     fn default() -> Self {
         Self { max_output: 16_000, min_output: 1024, estimate: Estimate::Ratio, on_insufficient: OnInsufficient::ClampOutput }
     }
 }
 
-impl Terms {
+impl CallTerms {
     /// Both hold: less output, the surer estimate, no cutting if one of them does not cut; this one's floor.
     pub fn and(self, above: Self) -> Self {
         Self {
@@ -176,7 +177,7 @@ impl Terms {
 
 /// A call as its body says it, as far as its cost goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Body {
+pub struct CallSize {
     /// Bytes of text, tools and names among it.
     pub bytes: i64,
     /// Tokens of what is no text (images, files), by a table of upper bounds.
@@ -191,18 +192,18 @@ pub struct Body {
     pub choices: i64,
 }
 
-impl Body {
+impl CallSize {
     /// Tokens of input that are charged where nobody knows what the call used: those that are `held` for it, and never fewer
-    /// than [`CHARGED_LEAST`] of its text.
+    /// than [`MIN_CHARGED_RATIO_PER_MILLE`] of its text.
     pub fn charged(&self, held: i64) -> i64 {
-        let text = up(self.bytes.clamp(0, CALL_MOST) * CHARGED_LEAST);
-        held.max(text.saturating_add(self.other_tokens.clamp(0, CALL_MOST)).min(CALL_MOST))
+        let text = up(self.bytes.clamp(0, MAX_CALL_TOKENS) * MIN_CHARGED_RATIO_PER_MILLE);
+        held.max(text.saturating_add(self.other_tokens.clamp(0, MAX_CALL_TOKENS)).min(MAX_CALL_TOKENS))
     }
 }
 
 /// What is asked of the ledger for a call, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ask {
+pub struct HoldRequest {
     /// Input, estimated high.
     pub input: i64,
     /// Output of each choice, at most.
@@ -213,23 +214,23 @@ pub struct Ask {
     pub choices: i64,
 }
 
-impl Ask {
+impl HoldRequest {
     /// What the body asks for under those terms. `ratio` is the model's, in thousandths of a token a byte.
-    pub fn of(body: &Body, terms: &Terms, ratio: i64) -> Self {
-        let bytes = body.bytes.clamp(0, CALL_MOST);
+    pub fn of(body: &CallSize, terms: &CallTerms, ratio: i64) -> Self {
+        let bytes = body.bytes.clamp(0, MAX_CALL_TOKENS);
         let text = match terms.estimate {
             Estimate::Bytes => bytes,
-            Estimate::Ratio => up(bytes * ratio.clamp(RATIO_LEAST, PER_MILLE)),
+            Estimate::Ratio => up(bytes * ratio.clamp(MIN_RATIO_PER_MILLE, PER_MILLE)),
         };
-        let limits = [body.output, body.model_output].into_iter().flatten().map(|limit| limit.clamp(0, CALL_MOST));
-        let output = limits.fold(terms.max_output.clamp(1, CALL_MOST), i64::min);
+        let limits = [body.output, body.model_output].into_iter().flatten().map(|limit| limit.clamp(0, MAX_CALL_TOKENS));
+        let output = limits.fold(terms.max_output.clamp(1, MAX_CALL_TOKENS), i64::min);
         let floor = terms.min_output.saturating_add(body.thinking.max(0));
         let least = match terms.on_insufficient {
             OnInsufficient::ClampOutput => floor.clamp(0, output),
             OnInsufficient::Reject => output,
         };
         Self {
-            input: text.saturating_add(body.other_tokens.clamp(0, CALL_MOST)).min(CALL_MOST),
+            input: text.saturating_add(body.other_tokens.clamp(0, MAX_CALL_TOKENS)).min(MAX_CALL_TOKENS),
             output,
             least,
             choices: body.choices.clamp(1, 1000),
@@ -238,50 +239,50 @@ impl Ask {
 }
 
 /// Ratios are counted in steps of so many thousandths of a token a byte.
-const STEP: i64 = 16;
-const STEPS: usize = 63;
+const RATIO_STEP_PER_MILLE: i64 = 16;
+const RATIO_STEP_COUNT: usize = 63;
 /// Where nothing was learned: half a token a byte.
-const FIRST: i64 = 500;
+const INITIAL_RATIO_PER_MILLE: i64 = 500;
 /// Calls that the first guess counts for: so a model must prove a lower ratio by a thousand of them.
-const FIRST_WEIGHT: u64 = 10;
+const INITIAL_RATIO_CALLS: u64 = 10;
 /// Above so many calls, the older half of what was learned is forgotten.
-const REMEMBERED: u64 = 20_000;
+const MAX_LEARNED_CALLS: u64 = 20_000;
 
 /// The learned ratio of tokens to bytes of one model in one namespace: the 99th percentile of what was seen, in thousandths,
-/// starting with half a token a byte. It grows with the first calls that exceed it and falls slowly, to [`RATIO_LEAST`] at most.
+/// starting with half a token a byte. It grows with the first calls that exceed it and falls slowly, to [`MIN_RATIO_PER_MILLE`] at most.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Learned {
-    seen: [u64; STEPS],
+pub struct LearnedRatio {
+    seen: [u64; RATIO_STEP_COUNT],
     total: u64,
     ratio: i64,
 }
 
-impl Default for Learned {
+impl Default for LearnedRatio {
     fn default() -> Self {
-        let mut learned = Self { seen: [0; STEPS], total: FIRST_WEIGHT, ratio: FIRST };
-        learned.seen[step_of(FIRST)] = FIRST_WEIGHT;
+        let mut learned = Self { seen: [0; RATIO_STEP_COUNT], total: INITIAL_RATIO_CALLS, ratio: INITIAL_RATIO_PER_MILLE };
+        learned.seen[step_of(INITIAL_RATIO_PER_MILLE)] = INITIAL_RATIO_CALLS;
         learned
     }
 }
 
 fn step_of(ratio: i64) -> usize {
-    usize::try_from(ratio / STEP).unwrap_or(0).min(STEPS - 1)
+    usize::try_from(ratio / RATIO_STEP_PER_MILLE).unwrap_or(0).min(RATIO_STEP_COUNT - 1)
 }
 
 /// Of at least one byte, in thousandths.
 fn ratio_of(bytes: i64, tokens: i64) -> i64 {
-    (tokens.min(bytes).min(CALL_MOST) * PER_MILLE) / bytes.min(CALL_MOST)
+    (tokens.min(bytes).min(MAX_CALL_TOKENS) * PER_MILLE) / bytes.min(MAX_CALL_TOKENS)
 }
 
-impl Learned {
+impl LearnedRatio {
     /// Thousandths of a token a byte: never above 1000, a token a byte.
     pub fn ratio(&self) -> i64 {
         self.ratio
     }
 
-    /// Whether a call says something of text: one with fewer tokens than [`RATIO_LEAST`] does not.
+    /// Whether a call says something of text: one with fewer tokens than [`MIN_RATIO_PER_MILLE`] does not.
     pub fn teaches(bytes: i64, tokens: i64) -> bool {
-        bytes > 0 && tokens >= 0 && ratio_of(bytes, tokens) >= RATIO_LEAST
+        bytes > 0 && tokens >= 0 && ratio_of(bytes, tokens) >= MIN_RATIO_PER_MILLE
     }
 
     /// A call of so many bytes of text had so many tokens of input.
@@ -293,7 +294,7 @@ impl Learned {
             *count += 1;
         }
         self.total += 1;
-        if self.total > REMEMBERED {
+        if self.total > MAX_LEARNED_CALLS {
             self.seen.iter_mut().for_each(|count| *count /= 2);
             self.total = self.seen.iter().sum();
         }
@@ -305,11 +306,11 @@ impl Learned {
         let mut above = self.total / 100;
         for (step, count) in self.seen.iter().enumerate().rev() {
             if *count > above {
-                return i64::try_from(step + 1).map_or(PER_MILLE, |step| (step * STEP).min(PER_MILLE));
+                return i64::try_from(step + 1).map_or(PER_MILLE, |step| (step * RATIO_STEP_PER_MILLE).min(PER_MILLE));
             }
             above -= count;
         }
-        FIRST
+        INITIAL_RATIO_PER_MILLE
     }
 }
 
@@ -318,31 +319,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TERMS: Terms =
-        Terms { max_output: 1000, min_output: 100, estimate: Estimate::Ratio, on_insufficient: OnInsufficient::ClampOutput };
+    const TERMS: CallTerms =
+        CallTerms { max_output: 1000, min_output: 100, estimate: Estimate::Ratio, on_insufficient: OnInsufficient::ClampOutput };
 
     #[test]
     fn an_ask_is_the_least_of_all_limits_and_knows_its_floor() {
-        let body = Body { bytes: 1001, other_tokens: 7, choices: 2, ..Body::default() };
-        assert_eq!(Ask::of(&body, &TERMS, 500), Ask { input: 508, output: 1000, least: 100, choices: 2 }, "rounded up");
-        let sure = TERMS.and(Terms { estimate: Estimate::Bytes, min_output: 50, max_output: 5000, ..TERMS });
-        assert_eq!(Ask::of(&body, &sure, 500).input, 1008, "a token a byte");
-        let small = Body { output: Some(300), model_output: Some(40), ..body };
-        assert_eq!(Ask::of(&small, &TERMS, 500).output, 40);
-        assert_eq!(Ask::of(&small, &TERMS, 500).least, 40, "who asks for little is not refused for asking for little");
-        let thinks = Body { output: Some(900), thinking: 600, ..body };
-        assert_eq!(Ask::of(&thinks, &TERMS, 500).least, 700, "the thinking and the floor above it");
-        let rejects = Terms { on_insufficient: OnInsufficient::Reject, ..TERMS };
-        assert_eq!(Ask::of(&body, &rejects.and(TERMS), 500).least, 1000);
+        let body = CallSize { bytes: 1001, other_tokens: 7, choices: 2, ..CallSize::default() };
+        assert_eq!(HoldRequest::of(&body, &TERMS, 500), HoldRequest { input: 508, output: 1000, least: 100, choices: 2 }, "rounded up");
+        let sure = TERMS.and(CallTerms { estimate: Estimate::Bytes, min_output: 50, max_output: 5000, ..TERMS });
+        assert_eq!(HoldRequest::of(&body, &sure, 500).input, 1008, "a token a byte");
+        let small = CallSize { output: Some(300), model_output: Some(40), ..body };
+        assert_eq!(HoldRequest::of(&small, &TERMS, 500).output, 40);
+        assert_eq!(HoldRequest::of(&small, &TERMS, 500).least, 40, "who asks for little is not refused for asking for little");
+        let thinks = CallSize { output: Some(900), thinking: 600, ..body };
+        assert_eq!(HoldRequest::of(&thinks, &TERMS, 500).least, 700, "the thinking and the floor above it");
+        let rejects = CallTerms { on_insufficient: OnInsufficient::Reject, ..TERMS };
+        assert_eq!(HoldRequest::of(&body, &rejects.and(TERMS), 500).least, 1000);
     }
 
     #[test]
     fn the_ratio_starts_at_a_half_rises_soon_and_falls_late() {
-        let mut learned = Learned::default();
+        let mut learned = LearnedRatio::default();
         assert_eq!(learned.ratio(), 500);
         learned.learn(1000, 700);
         assert!((700..=704).contains(&learned.ratio()), "one call that exceeds it is believed: {}", learned.ratio());
-        let mut low = Learned::default();
+        let mut low = LearnedRatio::default();
         (0..500).for_each(|_| low.learn(1000, 250));
         assert!(low.ratio() >= 500);
         (0..1000).for_each(|_| low.learn(1000, 250));
@@ -353,13 +354,13 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_never_charged_by_a_low_ratio_alone() {
-        let body = Body { bytes: 1_000_000, other_tokens: 7, ..Body::default() };
-        let held = |estimate, ratio| Ask::of(&body, &Terms { estimate, ..TERMS }, ratio).input;
+        let body = CallSize { bytes: 1_000_000, other_tokens: 7, ..CallSize::default() };
+        let held = |estimate, ratio| HoldRequest::of(&body, &CallTerms { estimate, ..TERMS }, ratio).input;
         assert_eq!(held(Estimate::Ratio, 0), 150_007, "whatever was learned");
         assert_eq!(body.charged(held(Estimate::Ratio, 160)), 350_007);
         assert_eq!(body.charged(held(Estimate::Ratio, 416)), 416_007, "more was held");
         assert_eq!(body.charged(held(Estimate::Bytes, 160)), 1_000_007, "never more than is held there");
-        assert_eq!(Body::default().charged(0), 0);
+        assert_eq!(CallSize::default().charged(0), 0);
     }
 
     fn weights() -> impl Strategy<Value = Weights> {
@@ -387,7 +388,7 @@ mod tests {
                 prop_assert!(weights.bound(input, 0) > room);
             } else {
                 prop_assert!(weights.bound(input, outputs) <= room);
-                prop_assert!(outputs >= CALL_MOST || weights.bound(input, outputs + 1) > room);
+                prop_assert!(outputs >= MAX_CALL_TOKENS || weights.bound(input, outputs + 1) > room);
             }
         }
 
@@ -396,12 +397,12 @@ mod tests {
             let usage = Usage { input: a, cache_read: b, cache_write: c, output: d };
             prop_assert!(weights.charge(&usage) >= 0 && weights.bound(a, b) >= 0);
             let _ = weights.outputs(a, b);
-            let body = Body { bytes: a, other_tokens: b, output: Some(c), model_output: Some(d), thinking: a, choices: b };
-            let ask = Ask::of(&body, &TERMS, c);
+            let body = CallSize { bytes: a, other_tokens: b, output: Some(c), model_output: Some(d), thinking: a, choices: b };
+            let ask = HoldRequest::of(&body, &TERMS, c);
             prop_assert!(ask.least <= ask.output && ask.choices >= 1 && ask.input >= 0);
-            let mut learned = Learned::default();
+            let mut learned = LearnedRatio::default();
             learned.learn(a, b);
-            prop_assert!((RATIO_LEAST..=1000).contains(&learned.ratio()));
+            prop_assert!((MIN_RATIO_PER_MILLE..=1000).contains(&learned.ratio()));
             prop_assert!(body.charged(c) >= c && body.charged(c) >= 0);
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::estimate::{Terms, Weights};
+use super::estimate::{CallTerms, Weights};
 use super::node::{Block, Debt, Mode, Threshold};
 use super::window::Window;
 
@@ -52,7 +52,7 @@ pub struct Tokens {
     /// What a token counts.
     pub weights: Weights,
     /// What is said of single calls.
-    pub terms: Option<Terms>,
+    pub terms: Option<CallTerms>,
     /// What becomes of debt.
     pub debt: Debt,
 }

@@ -5,22 +5,22 @@
 use super::holders::{Holder, Holders};
 use super::ledger::{Ledger, Node};
 use super::node::Key;
-use super::refusal::Because;
+use super::refusal::RefusalCause;
 
 impl Ledger {
     /// Who has what is lacking at one limit of a place, for this reason. `before`: the places that the call came through.
-    pub(super) fn holders(&self, because: &Because, before: &[usize], parent: usize, limit: usize) -> Holders {
+    pub(super) fn holders(&self, because: &RefusalCause, before: &[usize], parent: usize, limit: usize) -> Holders {
         match because {
-            Because::Guaranteed => self.sure_of(before, parent, limit),
-            Because::Held => self.holding(before, parent, limit),
-            Because::Used
-            | Because::Recovering
-            | Because::TooLarge
-            | Because::Paused
-            | Because::InFlight
-            | Because::Gateways
-            | Because::Missing
-            | Because::Blocked(_) => Holders::default(),
+            RefusalCause::Guaranteed => self.sure_of(before, parent, limit),
+            RefusalCause::Held => self.holding(before, parent, limit),
+            RefusalCause::Used
+            | RefusalCause::Recovering
+            | RefusalCause::TooLarge
+            | RefusalCause::Paused
+            | RefusalCause::InFlight
+            | RefusalCause::Gateways
+            | RefusalCause::Missing
+            | RefusalCause::Blocked(_) => Holders::default(),
         }
     }
 
@@ -69,7 +69,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::super::NodeSpec;
-    use super::super::one::{One, hourly, limit, place, route, top};
+    use super::super::single_leader::{SingleLeader, hourly, limit, place, route, top};
     use super::super::window::Window;
     use super::*;
 
@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn a_refusal_says_to_whom_the_rest_is_guaranteed_the_largest_first() {
         let children = [child("a", 100, 50), child("b", 100, 20), child("c", 100, 10), child("d", 100, 5), child("asks", 100, 0)];
-        let mut one = One::new(&[&[hourly(100)], &children[..]].concat());
+        let mut one = SingleLeader::new(&[&[hourly(100)], &children[..]].concat());
         let hold = one.hold(&mut route("a"), 30);
         let refusal = one.refused(&mut route("asks"), 50);
-        assert_eq!(refusal.because, Because::Guaranteed);
+        assert_eq!(refusal.because, RefusalCause::Guaranteed);
         let words = refusal.to_string();
         let want =
             "the rest is guaranteed to others: 20 to Budget/a in team, 20 to Budget/b in team, 10 to Budget/c in team and more to 1 others";
@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_refusal_says_whose_calls_hold_the_rest() {
-        let mut one = One::new(&[hourly(100), child("a", 100, 0), child("b", 100, 0)]);
+        let mut one = SingleLeader::new(&[hourly(100), child("a", 100, 0), child("b", 100, 0)]);
         let _first = one.hold(&mut route("a"), 60);
         let refusal = one.refused(&mut route("b"), 50);
-        assert_eq!(refusal.because, Because::Held);
+        assert_eq!(refusal.because, RefusalCause::Held);
         assert!(refusal.to_string().contains("calls in flight hold the rest: 60 to Budget/a in team;"), "{refusal}");
         // At one Budget that several pools share there is nobody to name.
         let refusal = one.refused(&mut route("top"), 50);

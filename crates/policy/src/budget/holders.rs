@@ -8,7 +8,7 @@ use std::fmt;
 use super::node::Key;
 
 /// Places that a refusal names at most.
-pub const NAMED: usize = 3;
+pub const MAX_NAMED_HOLDERS: usize = 3;
 
 /// A place and what it has of the limit above it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub struct Holder {
 /// Those who have most of a limit, the largest first, and how many others have something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holders {
-    /// At most [`NAMED`].
+    /// At most [`MAX_NAMED_HOLDERS`].
     pub named: Vec<Holder>,
     /// Others.
     pub more: usize,
@@ -31,8 +31,8 @@ pub struct Holders {
 impl Holders {
     pub(super) fn of(mut all: Vec<Holder>) -> Self {
         all.sort_by(|one, other| (Reverse(one.tokens), &one.key).cmp(&(Reverse(other.tokens), &other.key)));
-        let more = all.len().saturating_sub(NAMED);
-        all.truncate(NAMED);
+        let more = all.len().saturating_sub(MAX_NAMED_HOLDERS);
+        all.truncate(MAX_NAMED_HOLDERS);
         Self { named: all, more }
     }
 }

@@ -4,17 +4,17 @@
 
 use std::sync::Arc;
 
-use super::estimate::{Ask, CALL_MOST};
+use super::estimate::{HoldRequest, MAX_CALL_TOKENS};
 use super::hold::{Hold, Settle, Step};
-use super::ledger::{Ledger, Member, Node, Role, SESSIONS};
+use super::ledger::{Ledger, MAX_SESSIONS_PER_RECORD, Member, Node, Role};
 use super::node::{Key, Mode};
-use super::refusal::{Because, Refusal, Room, Standing, When, because, field_of, when};
+use super::refusal::{LimitRoom, LimitState, Refusal, RefusalCause, RetryHint, because, field_of, when};
 use super::route::Route;
-use super::session::{Mark, SessionId, State};
+use super::session::{HoldMark, SessionId, State};
 
 /// Tokens that are held for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Given {
+pub struct HeldTokens {
     /// When, on the leader's clock, in milliseconds.
     pub at: i64,
     /// Tokens of input.
@@ -25,9 +25,9 @@ pub struct Given {
 
 /// What becomes of a request for a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum HoldAnswer {
     /// It is held. A repeat gets the same.
-    Given(Given),
+    Given(HeldTokens),
     /// It is not, and why. A repeat may be answered otherwise.
     Refused(Box<Refusal>),
     /// There is room, but these records must be written before it can be given: see [`Ledger::draft`]. Then ask again.
@@ -40,7 +40,7 @@ pub enum Answer {
 
 /// What becomes of a settle. In memory: it is acknowledged when [`Ledger::written`] says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Settled {
+pub enum SettleOutcome {
     /// It counts.
     Counted,
     /// It counted before.
@@ -54,31 +54,31 @@ pub enum Settled {
 }
 
 /// Output tokens, all choices together, below which a call has no use.
-fn least_of(ask: &Ask) -> i64 {
-    ask.least.max(0).saturating_mul(ask.choices.max(1)).min(CALL_MOST)
+fn least_of(ask: &HoldRequest) -> i64 {
+    ask.least.max(0).saturating_mul(ask.choices.max(1)).min(MAX_CALL_TOKENS)
 }
 
 impl Ledger {
     /// Holds tokens for a call, at every place of its route or at none. `id` is the session's number of it. `now` in
     /// milliseconds.
-    pub fn hold(&mut self, now: i64, session: SessionId, id: u64, route: &mut Route, ask: &Ask) -> Answer {
+    pub fn hold(&mut self, now: i64, session: SessionId, id: u64, route: &mut Route, ask: &HoldRequest) -> HoldAnswer {
         self.advance(now);
         match self.sessions.get(session.0).map(|found| (found.state, found.ring.get(id))) {
-            Some((State::Attached, Mark::Unused)) => {}
-            Some((State::Attached, Mark::Closed)) => return Answer::Closed,
-            Some((State::Attached, Mark::Open(slot))) => {
+            Some((State::Attached, HoldMark::Unused)) => {}
+            Some((State::Attached, HoldMark::Closed)) => return HoldAnswer::Closed,
+            Some((State::Attached, HoldMark::Open(slot))) => {
                 let Hold { at, input, output, .. } = self.holds[slot];
-                return Answer::Given(Given { at, input, output });
+                return HoldAnswer::Given(HeldTokens { at, input, output });
             }
-            Some((State::Awaited | State::Dead, _)) | None => return Answer::Unattached,
+            Some((State::Awaited | State::Dead, _)) | None => return HoldAnswer::Unattached,
         }
         self.refresh(route);
         if let Some(missing) = &route.missing {
-            return Answer::Refused(Box::new(Refusal::new(missing.clone(), Because::Missing, When::Never, "metadata.name")));
+            return HoldAnswer::Refused(Box::new(Refusal::new(missing.clone(), RefusalCause::Missing, RetryHint::Never, "metadata.name")));
         }
         let (output, observed) = match self.fit(&route.steps, ask, id) {
             Ok(fits) => fits,
-            Err(refusal) => return Answer::Refused(refusal),
+            Err(refusal) => return HoldAnswer::Refused(refusal),
         };
         if !self.durable(session.0, &route.steps, ask.input, output) {
             return self.demand(session.0, &route.steps, ask.input, output, id);
@@ -90,7 +90,7 @@ impl Ledger {
     }
 
     /// Tokens of output for all choices together that fit everywhere; and whether somebody who only observes had none.
-    fn fit(&self, steps: &[usize], ask: &Ask, spread: u64) -> Result<(i64, bool), Box<Refusal>> {
+    fn fit(&self, steps: &[usize], ask: &HoldRequest, spread: u64) -> Result<(i64, bool), Box<Refusal>> {
         let choices = ask.choices.max(1);
         let least = least_of(ask);
         let mut most = i64::MAX;
@@ -117,7 +117,7 @@ impl Ledger {
         if hindered {
             return Err(self.refuse(steps, ask, least, spread));
         }
-        Ok((ask.output.min(most / choices).saturating_mul(choices).min(CALL_MOST), observed))
+        Ok((ask.output.min(most / choices).saturating_mul(choices).min(MAX_CALL_TOKENS), observed))
     }
 
     /// What a limit keeps for children that the call comes through.
@@ -143,7 +143,7 @@ impl Ledger {
         shares.into_iter().any(|node| matches!(node.spec.key, Key::Share { .. }))
     }
 
-    fn observe(&mut self, steps: &[usize], ask: &Ask) {
+    fn observe(&mut self, steps: &[usize], ask: &HoldRequest) {
         let least = least_of(ask);
         for (at, index) in steps.iter().enumerate() {
             if !self.nodes[*index].enforced() && self.hindrance(&steps[..at], *index, ask, least, 0).is_some() {
@@ -153,7 +153,7 @@ impl Ledger {
     }
 
     /// The most final of all that stands in the way, and of those the one with the least left.
-    pub(super) fn refuse(&self, steps: &[usize], ask: &Ask, least: i64, spread: u64) -> Box<Refusal> {
+    pub(super) fn refuse(&self, steps: &[usize], ask: &HoldRequest, least: i64, spread: u64) -> Box<Refusal> {
         let all = steps.iter().enumerate().filter(|(_, index)| self.nodes[**index].enforced());
         let all = all.filter_map(|(at, index)| self.hindrance(&steps[..at], *index, ask, least, spread));
         let left = |refusal: &Refusal| std::cmp::Reverse(refusal.limit.as_ref().map_or(0, |limit| limit.left));
@@ -161,7 +161,7 @@ impl Ledger {
         // Something stands in the way, or nobody would ask; if it went in between, asking again is right.
         let nothing = || {
             let key = steps.first().map_or_else(|| Key::Cluster(String::new()), |index| self.nodes[*index].spec.key.clone());
-            Refusal::new(key, Because::Held, When::Wait(1), "")
+            Refusal::new(key, RefusalCause::Held, RetryHint::Wait(1), "")
         };
         let mut worst = worst.unwrap_or_else(nothing);
         let place = steps.iter().enumerate().find(|(_, index)| self.nodes[**index].spec.key == worst.key);
@@ -174,11 +174,11 @@ impl Ledger {
     }
 
     /// What stands in the way at one place.
-    fn hindrance(&self, before: &[usize], index: usize, ask: &Ask, least: i64, spread: u64) -> Option<Refusal> {
+    fn hindrance(&self, before: &[usize], index: usize, ask: &HoldRequest, least: i64, spread: u64) -> Option<Refusal> {
         let node = &self.nodes[index];
         let key = node.spec.key.clone();
         if let Some(block) = &node.spec.block {
-            return Some(Refusal::new(key, Because::Blocked(block.clone()), When::Never, "spec.parentRef"));
+            return Some(Refusal::new(key, RefusalCause::Blocked(block.clone()), RetryHint::Never, "spec.parentRef"));
         }
         let asked = node.spec.weights.bound(ask.input, least);
         let mut worst: Option<Refusal> = None;
@@ -189,7 +189,7 @@ impl Ledger {
             if asked <= left && !paused {
                 continue;
             }
-            let room = Room {
+            let room = LimitRoom {
                 height: limit.height,
                 spent: limit.cell.spent().saturating_sub(limit.cell.rest),
                 rest: limit.cell.rest,
@@ -200,7 +200,7 @@ impl Ledger {
             };
             let because = because(&room);
             let when = when(&because, Some(limit.cell.span), self.now, spread);
-            let standing = Standing {
+            let standing = LimitState {
                 name: limit.spec.name.clone(),
                 span: limit.cell.span,
                 limit: limit.height,
@@ -216,8 +216,8 @@ impl Ledger {
         }
         let full = !self.takes_a_call(before, index);
         let waits = || {
-            let when = when(&Because::InFlight, None, self.now, spread);
-            Refusal::new(key, Because::InFlight, when, "spec.requests.maxInFlight")
+            let when = when(&RefusalCause::InFlight, None, self.now, spread);
+            Refusal::new(key, RefusalCause::InFlight, when, "spec.requests.maxInFlight")
         };
         worst.or_else(|| full.then(waits))
     }
@@ -234,14 +234,14 @@ impl Ledger {
     }
 
     /// Says what must be written so that it is.
-    fn demand(&mut self, session: usize, steps: &[usize], input: i64, output: i64, spread: u64) -> Answer {
+    fn demand(&mut self, session: usize, steps: &[usize], input: i64, output: i64, spread: u64) -> HoldAnswer {
         let mut keys: Vec<Key> = Vec::new();
         for index in steps {
             let Node { record, spec, .. } = &self.nodes[*index];
             let (record, estimate) = (*record, spec.weights.bound(input, output));
             let Some(member) = self.member(record, session) else {
-                let when = when(&Because::Gateways, None, self.now, spread);
-                return Answer::Refused(Box::new(Refusal::new(self.records[record].key.clone(), Because::Gateways, when, "")));
+                let when = when(&RefusalCause::Gateways, None, self.now, spread);
+                return HoldAnswer::Refused(Box::new(Refusal::new(self.records[record].key.clone(), RefusalCause::Gateways, when, "")));
             };
             let mut lacking = !member.durable;
             for limit in &mut self.nodes[*index].limits {
@@ -255,7 +255,7 @@ impl Ledger {
                 self.demand_write(record, &mut keys);
             }
         }
-        Answer::Write(keys)
+        HoldAnswer::Write(keys)
     }
 
     /// A record that somebody waits for, once among the keys however many places lack something in it.
@@ -267,7 +267,7 @@ impl Ledger {
         }
     }
 
-    fn give(&mut self, session: usize, id: u64, route: &Route, input: i64, output: i64) -> Answer {
+    fn give(&mut self, session: usize, id: u64, route: &Route, input: i64, output: i64) -> HoldAnswer {
         let at = self.now;
         self.serial += 1;
         let slot = self.blank();
@@ -287,9 +287,9 @@ impl Ledger {
         }
         let path = Arc::clone(&route.path);
         self.holds[slot] = Hold { session, id, at, serial: self.serial, input, output, lost: false, steps, path };
-        self.sessions[session].ring.set(id, Mark::Open(slot));
+        self.sessions[session].ring.set(id, HoldMark::Open(slot));
         self.look_crossed();
-        Answer::Given(Given { at, input, output })
+        HoldAnswer::Given(HeldTokens { at, input, output })
     }
 
     fn blank(&mut self) -> usize {
@@ -309,42 +309,42 @@ impl Ledger {
     /// The places that a hold counts at: the gateway journals them with it.
     pub fn path(&self, session: SessionId, id: u64) -> Option<Arc<[Key]>> {
         match self.sessions.get(session.0)?.ring.get(id) {
-            Mark::Open(slot) => self.holds.get(slot).map(|hold| Arc::clone(&hold.path)),
-            Mark::Unused | Mark::Closed => None,
+            HoldMark::Open(slot) => self.holds.get(slot).map(|hold| Arc::clone(&hold.path)),
+            HoldMark::Unused | HoldMark::Closed => None,
         }
     }
 
     /// What is held for a call.
-    pub fn given(&self, session: SessionId, id: u64) -> Option<Given> {
+    pub fn given(&self, session: SessionId, id: u64) -> Option<HeldTokens> {
         match self.sessions.get(session.0)?.ring.get(id) {
-            Mark::Open(slot) => self.holds.get(slot).map(|hold| Given { at: hold.at, input: hold.input, output: hold.output }),
-            Mark::Unused | Mark::Closed => None,
+            HoldMark::Open(slot) => self.holds.get(slot).map(|hold| HeldTokens { at: hold.at, input: hold.input, output: hold.output }),
+            HoldMark::Unused | HoldMark::Closed => None,
         }
     }
 
     /// Settles a call, in the windows that it was held in. A call that was never sent settles 0, exactly.
-    pub fn settle(&mut self, now: i64, session: SessionId, settle: &Settle) -> Settled {
+    pub fn settle(&mut self, now: i64, session: SessionId, settle: &Settle) -> SettleOutcome {
         self.advance(now);
         let Settle { seq, hold, .. } = *settle;
         let Some(found) = self.sessions.get_mut(session.0).filter(|found| found.state == State::Attached) else {
-            return Settled::Unattached;
+            return SettleOutcome::Unattached;
         };
         if seq <= found.received {
-            return Settled::Again;
+            return SettleOutcome::Again;
         }
         if seq != found.received + 1 {
-            return Settled::Gap(found.received + 1);
+            return SettleOutcome::Gap(found.received + 1);
         }
         found.received = seq;
         let mark = found.ring.get(hold);
-        found.ring.set(hold, Mark::Closed);
+        found.ring.set(hold, HoldMark::Closed);
         match mark {
-            Mark::Open(slot) => {
+            HoldMark::Open(slot) => {
                 self.close(slot, Some(settle));
                 self.look_crossed();
-                Settled::Counted
+                SettleOutcome::Counted
             }
-            Mark::Unused | Mark::Closed => Settled::Unknown,
+            HoldMark::Unused | HoldMark::Closed => SettleOutcome::Unknown,
         }
     }
 
@@ -463,7 +463,7 @@ impl Ledger {
         let index = match known {
             Some(index) => index,
             None => {
-                if self.records[record].members.len() >= SESSIONS && !self.evict(record) {
+                if self.records[record].members.len() >= MAX_SESSIONS_PER_RECORD && !self.evict(record) {
                     return None;
                 }
                 let member = Member { session, role: Role::Live, durable: false, contained: 0, first: None, flying: None };

@@ -1,6 +1,6 @@
 //! The ledger: all places that have limits, what is counted at each, and what is on its way to be durable.
 //!
-//! It is memory. What must outlive it is in [`Saved`] and in the gateways' [`super::Log`]s: [`Ledger::load`] and
+//! It is memory. What must outlive it is in [`PersistedRecord`] and in the gateways' [`super::SessionLog`]s: [`Ledger::load`] and
 //! [`Ledger::begin`] make the one from the other two. What always holds, for each window of each limit: what is used, lost,
 //! held and not explained is together no more than what is durable, but for calls that cost more than they were held for.
 //!
@@ -8,19 +8,19 @@
 
 use std::collections::BTreeMap;
 
-use super::cell::{Cell, Limit};
+use super::counter::{Limit, WindowCounter};
 use super::hold::Hold;
 use super::node::{Debt, Grant, Key, Mode, NodeSpec};
-use super::saved::{Latch, Saved, SavedPlace, SavedWindow};
+use super::persisted::{Latch, PersistedPlace, PersistedRecord, PersistedWindow};
 use super::session::{Session, State};
-use super::thresholds::{Acted, Stage};
-use super::tree::CHAIN;
+use super::thresholds::{Stage, TriggeredThreshold};
+use super::tree::MAX_BUDGET_DEPTH;
 
-/// Places that one call may pass: its item and its agent; then [`CHAIN`] Budgets, the namespace and the cluster, each with a
+/// Places that one call may pass: its item and its agent; then [`MAX_BUDGET_DEPTH`] Budgets, the namespace and the cluster, each with a
 /// share of it that is kept for the pool's type. A path is written with each call: it must be short.
-pub const DEPTH: usize = 2 + 2 * (CHAIN + 2);
+pub const MAX_PATH_LENGTH: usize = 2 + 2 * (MAX_BUDGET_DEPTH + 2);
 /// Sessions that one record knows of at once.
-pub const SESSIONS: usize = 64;
+pub const MAX_SESSIONS_PER_RECORD: usize = 64;
 
 /// One place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -94,7 +94,7 @@ pub(super) struct Record {
     pub nodes: Vec<usize>,
     pub members: Vec<Member>,
     /// Saved, of places that are not known (yet).
-    pub shelf: Vec<SavedPlace>,
+    pub shelf: Vec<PersistedPlace>,
     /// Likewise, thresholds that have acted there.
     pub latched: Vec<Latch>,
     /// Since when there is something to write that can wait.
@@ -167,13 +167,13 @@ impl Ledger {
     /// that may have been given counts as spent. The clock is no earlier than the latest window in it. Nothing is given here
     /// before it was written once: if that write meets another one that was made after the record was read, whoever lost its
     /// lead was faster, and all of this is to be begun anew.
-    pub fn load(&mut self, key: &Key, saved: &Saved) {
+    pub fn load(&mut self, key: &Key, saved: &PersistedRecord) {
         let record = self.record(key);
         self.records[record].shelf = saved.places.clone();
         let starts = saved.places.iter().flat_map(|place| &place.windows).map(|window| window.span.start());
         let latest = starts.fold(self.now, i64::max);
         self.advance(latest);
-        for acked in saved.acked.iter().take(SESSIONS) {
+        for acked in saved.acked.iter().take(MAX_SESSIONS_PER_RECORD) {
             let session = self.meet(&acked.session);
             // It has told already, and will not tell again: what nobody explains is charged.
             let told = self.sessions[session].state == State::Attached;
@@ -309,7 +309,7 @@ impl Ledger {
         let latched = &mut self.records[*record].latched;
         for latch in latched.extract_if(.., |latch| latch.key == spec.key) {
             for limit in limits.iter_mut().filter(|limit| limit.spec.name == latch.limit && limit.cell.span == latch.span) {
-                limit.latches.acted.push(Acted { threshold: latch.threshold, height: latch.height, stage: Stage::Durable });
+                limit.latches.acted.push(TriggeredThreshold { threshold: latch.threshold, height: latch.height, stage: Stage::Durable });
             }
         }
     }
@@ -335,9 +335,10 @@ impl Ledger {
         }
         let now = self.now;
         let live = windows.into_iter().filter(|window| window.span.end().is_some_and(|end| end > now));
-        let windows: Vec<_> = live.map(|window| SavedWindow { lost: window.lost.saturating_add(window.held), held: 0, ..window }).collect();
+        let windows: Vec<_> =
+            live.map(|window| PersistedWindow { lost: window.lost.saturating_add(window.held), held: 0, ..window }).collect();
         if !windows.is_empty() {
-            self.records[record].shelf.push(SavedPlace { key: key.clone(), windows });
+            self.records[record].shelf.push(PersistedPlace { key: key.clone(), windows });
         }
         self.touch(record, true);
     }
@@ -422,10 +423,10 @@ impl Ledger {
     }
 
     /// What is saved of a place.
-    pub(super) fn saved_windows(&self, node: usize) -> Vec<SavedWindow> {
+    pub(super) fn saved_windows(&self, node: usize) -> Vec<PersistedWindow> {
         let node = &self.nodes[node];
         let awaiting = self.records[node.record].members.iter().any(|member| member.role == Role::Awaited);
-        let window = |limit: &Limit, cell: &Cell| SavedWindow {
+        let window = |limit: &Limit, cell: &WindowCounter| PersistedWindow {
             limit: limit.spec.name.clone(),
             span: cell.span,
             peak: cell.peak,

@@ -1,38 +1,38 @@
 //! The ledger with one leader and a store that takes every write: limits, reservations, thresholds, refusals, windows,
 //! changes under open holds; and what a crash costs.
 
-use super::cell::KEPT;
-use super::estimate::{Ask, Quality, Weights};
+use super::counter::MAX_PAST_WINDOWS;
+use super::estimate::{HoldRequest, Quality, Weights};
 use super::facts::Reservation;
 use super::hold::Settle;
-use super::holding::{Answer, Settled};
-use super::ledger::{Ledger, SESSIONS};
+use super::holding::{HoldAnswer, SettleOutcome};
+use super::ledger::{Ledger, MAX_SESSIONS_PER_RECORD};
 use super::node::{Action, Block, Debt, Grant, Key, Mode, NodeSpec, Threshold};
-use super::one::{HOUR, NOW, One, ask, hourly, limit, place, route, top, used};
-use super::refusal::{Because, When};
+use super::refusal::{RefusalCause, RetryHint};
 use super::route::Route;
-use super::session::{Log, SILENT, Told};
+use super::session::{JournaledSettle, SESSION_TIMEOUT_MS, SessionLog};
 use super::share::{Lifetime, agent, reserved, task};
-use super::view::View;
+use super::simulation::audit;
+use super::single_leader::{HOUR, NOW, SingleLeader, ask, hourly, limit, place, route, top, used};
+use super::view::LimitView;
 use super::window::Window;
-use super::world::audit;
 
 #[test]
 fn a_hold_and_a_settle_count_once_and_are_acknowledged_after_the_write() {
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     let mut route = route("top");
-    assert!(matches!(one.ledger.hold(NOW, one.session, 1, &mut route, &ask(40)), Answer::Write(keys) if keys == [top()]));
+    assert!(matches!(one.ledger.hold(NOW, one.session, 1, &mut route, &ask(40)), HoldAnswer::Write(keys) if keys == [top()]));
     one.write();
     let given = one.ledger.hold(NOW, one.session, 1, &mut route, &ask(40));
-    assert!(matches!(given, Answer::Given(_)));
+    assert!(matches!(given, HoldAnswer::Given(_)));
     assert_eq!(one.ledger.hold(NOW + 5, one.session, 1, &mut route, &ask(40)), given, "a repeat gets the same");
     assert_eq!(one.at(&top()), (0, 40, 0));
     let settle = Settle { seq: 1, hold: 1, usage: used(30), quality: Quality::Exact, input: 0, output: 40 };
-    assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), Settled::Gap(1));
-    assert_eq!(one.ledger.settle(NOW, one.session, &settle), Settled::Counted);
-    assert_eq!(one.ledger.settle(NOW, one.session, &settle), Settled::Again);
-    assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), Settled::Unknown, "the hold is over");
-    assert_eq!(one.ledger.hold(NOW, one.session, 1, &mut route, &ask(40)), Answer::Closed, "a late repeat holds nothing");
+    assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), SettleOutcome::Gap(1));
+    assert_eq!(one.ledger.settle(NOW, one.session, &settle), SettleOutcome::Counted);
+    assert_eq!(one.ledger.settle(NOW, one.session, &settle), SettleOutcome::Again);
+    assert_eq!(one.ledger.settle(NOW, one.session, &Settle { seq: 2, ..settle }), SettleOutcome::Unknown, "the hold is over");
+    assert_eq!(one.ledger.hold(NOW, one.session, 1, &mut route, &ask(40)), HoldAnswer::Closed, "a late repeat holds nothing");
     assert_eq!((one.at(&top()), one.acked), ((30, 0, 0), 0));
     let draft = one.ledger.draft(NOW, &top()).expect("there is something to write");
     assert_eq!(one.ledger.draft(NOW, &top()), None, "one at a time");
@@ -44,7 +44,7 @@ fn a_hold_and_a_settle_count_once_and_are_acknowledged_after_the_write() {
 
 #[test]
 fn a_call_is_charged_what_it_used_or_what_was_held_if_that_is_not_known() {
-    let mut one = One::new(&[hourly(1000)]);
+    let mut one = SingleLeader::new(&[hourly(1000)]);
     let mut route = route("top");
     for (quality, actual, charged) in [
         (Quality::Exact, 5, 5),
@@ -64,65 +64,65 @@ fn a_call_is_charged_what_it_used_or_what_was_held_if_that_is_not_known() {
 fn output_is_cut_to_what_is_left_everywhere_and_not_below_its_floor() {
     let low = place(Key::budget("team", "low"), Some(top()), vec![limit(Window::Day, 50, 0)]);
     let dear = NodeSpec { weights: Weights { output: 2000, ..Weights::default() }, ..hourly(60) };
-    let mut one = One::new(&[dear, low]);
+    let mut one = SingleLeader::new(&[dear, low]);
     let mut route = route("low");
-    let wants = Ask { input: 10, output: 100, least: 5, choices: 2 };
+    let wants = HoldRequest { input: 10, output: 100, least: 5, choices: 2 };
     let (hold, output) = one.try_hold(&mut route, &wants).expect("less fits");
     assert_eq!(output, 24, "(60 - 10) / 2 at the top, for two choices a multiple of two");
     one.settle(hold, 0);
-    let (_, output) = one.try_hold(&mut route, &Ask { least: 12, ..wants }).expect("it just fits");
+    let (_, output) = one.try_hold(&mut route, &HoldRequest { least: 12, ..wants }).expect("it just fits");
     assert_eq!(output, 24);
-    let refusal = one.try_hold(&mut route, &Ask { least: 5, ..wants }).expect_err("all is held");
-    assert_eq!((refusal.key.clone(), &refusal.because), (top(), &Because::Held));
-    assert!(matches!(refusal.when, When::Wait(1..=5)), "holds are waited for");
+    let refusal = one.try_hold(&mut route, &HoldRequest { least: 5, ..wants }).expect_err("all is held");
+    assert_eq!((refusal.key.clone(), &refusal.because), (top(), &RefusalCause::Held));
+    assert!(matches!(refusal.when, RetryHint::Wait(1..=5)), "holds are waited for");
 }
 
 #[test]
 fn refusals_say_where_why_and_until_when() {
     let agents = agent("a", &Lifetime { tokens: 70, top_up: 0, max: 0, taken: 0 });
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     one.ledger.put(agents);
     let mut own = Route::new(vec![Key::Agent("a".into())], Some(top()), "worker");
     let mut route = route("top");
     let refusal = one.refused(&mut own, 71);
-    assert_eq!((refusal.because.clone(), refusal.when, refusal.above_agent()), (Because::TooLarge, When::Never, false));
+    assert_eq!((refusal.because.clone(), refusal.when, refusal.above_agent()), (RefusalCause::TooLarge, RetryHint::Never, false));
     let hold = one.hold(&mut own, 60);
     let refusal = one.refused(&mut own, 20);
-    assert_eq!((refusal.because.clone(), refusal.above_agent()), (Because::Held, false));
-    assert_eq!(one.refused(&mut route, 50).because, Because::Held);
+    assert_eq!((refusal.because.clone(), refusal.above_agent()), (RefusalCause::Held, false));
+    assert_eq!(one.refused(&mut route, 50).because, RefusalCause::Held);
     one.settle(hold, 60);
     let refusal = one.refused(&mut own, 20);
-    assert_eq!((refusal.because.clone(), refusal.when, refusal.resets_at()), (Because::Used, When::Never, None));
+    assert_eq!((refusal.because.clone(), refusal.when, refusal.resets_at()), (RefusalCause::Used, RetryHint::Never, None));
     let refusal = one.refused(&mut route, 50);
-    assert_eq!((refusal.because.clone(), refusal.when), (Because::Used, When::Later(NOW + HOUR)));
+    assert_eq!((refusal.because.clone(), refusal.when), (RefusalCause::Used, RetryHint::Later(NOW + HOUR)));
     let standing = refusal.limit.expect("a limit of tokens");
     assert_eq!((standing.limit, standing.used, standing.held, standing.left, standing.asked), (100, 60, 0, 40, 50));
     one.now = NOW + HOUR - 30_000;
-    assert_eq!(one.refused(&mut route, 50).when, When::Wait(30), "a window that ends soon is waited for");
+    assert_eq!(one.refused(&mut route, 50).when, RetryHint::Wait(30), "a window that ends soon is waited for");
     one.now = NOW + HOUR;
     one.hold(&mut route, 100);
     let mut lost = Route::new(Vec::new(), Some(Key::budget("team", "gone")), "worker");
-    assert_eq!(one.refused(&mut lost, 1).because, Because::Missing);
+    assert_eq!(one.refused(&mut lost, 1).because, RefusalCause::Missing);
 }
 
 #[test]
 fn of_several_hindrances_the_most_final_is_named() {
     let low = place(Key::budget("team", "low"), Some(top()), vec![limit(Window::Hour, 10, 0), limit(Window::Lifetime, 12, 0)]);
-    let mut one = One::new(&[hourly(100), low]);
+    let mut one = SingleLeader::new(&[hourly(100), low]);
     let mut route = route("low");
     let hold = one.hold(&mut route, 10);
-    assert!(matches!(one.refused(&mut route, 5).when, When::Wait(_)), "held: waited for");
+    assert!(matches!(one.refused(&mut route, 5).when, RetryHint::Wait(_)), "held: waited for");
     one.settle(hold, 10);
     let refusal = one.refused(&mut route, 5);
-    assert_eq!((refusal.when, refusal.limit.map(|limit| limit.name)), (When::Never, Some("lifetime".into())));
+    assert_eq!((refusal.when, refusal.limit.map(|limit| limit.name)), (RetryHint::Never, Some("lifetime".into())));
 }
 
 #[test]
 fn a_blocked_budget_gives_nothing_and_others_go_on() {
     let low = place(Key::budget("team", "low"), None, vec![limit(Window::Hour, 10, 0)]);
     let block = Block::ParentMissing("gone".into());
-    let mut one = One::new(&[hourly(100), NodeSpec { block: Some(block.clone()), ..low }]);
-    assert_eq!(one.refused(&mut route("low"), 1).because, Because::Blocked(block));
+    let mut one = SingleLeader::new(&[hourly(100), NodeSpec { block: Some(block.clone()), ..low }]);
+    assert_eq!(one.refused(&mut route("low"), 1).because, RefusalCause::Blocked(block));
     one.hold(&mut route("top"), 1);
 }
 
@@ -133,14 +133,14 @@ fn the_schedulers_share_is_kept_for_it_and_no_more_than_that_is_its() {
     let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true };
     let share = reserved(&team, &reservation);
     team.shares = vec![("scheduler".into(), share.key.clone())];
-    let mut one = One::new(&[team, share.clone()]);
+    let mut one = SingleLeader::new(&[team, share.clone()]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
     let refusal = one.refused(&mut workers, 81);
-    assert_eq!((refusal.because.clone(), refusal.limit.as_ref().map(|limit| limit.left)), (Because::Guaranteed, Some(80)));
+    assert_eq!((refusal.because.clone(), refusal.limit.as_ref().map(|limit| limit.left)), (RefusalCause::Guaranteed, Some(80)));
     let hold = one.hold(&mut workers, 80);
     one.settle(hold, 80);
     assert!(one.view(&top()).paused, "workers have spent all that they may");
-    assert_eq!(one.refused(&mut workers, 1).because, Because::Paused);
+    assert_eq!(one.refused(&mut workers, 1).because, RefusalCause::Paused);
     assert_eq!(one.refused(&mut scheduler, 21).key, share.key, "it is capped");
     one.hold(&mut scheduler, 20);
     assert_eq!(one.at(&top()), (80, 20, 0));
@@ -152,22 +152,22 @@ fn workers_leave_schedulers_their_share_of_the_calls_at_once() {
     let reservation = Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: false };
     let share = NodeSpec { sure_in_flight: 1, ..reserved(&team, &reservation) };
     team.shares = vec![("scheduler".into(), share.key.clone())];
-    let mut one = One::new(&[team, share]);
+    let mut one = SingleLeader::new(&[team, share]);
     let (mut workers, mut scheduler) = (route("top"), Route::new(Vec::new(), Some(top()), "scheduler"));
     let of_workers: Vec<u64> = (0..4).map(|_| one.hold(&mut workers, 1)).collect();
-    assert_eq!(one.refused(&mut workers, 1).because, Because::InFlight);
+    assert_eq!(one.refused(&mut workers, 1).because, RefusalCause::InFlight);
     one.hold(&mut scheduler, 1);
-    assert_eq!(one.refused(&mut scheduler, 1).because, Because::InFlight, "there are no more than five");
+    assert_eq!(one.refused(&mut scheduler, 1).because, RefusalCause::InFlight, "there are no more than five");
     one.settle(of_workers[0], 1);
     one.hold(&mut scheduler, 1);
-    assert_eq!(one.refused(&mut workers, 1).because, Because::InFlight, "what is free is anybody's, once the share is in use");
+    assert_eq!(one.refused(&mut workers, 1).because, RefusalCause::InFlight, "what is free is anybody's, once the share is in use");
     one.settle(of_workers[1], 1);
     one.hold(&mut workers, 1);
 }
 
 #[test]
 fn a_budget_that_observes_refuses_nothing_and_counts_what_it_would_have() {
-    let mut one = One::new(&[NodeSpec { mode: Mode::Observe, ..hourly(10) }]);
+    let mut one = SingleLeader::new(&[NodeSpec { mode: Mode::Observe, ..hourly(10) }]);
     let mut route = route("top");
     let first = one.hold(&mut route, 10);
     let second = one.hold(&mut route, 50);
@@ -177,27 +177,27 @@ fn a_budget_that_observes_refuses_nothing_and_counts_what_it_would_have() {
     one.now = NOW + HOUR;
     one.hold(&mut route, 1);
     assert_eq!(one.view(&top()).carried, 0, "nothing is owed to it");
-    let mut off = One::new(&[NodeSpec { mode: Mode::Disabled, ..hourly(10) }]);
+    let mut off = SingleLeader::new(&[NodeSpec { mode: Mode::Disabled, ..hourly(10) }]);
     off.hold(&mut self::route("top"), 50);
     assert_eq!(off.at(&top()), (0, 0, 0));
 }
 
 #[test]
 fn calls_in_flight_are_limited() {
-    let mut one = One::new(&[NodeSpec { max_in_flight: Some(2), ..hourly(100) }]);
+    let mut one = SingleLeader::new(&[NodeSpec { max_in_flight: Some(2), ..hourly(100) }]);
     let mut route = route("top");
     let first = one.hold(&mut route, 1);
     one.hold(&mut route, 1);
     let refusal = one.refused(&mut route, 1);
-    assert_eq!((&refusal.because, refusal.field.as_str()), (&Because::InFlight, "spec.requests.maxInFlight"));
-    assert!(matches!(refusal.when, When::Wait(_)));
+    assert_eq!((&refusal.because, refusal.field.as_str()), (&RefusalCause::InFlight, "spec.requests.maxInFlight"));
+    assert!(matches!(refusal.when, RetryHint::Wait(_)));
     one.settle(first, 1);
     one.hold(&mut route, 1);
 }
 
 #[test]
 fn a_hold_counts_in_the_window_it_was_given_in_and_debt_goes_into_the_next() {
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     let mut route = route("top");
     let hold = one.hold(&mut route, 60);
     one.now = NOW + HOUR;
@@ -206,14 +206,14 @@ fn a_hold_counts_in_the_window_it_was_given_in_and_debt_goes_into_the_next() {
     one.settle(hold, 130);
     assert_eq!((one.at(&top()), one.view(&top()).carried), ((0, 100, 0), 30), "I10: what is too much is owed by the next");
     one.settle(other, 50);
-    assert_eq!(one.refused(&mut route, 21).because, Because::Used);
+    assert_eq!(one.refused(&mut route, 21).because, RefusalCause::Used);
     one.hold(&mut route, 20);
     // A leader that comes after knows it too.
     one.write();
-    let mut next = One::on(one.next_leader(&[hourly(100)]));
+    let mut next = SingleLeader::on(one.next_leader(&[hourly(100)]));
     next.now = one.now;
     assert_eq!(next.view(&top()).carried, 30);
-    let mut forgiving = One::new(&[NodeSpec { debt: Debt::Forgive, ..hourly(100) }]);
+    let mut forgiving = SingleLeader::new(&[NodeSpec { debt: Debt::Forgive, ..hourly(100) }]);
     let hold = forgiving.hold(&mut self::route("top"), 60);
     forgiving.settle(hold, 130);
     forgiving.now = NOW + HOUR;
@@ -222,7 +222,7 @@ fn a_hold_counts_in_the_window_it_was_given_in_and_debt_goes_into_the_next() {
 
 #[test]
 fn a_hold_of_a_window_that_is_not_kept_any_more_ends_all_the_same() {
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     let mut route = route("top");
     let hold = one.hold(&mut route, 60);
     one.now = NOW + 9 * HOUR;
@@ -237,73 +237,73 @@ fn a_hold_of_a_window_that_is_not_kept_any_more_ends_all_the_same() {
 
 #[test]
 fn a_call_can_be_extended_while_there_is_room() {
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     let mut route = route("top");
     let hold = one.hold(&mut route, 60);
-    let extend = |one: &mut One, output| loop {
+    let extend = |one: &mut SingleLeader, output| loop {
         match one.ledger.extend(one.now, one.session, hold, output) {
-            Answer::Write(_) => one.write(),
+            HoldAnswer::Write(_) => one.write(),
             other => return other,
         }
     };
     for _ in 0..2 {
-        assert!(matches!(extend(&mut one, 90), Answer::Given(given) if given.output == 90));
+        assert!(matches!(extend(&mut one, 90), HoldAnswer::Given(given) if given.output == 90));
         assert_eq!(one.at(&top()).1, 90, "a repeat changes nothing");
     }
-    assert!(matches!(extend(&mut one, 70), Answer::Given(given) if given.output == 90));
-    assert!(matches!(extend(&mut one, 101), Answer::Refused(_)));
+    assert!(matches!(extend(&mut one, 70), HoldAnswer::Given(given) if given.output == 90));
+    assert!(matches!(extend(&mut one, 101), HoldAnswer::Refused(_)));
     one.now = NOW + HOUR;
-    assert!(matches!(extend(&mut one, 95), Answer::Given(_)), "in its own window");
-    assert!(matches!(extend(&mut one, 101), Answer::Refused(_)));
+    assert!(matches!(extend(&mut one, 95), HoldAnswer::Given(_)), "in its own window");
+    assert!(matches!(extend(&mut one, 101), HoldAnswer::Refused(_)));
     assert_eq!(one.at(&top()), (0, 0, 0));
     one.settle(hold, 101);
     assert_eq!(one.view(&top()).carried, 1, "it finished all the same");
-    assert_eq!(extend(&mut one, 200), Answer::Closed);
+    assert_eq!(extend(&mut one, 200), HoldAnswer::Closed);
 }
 
 #[test]
 fn a_call_of_a_window_that_is_not_kept_any_more_gets_no_more_than_it_has() {
     let minutely = place(top(), None, vec![limit(Window::Minute, 100, 0), limit(Window::Day, 1000, 0)]);
-    let mut one = One::new(&[minutely]);
+    let mut one = SingleLeader::new(&[minutely]);
     let mut path = route("top");
     let hold = one.hold(&mut path, 60);
-    let most_kept = i64::try_from(KEPT).expect("small");
+    let most_kept = i64::try_from(MAX_PAST_WINDOWS).expect("small");
     for minute in 1..=most_kept {
         one.now = NOW + minute * 60_000;
         one.hold(&mut path, 1);
     }
-    let extend = |one: &mut One, output| match one.ledger.extend(one.now, one.session, hold, output) {
-        Answer::Write(_) => {
+    let extend = |one: &mut SingleLeader, output| match one.ledger.extend(one.now, one.session, hold, output) {
+        HoldAnswer::Write(_) => {
             one.write();
             one.ledger.extend(one.now, one.session, hold, output)
         }
         other => other,
     };
-    assert!(matches!(extend(&mut one, 70), Answer::Given(_)), "its window is the oldest that is kept");
+    assert!(matches!(extend(&mut one, 70), HoldAnswer::Given(_)), "its window is the oldest that is kept");
     one.now += 60_000;
-    assert!(matches!(extend(&mut one, 80), Answer::Refused(_)), "nobody knows what is left of its minute");
+    assert!(matches!(extend(&mut one, 80), HoldAnswer::Refused(_)), "nobody knows what is left of its minute");
     one.settle(hold, 80);
     assert_eq!(one.ledger.view(&top())[1].used, 80, "it finished all the same, and the day counts all of it");
 }
 
 #[test]
 fn what_is_not_known_is_charged_by_the_gateways_journal_and_not_by_what_this_leader_remembers() {
-    let mut one = One::new(&[hourly(1000)]);
+    let mut one = SingleLeader::new(&[hourly(1000)]);
     let hold = one.hold(&mut route("top"), 20);
     let open = one.open(hold, 20);
-    while matches!(one.ledger.extend(one.now, one.session, hold, 90), Answer::Write(_)) {
+    while matches!(one.ledger.extend(one.now, one.session, hold, 90), HoldAnswer::Write(_)) {
         one.write();
     }
     assert_eq!(one.at(&top()), (0, 90, 0));
     // The gateway was killed before it had the answer.
-    let told = Told { open, usage: used(5), quality: Quality::Partial };
-    assert_eq!(one.ledger.settle(one.now, one.session, &told.settle(1)), Settled::Counted);
+    let told = JournaledSettle { open, usage: used(5), quality: Quality::Partial };
+    assert_eq!(one.ledger.settle(one.now, one.session, &told.settle(1)), SettleOutcome::Counted);
     assert_eq!(one.at(&top()), (20, 0, 0), "as by the next leader, who never heard of the rest");
 }
 
 #[test]
 fn grants_raise_a_limit_once_however_often_they_are_told() {
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     let mut route = route("top");
     let grant = |id: &str, until| Grant { id: id.into(), limit: "hour".into(), tokens: 50, from: NOW, until };
     let grants = [grant("a", None), grant("a", None), grant("b", Some(NOW + HOUR + 1000))];
@@ -325,21 +325,21 @@ fn grants_raise_a_limit_once_however_often_they_are_told() {
 fn a_threshold_is_told_once_a_window_and_height_by_whatever_leader() {
     let thresholds = vec![Threshold { percent: 50, action: Action::Warn }, Threshold { percent: 100, action: Action::Pause }];
     let nodes = [NodeSpec { thresholds, ..hourly(100) }];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let mut route = route("top");
     let hold = one.hold(&mut route, 60);
     assert_eq!(one.events.len(), 0, "not before it is durable");
     one.write();
     one.settle(hold, 60);
     one.write();
-    let told = |one: &One| one.events.iter().map(|event| (event.threshold.percent, event.height)).collect::<Vec<_>>();
+    let told = |one: &SingleLeader| one.events.iter().map(|event| (event.threshold.percent, event.height)).collect::<Vec<_>>();
     assert_eq!(told(&one), [(50, 100)], "I12");
     let hold = one.hold(&mut route, 40);
     one.settle(hold, 40);
-    assert_eq!(one.refused(&mut route, 1).because, Because::Used);
+    assert_eq!(one.refused(&mut route, 1).because, RefusalCause::Used);
     one.write();
     assert_eq!(told(&one), [(50, 100), (100, 100)]);
-    let mut next = One::on(one.next_leader(&nodes));
+    let mut next = SingleLeader::on(one.next_leader(&nodes));
     next.write();
     assert!(next.view(&top()).paused);
     assert_eq!(next.events.len(), 0, "the leader after it does not tell it again");
@@ -358,23 +358,23 @@ fn a_threshold_is_told_once_a_window_and_height_by_whatever_leader() {
 #[test]
 fn a_leader_that_takes_over_counts_all_that_may_have_been_given_until_it_is_told() {
     let nodes = [hourly(100)];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let mut way = route("top");
     let first = one.hold(&mut way, 30);
     let second = one.hold(&mut way, 20);
-    let (open, told) = (one.open(second, 20), Told { open: one.open(first, 30), usage: used(5), quality: Quality::Exact });
+    let (open, told) = (one.open(second, 20), JournaledSettle { open: one.open(first, 30), usage: used(5), quality: Quality::Exact });
     let mut ledger = one.next_leader(&nodes);
     let rest = ledger.view(&top())[0].rest;
     assert!((50..=100).contains(&rest), "{rest}");
     // Somebody else may have what is left for sure.
-    let (other, _) = ledger.begin(NOW, "g1", &Log { next_hold: 1, ..Log::default() });
+    let (other, _) = ledger.begin(NOW, "g1", &SessionLog { next_hold: 1, ..SessionLog::default() });
     let answer = ledger.hold(NOW, other, 1, &mut route("top"), &ask(60));
-    assert!(matches!(answer, Answer::Refused(refusal) if refusal.because == Because::Recovering));
+    assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.because == RefusalCause::Recovering));
     assert_eq!(ledger.awaited(), ["g0"]);
-    let log = Log { next_hold: 3, acked: 0, settles: vec![told], open: vec![open], ..Log::default() };
+    let log = SessionLog { next_hold: 3, acked: 0, settles: vec![told], open: vec![open], ..SessionLog::default() };
     for _ in 0..2 {
         let (session, _) = ledger.begin(NOW, "g0", &log);
-        let View { used, held, lost, rest, .. } = ledger.view(&top()).remove(0);
+        let LimitView { used, held, lost, rest, .. } = ledger.view(&top()).remove(0);
         assert_eq!((used, held, lost, rest), (5, 20, 0, 0), "what nobody explains was never given");
         assert_eq!(session, ledger.begin(NOW, "g0", &log).0, "told again it is the same");
     }
@@ -383,15 +383,15 @@ fn a_leader_that_takes_over_counts_all_that_may_have_been_given_until_it_is_told
 #[test]
 fn nothing_is_acknowledged_before_a_record_that_may_have_been_written_behind_our_back_is_ours() {
     let nodes = [place(top(), None, vec![limit(Window::Hour, 1000, 0)]), place(Key::budget("team", "low"), Some(top()), Vec::new())];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     one.hold(&mut route("top"), 1);
     // The next leader reads; then the one before, which does not know that yet, lets the session into one more record.
     let mut next = one.next_leader(&nodes);
     let hold = one.hold(&mut route("low"), 30);
-    let log = Log { next_hold: one.next, open: vec![one.open(hold, 30)], ..Log::default() };
+    let log = SessionLog { next_hold: one.next, open: vec![one.open(hold, 30)], ..SessionLog::default() };
     let (session, _) = next.begin(NOW, "g0", &log);
     let settle = Settle { seq: 1, hold, usage: used(20), quality: Quality::Exact, input: 0, output: 30 };
-    assert_eq!(next.settle(NOW, session, &settle), Settled::Counted);
+    assert_eq!(next.settle(NOW, session, &settle), SettleOutcome::Counted);
     let write = |ledger: &mut Ledger, key: &Key| {
         let draft = ledger.draft(NOW + 60_000, key).expect("there is something to write");
         ledger.written(&draft);
@@ -404,51 +404,56 @@ fn nothing_is_acknowledged_before_a_record_that_may_have_been_written_behind_our
 #[test]
 fn a_gateway_that_dies_with_the_leader_is_charged_what_may_have_been_given_and_credited_if_it_comes_back() {
     let nodes = [hourly(100)];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let hold = one.hold(&mut route("top"), 30);
     let open = one.open(hold, 30);
     let mut ledger = one.next_leader(&nodes);
     let rest = ledger.view(&top())[0].rest;
-    assert_eq!(ledger.tick(NOW, SILENT - 1), [""; 0]);
-    assert_eq!(ledger.tick(NOW, SILENT), ["g0"]);
+    assert_eq!(ledger.tick(NOW, SESSION_TIMEOUT_MS - 1), [""; 0]);
+    assert_eq!(ledger.tick(NOW, SESSION_TIMEOUT_MS), ["g0"]);
     let draft = ledger.draft(NOW, &top()).expect("it is to be charged");
     assert_eq!((draft.saved.acked.len(), draft.saved.places[0].windows[0].lost), (0, rest));
     ledger.written(&draft);
     let mut late = ledger.clone();
-    let log = Log { next_hold: 2, acked: 0, open: vec![open.clone()], ..Log::default() };
+    let log = SessionLog { next_hold: 2, acked: 0, open: vec![open.clone()], ..SessionLog::default() };
     late.begin(NOW, "g0", &log);
-    let View { used, held, lost, rest: left, .. } = late.view(&top()).remove(0);
+    let LimitView { used, held, lost, rest: left, .. } = late.view(&top()).remove(0);
     assert_eq!((used, held, lost, left), (0, 30, 0, 0), "only what it holds");
     // A third leader knows no more than that it was charged: the charge stands, and nothing counts twice.
     let mut third = Ledger::new(NOW);
     third.load(&top(), &draft.saved);
     third.set_tree(&nodes);
     third.begin(NOW, "g0", &log);
-    let View { used, held, lost, rest: left, .. } = third.view(&top()).remove(0);
+    let LimitView { used, held, lost, rest: left, .. } = third.view(&top()).remove(0);
     assert_eq!((used, held, lost, left), (0, 0, rest, 0));
-    ledger.tick(NOW, SILENT + super::session::REMEMBERED);
-    let View { lost, rest: left, .. } = ledger.view(&top()).remove(0);
+    ledger.tick(NOW, SESSION_TIMEOUT_MS + super::session::DEAD_SESSION_TTL_MS);
+    let LimitView { lost, rest: left, .. } = ledger.view(&top()).remove(0);
     assert_eq!((lost, left), (rest, 0), "in the end it is lost");
 }
 
 #[test]
 fn a_gateway_that_dies_alone_is_charged_exactly_what_it_held() {
-    let mut one = One::new(&[hourly(100)]);
+    let mut one = SingleLeader::new(&[hourly(100)]);
     let mut way = route("top");
     let first = one.hold(&mut way, 30);
     let second = one.hold(&mut way, 20);
     one.settle(first, 10);
     let open = one.open(second, 20);
-    one.ledger.tick(NOW, SILENT);
+    one.ledger.tick(NOW, SESSION_TIMEOUT_MS);
     assert_eq!(one.at(&top()), (10, 0, 20), "I7");
-    assert_eq!(one.ledger.hold(NOW, one.session, 9, &mut way, &ask(1)), Answer::Unattached);
+    assert_eq!(one.ledger.hold(NOW, one.session, 9, &mut way, &ask(1)), HoldAnswer::Unattached);
     one.write();
     assert_eq!(one.stored[0].1.acked, [], "who is charged is not waited for");
     let mut late = one.ledger.clone();
-    late.begin(NOW, "g0", &Log { next_hold: 1, ..Log::default() });
-    let View { used: spent, held, lost, .. } = late.view(&top()).remove(0);
+    late.begin(NOW, "g0", &SessionLog { next_hold: 1, ..SessionLog::default() });
+    let LimitView { used: spent, held, lost, .. } = late.view(&top()).remove(0);
     assert_eq!((spent, held, lost), (10, 20, 0), "an old log that arrives late says that it is back, and no more");
-    let log = Log { next_hold: 3, acked: 1, settles: vec![Told { open, usage: used(4), quality: Quality::Exact }], ..Log::default() };
+    let log = SessionLog {
+        next_hold: 3,
+        acked: 1,
+        settles: vec![JournaledSettle { open, usage: used(4), quality: Quality::Exact }],
+        ..SessionLog::default()
+    };
     one.ledger.begin(NOW, "g0", &log);
     assert_eq!(one.at(&top()), (14, 0, 0), "a late settle credits it");
     one.write();
@@ -458,7 +463,7 @@ fn a_gateway_that_dies_alone_is_charged_exactly_what_it_held() {
 #[test]
 fn a_gateway_that_leaves_is_not_waited_for() {
     let nodes = [hourly(100)];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let hold = one.hold(&mut route("top"), 30);
     one.settle(hold, 10);
     one.write();
@@ -470,7 +475,7 @@ fn a_gateway_that_leaves_is_not_waited_for() {
 
 #[test]
 fn an_agents_life_is_raised_in_quarters_and_an_items_share_at_once() {
-    let mut one = One::new(&[hourly(1_000_000)]);
+    let mut one = SingleLeader::new(&[hourly(1_000_000)]);
     one.ledger.put(agent("a", &Lifetime { tokens: 10_000, top_up: 0, max: 0, taken: 0 }));
     one.ledger.put(task("item", 3, 4000));
     let leafs = vec![Key::Task { item: "item".into(), epoch: 3 }, Key::Agent("a".into())];
@@ -480,7 +485,7 @@ fn an_agents_life_is_raised_in_quarters_and_an_items_share_at_once() {
     assert_eq!((high(&leafs[0]), high(&leafs[1])), (Some(4000), Some(2600)));
     assert_eq!(one.ledger.room(&mut route), 3900);
     one.ledger.remove(&leafs[0]);
-    assert_eq!(one.refused(&mut route, 1).because, Because::Missing, "the lease is over");
+    assert_eq!(one.refused(&mut route, 1).because, RefusalCause::Missing, "the lease is over");
 }
 
 #[test]
@@ -489,7 +494,7 @@ fn places_may_change_under_open_holds() {
         place(Key::budget("team", "low"), Some(Key::budget("team", parent)), vec![limit(Window::Hour, tokens, tokens)])
     };
     let other = place(Key::budget("team", "other"), None, vec![limit(Window::Hour, 100, 0)]);
-    let mut one = One::new(&[hourly(100), other.clone(), low("top", 60)]);
+    let mut one = SingleLeader::new(&[hourly(100), other.clone(), low("top", 60)]);
     let mut route = route("low");
     let (first, second) = (one.hold(&mut route, 30), one.hold(&mut route, 10));
     one.ledger.set_tree(&[hourly(100), other.clone(), low("other", 50)]);
@@ -514,7 +519,7 @@ fn a_namespace_that_comes_back_finds_what_it_spent() {
     let cluster = place(Key::Cluster("all".into()), None, vec![limit(Window::Hour, 1000, 0)]);
     let key = Key::Namespace { cluster: "all".into(), namespace: "team".into() };
     let space = place(key.clone(), Some(cluster.key.clone()), vec![limit(Window::Hour, 100, 0)]);
-    let mut one = One::new(&[cluster.clone(), space.clone()]);
+    let mut one = SingleLeader::new(&[cluster.clone(), space.clone()]);
     let mut route = Route::new(Vec::new(), Some(key.clone()), "worker");
     let hold = one.hold(&mut route, 70);
     one.settle(hold, 70);
@@ -530,61 +535,65 @@ fn a_namespace_that_comes_back_finds_what_it_spent() {
 
 #[test]
 fn no_more_sessions_than_a_record_can_name() {
-    let mut one = One::new(&[hourly(1000)]);
+    let mut one = SingleLeader::new(&[hourly(1000)]);
     let mut route = route("top");
-    let begin = |one: &mut One, index: usize| one.ledger.begin(NOW, &format!("s{index}"), &Log { next_hold: 1, ..Log::default() }).0;
+    let begin = |one: &mut SingleLeader, index: usize| {
+        one.ledger.begin(NOW, &format!("s{index}"), &SessionLog { next_hold: 1, ..SessionLog::default() }).0
+    };
     let mut sessions = Vec::new();
-    for index in 0..SESSIONS {
+    for index in 0..MAX_SESSIONS_PER_RECORD {
         sessions.push(begin(&mut one, index));
-        let mut hold = |one: &mut One| one.ledger.hold(NOW, sessions[index], 1, &mut route, &ask(1));
-        assert!(matches!(hold(&mut one), Answer::Write(_)));
+        let mut hold = |one: &mut SingleLeader| one.ledger.hold(NOW, sessions[index], 1, &mut route, &ask(1));
+        assert!(matches!(hold(&mut one), HoldAnswer::Write(_)));
         one.write();
-        assert!(matches!(hold(&mut one), Answer::Given(_)));
+        assert!(matches!(hold(&mut one), HoldAnswer::Given(_)));
     }
     let late = begin(&mut one, 999);
     let answer = one.ledger.hold(NOW, late, 1, &mut route, &ask(1));
-    assert!(matches!(answer, Answer::Refused(refusal) if refusal.because == Because::Gateways));
+    assert!(matches!(answer, HoldAnswer::Refused(refusal) if refusal.because == RefusalCause::Gateways));
     let settle = Settle { seq: 1, hold: 1, usage: used(1), quality: Quality::Exact, input: 0, output: 1 };
     one.ledger.settle(NOW, sessions[7], &settle);
     one.write();
     assert!(one.ledger.heard(sessions[7], 2, 1), "it holds nothing and owes nothing");
-    assert!(matches!(one.ledger.hold(NOW, late, 1, &mut route, &ask(1)), Answer::Write(_)));
+    assert!(matches!(one.ledger.hold(NOW, late, 1, &mut route, &ask(1)), HoldAnswer::Write(_)));
     one.write();
     let named = &one.stored[0].1.acked;
     assert!(
-        named.len() == SESSIONS && named.iter().all(|acked| acked.session != "s7") && named.iter().any(|acked| acked.session == "s999")
+        named.len() == MAX_SESSIONS_PER_RECORD
+            && named.iter().all(|acked| acked.session != "s7")
+            && named.iter().any(|acked| acked.session == "s999")
     );
 }
 
 #[test]
 fn a_clock_that_is_wrong_brings_no_window_back() {
     let nodes = [hourly(100)];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let mut route = route("top");
     one.now = NOW + 5 * HOUR;
     let hold = one.hold(&mut route, 100);
     one.settle(hold, 100);
     one.now = NOW;
-    assert_eq!(one.refused(&mut route, 1).because, Because::Used, "back in time there is no other window");
+    assert_eq!(one.refused(&mut route, 1).because, RefusalCause::Used, "back in time there is no other window");
     one.now = NOW + 5 * HOUR + 60_000;
     one.write();
     one.now = NOW;
-    let mut next = One::on(one.next_leader(&nodes));
-    assert_eq!(next.refused(&mut self::route("top"), 1).because, Because::Used, "nor for a new leader whose clock is behind");
+    let mut next = SingleLeader::on(one.next_leader(&nodes));
+    assert_eq!(next.refused(&mut self::route("top"), 1).because, RefusalCause::Used, "nor for a new leader whose clock is behind");
 }
 
 #[test]
 fn replayed_settles_count_once_in_records_that_lost_them() {
     let low = Key::budget("team", "low");
     let nodes = [hourly(1000), place(low.clone(), Some(top()), vec![limit(Window::Hour, 500, 0)])];
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let mut replayed = Vec::new();
-    let call = |one: &mut One, budget: &str, amount: i64| {
+    let call = |one: &mut SingleLeader, budget: &str, amount: i64| {
         let hold = one.hold(&mut route(budget), amount);
         let open = one.open(hold, amount);
         one.settle(hold, amount);
         one.write();
-        (one.acked, Told { open, usage: used(amount), quality: Quality::Exact })
+        (one.acked, JournaledSettle { open, usage: used(amount), quality: Quality::Exact })
     };
     call(&mut one, "top", 30);
     let before = one.stored.clone();
@@ -594,13 +603,13 @@ fn replayed_settles_count_once_in_records_that_lost_them() {
     }
     assert_eq!(replayed.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), [2, 3, 4]);
     one.stored = before;
-    let log = Log { next_hold: one.next, acked: one.acked, rolled_back: true, replayed, ..Log::default() };
+    let log = SessionLog { next_hold: one.next, acked: one.acked, rolled_back: true, replayed, ..SessionLog::default() };
 
     let mut leader = one.next_leader(&nodes);
     let (_, acked) = leader.begin(NOW, "g0", &log);
     assert!(acked < log.acked, "it is not stored yet");
     leader.begin(NOW, "g0", &log);
-    let mut second = One::on(leader);
+    let mut second = SingleLeader::on(leader);
     assert_eq!((second.at(&top()), second.at(&low)), ((65, 0, 0), (30, 0, 0)));
     second.write();
     assert_eq!(second.acked, log.acked);
@@ -608,26 +617,26 @@ fn replayed_settles_count_once_in_records_that_lost_them() {
     // Whoever leads next has it in its records.
     let mut third = second.next_leader(&nodes);
     third.begin(NOW, "g0", &log);
-    let third = One::on(third);
+    let third = SingleLeader::on(third);
     assert_eq!((third.at(&top()), third.at(&low)), ((65, 0, 0), (30, 0, 0)));
 
     // Without a rollback the records are complete: what they do not contain was charged otherwise.
     let mut other = one.next_leader(&nodes);
-    other.begin(NOW, "g0", &Log { rolled_back: false, ..log });
-    assert_eq!(One::on(other).at(&top()), (30, 0, 0));
+    other.begin(NOW, "g0", &SessionLog { rolled_back: false, ..log });
+    assert_eq!(SingleLeader::on(other).at(&top()), (30, 0, 0));
 }
 
 #[test]
 fn an_open_hold_counts_again_at_a_record_that_lost_the_session() {
-    let mut one = One::new(&[hourly(1000)]);
+    let mut one = SingleLeader::new(&[hourly(1000)]);
     let empty = one.stored.clone();
     let hold = one.hold(&mut route("top"), 40);
     let open = one.open(hold, 40);
-    let log = Log { next_hold: one.next, open: vec![open], rolled_back: true, ..Log::default() };
+    let log = SessionLog { next_hold: one.next, open: vec![open], rolled_back: true, ..SessionLog::default() };
     one.stored = empty;
     for (rolled_back, held) in [(true, 40), (false, 0)] {
         let mut leader = one.next_leader(&[hourly(1000)]);
-        let (session, _) = leader.begin(NOW, "g0", &Log { rolled_back, ..log.clone() });
+        let (session, _) = leader.begin(NOW, "g0", &SessionLog { rolled_back, ..log.clone() });
         let settle = Settle { seq: 1, hold, usage: used(25), quality: Quality::Exact, input: 0, output: 40 };
         assert_eq!(leader.view(&top()).remove(0).held, held);
         leader.settle(NOW, session, &settle);

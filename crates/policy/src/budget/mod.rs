@@ -15,38 +15,39 @@
 //! | [`tree`] | which places there are, from Budgets and ClusterBudgets, and what is wrong with those |
 //! | [`facts`] | Budgets and ClusterBudgets as data, and what can be wrong with one |
 //! | [`share`] | guarantees, reservations, lifetimes, items' shares |
-//! | `cell` | one limit and its windows |
-//! | [`ledger`], `linking` | all places, and what is counted at each; what follows from one for others |
+//! | `counter` | one limit and its windows |
+//! | [`ledger`], `node_links` | all places, and what is counted at each; what follows from one for others |
 //! | [`route`] | the way of a call through them |
 //! | [`hold`] | a hold and a settle, as data |
-//! | [`holding`], `extending` | hold, extend, settle |
+//! | [`holding`], `extension` | hold, extend, settle |
 //! | [`session`] | a gateway's session: what it numbers and tells |
 //! | `session_lifecycle` | how a session begins, dies and comes back |
-//! | [`saved`], [`writing`] | what is written, when, and what follows |
+//! | [`persisted`], [`record_writes`] | what is written, when, and what follows |
 //! | [`thresholds`] | what happens near a limit |
 //! | [`view`] | how things stand |
 //! | [`refusal`] | why a call is not given tokens |
 //! | [`holders`], `holder_lookup` | which places have what a call lacks |
-//! | [`obstacle`] | what keeps every call from being given some, for a while |
+//! | [`blocker`] | what keeps every call from being given some, for a while |
 //! | [`concurrency`] | rates, and room for agents |
 
-mod cell;
+pub mod blocker;
 pub mod concurrency;
+mod counter;
 pub mod estimate;
-mod extending;
+mod extension;
 pub mod facts;
 pub mod hold;
 mod holder_lookup;
 pub mod holders;
 pub mod holding;
 pub mod ledger;
-mod linking;
 pub mod node;
-pub mod obstacle;
+mod node_links;
+pub mod persisted;
 pub mod ratios;
+pub mod record_writes;
 pub mod refusal;
 pub mod route;
-pub mod saved;
 pub mod session;
 mod session_lifecycle;
 pub mod share;
@@ -54,36 +55,35 @@ pub mod thresholds;
 pub mod tree;
 pub mod view;
 pub mod window;
-pub mod writing;
 
-pub use cell::KEPT;
-pub use estimate::{Ask, Body, Learned, Quality, Terms, Usage, Weights};
+pub use blocker::Blocker;
+pub use counter::MAX_PAST_WINDOWS;
+pub use estimate::{CallSize, CallTerms, HoldRequest, LearnedRatio, Quality, Usage, Weights};
 pub use hold::Settle;
 pub use holders::{Holder, Holders};
-pub use holding::{Answer, Given, Settled};
-pub use ledger::{DEPTH, Ledger, SESSIONS};
+pub use holding::{HeldTokens, HoldAnswer, SettleOutcome};
+pub use ledger::{Ledger, MAX_PATH_LENGTH, MAX_SESSIONS_PER_RECORD};
 pub use node::{Grant, Key, LimitSpec, Mode, NodeSpec};
-pub use obstacle::Obstacle;
+pub use persisted::{PersistedRecord, RecordDraft};
 pub use ratios::Ratios;
-pub use refusal::{Because, Refusal, When};
+pub use record_writes::WriteEffects;
+pub use refusal::{Refusal, RefusalCause, RetryHint};
 pub use route::Route;
-pub use saved::{Draft, Saved};
-pub use session::{Log, Open, SessionId, Told};
+pub use session::{JournaledHold, JournaledSettle, SessionId, SessionLog};
 pub use thresholds::Event;
-pub use tree::CHAIN;
-pub use view::View;
+pub use tree::MAX_BUDGET_DEPTH;
+pub use view::LimitView;
 pub use window::{Clock, Span, Window};
-pub use writing::Written;
 
 #[cfg(test)]
 mod ledger_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
-mod one;
-#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
-mod world;
+mod simulation;
 #[cfg(test)]
-mod world_tests;
+mod simulation_tests;
+#[cfg(test)]
+mod single_leader;

@@ -5,13 +5,13 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use super::estimate::{Ask, Quality, Usage};
-use super::holding::Answer;
+use super::estimate::{HoldRequest, Quality, Usage};
+use super::holding::HoldAnswer;
 use super::ledger::Ledger;
 use super::node::{Chunk, Key, LimitSpec, NodeSpec};
+use super::persisted::{PersistedRecord, RecordDraft};
 use super::route::Route;
-use super::saved::{Draft, Saved};
-use super::session::{Log, Open, SILENT, Told};
+use super::session::{JournaledHold, JournaledSettle, SESSION_TIMEOUT_MS, SessionLog};
 use super::window::Window;
 
 const NOW: i64 = 1_790_000_000_000;
@@ -31,7 +31,7 @@ struct Leader {
     epoch: u64,
     ledger: Ledger,
     version: u64,
-    draft: Option<Draft>,
+    draft: Option<RecordDraft>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -40,16 +40,16 @@ struct Gateway {
     epoch: u64,
     attached: bool,
     next: u64,
-    open: Vec<Open>,
-    settles: Vec<Told>,
+    open: Vec<JournaledHold>,
+    settles: Vec<JournaledSettle>,
     acked: u64,
     /// What its settled calls used.
     spent: i64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct World {
-    saved: Saved,
+struct Model {
+    saved: PersistedRecord,
     version: u64,
     epoch: u64,
     leaders: Vec<Leader>,
@@ -65,7 +65,7 @@ fn key() -> Key {
     Key::budget("team", "default")
 }
 
-fn leader(epoch: u64, saved: &Saved, version: u64) -> Leader {
+fn leader(epoch: u64, saved: &PersistedRecord, version: u64) -> Leader {
     let mut ledger = Ledger::new(NOW);
     ledger.load(&key(), saved);
     let limits = vec![LimitSpec { name: "life".into(), window: Window::Lifetime, tokens: LIMIT, guaranteed: 0 }];
@@ -73,11 +73,11 @@ fn leader(epoch: u64, saved: &Saved, version: u64) -> Leader {
     Leader { epoch, ledger, version, draft: None }
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         let gateway =
             Gateway { alive: true, epoch: 0, attached: false, next: 1, open: Vec::new(), settles: Vec::new(), acked: 0, spent: 0 };
-        let saved = Saved::default();
+        let saved = PersistedRecord::default();
         let leaders = vec![leader(1, &saved, 1)];
         let gateways = vec![gateway.clone(), gateway];
         let mut world = Self { leaders, saved, version: 1, epoch: 0, gateways, dead: false, drafts: 0, failures: 0, lost: 0 };
@@ -117,19 +117,19 @@ impl World {
         let (session, _) = (super::SessionId(self.session(leader, gateway)), ());
         let id = self.gateways[gateway].next;
         let mut route = Route::new(Vec::new(), Some(key()), "worker");
-        let ask = Ask { input: 0, output: 1, least: 1, choices: 1 };
+        let ask = HoldRequest { input: 0, output: 1, least: 1, choices: 1 };
         let ledger = &mut lost.leaders[leader].ledger;
         match ledger.hold(NOW, session, id, &mut route, &ask) {
-            Answer::Given(given) => {
+            HoldAnswer::Given(given) => {
                 let path = ledger.path(session, id).expect("it is held");
                 let mut told = lost.clone();
-                told.gateways[gateway].open.push(Open { id, at: given.at, path, input: given.input, output: given.output });
+                told.gateways[gateway].open.push(JournaledHold { id, at: given.at, path, input: given.input, output: given.output });
                 told.gateways[gateway].next += 1;
                 lost.lost += 1;
                 if self.lost < LOST { vec![told, lost] } else { vec![told] }
             }
-            Answer::Write(_) => vec![lost],
-            Answer::Refused(_) | Answer::Closed | Answer::Unattached => Vec::new(),
+            HoldAnswer::Write(_) => vec![lost],
+            HoldAnswer::Refused(_) | HoldAnswer::Closed | HoldAnswer::Unattached => Vec::new(),
         }
     }
 
@@ -147,7 +147,7 @@ impl World {
             let gateway = &mut after.gateways[gateway];
             let open = gateway.open.remove(0);
             gateway.spent += output;
-            gateway.settles.push(Told { open, usage: Usage { output, ..Usage::default() }, quality: Quality::Exact });
+            gateway.settles.push(JournaledSettle { open, usage: Usage { output, ..Usage::default() }, quality: Quality::Exact });
             after
         };
         vec![end(0), end(1)]
@@ -176,8 +176,13 @@ impl World {
         let mut lost = self.clone();
         let found = &mut lost.gateways[gateway];
         (found.epoch, found.attached) = (to, false);
-        let log =
-            Log { next_hold: found.next, acked: found.acked, settles: found.settles.clone(), open: found.open.clone(), ..Log::default() };
+        let log = SessionLog {
+            next_hold: found.next,
+            acked: found.acked,
+            settles: found.settles.clone(),
+            open: found.open.clone(),
+            ..SessionLog::default()
+        };
         let (_, acked) = lost.leaders[leader].ledger.begin(NOW, NAMES[gateway], &log);
         let mut told = lost.clone();
         told.gateways[gateway].attached = true;
@@ -255,7 +260,7 @@ impl World {
         for leader in 0..self.leaders.len() {
             let mut after = self.clone();
             let (other, ledger) = (after.session(leader, 1), &mut after.leaders[leader].ledger);
-            let served = ledger.served + SILENT - 1;
+            let served = ledger.served + SESSION_TIMEOUT_MS - 1;
             ledger.tick(NOW, served);
             if other != usize::MAX && ledger.heard(super::SessionId(other), 0, 0) {
                 ledger.tick(NOW, served + 1);
@@ -303,7 +308,7 @@ impl World {
 #[test]
 fn every_state_that_a_few_steps_reach_keeps_the_promises() {
     let hasher = RandomState::new();
-    let first = World::new();
+    let first = Model::new();
     let mut seen = HashSet::from([hasher.hash_one(&first)]);
     let mut ahead = VecDeque::from([(first, 0)]);
     let mut spent_all = false;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::estimate::{Terms, Weights};
+use super::estimate::{CallTerms, Weights};
 use super::window::{Span, Window};
 
 /// A place that has limits.
@@ -216,7 +216,7 @@ pub struct NodeSpec {
     /// What happens near them.
     pub thresholds: Vec<Threshold>,
     /// What it says of single calls; `None`: nothing.
-    pub terms: Option<Terms>,
+    pub terms: Option<CallTerms>,
     /// Calls at once.
     pub max_in_flight: Option<u32>,
     /// Of a share: how many of its parent's calls at once others can never take.

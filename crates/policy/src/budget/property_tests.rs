@@ -6,16 +6,16 @@ use proptest::prelude::*;
 
 use super::estimate::{Quality, Weights};
 use super::hold::Settle;
-use super::holding::Answer;
+use super::holding::HoldAnswer;
 use super::node::{Grant, Key, NodeSpec};
-use super::one::{NOW, One, ask, hourly, route, top, used};
 use super::refusal::Refusal;
-use super::session::{Log, Open, SILENT, Told};
-use super::view::View;
-use super::world::{audit, places};
+use super::session::{JournaledHold, JournaledSettle, SESSION_TIMEOUT_MS, SessionLog};
+use super::simulation::{audit, places};
+use super::single_leader::{NOW, SingleLeader, ask, hourly, route, top, used};
+use super::view::LimitView;
 
 #[derive(Clone, Debug)]
-enum Do {
+enum Step {
     Hold(bool, i64),
     Settle(usize, i64),
     Pass(i64),
@@ -23,13 +23,13 @@ enum Do {
     Die,
 }
 
-fn doings(beyond: i64) -> impl Strategy<Value = Vec<Do>> {
+fn doings(beyond: i64) -> impl Strategy<Value = Vec<Step>> {
     let one = prop_oneof![
-        6 => (any::<bool>(), 1i64..40).prop_map(|(low, output)| Do::Hold(low, output)),
-        5 => (any::<usize>(), 0i64..100 + beyond).prop_map(|(which, percent)| Do::Settle(which, percent)),
-        1 => (0i64..50_000).prop_map(Do::Pass),
-        1 => (any::<usize>(), 1i64..60).prop_map(|(which, output)| Do::Extend(which, output)),
-        1 => Just(Do::Die),
+        6 => (any::<bool>(), 1i64..40).prop_map(|(low, output)| Step::Hold(low, output)),
+        5 => (any::<usize>(), 0i64..100 + beyond).prop_map(|(which, percent)| Step::Settle(which, percent)),
+        1 => (0i64..50_000).prop_map(Step::Pass),
+        1 => (any::<usize>(), 1i64..60).prop_map(|(which, output)| Step::Extend(which, output)),
+        1 => Just(Step::Die),
     ];
     proptest::collection::vec(one, 1..120)
 }
@@ -37,16 +37,16 @@ fn doings(beyond: i64) -> impl Strategy<Value = Vec<Do>> {
 /// Does it all at the places of the small world, where `low` is sure of 60 a minute of `top`; `within`: gateways die, and no
 /// call costs more than it was held for. What each call was held for and
 /// used at most is returned, and `each` looks at every state.
-fn play(doings: &[Do], within: bool, mut each: impl FnMut(&mut One, Option<(&Key, &Refusal, i64)>)) -> Vec<(i64, i64, i64)> {
+fn play(doings: &[Step], within: bool, mut each: impl FnMut(&mut SingleLeader, Option<(&Key, &Refusal, i64)>)) -> Vec<(i64, i64, i64)> {
     let nodes: Vec<NodeSpec> = places("top").into_iter().map(|node| NodeSpec { weights: Weights::default(), ..node }).collect();
-    let mut one = One::new(&nodes);
+    let mut one = SingleLeader::new(&nodes);
     let (mut low, mut other) = (route("low"), route("other"));
     let mut open: Vec<(u64, i64, i64)> = Vec::new();
     let mut ended = Vec::new();
     let mut served = 0;
     for doing in doings {
         match doing {
-            Do::Hold(is_low, output) => {
+            Step::Hold(is_low, output) => {
                 let (route, key) =
                     if *is_low { (&mut low, Key::budget("team", "low")) } else { (&mut other, Key::budget("team", "other")) };
                 let before = one.now;
@@ -55,35 +55,35 @@ fn play(doings: &[Do], within: bool, mut each: impl FnMut(&mut One, Option<(&Key
                     Err(refusal) => each(&mut one, Some((&key, &refusal, *output))),
                 }
             }
-            Do::Settle(which, percent) if !open.is_empty() => {
+            Step::Settle(which, percent) if !open.is_empty() => {
                 let (id, output, at) = open.swap_remove(which % open.len());
                 let actual = output * percent / 100;
                 one.settle(id, actual);
                 ended.push((at, output, actual));
             }
-            Do::Pass(time) => one.now += time,
-            Do::Extend(which, more) if !open.is_empty() => {
+            Step::Pass(time) => one.now += time,
+            Step::Extend(which, more) if !open.is_empty() => {
                 let which = which % open.len();
                 let (id, output, _) = open[which];
                 for _ in 0..3 {
                     match one.ledger.extend(one.now, one.session, id, output + more) {
-                        Answer::Write(_) => one.write(),
-                        Answer::Given(given) => open[which].1 = given.output,
-                        Answer::Refused(_) | Answer::Closed | Answer::Unattached => break,
+                        HoldAnswer::Write(_) => one.write(),
+                        HoldAnswer::Given(given) => open[which].1 = given.output,
+                        HoldAnswer::Refused(_) | HoldAnswer::Closed | HoldAnswer::Unattached => break,
                     }
                 }
             }
-            Do::Die if within => {
-                served += SILENT;
+            Step::Die if within => {
+                served += SESSION_TIMEOUT_MS;
                 one.ledger.tick(one.now, served);
-                let log = Log { next_hold: one.next, acked: one.seq, ..Log::default() };
+                let log = SessionLog { next_hold: one.next, acked: one.seq, ..SessionLog::default() };
                 // Its pod is another one.
                 let name = format!("g{served}");
                 one.session = one.ledger.begin(one.now, &name, &log).0;
                 ended.extend(open.drain(..).map(|(_, output, at)| (at, output, output)));
                 one.seq = log.acked;
             }
-            Do::Settle(..) | Do::Extend(..) | Do::Die => {}
+            Step::Settle(..) | Step::Extend(..) | Step::Die => {}
         }
         audit(&one.ledger, within);
         each(&mut one, None);
@@ -160,7 +160,7 @@ proptest! {
 
     #[test]
     fn i5_settles_in_any_number_and_order_give_the_same_sum(order in proptest::collection::vec((0u64..12, 0i64..30), 1..80)) {
-        let mut one = One::new(&[hourly(10_000)]);
+        let mut one = SingleLeader::new(&[hourly(10_000)]);
         let mut route = route("top");
         let holds: Vec<u64> = (0..12).map(|_| one.hold(&mut route, 20)).collect();
         let path: Arc<[Key]> = one.ledger.path(one.session, holds[0]).expect("it is open");
@@ -171,10 +171,10 @@ proptest! {
             one.ledger.settle(one.now, one.session, &settle);
         }
         let told = |seq: u64| {
-            let open = Open { id: holds[usize::try_from(seq - 1).unwrap_or(0)], at: NOW, path: Arc::clone(&path), input: 0, output: 20 };
-            Told { open, usage: usage(seq), quality: Quality::Exact }
+            let open = JournaledHold { id: holds[usize::try_from(seq - 1).unwrap_or(0)], at: NOW, path: Arc::clone(&path), input: 0, output: 20 };
+            JournaledSettle { open, usage: usage(seq), quality: Quality::Exact }
         };
-        let log = Log { next_hold: 13, acked: 0, settles: (1..=12).map(told).collect(), open: Vec::new(), ..Log::default() };
+        let log = SessionLog { next_hold: 13, acked: 0, settles: (1..=12).map(told).collect(), open: Vec::new(), ..SessionLog::default() };
         one.ledger.begin(one.now, "g0", &log);
         let sum: i64 = (1..=12).map(|seq| usage(seq).output).sum();
         prop_assert_eq!(one.at(&top()), (sum, 0, 0));
@@ -183,7 +183,7 @@ proptest! {
         one.write();
         let mut next = one.next_leader(&[hourly(10_000)]);
         next.begin(one.now, "g0", &log);
-        let View { used, held, lost, rest, .. } = next.view(&top()).remove(0);
+        let LimitView { used, held, lost, rest, .. } = next.view(&top()).remove(0);
         prop_assert_eq!((used, held, lost, rest), (sum, 0, 0, 0));
     }
 
@@ -192,7 +192,7 @@ proptest! {
         grants.sort();
         grants.dedup_by_key(|(id, _)| *id);
         let all: Vec<Grant> = grants.iter().map(|(id, tokens)| Grant { id: id.to_string(), limit: "hour".into(), tokens: *tokens, from: NOW, until: None }).collect();
-        let mut one = One::new(&[hourly(100)]);
+        let mut one = SingleLeader::new(&[hourly(100)]);
         for time in 0..times {
             let mut told: Vec<Grant> = all.iter().chain(all.iter().take(time)).cloned().collect();
             let by = time.min(told.len());

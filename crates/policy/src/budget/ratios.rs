@@ -5,16 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use super::estimate::Learned;
+use super::estimate::LearnedRatio;
 
 /// Models of one namespace of which ratios are kept. The one that was learned from least recently is forgotten for another.
 pub const MODELS_PER_NAMESPACE: usize = 32;
 /// Ratios that are kept of all namespaces together, of half a kilobyte each.
-pub const RATIOS: usize = 4096;
+pub const MAX_RATIOS: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
-    learned: Learned,
+    learned: LearnedRatio,
     /// When it was learned from last: its place in the order.
     used: u64,
 }
@@ -32,7 +32,7 @@ pub struct Ratios {
 
 impl Default for Ratios {
     fn default() -> Self {
-        Self::bounded(MODELS_PER_NAMESPACE, RATIOS)
+        Self::bounded(MODELS_PER_NAMESPACE, MAX_RATIOS)
     }
 }
 
@@ -44,12 +44,12 @@ impl Ratios {
     /// The ratio that a namespace's calls of a model are estimated with, in thousandths of a token a byte.
     pub fn ratio(&self, namespace: &str, model: &str) -> i64 {
         let entry = self.namespaces.get(namespace).and_then(|models| models.get(model));
-        entry.map_or_else(|| Learned::default().ratio(), |entry| entry.learned.ratio())
+        entry.map_or_else(|| LearnedRatio::default().ratio(), |entry| entry.learned.ratio())
     }
 
     /// A call of text alone had so many bytes and so many tokens of input.
     pub fn learn(&mut self, namespace: &str, model: &str, bytes: i64, tokens: i64) {
-        if !Learned::teaches(bytes, tokens) {
+        if !LearnedRatio::teaches(bytes, tokens) {
             return;
         }
         if !self.namespaces.get(namespace).is_some_and(|models| models.contains_key(model)) {
@@ -57,7 +57,7 @@ impl Ratios {
         }
         self.next += 1;
         let models = self.namespaces.entry(namespace.to_owned()).or_default();
-        let entry = models.entry(model.to_owned()).or_insert_with(|| Entry { learned: Learned::default(), used: self.next });
+        let entry = models.entry(model.to_owned()).or_insert_with(|| Entry { learned: LearnedRatio::default(), used: self.next });
         entry.learned.learn(bytes, tokens);
         self.order.remove(&entry.used);
         entry.used = self.next;
@@ -92,7 +92,7 @@ impl Ratios {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::estimate::RATIO_LEAST;
+    use crate::budget::estimate::MIN_RATIO_PER_MILLE;
     use proptest::prelude::*;
 
     fn name(number: usize) -> String {
@@ -158,7 +158,7 @@ mod tests {
             let mut ratios = Ratios::default();
             for (bytes, tokens, times) in calls {
                 (0..times).for_each(|_| ratios.learn("n", "m", bytes, tokens));
-                prop_assert!((RATIO_LEAST..=1000).contains(&ratios.ratio("n", "m")));
+                prop_assert!((MIN_RATIO_PER_MILLE..=1000).contains(&ratios.ratio("n", "m")));
             }
         }
     }

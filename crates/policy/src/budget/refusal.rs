@@ -5,15 +5,15 @@ use std::fmt;
 
 use super::holders::Holders;
 use super::node::{Block, Key};
-use super::tree::CHAIN;
+use super::tree::MAX_BUDGET_DEPTH;
 use super::window::{Span, Window};
 
 /// A window that ends within so many milliseconds is waited for.
-const SOON: i64 = 60_000;
+const MAX_WINDOW_WAIT_MS: i64 = 60_000;
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Because {
+pub enum RefusalCause {
     /// Too much is spent.
     Used,
     /// It would fit but for calls in flight.
@@ -36,7 +36,7 @@ pub enum Because {
     Blocked(Block),
 }
 
-impl Because {
+impl RefusalCause {
     /// As one word, for metrics.
     pub fn label(&self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Because {
 
 /// Whether asking again helps, in order of finality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum When {
+pub enum RetryHint {
     /// After so many seconds.
     Wait(i64),
     /// Not before this time (milliseconds): work ends with it.
@@ -67,7 +67,7 @@ pub enum When {
 
 /// The limit that stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Standing {
+pub struct LimitState {
     /// Its name.
     pub name: String,
     /// Its window.
@@ -90,11 +90,11 @@ pub struct Refusal {
     /// Where.
     pub key: Key,
     /// Why.
-    pub because: Because,
+    pub because: RefusalCause,
     /// The limit, where it is one of tokens.
-    pub limit: Option<Standing>,
+    pub limit: Option<LimitState>,
     /// Whether asking again helps.
-    pub when: When,
+    pub when: RetryHint,
     /// The field to raise, from the root of its object.
     pub field: String,
     /// Who has what is lacking, where that is known.
@@ -103,7 +103,7 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal that is about no limit.
-    pub fn new(key: Key, because: Because, when: When, field: &str) -> Self {
+    pub fn new(key: Key, because: RefusalCause, when: RetryHint, field: &str) -> Self {
         Self { key, because, limit: None, when, field: field.to_owned(), holders: Holders::default() }
     }
 
@@ -122,41 +122,41 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, because, limit, when, field, holders } = self;
-        if let Some(Standing { name, limit, left, asked, .. }) = limit {
+        if let Some(LimitState { name, limit, left, asked, .. }) = limit {
             write!(out, "{key}: {left} of {limit} tokens are left of the limit {name} and the call asks for {asked}")?;
         } else {
             write!(out, "{key}")?;
         }
         match because {
-            Because::Used => {}
-            Because::Held => write!(out, "; calls in flight hold the rest{holders}")?,
-            Because::Guaranteed => write!(out, "; the rest is guaranteed to others{holders}")?,
-            Because::Recovering => out.write_str("; the ledger is being read again after a restart")?,
-            Because::TooLarge => out.write_str("; the whole limit is smaller than that")?,
-            Because::Paused => out.write_str("; it is paused by one of its thresholds")?,
-            Because::InFlight => out.write_str(": too many calls at once")?,
-            Because::Gateways => out.write_str(": more gateways than can be kept account of")?,
-            Because::Missing => out.write_str(" does not exist")?,
-            Because::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent, Budget/{parent}, does not exist")?,
-            Because::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent, by way of {}", names.join(", "))?,
-            Because::Blocked(Block::TooDeep) => write!(out, ": more than {CHAIN} Budgets are above one another")?,
+            RefusalCause::Used => {}
+            RefusalCause::Held => write!(out, "; calls in flight hold the rest{holders}")?,
+            RefusalCause::Guaranteed => write!(out, "; the rest is guaranteed to others{holders}")?,
+            RefusalCause::Recovering => out.write_str("; the ledger is being read again after a restart")?,
+            RefusalCause::TooLarge => out.write_str("; the whole limit is smaller than that")?,
+            RefusalCause::Paused => out.write_str("; it is paused by one of its thresholds")?,
+            RefusalCause::InFlight => out.write_str(": too many calls at once")?,
+            RefusalCause::Gateways => out.write_str(": more gateways than can be kept account of")?,
+            RefusalCause::Missing => out.write_str(" does not exist")?,
+            RefusalCause::Blocked(Block::ParentMissing(parent)) => write!(out, ": its parent, Budget/{parent}, does not exist")?,
+            RefusalCause::Blocked(Block::Cycle(names)) => write!(out, ": it is its own parent, by way of {}", names.join(", "))?,
+            RefusalCause::Blocked(Block::TooDeep) => write!(out, ": more than {MAX_BUDGET_DEPTH} Budgets are above one another")?,
         }
         match (when, self.resets_at()) {
-            (When::Wait(seconds), _) => write!(out, "; try again in {seconds} s")?,
-            (When::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end))?,
-            (When::Later(_) | When::Never, _) => write!(out, "; raise {field}")?,
+            (RetryHint::Wait(seconds), _) => write!(out, "; try again in {seconds} s")?,
+            (RetryHint::Later(_), Some(end)) => write!(out, "; it resets at {}; raise {field}", Window::Minute.at(end))?,
+            (RetryHint::Later(_) | RetryHint::Never, _) => write!(out, "; raise {field}")?,
         }
         match because {
-            Because::Guaranteed => out.write_str(", or lower what is guaranteed to the others (limits[].guaranteed)"),
-            Because::Used
-            | Because::Held
-            | Because::Recovering
-            | Because::TooLarge
-            | Because::Paused
-            | Because::InFlight
-            | Because::Gateways
-            | Because::Missing
-            | Because::Blocked(_) => Ok(()),
+            RefusalCause::Guaranteed => out.write_str(", or lower what is guaranteed to the others (limits[].guaranteed)"),
+            RefusalCause::Used
+            | RefusalCause::Held
+            | RefusalCause::Recovering
+            | RefusalCause::TooLarge
+            | RefusalCause::Paused
+            | RefusalCause::InFlight
+            | RefusalCause::Gateways
+            | RefusalCause::Missing
+            | RefusalCause::Blocked(_) => Ok(()),
         }
     }
 }
@@ -179,7 +179,7 @@ pub(super) fn field_of(key: &Key, limit: &str) -> String {
 
 /// What is known of a limit that has no room.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct LimitRoom {
     pub height: i64,
     /// Without what is not explained yet.
     pub spent: i64,
@@ -192,36 +192,38 @@ pub(super) struct Room {
 }
 
 /// Why there is none: the first of these that would have to change anyhow.
-pub(super) fn because(room: &Room) -> Because {
-    let Room { height, spent, rest, held, reserved, asked, paused } = *room;
+pub(super) fn because(room: &LimitRoom) -> RefusalCause {
+    let LimitRoom { height, spent, rest, held, reserved, asked, paused } = *room;
     if asked > height {
-        return Because::TooLarge;
+        return RefusalCause::TooLarge;
     }
     let left = height.saturating_sub(spent);
     if asked > left {
-        return Because::Used;
+        return RefusalCause::Used;
     }
     if paused {
-        return Because::Paused;
+        return RefusalCause::Paused;
     }
     if asked > left.saturating_sub(reserved) {
-        return Because::Guaranteed;
+        return RefusalCause::Guaranteed;
     }
-    if asked > left.saturating_sub(reserved).saturating_sub(rest) && held == 0 { Because::Recovering } else { Because::Held }
+    if asked > left.saturating_sub(reserved).saturating_sub(rest) && held == 0 { RefusalCause::Recovering } else { RefusalCause::Held }
 }
 
 /// Whether asking again helps. `spread` makes callers come back at different times.
-pub(super) fn when(because: &Because, span: Option<Span>, now: i64, spread: u64) -> When {
+pub(super) fn when(because: &RefusalCause, span: Option<Span>, now: i64, spread: u64) -> RetryHint {
     match because {
-        Because::Held | Because::Recovering | Because::InFlight | Because::Gateways => {
-            When::Wait(1 + i64::try_from(spread % 5).unwrap_or(0))
+        RefusalCause::Held | RefusalCause::Recovering | RefusalCause::InFlight | RefusalCause::Gateways => {
+            RetryHint::Wait(1 + i64::try_from(spread % 5).unwrap_or(0))
         }
-        Because::Used | Because::Guaranteed | Because::Paused => match span.and_then(Span::end) {
-            Some(end) if end.saturating_sub(now) <= SOON => When::Wait(end.saturating_sub(now).max(1).saturating_add(999) / 1000),
-            Some(end) => When::Later(end),
-            None => When::Never,
+        RefusalCause::Used | RefusalCause::Guaranteed | RefusalCause::Paused => match span.and_then(Span::end) {
+            Some(end) if end.saturating_sub(now) <= MAX_WINDOW_WAIT_MS => {
+                RetryHint::Wait(end.saturating_sub(now).max(1).saturating_add(999) / 1000)
+            }
+            Some(end) => RetryHint::Later(end),
+            None => RetryHint::Never,
         },
-        Because::TooLarge | Because::Missing | Because::Blocked(_) => When::Never,
+        RefusalCause::TooLarge | RefusalCause::Missing | RefusalCause::Blocked(_) => RetryHint::Never,
     }
 }
 
@@ -229,18 +231,18 @@ pub(super) fn when(because: &Because, span: Option<Span>, now: i64, spread: u64)
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { height: 100, spent: 0, rest: 0, held: 0, reserved: 0, asked: 10, paused: false };
+    const ROOM: LimitRoom = LimitRoom { height: 100, spent: 0, rest: 0, held: 0, reserved: 0, asked: 10, paused: false };
 
     #[test]
     fn the_first_thing_that_would_have_to_change_is_named() {
         let cases = [
-            (Room { asked: 101, spent: 100, ..ROOM }, Because::TooLarge),
-            (Room { spent: 91, held: 5, ..ROOM }, Because::Used),
-            (Room { spent: 90, held: 5, ..ROOM }, Because::Held),
-            (Room { spent: 90, held: 5, reserved: 1, ..ROOM }, Because::Guaranteed),
-            (Room { rest: 95, ..ROOM }, Because::Recovering),
-            (Room { rest: 50, held: 45, ..ROOM }, Because::Held),
-            (Room { paused: true, ..ROOM }, Because::Paused),
+            (LimitRoom { asked: 101, spent: 100, ..ROOM }, RefusalCause::TooLarge),
+            (LimitRoom { spent: 91, held: 5, ..ROOM }, RefusalCause::Used),
+            (LimitRoom { spent: 90, held: 5, ..ROOM }, RefusalCause::Held),
+            (LimitRoom { spent: 90, held: 5, reserved: 1, ..ROOM }, RefusalCause::Guaranteed),
+            (LimitRoom { rest: 95, ..ROOM }, RefusalCause::Recovering),
+            (LimitRoom { rest: 50, held: 45, ..ROOM }, RefusalCause::Held),
+            (LimitRoom { paused: true, ..ROOM }, RefusalCause::Paused),
         ];
         for (room, want) in cases {
             assert_eq!(because(&room), want, "{room:?}");
@@ -250,20 +252,20 @@ mod tests {
     #[test]
     fn holds_are_waited_for_and_so_is_a_window_that_ends_soon() {
         let span = Window::Hour.at(0);
-        assert_eq!(when(&Because::Held, Some(span), 0, 7), When::Wait(3));
-        assert_eq!(when(&Because::Used, Some(span), 3_600_000 - 60_000, 7), When::Wait(60));
-        assert_eq!(when(&Because::Used, Some(span), 3_600_000 - 1, 7), When::Wait(1));
-        assert_eq!(when(&Because::Used, Some(span), 0, 7), When::Later(3_600_000));
-        assert_eq!(when(&Because::Used, Some(Window::Lifetime.at(0)), 0, 7), When::Never);
-        assert_eq!(when(&Because::TooLarge, Some(span), 3_599_999, 7), When::Never, "no window is large enough");
+        assert_eq!(when(&RefusalCause::Held, Some(span), 0, 7), RetryHint::Wait(3));
+        assert_eq!(when(&RefusalCause::Used, Some(span), 3_600_000 - 60_000, 7), RetryHint::Wait(60));
+        assert_eq!(when(&RefusalCause::Used, Some(span), 3_600_000 - 1, 7), RetryHint::Wait(1));
+        assert_eq!(when(&RefusalCause::Used, Some(span), 0, 7), RetryHint::Later(3_600_000));
+        assert_eq!(when(&RefusalCause::Used, Some(Window::Lifetime.at(0)), 0, 7), RetryHint::Never);
+        assert_eq!(when(&RefusalCause::TooLarge, Some(span), 3_599_999, 7), RetryHint::Never, "no window is large enough");
     }
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        let limit = Standing { name: "hourly".into(), span: Window::Hour.at(0), limit: 100, used: 95, held: 0, left: 5, asked: 10 };
+        let limit = LimitState { name: "hourly".into(), span: Window::Hour.at(0), limit: 100, used: 95, held: 0, left: 5, asked: 10 };
         let key = Key::budget("team", "default");
         let field = field_of(&key, "hourly");
-        let refusal = Refusal { limit: Some(limit), ..Refusal::new(key, Because::Used, When::Later(3_600_000), &field) };
+        let refusal = Refusal { limit: Some(limit), ..Refusal::new(key, RefusalCause::Used, RetryHint::Later(3_600_000), &field) };
         assert_eq!(
             refusal.to_string(),
             "Budget/default in team: 5 of 100 tokens are left of the limit hourly and the call asks for 10; it resets at \

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::estimate::Terms;
-use super::ledger::{DEPTH, Ledger};
+use super::estimate::CallTerms;
+use super::ledger::{Ledger, MAX_PATH_LENGTH};
 use super::node::{Key, Mode};
 
 /// The way of an agent's calls, resolved. It resolves itself again when the tree has changed.
@@ -16,7 +16,7 @@ pub struct Route {
     pub(super) steps: Vec<usize>,
     pub(super) path: Arc<[Key]>,
     pub(super) missing: Option<Key>,
-    terms: Terms,
+    terms: CallTerms,
 }
 
 impl Route {
@@ -24,11 +24,11 @@ impl Route {
     /// it. Calls of some types of pools pass shares that are reserved for them.
     pub fn new(leafs: Vec<Key>, top: Option<Key>, pool_type: &str) -> Self {
         let (steps, path) = (Vec::new(), Arc::from([]));
-        Self { leafs, top, pool_type: pool_type.to_owned(), version: 0, steps, path, missing: None, terms: Terms::default() }
+        Self { leafs, top, pool_type: pool_type.to_owned(), version: 0, steps, path, missing: None, terms: CallTerms::default() }
     }
 
     /// What all of its budgets together say of single calls. See [`Ledger::refresh`].
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &CallTerms {
         &self.terms
     }
 }
@@ -41,8 +41,8 @@ impl Ledger {
             return;
         }
         route.version = self.version;
-        (route.missing, route.steps, route.terms) = (None, Vec::new(), Terms::default());
-        let mut terms: Option<Terms> = None;
+        (route.missing, route.steps, route.terms) = (None, Vec::new(), CallTerms::default());
+        let mut terms: Option<CallTerms> = None;
         let mut path = Vec::new();
         let leafs = route.leafs.clone();
         let mut next = route.top.clone();
@@ -56,8 +56,8 @@ impl Ledger {
         });
         // A circle of parents ends with the bound; its places are blocked in any case. Nothing is left out of a way that is too
         // long: nothing is given on it.
-        for key in leafs.into_iter().chain(above.take(DEPTH).flatten()) {
-            let Some(node) = self.keys.get(&key).copied().filter(|_| path.len() < DEPTH) else {
+        for key in leafs.into_iter().chain(above.take(MAX_PATH_LENGTH).flatten()) {
+            let Some(node) = self.keys.get(&key).copied().filter(|_| path.len() < MAX_PATH_LENGTH) else {
                 route.missing.get_or_insert(key);
                 continue;
             };

@@ -12,11 +12,11 @@ use super::hold::Settle;
 use super::node::Key;
 
 /// A session that was silent for so many milliseconds of served time is dead.
-pub const SILENT: u64 = 60_000;
+pub const SESSION_TIMEOUT_MS: u64 = 60_000;
 /// A dead session that comes back within so many milliseconds of served time is credited with what it did not spend.
-pub const REMEMBERED: u64 = 3_600_000;
+pub const DEAD_SESSION_TTL_MS: u64 = 3_600_000;
 /// Numbers of holds that may be between the oldest that is open and the newest.
-const SPREAD: u64 = 1 << 20;
+const MAX_HOLD_NUMBER_SPREAD: u64 = 1 << 20;
 
 /// A session, as this leader knows it. Never given out again to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ pub struct SessionId(pub(super) usize);
 
 /// A hold as the gateway has it in its journal: all that another leader needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Open {
+pub struct JournaledHold {
     /// Its number in the session, from 1.
     pub id: u64,
     /// When it was given, on the leader's clock, in milliseconds.
@@ -39,43 +39,43 @@ pub struct Open {
 
 /// A settle as the gateway has it in its journal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Told {
+pub struct JournaledSettle {
     /// The hold that it ends.
-    pub open: Open,
+    pub open: JournaledHold,
     /// What was used.
     pub usage: Usage,
     /// How well that is known.
     pub quality: Quality,
 }
 
-impl Told {
+impl JournaledSettle {
     /// As it is told under this number.
     pub fn settle(&self, seq: u64) -> Settle {
-        let Self { open: Open { id, input, output, .. }, usage, quality } = self;
+        let Self { open: JournaledHold { id, input, output, .. }, usage, quality } = self;
         Settle { seq, hold: *id, usage: *usage, quality: *quality, input: *input, output: *output }
     }
 }
 
 /// All that a gateway knows when its session begins, here or again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Log {
+pub struct SessionLog {
     /// Every hold with a smaller number that is not in `open` is closed, or was never answered and never will be used.
     pub next_hold: u64,
     /// The last settle that was acknowledged, by whatever leader.
     pub acked: u64,
     /// Those after it, in order: their numbers are `acked + 1`, `acked + 2` and so on.
-    pub settles: Vec<Told>,
+    pub settles: Vec<JournaledSettle>,
     /// What is open.
-    pub open: Vec<Open>,
+    pub open: Vec<JournaledHold>,
     /// The store was rolled back: a record that does not contain a settle, or does not know the session, has lost it.
     pub rolled_back: bool,
     /// In that case, settles that earlier leaders acknowledged, with their numbers, in order.
-    pub replayed: Vec<(u64, Told)>,
+    pub replayed: Vec<(u64, JournaledSettle)>,
 }
 
 /// What a number of a hold stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Mark {
+pub(super) enum HoldMark {
     Unused,
     Closed,
     Open(usize),
@@ -85,26 +85,27 @@ pub(super) enum Mark {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ring {
     base: u64,
-    pub(super) marks: VecDeque<Mark>,
+    pub(super) marks: VecDeque<HoldMark>,
 }
 
 impl Ring {
-    pub fn get(&self, id: u64) -> Mark {
-        let Some(offset) = id.checked_sub(self.base) else { return Mark::Closed };
-        if offset >= SPREAD {
-            return Mark::Closed;
+    pub fn get(&self, id: u64) -> HoldMark {
+        let Some(offset) = id.checked_sub(self.base) else { return HoldMark::Closed };
+        if offset >= MAX_HOLD_NUMBER_SPREAD {
+            return HoldMark::Closed;
         }
-        usize::try_from(offset).ok().and_then(|offset| self.marks.get(offset)).copied().unwrap_or(Mark::Unused)
+        usize::try_from(offset).ok().and_then(|offset| self.marks.get(offset)).copied().unwrap_or(HoldMark::Unused)
     }
 
     /// What is below the base or too far above it stays closed.
-    pub fn set(&mut self, id: u64, mark: Mark) {
-        let Some(offset) = id.checked_sub(self.base).filter(|offset| *offset < SPREAD).and_then(|offset| usize::try_from(offset).ok())
+    pub fn set(&mut self, id: u64, mark: HoldMark) {
+        let Some(offset) =
+            id.checked_sub(self.base).filter(|offset| *offset < MAX_HOLD_NUMBER_SPREAD).and_then(|offset| usize::try_from(offset).ok())
         else {
             return;
         };
         if offset >= self.marks.len() {
-            self.marks.resize(offset + 1, Mark::Unused);
+            self.marks.resize(offset + 1, HoldMark::Unused);
         }
         if let Some(place) = self.marks.get_mut(offset) {
             *place = mark;
@@ -113,7 +114,7 @@ impl Ring {
     }
 
     fn forward(&mut self) {
-        while self.marks.front() == Some(&Mark::Closed) {
+        while self.marks.front() == Some(&HoldMark::Closed) {
             self.marks.pop_front();
             self.base += 1;
         }
@@ -122,13 +123,13 @@ impl Ring {
     /// All numbers below that are not open are closed. Those that are open come back.
     pub fn close_below(&mut self, floor: u64) -> Vec<(u64, usize)> {
         let open: Vec<_> = self.iter().filter(|(id, _)| *id < floor).collect();
-        let last = floor.saturating_sub(self.base).min(SPREAD);
+        let last = floor.saturating_sub(self.base).min(MAX_HOLD_NUMBER_SPREAD);
         if !self.marks.is_empty() && usize::try_from(last).is_ok_and(|last| last > self.marks.len()) {
-            self.marks.resize(usize::try_from(last).unwrap_or(0), Mark::Unused);
+            self.marks.resize(usize::try_from(last).unwrap_or(0), HoldMark::Unused);
         }
         for (_, mark) in (0..last).zip(self.marks.iter_mut()) {
-            if *mark == Mark::Unused {
-                *mark = Mark::Closed;
+            if *mark == HoldMark::Unused {
+                *mark = HoldMark::Closed;
             }
         }
         self.forward();
@@ -141,8 +142,8 @@ impl Ring {
     /// Those that are open.
     pub fn iter(&self) -> impl Iterator<Item = (u64, usize)> {
         self.marks.iter().zip(self.base..).filter_map(|(mark, id)| match mark {
-            Mark::Open(slot) => Some((id, *slot)),
-            Mark::Unused | Mark::Closed => None,
+            HoldMark::Open(slot) => Some((id, *slot)),
+            HoldMark::Unused | HoldMark::Closed => None,
         })
     }
 
@@ -185,30 +186,39 @@ mod tests {
     #[test]
     fn numbers_are_used_once_and_late_ones_are_closed() {
         let mut ring = Ring::start(1);
-        assert_eq!((ring.get(0), ring.get(1), ring.get(1 + SPREAD)), (Mark::Closed, Mark::Unused, Mark::Closed));
-        ring.set(2, Mark::Open(7));
-        ring.set(3, Mark::Closed);
-        assert_eq!((ring.get(1), ring.get(2), ring.get(3), ring.get(4)), (Mark::Unused, Mark::Open(7), Mark::Closed, Mark::Unused));
+        assert_eq!(
+            (ring.get(0), ring.get(1), ring.get(1 + MAX_HOLD_NUMBER_SPREAD)),
+            (HoldMark::Closed, HoldMark::Unused, HoldMark::Closed)
+        );
+        ring.set(2, HoldMark::Open(7));
+        ring.set(3, HoldMark::Closed);
+        assert_eq!(
+            (ring.get(1), ring.get(2), ring.get(3), ring.get(4)),
+            (HoldMark::Unused, HoldMark::Open(7), HoldMark::Closed, HoldMark::Unused)
+        );
         assert_eq!(ring.close_below(3), [(2, 7)], "an open one is told, not closed");
-        assert_eq!((ring.get(1), ring.get(2)), (Mark::Closed, Mark::Open(7)));
-        ring.set(2, Mark::Closed);
+        assert_eq!((ring.get(1), ring.get(2)), (HoldMark::Closed, HoldMark::Open(7)));
+        ring.set(2, HoldMark::Closed);
         assert_eq!((ring.base, ring.marks.len()), (4, 0), "what is closed takes no room");
-        ring.set(5, Mark::Open(1));
+        ring.set(5, HoldMark::Open(1));
         assert_eq!(ring.close_below(9), [(5, 1)]);
-        assert_eq!((ring.get(4), ring.get(5), ring.get(8), ring.get(9)), (Mark::Closed, Mark::Open(1), Mark::Closed, Mark::Unused));
-        ring.set(5, Mark::Closed);
+        assert_eq!(
+            (ring.get(4), ring.get(5), ring.get(8), ring.get(9)),
+            (HoldMark::Closed, HoldMark::Open(1), HoldMark::Closed, HoldMark::Unused)
+        );
+        ring.set(5, HoldMark::Closed);
         assert_eq!(ring.close_below(10), []);
-        assert_eq!((ring.get(9), ring.get(10)), (Mark::Closed, Mark::Unused));
-        ring.set(u64::MAX, Mark::Open(1));
+        assert_eq!((ring.get(9), ring.get(10)), (HoldMark::Closed, HoldMark::Unused));
+        ring.set(u64::MAX, HoldMark::Open(1));
         assert_eq!(ring.marks.len(), 0, "a number from nowhere is not believed");
     }
 
     #[test]
     fn a_session_keeps_no_more_marks_than_its_spread() {
         let mut ring = Ring::start(1);
-        for id in 1..=2 * SPREAD {
-            ring.set(id, Mark::Open(0));
+        for id in 1..=2 * MAX_HOLD_NUMBER_SPREAD {
+            ring.set(id, HoldMark::Open(0));
         }
-        assert_eq!(ring.marks.len(), usize::try_from(SPREAD).expect("small"));
+        assert_eq!(ring.marks.len(), usize::try_from(MAX_HOLD_NUMBER_SPREAD).expect("small"));
     }
 }

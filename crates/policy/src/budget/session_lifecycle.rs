@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use super::hold::{Hold, Settle, Step};
-use super::ledger::{DEPTH, Ledger, Role};
-use super::session::{Log, Mark, Open, REMEMBERED, Ring, SILENT, Session, SessionId, State, Told};
+use super::ledger::{Ledger, MAX_PATH_LENGTH, Role};
+use super::session::{
+    DEAD_SESSION_TTL_MS, HoldMark, JournaledHold, JournaledSettle, Ring, SESSION_TIMEOUT_MS, Session, SessionId, SessionLog, State,
+};
 
 impl Ledger {
     pub(super) fn meet(&mut self, name: &str) -> usize {
@@ -30,7 +32,7 @@ impl Ledger {
 
     /// A gateway's session begins, or goes on after it was interrupted: with all that the gateway knows. From here on it may
     /// ask. Returned with it: the last settle that is acknowledged by now.
-    pub fn begin(&mut self, now: i64, name: &str, log: &Log) -> (SessionId, u64) {
+    pub fn begin(&mut self, now: i64, name: &str, log: &SessionLog) -> (SessionId, u64) {
         // A hold that was given later than it is here: the other leader's clock was ahead of ours.
         let told = log.open.iter().chain(log.settles.iter().map(|told| &told.open));
         let lost = log.replayed.iter().map(|(_, told)| &told.open);
@@ -64,7 +66,7 @@ impl Ledger {
         for (id, slot) in self.sessions[index].ring.close_below(log.next_hold) {
             if !kept.contains(&id) {
                 self.close(slot, None);
-                self.sessions[index].ring.set(id, Mark::Closed);
+                self.sessions[index].ring.set(id, HoldMark::Closed);
             }
         }
         if !again {
@@ -78,41 +80,41 @@ impl Ledger {
         (SessionId(index), self.acked(index))
     }
 
-    fn take_told(&mut self, index: usize, told: &Told, seq: u64, adopts: bool) {
+    fn take_told(&mut self, index: usize, told: &JournaledSettle, seq: u64, adopts: bool) {
         if seq <= self.sessions[index].received {
             return;
         }
         self.sessions[index].received = seq;
         let settle = told.settle(seq);
         match self.sessions[index].ring.get(told.open.id) {
-            Mark::Open(slot) => self.close(slot, Some(&settle)),
-            Mark::Unused => {
+            HoldMark::Open(slot) => self.close(slot, Some(&settle)),
+            HoldMark::Unused => {
                 if let Some(slot) = self.count(index, &told.open, Some(&settle), adopts) {
                     self.close(slot, Some(&settle));
                 }
             }
-            Mark::Closed => {}
+            HoldMark::Closed => {}
         }
-        self.sessions[index].ring.set(told.open.id, Mark::Closed);
+        self.sessions[index].ring.set(told.open.id, HoldMark::Closed);
     }
 
-    fn take_open(&mut self, index: usize, open: &Open, adopts: bool) {
+    fn take_open(&mut self, index: usize, open: &JournaledHold, adopts: bool) {
         match self.sessions[index].ring.get(open.id) {
-            Mark::Open(slot) => self.revive(slot),
-            Mark::Unused => {
+            HoldMark::Open(slot) => self.revive(slot),
+            HoldMark::Unused => {
                 if let Some(slot) = self.count(index, open, None, adopts) {
-                    self.sessions[index].ring.set(open.id, Mark::Open(slot));
+                    self.sessions[index].ring.set(open.id, HoldMark::Open(slot));
                 }
             }
-            Mark::Closed => {}
+            HoldMark::Closed => {}
         }
     }
 
     /// Counts a hold that another leader gave: at every record that knows of the session (see [`Self::fence`] for one that does
     /// not), and that does not contain its settle already. `adopts`: a record that does not know the session has lost it.
-    fn count(&mut self, index: usize, open: &Open, settled: Option<&Settle>, adopts: bool) -> Option<usize> {
+    fn count(&mut self, index: usize, open: &JournaledHold, settled: Option<&Settle>, adopts: bool) -> Option<usize> {
         let mut steps = Vec::new();
-        for key in open.path.iter().take(DEPTH) {
+        for key in open.path.iter().take(MAX_PATH_LENGTH) {
             let Some(node) = self.keys.get(key).copied() else { continue };
             let record = self.nodes[node].record;
             if adopts {
@@ -170,7 +172,7 @@ impl Ledger {
         found.confirmed = found.confirmed.max(confirmed);
         for (id, slot) in found.ring.close_below(floor) {
             self.close(slot, None);
-            self.sessions[session.0].ring.set(id, Mark::Closed);
+            self.sessions[session.0].ring.set(id, HoldMark::Closed);
         }
         true
     }
@@ -185,11 +187,11 @@ impl Ledger {
             let Session { state, heard, name, .. } = &self.sessions[index];
             let silent = self.served.saturating_sub(*heard);
             match state {
-                State::Awaited | State::Attached if silent >= SILENT => {
+                State::Awaited | State::Attached if silent >= SESSION_TIMEOUT_MS => {
                     died.push(name.clone());
                     self.die(index);
                 }
-                State::Dead if silent >= REMEMBERED => self.forget(index),
+                State::Dead if silent >= DEAD_SESSION_TTL_MS => self.forget(index),
                 State::Awaited | State::Attached | State::Dead => {}
             }
         }
@@ -246,13 +248,13 @@ mod tests {
     fn of_gateways_that_came_and_went_only_a_number_is_kept() {
         let mut ledger = Ledger::new(0);
         for at in 0..1_000_u64 {
-            let open = Open { id: 1, at: 0, path: Arc::from([]), input: 1, output: 1 };
-            let log = Log { next_hold: 2, open: vec![open], ..Log::default() };
+            let open = JournaledHold { id: 1, at: 0, path: Arc::from([]), input: 1, output: 1 };
+            let log = SessionLog { next_hold: 2, open: vec![open], ..SessionLog::default() };
             ledger.begin(0, &format!("gateway-{at}"), &log);
-            ledger.tick(0, at * REMEMBERED);
+            ledger.tick(0, at * DEAD_SESSION_TTL_MS);
         }
-        ledger.tick(0, 1_001 * REMEMBERED);
-        ledger.tick(0, 1_002 * REMEMBERED);
+        ledger.tick(0, 1_001 * DEAD_SESSION_TTL_MS);
+        ledger.tick(0, 1_002 * DEAD_SESSION_TTL_MS);
         assert!(ledger.session_names.is_empty());
         let empty = |session: &Session| session.name.is_empty() && session.ring.marks.is_empty() && session.records.is_empty();
         assert!(ledger.sessions.iter().all(empty));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::estimate::{LIMIT_MOST, Weights};
+use super::estimate::{MAX_LIMIT_TOKENS, Weights};
 use super::facts::{Defect, Reservation, TokenLimit};
 use super::node::{Key, LimitSpec, NodeSpec};
 use super::window::Window;
@@ -36,7 +36,7 @@ pub fn allot(
     let percent: i64 = reservations.iter().map(|share| share.percent.clamp(0, 100)).sum::<i64>().min(100);
     let mut room: BTreeMap<Window, i64> = BTreeMap::new();
     for limit in parent {
-        let free = limit.tokens.clamp(0, LIMIT_MOST) - part(limit.tokens, percent);
+        let free = limit.tokens.clamp(0, MAX_LIMIT_TOKENS) - part(limit.tokens, percent);
         room.entry(limit.window).and_modify(|room| *room = free.min(*room)).or_insert(free);
     }
     let mut order: Vec<usize> = (0..children.len()).collect();
@@ -62,7 +62,7 @@ pub fn allot(
 
 fn part(tokens: i64, percent: i64) -> i64 {
     // At most 10^15 * 100: it fits.
-    tokens.clamp(0, LIMIT_MOST) * percent.clamp(0, 100) / 100
+    tokens.clamp(0, MAX_LIMIT_TOKENS) * percent.clamp(0, 100) / 100
 }
 
 /// What shares keep of a number of whole things, rounded up over the shares so far: a fifth of three is one, and two halves of three
@@ -126,7 +126,7 @@ pub enum TopUp {
 impl Lifetime {
     /// All of it.
     pub fn limit(&self) -> i64 {
-        self.tokens.saturating_add(self.top_up.saturating_mul(i64::from(self.taken.min(self.max)))).clamp(0, LIMIT_MOST)
+        self.tokens.saturating_add(self.top_up.saturating_mul(i64::from(self.taken.min(self.max)))).clamp(0, MAX_LIMIT_TOKENS)
     }
 
     /// One more top-up, if there is one and the budgets above, which have so much left, could bear it.
@@ -142,7 +142,7 @@ impl Lifetime {
 }
 
 /// Name of the one limit of an agent's life and of an item's share.
-pub const ONLY: &str = "tokens";
+pub const LEAF_LIMIT_NAME: &str = "tokens";
 
 /// An agent's life as a place.
 pub fn agent(uid: &str, lifetime: &Lifetime) -> NodeSpec {
@@ -155,7 +155,7 @@ pub fn task(item: &str, epoch: i64, tokens: i64) -> NodeSpec {
 }
 
 fn alone(key: Key, tokens: i64) -> NodeSpec {
-    let limits = vec![LimitSpec { name: ONLY.to_owned(), window: Window::Lifetime, tokens, guaranteed: 0 }];
+    let limits = vec![LimitSpec { name: LEAF_LIMIT_NAME.to_owned(), window: Window::Lifetime, tokens, guaranteed: 0 }];
     NodeSpec { limits, ..NodeSpec::new(key, None) }
 }
 

@@ -36,7 +36,7 @@ pub(super) enum Stage {
 
 /// A threshold that has acted in the present window.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Acted {
+pub(super) struct TriggeredThreshold {
     pub threshold: Threshold,
     pub height: i64,
     pub stage: Stage,
@@ -45,7 +45,7 @@ pub(super) struct Acted {
 /// What of a limit's thresholds has acted in the present window, and where the next ones are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Latches {
-    pub acted: Vec<Acted>,
+    pub acted: Vec<TriggeredThreshold>,
     /// The amount, spent and held, from which on one has to look.
     pub soft_at: i64,
     /// The amount spent from which on one has to look.
@@ -86,7 +86,7 @@ impl Latches {
             }
             if amount >= at {
                 self.acted.retain(|acted| acted.threshold != *threshold);
-                self.acted.push(Acted { threshold: *threshold, height: level.height, stage: Stage::New });
+                self.acted.push(TriggeredThreshold { threshold: *threshold, height: level.height, stage: Stage::New });
                 new = true;
             } else if hard {
                 self.hard_at = self.hard_at.min(at);

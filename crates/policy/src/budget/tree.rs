@@ -8,8 +8,8 @@ use super::facts::{BudgetFacts, ClusterFacts, Defect, Reservation, TokenLimit, T
 use super::node::{Block, Key, LimitSpec, NodeSpec};
 use super::share::{Child, allot, reserved, whole};
 
-/// Budgets above one another, the lowest among them. What one call passes besides them is counted in [`super::DEPTH`].
-pub const CHAIN: usize = 8;
+/// Budgets above one another, the lowest among them. What one call passes besides them is counted in [`super::MAX_PATH_LENGTH`].
+pub const MAX_BUDGET_DEPTH: usize = 8;
 
 /// All places but agents and items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -166,7 +166,7 @@ fn way_up(budget: &BudgetFacts, all: &BTreeMap<&str, &BudgetFacts>) -> Result<()
         }
         let Some(found) = all.get(parent.as_str()) else { return Err(Block::ParentMissing(parent.clone())) };
         way.push(parent.clone());
-        if way.len() > CHAIN {
+        if way.len() > MAX_BUDGET_DEPTH {
             return Err(Block::TooDeep);
         }
         next = &found.parent;
@@ -212,7 +212,7 @@ mod tests {
         let chain: Vec<_> =
             (0..20).map(|at| budget(&format!("n{at}"), (at > 0).then(|| format!("n{}", at - 1)).as_deref(), 1, 0)).collect();
         let tree = build(&[], &chain);
-        assert_eq!(tree.nodes.iter().filter(|node| node.block == Some(Block::TooDeep)).count(), 20 - CHAIN);
+        assert_eq!(tree.nodes.iter().filter(|node| node.block == Some(Block::TooDeep)).count(), 20 - MAX_BUDGET_DEPTH);
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
             pool_types: BTreeMap::from([("team".into(), BTreeSet::from(["worker".into()]))]),
             ..ClusterFacts::default()
         };
-        let chain: Vec<_> = (0..CHAIN)
+        let chain: Vec<_> = (0..MAX_BUDGET_DEPTH)
             .map(|at| {
                 let above = (at > 0).then(|| format!("n{}", at - 1));
                 BudgetFacts { tokens: tokens.clone(), ..budget(&format!("n{at}"), above.as_deref(), 100, 0) }
@@ -239,9 +239,9 @@ mod tests {
         ledger.set_tree(&tree.nodes);
         let leafs = vec![Key::Task { item: "i".into(), epoch: 1 }, Key::Agent("a".into())];
         leafs.iter().for_each(|leaf| ledger.put(NodeSpec::new(leaf.clone(), None)));
-        let mut route = super::super::Route::new(leafs, Some(Key::budget("team", &format!("n{}", CHAIN - 1))), "worker");
+        let mut route = super::super::Route::new(leafs, Some(Key::budget("team", &format!("n{}", MAX_BUDGET_DEPTH - 1))), "worker");
         ledger.refresh(&mut route);
-        assert_eq!((route.path.len(), &route.missing), (super::super::DEPTH, &None));
+        assert_eq!((route.path.len(), &route.missing), (super::super::MAX_PATH_LENGTH, &None));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! How things stand, for status, metrics and people.
 
-use super::cell::Limit;
+use super::blocker::least;
+use super::counter::Limit;
 use super::ledger::Ledger;
 use super::node::Key;
-use super::obstacle::least;
 use super::session::State;
 use super::window::Span;
 
 /// How one limit stands, in weighed tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct View {
+pub struct LimitView {
     /// Its name.
     pub limit: String,
     /// The window; its end is when it resets.
@@ -40,10 +40,10 @@ pub struct View {
 
 impl Ledger {
     /// How a place stands now, by limit. Empty: there is no such place, or it has no limits.
-    pub fn view(&self, key: &Key) -> Vec<View> {
+    pub fn view(&self, key: &Key) -> Vec<LimitView> {
         let Some(node) = self.keys.get(key).map(|node| &self.nodes[*node]) else { return Vec::new() };
         let min_output = node.spec.terms.map_or(1, |terms| terms.min_output);
-        let view = |limit: &Limit| View {
+        let view = |limit: &Limit| LimitView {
             limit: limit.spec.name.clone(),
             span: limit.cell.span,
             height: limit.height,

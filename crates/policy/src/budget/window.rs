@@ -5,16 +5,16 @@
 
 use std::fmt;
 
-const SECOND: i64 = 1000;
-const MINUTE: i64 = 60 * SECOND;
-const HOUR: i64 = 60 * MINUTE;
-const DAY: i64 = 24 * HOUR;
+const MS_PER_SECOND: i64 = 1000;
+const MS_PER_MINUTE: i64 = 60 * MS_PER_SECOND;
+const MS_PER_HOUR: i64 = 60 * MS_PER_MINUTE;
+const MS_PER_DAY: i64 = 24 * MS_PER_HOUR;
 /// The first Monday's distance from 1 January 1970, a Thursday, in days.
-const MONDAY: i64 = 3;
+const FIRST_MONDAY_OFFSET_DAYS: i64 = 3;
 /// The last millisecond of the year 9999: times beyond it count as it, so that no sum of times can overflow.
-const LAST: i64 = 253_402_300_799_999;
+const MAX_UNIX_MS: i64 = 253_402_300_799_999;
 /// While it is ahead of the wall clock, the ledger's clock loses one part in so many.
-const SLOWER: u64 = 8;
+const CLOCK_SLOWDOWN_DIVISOR: u64 = 8;
 
 /// A span of time that a limit holds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,13 +46,13 @@ impl Window {
 
     /// The window of this kind that a time (milliseconds) is in.
     pub fn at(self, time: i64) -> Span {
-        let time = time.clamp(0, LAST);
-        let days = time.div_euclid(DAY);
+        let time = time.clamp(0, MAX_UNIX_MS);
+        let days = time.div_euclid(MS_PER_DAY);
         let index = match self {
-            Self::Minute => time.div_euclid(MINUTE),
-            Self::Hour => time.div_euclid(HOUR),
+            Self::Minute => time.div_euclid(MS_PER_MINUTE),
+            Self::Hour => time.div_euclid(MS_PER_HOUR),
             Self::Day => days,
-            Self::Week => (days + MONDAY).div_euclid(7),
+            Self::Week => (days + FIRST_MONDAY_OFFSET_DAYS).div_euclid(7),
             Self::Month => {
                 let (year, month, _) = date(days);
                 (year - 1970) * 12 + month - 1
@@ -76,12 +76,12 @@ impl Span {
     /// Its first millisecond; a lifetime has always been.
     pub fn start(self) -> i64 {
         match self.window {
-            Window::Minute => self.index.saturating_mul(MINUTE),
-            Window::Hour => self.index.saturating_mul(HOUR),
-            Window::Day => self.index.saturating_mul(DAY),
-            Window::Week => self.index.saturating_mul(7).saturating_sub(MONDAY).saturating_mul(DAY),
+            Window::Minute => self.index.saturating_mul(MS_PER_MINUTE),
+            Window::Hour => self.index.saturating_mul(MS_PER_HOUR),
+            Window::Day => self.index.saturating_mul(MS_PER_DAY),
+            Window::Week => self.index.saturating_mul(7).saturating_sub(FIRST_MONDAY_OFFSET_DAYS).saturating_mul(MS_PER_DAY),
             Window::Month => {
-                days_of(1970_i64.saturating_add(self.index.div_euclid(12)), self.index.rem_euclid(12) + 1, 1).saturating_mul(DAY)
+                days_of(1970_i64.saturating_add(self.index.div_euclid(12)), self.index.rem_euclid(12) + 1, 1).saturating_mul(MS_PER_DAY)
             }
             Window::Lifetime => i64::MIN,
         }
@@ -123,7 +123,7 @@ impl Span {
             Some((hours, minutes)) => number(hours)? * 60 + number(minutes)?,
             None => 0,
         };
-        let span = window.at(days.saturating_mul(DAY).saturating_add(minutes * MINUTE));
+        let span = window.at(days.saturating_mul(MS_PER_DAY).saturating_add(minutes * MS_PER_MINUTE));
         // Whatever is not exactly what would have been written was not written by us.
         (span.to_string() == text).then_some(span)
     }
@@ -142,8 +142,8 @@ impl fmt::Display for Span {
             return out.write_str("lifetime");
         }
         let start = self.start();
-        let (year, month, day) = date(start.div_euclid(DAY));
-        let (hour, minute) = (start.rem_euclid(DAY) / HOUR, start.rem_euclid(HOUR) / MINUTE);
+        let (year, month, day) = date(start.div_euclid(MS_PER_DAY));
+        let (hour, minute) = (start.rem_euclid(MS_PER_DAY) / MS_PER_HOUR, start.rem_euclid(MS_PER_HOUR) / MS_PER_MINUTE);
         match self.window {
             Window::Minute => write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}Z"),
             Window::Hour => write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}Z"),
@@ -198,7 +198,7 @@ impl Clock {
     /// What time it is, in milliseconds.
     pub fn now(&mut self, wall: i64, ticks: u64) -> i64 {
         let passed = ticks.saturating_sub(self.ticks);
-        let slow = self.said.saturating_add_unsigned(passed - passed / SLOWER);
+        let slow = self.said.saturating_add_unsigned(passed - passed / CLOCK_SLOWDOWN_DIVISOR);
         if wall >= slow {
             *self = Self { said: wall, ticks: ticks.max(self.ticks) };
             return wall;
@@ -213,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> i64 {
-        days_of(year, month, day) * DAY + hour * HOUR + minute * MINUTE
+        days_of(year, month, day) * MS_PER_DAY + hour * MS_PER_HOUR + minute * MS_PER_MINUTE
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
         for (year, month, end) in [(2024, 2, 29), (2100, 2, 28), (2000, 2, 29), (2026, 12, 31), (1970, 1, 31)] {
             let span = Window::Month.at(at(year, month, end, 23, 59));
             assert_eq!(span.start(), at(year, month, 1, 0, 0), "{year}-{month}");
-            assert_eq!(span.end(), Some(at(year, month, end, 0, 0) + DAY), "{year}-{month}");
+            assert_eq!(span.end(), Some(at(year, month, end, 0, 0) + MS_PER_DAY), "{year}-{month}");
         }
         assert_eq!(date(0), (1970, 1, 1));
         assert_eq!(date(days_of(2024, 2, 29)), (2024, 2, 29));
@@ -256,15 +256,15 @@ mod tests {
 
     #[test]
     fn the_clock_follows_jumps_forward_and_heals_from_them() {
-        let mut clock = Clock::start(100 * HOUR, 0, 99 * HOUR);
-        assert_eq!(clock.now(100 * HOUR + 1, 1), 100 * HOUR + 1);
+        let mut clock = Clock::start(100 * MS_PER_HOUR, 0, 99 * MS_PER_HOUR);
+        assert_eq!(clock.now(100 * MS_PER_HOUR + 1, 1), 100 * MS_PER_HOUR + 1);
         // The wall clock jumps a minute ahead, and is put right again.
-        assert_eq!(clock.now(100 * HOUR + MINUTE, 2), 100 * HOUR + MINUTE);
-        let ahead = clock.now(100 * HOUR + 10, 10);
-        assert!(ahead >= 100 * HOUR + MINUTE, "never back");
-        let later = clock.now(100 * HOUR + 4 * MINUTE, 240_000);
-        assert!(later > 100 * HOUR + 4 * MINUTE && later < 100 * HOUR + 5 * MINUTE, "it runs on, slower");
-        assert_eq!(clock.now(100 * HOUR + 9 * MINUTE, 540_000), 100 * HOUR + 9 * MINUTE, "caught up");
+        assert_eq!(clock.now(100 * MS_PER_HOUR + MS_PER_MINUTE, 2), 100 * MS_PER_HOUR + MS_PER_MINUTE);
+        let ahead = clock.now(100 * MS_PER_HOUR + 10, 10);
+        assert!(ahead >= 100 * MS_PER_HOUR + MS_PER_MINUTE, "never back");
+        let later = clock.now(100 * MS_PER_HOUR + 4 * MS_PER_MINUTE, 240_000);
+        assert!(later > 100 * MS_PER_HOUR + 4 * MS_PER_MINUTE && later < 100 * MS_PER_HOUR + 5 * MS_PER_MINUTE, "it runs on, slower");
+        assert_eq!(clock.now(100 * MS_PER_HOUR + 9 * MS_PER_MINUTE, 540_000), 100 * MS_PER_HOUR + 9 * MS_PER_MINUTE, "caught up");
         assert_eq!(Clock::start(5, 0, 7).now(5, 0), 7, "a new leader is not earlier than what was counted");
     }
 
@@ -287,14 +287,14 @@ mod tests {
 
     #[test]
     fn a_step_of_the_wall_clock_begins_no_window_again_and_at_most_as_many_more_as_it_skips() {
-        let often: Vec<(u64, i64)> = (10..110).map(|minute| (minute, if minute % 2 == 0 { HOUR } else { -HOUR })).collect();
+        let often: Vec<(u64, i64)> = (10..110).map(|minute| (minute, if minute % 2 == 0 { MS_PER_HOUR } else { -MS_PER_HOUR })).collect();
         // The minutes that pass, the steps, and at most how many windows.
         let cases = [
             ("none", 120, [].as_slice(), 3),
-            ("an hour back", 120, &[(45, -HOUR)], 3),
-            ("an hour ahead", 120, &[(45, HOUR)], 4),
-            ("an hour ahead, and put right", 120, &[(45, HOUR), (50, -HOUR)], 4),
-            ("an hour back, and put right", 120, &[(45, -HOUR), (50, HOUR)], 3),
+            ("an hour back", 120, &[(45, -MS_PER_HOUR)], 3),
+            ("an hour ahead", 120, &[(45, MS_PER_HOUR)], 4),
+            ("an hour ahead, and put right", 120, &[(45, MS_PER_HOUR), (50, -MS_PER_HOUR)], 4),
+            ("an hour back, and put right", 120, &[(45, -MS_PER_HOUR), (50, MS_PER_HOUR)], 3),
             ("there and back for an hour and a half", 120, &often, 4),
         ];
         for (what, minutes, steps, most) in cases {
@@ -305,13 +305,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_time_is_in_its_window_and_in_no_other(time in 0i64..LAST) {
+        fn every_time_is_in_its_window_and_in_no_other(time in 0i64..MAX_UNIX_MS) {
             for window in Window::ALL {
                 let span = window.at(time);
                 prop_assert!(span.start() <= time && span.end().is_none_or(|end| time < end));
                 prop_assert_eq!(Span::parse(&span.to_string()), Some(span));
                 if let Some(end) = span.end() {
-                    prop_assert_eq!(window.at(end).index, if end > LAST { span.index } else { span.index + 1 });
+                    prop_assert_eq!(window.at(end).index, if end > MAX_UNIX_MS { span.index } else { span.index + 1 });
                     prop_assert_eq!(window.at(span.start().max(0)), span);
                 }
             }

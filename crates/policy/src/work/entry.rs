@@ -2,7 +2,7 @@
 //!
 //! Data alone: the index keeps it, and everything that looks at one item is given it.
 
-use super::item::{At, Record, Spec};
+use super::item::{Record, Spec, UnixMillis};
 
 /// One item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub struct Entry {
     /// What is true of it; stored, unless [`Entry::unsaved`].
     pub record: Record,
     /// Since when the record is another one than what is stored.
-    pub unsaved: Option<At>,
+    pub unsaved: Option<UnixMillis>,
     /// Since when it has been ready.
-    pub ready_since: Option<At>,
+    pub ready_since: Option<UnixMillis>,
     /// When it was ready for the first time since the last redrive: what objectives are measured from.
-    pub first_ready: Option<At>,
+    pub first_ready: Option<UnixMillis>,
     /// Somebody else would make it again if it were removed.
     pub tracked: bool,
     /// The generation of what was asked.

@@ -7,9 +7,9 @@ use super::selector::Selector;
 
 /// A time as people write it: milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct At(pub i64);
+pub struct UnixMillis(pub i64);
 
-impl At {
+impl UnixMillis {
     /// This much later.
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(time.as_millis()).unwrap_or(i64::MAX)))
@@ -170,13 +170,13 @@ pub struct Spec {
     /// Bytes of its payload.
     pub payload_bytes: u64,
     /// Its place among items of one priority.
-    pub submitted: At,
+    pub submitted: UnixMillis,
     /// When its object was made.
-    pub created: At,
+    pub created: UnixMillis,
     /// Not given out before.
-    pub not_before: Option<At>,
+    pub not_before: Option<UnixMillis>,
     /// Not given out after, and cancelled then.
-    pub deadline: Option<At>,
+    pub deadline: Option<UnixMillis>,
     /// It is not to be given out.
     pub suspend: bool,
     /// It is to end.
@@ -334,7 +334,7 @@ pub struct Holder {
     /// Name of its Agent.
     pub agent: String,
     /// Since when.
-    pub since: At,
+    pub since: UnixMillis,
 }
 
 /// One attempt that ended.
@@ -345,9 +345,9 @@ pub struct Attempt {
     /// Name of the Agent.
     pub agent: String,
     /// When it began.
-    pub start: At,
+    pub start: UnixMillis,
     /// When it ended.
-    pub end: At,
+    pub end: UnixMillis,
     /// How it ended.
     pub verb: Verb,
     /// Why, as one word.
@@ -386,7 +386,7 @@ impl Verb {
 }
 
 /// Attempts that are remembered.
-pub const HISTORY: usize = 5;
+pub const MAX_REMEMBERED_ATTEMPTS: usize = 5;
 
 /// What is recorded of an item: the only memory of what was done to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -412,28 +412,28 @@ pub struct Record {
     /// Pauses so far.
     pub pauses: i64,
     /// When it can be claimed again.
-    pub next_attempt: Option<At>,
+    pub next_attempt: Option<UnixMillis>,
     /// When it was first claimed.
-    pub started: Option<At>,
+    pub started: Option<UnixMillis>,
     /// When it ended.
-    pub completed: Option<At>,
+    pub completed: Option<UnixMillis>,
     /// The last attempts, the newest last.
     pub history: Vec<Attempt>,
 }
 
 impl Record {
     /// The attempt of the present holder ended so: written down, and nobody holds it any more.
-    pub(super) fn attempt_ended(&mut self, verb: Verb, now: At, reason: Option<String>, message: Option<String>) {
+    pub(super) fn attempt_ended(&mut self, verb: Verb, now: UnixMillis, reason: Option<String>, message: Option<String>) {
         let Some(holder) = self.holder.take() else { return };
         let Holder { pod: _, agent, since } = holder;
-        if self.history.len() >= HISTORY {
+        if self.history.len() >= MAX_REMEMBERED_ATTEMPTS {
             self.history.remove(0);
         }
         self.history.push(Attempt { epoch: self.epoch, agent, start: since, end: now, verb, reason, message });
     }
 
     /// It is in this phase now, for this reason.
-    pub(super) fn enter(&mut self, phase: Phase, reason: Option<&str>, now: At) {
+    pub(super) fn enter(&mut self, phase: Phase, reason: Option<&str>, now: UnixMillis) {
         self.phase = phase;
         self.reason = reason.map(str::to_owned);
         self.completed = phase.ended().then_some(now);

@@ -1,7 +1,7 @@
 //! What a holder's call does to its item. Each either gives the next record, or says why not; nothing else is touched.
 
 use super::failure::{Action, Failure, Rule, judge, wait};
-use super::item::{At, Holder, Phase, Policy, Record, Spec, Verb, reasons};
+use super::item::{Holder, Phase, Policy, Record, Spec, UnixMillis, Verb, reasons};
 
 /// Who says something of an item: the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub struct Fence<'a> {
 
 /// Why a call changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum No {
+pub enum LeaseRefusal {
     /// It was said before, and taken: the same answer again.
     Again,
     /// The lease is not the caller's, or not any more.
@@ -30,15 +30,15 @@ pub enum No {
 }
 
 /// Whether it could be given to somebody.
-pub fn claimable(spec: &Spec, record: &Record, now: At) -> bool {
+pub fn claimable(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
     let late = record.redrives == 0 && spec.deadline.is_some_and(|deadline| now >= deadline);
     record.phase == Phase::Ready && record.holder.is_none() && !spec.cancel && !spec.suspend && !late
 }
 
 /// Gives a ready item to `holder`. Whether it is the next one, and the holder's, is decided elsewhere.
-pub fn claim(spec: &Spec, record: &Record, holder: Holder, now: At) -> Result<Record, No> {
+pub fn claim(spec: &Spec, record: &Record, holder: Holder, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     if !claimable(spec, record, now) {
-        return Err(No::NotReady(record.phase));
+        return Err(LeaseRefusal::NotReady(record.phase));
     }
     let mut next = record.clone();
     next.enter(Phase::Leased, None, now);
@@ -54,22 +54,22 @@ pub fn holds(record: &Record, fence: Fence) -> bool {
     record.phase.held() && record.epoch == fence.epoch && record.holder.as_ref().is_some_and(|holder| holder.pod == fence.pod)
 }
 
-fn check(record: &Record, fence: Fence, verbs: &[Verb]) -> Result<(), No> {
+fn check(record: &Record, fence: Fence, verbs: &[Verb]) -> Result<(), LeaseRefusal> {
     if holds(record, fence) {
-        return if record.phase == Phase::Paused { Err(No::Paused) } else { Ok(()) };
+        return if record.phase == Phase::Paused { Err(LeaseRefusal::Paused) } else { Ok(()) };
     }
     let own = record.history.iter().rev().find(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent);
     Err(match own {
-        Some(attempt) if verbs.contains(&attempt.verb) => No::Again,
+        Some(attempt) if verbs.contains(&attempt.verb) => LeaseRefusal::Again,
         Some(attempt) if attempt.epoch == record.epoch && record.phase.ended() && attempt.verb == Verb::Complete => {
-            No::EndedAlready(record.phase)
+            LeaseRefusal::EndedAlready(record.phase)
         }
-        Some(_) | None => No::Stale,
+        Some(_) | None => LeaseRefusal::Stale,
     })
 }
 
 /// The holder says that it is done. Taken from one that was told to stop, too: it was faster.
-pub fn complete(record: &Record, fence: Fence, now: At) -> Result<Record, No> {
+pub fn complete(record: &Record, fence: Fence, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     check(record, fence, &[Verb::Complete])?;
     let mut next = record.clone();
     next.attempt_ended(Verb::Complete, now, None, None);
@@ -79,7 +79,7 @@ pub fn complete(record: &Record, fence: Fence, now: At) -> Result<Record, No> {
 
 /// What decides about a failure, beside the failure itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Judges<'a> {
+pub struct FailureJudges<'a> {
     /// The item's policy.
     pub policy: &'a Policy,
     /// The queue's rules.
@@ -91,7 +91,7 @@ pub struct Judges<'a> {
 }
 
 /// The holder says that the task failed.
-pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: Judges, now: At) -> Result<Record, No> {
+pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: FailureJudges, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     check(record, fence, &[Verb::Fail, Verb::CancelDone])?;
     if record.phase == Phase::Cancelling {
         return Ok(cancel_done(record, now));
@@ -100,7 +100,7 @@ pub fn fail(record: &Record, fence: Fence, failure: &Failure, judges: Judges, no
 }
 
 /// The task failed.
-pub(super) fn failed(record: &Record, failure: &Failure, judges: Judges, now: At) -> Record {
+pub(super) fn failed(record: &Record, failure: &Failure, judges: FailureJudges, now: UnixMillis) -> Record {
     let Failure { reason, message, exit_code: _ } = failure;
     let mut next = record.clone();
     let action = judge(judges.rules, failure);
@@ -124,16 +124,23 @@ pub(super) fn failed(record: &Record, failure: &Failure, judges: Judges, now: At
     next
 }
 
-fn retry(next: &mut Record, reason: &str, judges: Judges, now: At) {
+fn retry(next: &mut Record, reason: &str, judges: FailureJudges, now: UnixMillis) {
     next.enter(Phase::Scheduled, Some(reason), now);
     next.next_attempt = Some(now.after(wait(judges.policy, next.attempts.max(1), judges.dice)));
 }
 
 /// The holder gives it back: it counts as nothing. Whoever gives it back again and again makes it wait. One that is paused
 /// may, too: it is being ended.
-pub fn release(record: &Record, fence: Fence, reason: &str, message: &str, judges: Judges, now: At) -> Result<Record, No> {
+pub fn release(
+    record: &Record,
+    fence: Fence,
+    reason: &str,
+    message: &str,
+    judges: FailureJudges,
+    now: UnixMillis,
+) -> Result<Record, LeaseRefusal> {
     match check(record, fence, &[Verb::Release, Verb::CancelDone]) {
-        Ok(()) | Err(No::Paused) => {}
+        Ok(()) | Err(LeaseRefusal::Paused) => {}
         Err(no) => return Err(no),
     }
     if record.phase == Phase::Cancelling {
@@ -164,27 +171,27 @@ pub enum LostAnswer<'a> {
 /// record was written: it is granted again, and then ended as the answer says. If the record has that epoch or a higher one under
 /// another holder, only a completion is applied, so that finished work is not repeated. An attempt that the history knows, and an
 /// item that has ended, are left as they are. One that is not admitted yet has no queue: its answer comes again later.
-pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: Judges, now: At) -> Result<Record, No> {
+pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: FailureJudges, now: UnixMillis) -> Result<Record, LeaseRefusal> {
     if record.history.iter().any(|attempt| attempt.epoch == fence.epoch && attempt.agent == fence.agent) {
-        return Err(No::Again);
+        return Err(LeaseRefusal::Again);
     }
     if record.phase.ended() {
-        return Err(No::EndedAlready(record.phase));
+        return Err(LeaseRefusal::EndedAlready(record.phase));
     }
     if record.phase == Phase::Pending {
-        return Err(No::NotReady(record.phase));
+        return Err(LeaseRefusal::NotReady(record.phase));
     }
     let mut next = record.clone();
     if holds(record, fence) {
         if lost == LostAnswer::Granted {
-            return Err(No::Again);
+            return Err(LeaseRefusal::Again);
         }
         if record.phase == Phase::Cancelling && lost != LostAnswer::Completed {
             return Ok(cancel_done(record, now));
         }
     } else {
         if lost != LostAnswer::Completed && record.epoch >= fence.epoch {
-            return Err(No::Stale);
+            return Err(LeaseRefusal::Stale);
         }
         if record.epoch < fence.epoch {
             next.attempts = next.attempts.saturating_add(1);
@@ -209,7 +216,7 @@ pub fn replay(record: &Record, fence: Fence, lost: LostAnswer, judges: Judges, n
 }
 
 /// It was given back.
-pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Policy, dice: f64, now: At) -> Record {
+pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Policy, dice: f64, now: UnixMillis) -> Record {
     let mut next = record.clone();
     let message = Some(message.to_owned()).filter(|message| !message.is_empty());
     next.attempt_ended(Verb::Release, now, Some(reason.to_owned()), message);
@@ -225,7 +232,7 @@ pub(super) fn released(record: &Record, reason: &str, message: &str, policy: &Po
 }
 
 /// A holder that was told to stop did: the item ends as it was meant to.
-pub(super) fn cancel_done(record: &Record, now: At) -> Record {
+pub(super) fn cancel_done(record: &Record, now: UnixMillis) -> Record {
     let mut next = record.clone();
     let reason = next.reason.clone().unwrap_or_else(|| reasons::CANCEL_REQUESTED.to_owned());
     let end = if reason == reasons::DEADLINE_EXCEEDED { Phase::Expired } else { Phase::Cancelled };

@@ -1,9 +1,9 @@
 //! What each call of a holder does, case by case. What holds over all orders of events is the model's.
 
 use super::*;
-use crate::work::item::HISTORY;
+use crate::work::item::MAX_REMEMBERED_ATTEMPTS;
 
-const NOW: At = At(1_000_000);
+const NOW: UnixMillis = UnixMillis(1_000_000);
 
 fn holder(pod: &str) -> Holder {
     Holder { pod: pod.into(), agent: format!("agent-of-{pod}"), since: NOW }
@@ -22,7 +22,7 @@ fn failure(reason: &str, exit_code: Option<i32>) -> Failure {
 }
 fn judged(record: &Record, rules: &[Rule], is_final: bool, exit_code: Option<i32>) -> Record {
     let policy = Policy { max_attempts: 2, ..Policy::default() };
-    let judges = Judges { policy: &policy, rules, is_final, dice: 0.5 };
+    let judges = FailureJudges { policy: &policy, rules, is_final, dice: 0.5 };
     fail(record, fence(record.epoch, "p"), &failure("Exited", exit_code), judges, NOW).expect("it is held")
 }
 fn rule(action: Action) -> Vec<Rule> {
@@ -34,7 +34,7 @@ fn a_claim_raises_the_epoch_and_needs_a_ready_item() {
     let record = leased();
     assert_eq!((record.epoch, record.attempts, record.phase), (1, 1, Phase::Leased));
     for phase in Phase::ALL.into_iter().filter(|phase| *phase != Phase::Ready) {
-        assert_eq!(claim(&Spec::default(), &Record { phase, ..Record::default() }, holder("p"), NOW), Err(No::NotReady(phase)));
+        assert_eq!(claim(&Spec::default(), &Record { phase, ..Record::default() }, holder("p"), NOW), Err(LeaseRefusal::NotReady(phase)));
     }
     let asked = [
         Spec { cancel: true, ..Spec::default() },
@@ -48,9 +48,9 @@ fn a_claim_raises_the_epoch_and_needs_a_ready_item() {
     assert!(claim(&late, &Record { redrives: 1, ..ready() }, holder("p"), NOW).is_ok(), "a person wants it done, however late");
 }
 
-fn replayed(record: &Record, fence: Fence, lost: LostAnswer) -> Result<Record, No> {
+fn replayed(record: &Record, fence: Fence, lost: LostAnswer) -> Result<Record, LeaseRefusal> {
     let policy = Policy::default();
-    replay(record, fence, lost, Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 }, NOW)
+    replay(record, fence, lost, FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.5 }, NOW)
 }
 
 #[test]
@@ -67,13 +67,13 @@ fn a_lost_answer_is_applied_once() {
             let next = replayed(&record, fence(1, "p"), lost).expect("it is replayed for the first time");
             assert_eq!((next.phase, next.epoch, next.attempts, next.holder.clone()), (phase, 1, attempts, None), "{lost:?}");
             assert_eq!(next.history.last().map(|attempt| (attempt.epoch, attempt.agent.as_str())), Some((1, "agent-of-p")));
-            assert_eq!(replayed(&next, fence(1, "p"), lost), Err(No::Again), "{lost:?}");
+            assert_eq!(replayed(&next, fence(1, "p"), lost), Err(LeaseRefusal::Again), "{lost:?}");
         }
     }
     let held = replayed(&ready(), fence(3, "p"), LostAnswer::Granted).expect("nobody has it");
     assert_eq!((held.phase, held.epoch, held.attempts), (Phase::Leased, 3, 1));
     assert!(holds(&held, fence(3, "p")));
-    assert_eq!(replayed(&held, fence(3, "p"), LostAnswer::Granted), Err(No::Again));
+    assert_eq!(replayed(&held, fence(3, "p"), LostAnswer::Granted), Err(LeaseRefusal::Again));
     assert!(complete(&held, fence(3, "p"), NOW).is_ok(), "its holder goes on");
     // Whoever had it when the store was copied has lost it since.
     let moved = replayed(&leased(), fence(2, "q"), LostAnswer::Granted).expect("it was given out again");
@@ -86,7 +86,7 @@ fn a_lost_answer_waits_for_the_items_admission_and_revives_nothing_that_is_cance
     let released = LostAnswer::Released { reason: "Drained", message: "" };
     let pending = Record { phase: Phase::Pending, ..ready() };
     for lost in [LostAnswer::Granted, LostAnswer::Completed, LostAnswer::Failed(&failure), released] {
-        assert_eq!(replayed(&pending, fence(1, "p"), lost), Err(No::NotReady(Phase::Pending)), "{lost:?}");
+        assert_eq!(replayed(&pending, fence(1, "p"), lost), Err(LeaseRefusal::NotReady(Phase::Pending)), "{lost:?}");
     }
     let cancelling = Record { phase: Phase::Cancelling, ..leased() };
     let phase = |lost| replayed(&cancelling, fence(1, "p"), lost).map(|next| next.phase);
@@ -100,18 +100,18 @@ fn only_a_completion_counts_for_a_lease_that_the_record_has_passed() {
     // Given out again since, under the same number.
     let anew = replayed(&ready(), fence(1, "q"), LostAnswer::Granted).expect("nobody has it");
     for lost in [LostAnswer::Granted, LostAnswer::Failed(&failure), LostAnswer::Released { reason: "Drained", message: "" }] {
-        assert_eq!(replayed(&anew, fence(1, "p"), lost), Err(No::Stale), "{lost:?}");
+        assert_eq!(replayed(&anew, fence(1, "p"), lost), Err(LeaseRefusal::Stale), "{lost:?}");
     }
     for epoch in [1, 5] {
         let record = Record { epoch, ..anew.clone() };
         let done = replayed(&record, fence(1, "p"), LostAnswer::Completed).expect("nobody has to do it again");
         assert_eq!((done.phase, done.epoch), (Phase::Succeeded, epoch), "epochs never fall");
         assert_eq!(done.history.last().map(|attempt| (attempt.epoch, attempt.agent.as_str())), Some((1, "agent-of-p")));
-        assert_eq!(complete(&done, fence(epoch, "q"), NOW), Err(No::Stale), "who had it is told that it is lost");
+        assert_eq!(complete(&done, fence(epoch, "q"), NOW), Err(LeaseRefusal::Stale), "who had it is told that it is lost");
     }
     for phase in Phase::ALL.into_iter().filter(|phase| phase.ended()) {
         let record = Record { phase, ..Record::default() };
-        assert_eq!(replayed(&record, fence(9, "p"), LostAnswer::Completed), Err(No::EndedAlready(phase)));
+        assert_eq!(replayed(&record, fence(9, "p"), LostAnswer::Completed), Err(LeaseRefusal::EndedAlready(phase)));
     }
     let paused = Record { phase: Phase::Paused, ..leased() };
     assert_eq!(
@@ -125,25 +125,25 @@ fn only_a_completion_counts_for_a_lease_that_the_record_has_passed() {
 fn only_the_whole_fence_finishes_an_item_and_saying_it_again_is_answered_the_same() {
     let record = leased();
     for (epoch, pod) in [(1, "q"), (2, "p"), (0, "p")] {
-        assert_eq!(complete(&record, fence(epoch, pod), NOW), Err(No::Stale));
+        assert_eq!(complete(&record, fence(epoch, pod), NOW), Err(LeaseRefusal::Stale));
     }
     let done = complete(&record, fence(1, "p"), NOW).expect("it is held");
     assert_eq!((done.phase, done.completed, done.holder.clone()), (Phase::Succeeded, Some(NOW), None));
-    assert_eq!(complete(&done, fence(1, "p"), NOW), Err(No::Again));
+    assert_eq!(complete(&done, fence(1, "p"), NOW), Err(LeaseRefusal::Again));
     let policy = Policy::default();
-    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
-    assert_eq!(fail(&done, fence(1, "p"), &failure("Exited", None), judges, NOW), Err(No::EndedAlready(Phase::Succeeded)));
-    assert_eq!(complete(&done, fence(1, "q"), NOW), Err(No::Stale));
+    let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
+    assert_eq!(fail(&done, fence(1, "p"), &failure("Exited", None), judges, NOW), Err(LeaseRefusal::EndedAlready(Phase::Succeeded)));
+    assert_eq!(complete(&done, fence(1, "q"), NOW), Err(LeaseRefusal::Stale));
 }
 
 #[test]
 fn a_paused_item_is_finished_later() {
     let paused = Record { phase: Phase::Paused, ..leased() };
-    assert_eq!(complete(&paused, fence(1, "p"), NOW), Err(No::Paused));
+    assert_eq!(complete(&paused, fence(1, "p"), NOW), Err(LeaseRefusal::Paused));
     let policy = Policy::default();
-    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
-    assert_eq!(fail(&paused, fence(1, "p"), &failure("Exited", Some(1)), judges, NOW), Err(No::Paused));
-    assert_eq!(release(&paused, fence(1, "q"), "Drained", "", judges, NOW), Err(No::Stale));
+    let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
+    assert_eq!(fail(&paused, fence(1, "p"), &failure("Exited", Some(1)), judges, NOW), Err(LeaseRefusal::Paused));
+    assert_eq!(release(&paused, fence(1, "q"), "Drained", "", judges, NOW), Err(LeaseRefusal::Stale));
     let back = release(&paused, fence(1, "p"), "Drained", "", judges, NOW).expect("its agent is being ended");
     assert_eq!((back.phase, back.failures, back.stalls), (Phase::Ready, 0, 0));
 }
@@ -152,7 +152,7 @@ fn a_paused_item_is_finished_later() {
 fn a_failure_is_tried_again_set_aside_or_final_as_the_rules_say() {
     let again = judged(&leased(), &[], false, Some(1));
     assert_eq!((again.phase, again.failures, again.reason.as_deref()), (Phase::Scheduled, 1, Some(reasons::BACKOFF)));
-    assert_eq!(again.next_attempt, Some(At(NOW.0 + 5_000)), "half of ten seconds, as the dice fell");
+    assert_eq!(again.next_attempt, Some(UnixMillis(NOW.0 + 5_000)), "half of ten seconds, as the dice fell");
     let over = judged(&Record { failures: 1, ..leased() }, &[], false, Some(1));
     assert_eq!((over.phase, over.failures, over.reason.as_deref()), (Phase::DeadLettered, 2, Some(reasons::TOO_MANY_FAILURES)));
     let cases = [
@@ -174,7 +174,7 @@ fn a_failure_is_tried_again_set_aside_or_final_as_the_rules_say() {
 #[test]
 fn what_is_given_back_counts_nothing_and_waits_when_it_is_given_back_again_and_again() {
     let policy = Policy::default();
-    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 1.0 };
+    let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 1.0 };
     let mut record = leased();
     for round in 1..5 {
         record = release(&record, fence(round, "p"), "Drained", "", judges, NOW).expect("it is held");
@@ -187,7 +187,7 @@ fn what_is_given_back_counts_nothing_and_waits_when_it_is_given_back_again_and_a
 #[test]
 fn who_was_told_to_stop_ends_the_item_whatever_it_says_unless_it_is_done() {
     let policy = Policy::default();
-    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
+    let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.5 };
     let told = |reason: &str| Record { phase: Phase::Cancelling, reason: Some(reason.into()), ..leased() };
     let cancelled = told(reasons::CANCEL_REQUESTED);
     assert_eq!(fail(&cancelled, fence(1, "p"), &failure("Exited", Some(143)), judges, NOW).expect("held").phase, Phase::Cancelled);
@@ -200,12 +200,12 @@ fn who_was_told_to_stop_ends_the_item_whatever_it_says_unless_it_is_done() {
 #[test]
 fn only_the_last_attempts_are_remembered() {
     let policy = Policy { max_attempts: 100, ..Policy::default() };
-    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.0 };
+    let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.0 };
     let mut record = ready();
     for epoch in 1..=8 {
         record = claim(&Spec::default(), &Record { phase: Phase::Ready, ..record }, holder("p"), NOW).expect("it is ready");
         record = fail(&record, fence(epoch, "p"), &failure("Exited", None), judges, NOW).expect("it is held");
     }
     let epochs: Vec<_> = record.history.iter().map(|attempt| attempt.epoch).collect();
-    assert_eq!((epochs.len(), epochs), (HISTORY, vec![4, 5, 6, 7, 8]));
+    assert_eq!((epochs.len(), epochs), (MAX_REMEMBERED_ATTEMPTS, vec![4, 5, 6, 7, 8]));
 }

@@ -8,31 +8,31 @@
 //! |---|---|
 //! | [`item`] | what an item is: what was asked, what is recorded |
 //! | [`entry`] | an item as a process has it in memory |
-//! | [`settle`] | what follows without anybody's call: admission, dependencies, time, cancels, a holder that is gone |
+//! | [`transitions`] | what follows without anybody's call: admission, dependencies, time, cancels, a holder that is gone |
 //! | [`lease`] | what a holder's call does: claim, complete, fail, release |
 //! | [`failure`] | what becomes of a failure, and when it is tried again |
-//! | [`admit`] | whether an item may enter a queue, and which |
+//! | [`admission`] | whether an item may enter a queue, and which |
 //! | [`requires`] | what an item needs of a pool, and whether that has it |
 //! | [`selector`] | which agents may take an item, by their labels |
 //! | [`objectives`] | which items are over their queue's service levels, and whom to tell |
 //! | [`tally`] | what happened to items, each counted once |
-//! | `line` | one queue's items by what they do |
-//! | [`book`] | all items of a namespace, indexed: who waits for whom, who is next, what is due |
+//! | `ready_queue` | one queue's items by what they do |
+//! | [`item_index`] | all items of a namespace, indexed: who waits for whom, who is next, what is due |
 
-pub mod admit;
-pub mod book;
+pub mod admission;
 pub mod entry;
 pub mod failure;
 pub mod item;
+pub mod item_index;
 pub mod lease;
-mod line;
 pub mod objectives;
+mod ready_queue;
 pub mod requires;
 pub mod selector;
-pub mod settle;
 pub mod tally;
+pub mod transitions;
 
-pub use item::{At, Attempt, Holder, Phase, Policy, Record, Spec};
+pub use item::{Attempt, Holder, Phase, Policy, Record, Spec, UnixMillis};
 
 #[cfg(test)]
 mod model_tests;

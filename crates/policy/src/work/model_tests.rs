@@ -4,13 +4,13 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::failure::{Action, Failure, Rule};
-use super::item::{At, Holder, Phase, Policy, Record, Spec, Verb};
-use super::lease::{Fence, Judges, No, claim, complete, fail, release};
-use super::settle::{Around, Dependencies, HolderIs, settle};
-use crate::work::admit::Admission;
+use super::item::{Holder, Phase, Policy, Record, Spec, UnixMillis, Verb};
+use super::lease::{FailureJudges, Fence, LeaseRefusal, claim, complete, fail, release};
+use super::transitions::{Dependencies, HolderState, TransitionFacts, settle};
+use crate::work::admission::Admission;
 
 /// Waits are over as soon as they begin: the model's time stands still and its dice fall on 0.
-const NOW: At = At(1_000_000);
+const NOW: UnixMillis = UnixMillis(1_000_000);
 const AGENTS: [&str; 2] = ["a", "b"];
 /// Claims that are looked at: more change nothing but the size of the world.
 const CLAIMS: i64 = 2;
@@ -43,7 +43,7 @@ struct Governor {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct World {
+struct Model {
     cancel: bool,
     redrives: i64,
     freed_epoch: i64,
@@ -56,7 +56,7 @@ struct World {
     completes: u8,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         let agent = Agent { pod: Pod::Runs, believes: None };
         let governor = |epoch| Governor { epoch, fresh: true, knows_condemned: [false; 2] };
@@ -92,11 +92,11 @@ fn rules() -> Vec<Rule> {
 }
 
 /// One step of the world: what happened, for the trace, and what is then.
-type Step = (String, World);
+type Step = (String, Model);
 
 /// A write of governor `by`: taken only over the version that it decided on, and not from one that was replaced and whose
 /// successor wrote (the schema refuses a falling governorEpoch).
-fn write(world: &World, by: usize, next: Record) -> Option<World> {
+fn write(world: &Model, by: usize, next: Record) -> Option<Model> {
     let governor = &world.governors[by];
     if !governor.fresh || governor.epoch < world.written_by {
         return None;
@@ -111,7 +111,7 @@ fn write(world: &World, by: usize, next: Record) -> Option<World> {
 }
 
 /// What holds of every accepted write.
-fn check_transition(world: &World, next: &Record) {
+fn check_transition(world: &Model, next: &Record) {
     let before = &world.record;
     let claimed = next.epoch > before.epoch;
     assert!(next.epoch == before.epoch || next.epoch == before.epoch + 1, "S2: {before:?} -> {next:?}");
@@ -128,7 +128,7 @@ fn check_transition(world: &World, next: &Record) {
     }
 }
 
-fn check_state(world: &World) {
+fn check_state(world: &Model) {
     let Record { phase, holder, epoch, failures, stalls, .. } = &world.record;
     assert_eq!(phase.held(), holder.is_some(), "S1, S5: {world:?}");
     assert!(*failures <= 2 && *stalls <= 2, "S6: {world:?}");
@@ -136,7 +136,7 @@ fn check_state(world: &World) {
     assert_eq!(world.completes == 1, *phase == Phase::Succeeded, "an accepted finish stays: {world:?}");
     // S3: whatever anybody says, at whatever time it arrives, only the whole fence is taken.
     let (judged, rules) = (policy(), rules());
-    let judges = Judges { policy: &judged, rules: &rules, is_final: false, dice: 0.0 };
+    let judges = FailureJudges { policy: &judged, rules: &rules, is_final: false, dice: 0.0 };
     let failure = Failure { reason: "Failed".into(), message: String::new(), exit_code: None };
     for (agent, said) in AGENTS.into_iter().flat_map(|agent| (0..=CLAIMS).map(move |epoch| (agent, epoch))) {
         let fence = Fence { epoch: said, pod: agent, agent };
@@ -152,7 +152,7 @@ fn check_state(world: &World) {
     assert!(believers <= 1, "S1: {world:?}");
 }
 
-fn steps(world: &World) -> Vec<Step> {
+fn steps(world: &Model) -> Vec<Step> {
     let mut all = Vec::new();
     for by in 0..2 {
         if world.governors[by].epoch > 0 {
@@ -175,7 +175,7 @@ fn steps(world: &World) -> Vec<Step> {
     all
 }
 
-fn governor_steps(world: &World, by: usize, all: &mut Vec<Step>) {
+fn governor_steps(world: &Model, by: usize, all: &mut Vec<Step>) {
     let governor = &world.governors[by];
     if !governor.fresh {
         let mut after = world.clone();
@@ -203,9 +203,9 @@ fn governor_steps(world: &World, by: usize, all: &mut Vec<Step>) {
     // What follows by itself. That a pod is gone is seen, and stays true.
     let holder = seen.holder.as_ref().and_then(|holder| AGENTS.iter().position(|agent| *agent == holder.agent));
     let gone = holder.is_some_and(|agent| world.agents[agent].pod == Pod::Gone);
-    let holder = if gone { HolderIs::Gone(Verb::LeaseExpired, "HeartbeatLost".into(), String::new()) } else { HolderIs::There };
+    let holder = if gone { HolderState::Gone(Verb::LeaseExpired, "HeartbeatLost".into(), String::new()) } else { HolderState::There };
     let (policy, rules) = (policy(), rules());
-    let around = Around {
+    let around = TransitionFacts {
         admission: Admission::To("q".into()),
         dependencies: Dependencies::Satisfied,
         queue_gone: false,
@@ -224,14 +224,14 @@ fn governor_steps(world: &World, by: usize, all: &mut Vec<Step>) {
 }
 
 /// The calls of one agent to one governor, each with its reply delivered and lost.
-fn calls(world: &World, by: usize, agent: usize, all: &mut Vec<Step>) {
+fn calls(world: &Model, by: usize, agent: usize, all: &mut Vec<Step>) {
     if !world.governors[by].fresh {
         return;
     }
     let (name, seen) = (AGENTS[agent], world.record.clone());
     let judged = policy();
     let rules = rules();
-    let judges = Judges { policy: &judged, rules: &rules, is_final: false, dice: 0.0 };
+    let judges = FailureJudges { policy: &judged, rules: &rules, is_final: false, dice: 0.0 };
     // It asks for work: what it holds already, else the item.
     if world.agents[agent].pod == Pod::Runs && world.agents[agent].believes.is_none() {
         if seen.phase.held() && seen.holder.as_ref().is_some_and(|holder| holder.agent == name) {
@@ -268,17 +268,17 @@ fn calls(world: &World, by: usize, agent: usize, all: &mut Vec<Step>) {
                 all.push((format!("{name} {verb} at governor {by}, and the reply is lost"), lost));
             }
             // The same answer again, or that it counts for nothing: it forgets the item either way.
-            Err(No::Again | No::Stale | No::EndedAlready(_)) => {
+            Err(LeaseRefusal::Again | LeaseRefusal::Stale | LeaseRefusal::EndedAlready(_)) => {
                 let mut after = world.clone();
                 after.agents[agent].believes = None;
                 all.push((format!("{name} {verb} at governor {by}, for nothing"), after));
             }
-            Err(No::Paused | No::NotReady(_)) => {}
+            Err(LeaseRefusal::Paused | LeaseRefusal::NotReady(_)) => {}
         }
     }
 }
 
-fn pod_steps(world: &World, agent: usize, all: &mut Vec<Step>) {
+fn pod_steps(world: &Model, agent: usize, all: &mut Vec<Step>) {
     if world.agents[agent].pod != Pod::Gone {
         let mut after = world.clone();
         after.agents[agent] = Agent { pod: Pod::Gone, believes: None };
@@ -286,7 +286,7 @@ fn pod_steps(world: &World, agent: usize, all: &mut Vec<Step>) {
     }
 }
 
-fn person_steps(world: &World, all: &mut Vec<Step>) {
+fn person_steps(world: &Model, all: &mut Vec<Step>) {
     if !world.cancel {
         let mut after = world.clone();
         after.cancel = true;
@@ -309,7 +309,7 @@ fn person_steps(world: &World, all: &mut Vec<Step>) {
 
 #[test]
 fn every_state_of_a_small_world_keeps_the_promises() {
-    let first = World::new();
+    let first = Model::new();
     let mut seen = HashSet::from([first.clone()]);
     let mut ahead = VecDeque::from([first]);
     let mut phases = HashSet::new();

@@ -6,7 +6,7 @@ use super::*;
 use crate::work::item::{Record, Spec};
 
 fn entry(phase: Phase, started: bool, first_ready: Option<i64>) -> Entry {
-    let record = Record { phase, started: started.then_some(At(0)), ..Record::default() };
+    let record = Record { phase, started: started.then_some(UnixMillis(0)), ..Record::default() };
     Entry {
         uid: "u".into(),
         version: "1".into(),
@@ -14,21 +14,21 @@ fn entry(phase: Phase, started: bool, first_ready: Option<i64>) -> Entry {
         record,
         unsaved: None,
         ready_since: None,
-        first_ready: first_ready.map(|seconds| At(seconds * 1000)),
+        first_ready: first_ready.map(|seconds| UnixMillis(seconds * 1000)),
         tracked: false,
         generation: 1,
     }
 }
 
 fn over(objectives: Objectives, entry: &Entry, second: i64) -> Vec<(Objective, i64)> {
-    objectives.over(entry, At(second * 1000)).map(|(objective, since)| (objective, since.0 / 1000)).collect()
+    objectives.over(entry, UnixMillis(second * 1000)).map(|(objective, since)| (objective, since.0 / 1000)).collect()
 }
 
-fn one(uid: &str, objective: Objective, since: i64) -> Over {
-    Over { item: uid.into(), uid: uid.into(), objective, since: At(since * 1000), holder: None }
+fn one(uid: &str, objective: Objective, since: i64) -> MissedObjective {
+    MissedObjective { item: uid.into(), uid: uid.into(), objective, since: UnixMillis(since * 1000), holder: None }
 }
 
-fn many(names: std::ops::Range<i64>, since: i64) -> Vec<Over> {
+fn many(names: std::ops::Range<i64>, since: i64) -> Vec<MissedObjective> {
     names.map(|name| one(&format!("{name:04}"), Objective::Wait, since)).collect()
 }
 
@@ -54,57 +54,58 @@ fn an_item_is_over_what_it_waits_for_and_no_longer() {
 
 #[test]
 fn each_is_told_of_once_and_again_when_it_was_started_again() {
-    let mut watch = Watch::default();
-    let look = |watch: &mut Watch, over: Vec<Over>, lives: bool, now: i64| watch.look(over, |_| lives, At(now * 1000));
-    assert_eq!(look(&mut watch, Vec::new(), true, 0), Look::default());
+    let mut watch = ObjectiveWatch::default();
+    let look =
+        |watch: &mut ObjectiveWatch, over: Vec<MissedObjective>, lives: bool, now: i64| watch.look(over, |_| lives, UnixMillis(now * 1000));
+    assert_eq!(look(&mut watch, Vec::new(), true, 0), ObjectiveCheck::default());
     let waits = one("a", Objective::Wait, 1);
     let first = look(&mut watch, vec![waits.clone()], true, 2);
     assert_eq!((first.new, first.told, first.more), (vec![waits.clone()], 1, None));
-    assert_eq!(look(&mut watch, vec![waits.clone()], true, 3), Look::default());
-    assert_eq!(look(&mut watch, Vec::new(), true, 4), Look::default(), "it is suspended");
-    assert_eq!(look(&mut watch, vec![waits.clone()], true, 5), Look::default(), "and goes on");
+    assert_eq!(look(&mut watch, vec![waits.clone()], true, 3), ObjectiveCheck::default());
+    assert_eq!(look(&mut watch, Vec::new(), true, 4), ObjectiveCheck::default(), "it is suspended");
+    assert_eq!(look(&mut watch, vec![waits.clone()], true, 5), ObjectiveCheck::default(), "and goes on");
     let ends = one("a", Objective::Completion, 9);
     assert_eq!(look(&mut watch, vec![waits.clone(), ends.clone()], true, 10).new, [ends], "the other objective");
-    assert_eq!(look(&mut watch, Vec::new(), false, 11), Look::default(), "it ended");
+    assert_eq!(look(&mut watch, Vec::new(), false, 11), ObjectiveCheck::default(), "it ended");
     assert_eq!(look(&mut watch, vec![waits.clone()], true, 80).new, [waits]);
 }
 
 #[test]
 fn who_looks_for_the_first_time_tells_only_what_nobody_can_have_told() {
     let late = [one("old", Objective::Wait, 0), one("young", Objective::Wait, 100)];
-    let look = Watch::default().look(late.to_vec(), |_| true, At(120_000));
+    let look = ObjectiveWatch::default().look(late.to_vec(), |_| true, UnixMillis(120_000));
     assert_eq!(look.new, late[1..]);
-    let mut looked = Watch::default();
-    looked.look(Vec::new(), |_| true, At(0));
-    assert_eq!(looked.look(late.to_vec(), |_| true, At(120_000)).new, late, "objectives that were set since count for all");
+    let mut looked = ObjectiveWatch::default();
+    looked.look(Vec::new(), |_| true, UnixMillis(0));
+    assert_eq!(looked.look(late.to_vec(), |_| true, UnixMillis(120_000)).new, late, "objectives that were set since count for all");
 }
 
 #[test]
 fn of_thousands_ten_are_told_of_and_the_rest_together() {
-    let mut watch = Watch::default();
-    watch.look(Vec::new(), |_| true, At(0));
+    let mut watch = ObjectiveWatch::default();
+    watch.look(Vec::new(), |_| true, UnixMillis(0));
     let all = many(0..3000, 1);
-    let first = watch.look(all.clone(), |_| true, At(2_000));
+    let first = watch.look(all.clone(), |_| true, UnixMillis(2_000));
     assert_eq!((first.new.len(), first.told, first.more), (3000, 10, None));
-    assert_eq!(watch.look(all.clone(), |_| true, At(61_000)), Look::default());
-    let later = watch.look(all.clone(), |_| true, At(62_000));
+    assert_eq!(watch.look(all.clone(), |_| true, UnixMillis(61_000)), ObjectiveCheck::default());
+    let later = watch.look(all.clone(), |_| true, UnixMillis(62_000));
     assert_eq!((later.new.len(), later.more), (0, Some(2990)));
-    assert_eq!(watch.look(all, |_| true, At(500_000)), Look::default(), "told once too");
+    assert_eq!(watch.look(all, |_| true, UnixMillis(500_000)), ObjectiveCheck::default(), "told once too");
 }
 
 proptest! {
     /// Whatever happens: none is told of twice while it lives, none is forgotten, and no minute has more than ten.
     #[test]
     fn telling_is_bounded_and_complete(steps in proptest::collection::vec((0_i64..40, 0_i64..60, 0_i64..40), 1..60)) {
-        let mut watch = Watch::default();
-        watch.look(Vec::new(), |_| true, At(0));
+        let mut watch = ObjectiveWatch::default();
+        watch.look(Vec::new(), |_| true, UnixMillis(0));
         let (mut now, mut highest) = (0, 0);
         let (mut met, mut new, mut singly, mut together) = (BTreeSet::new(), 0, 0_u64, 0);
         let mut told_at: BTreeMap<i64, usize> = BTreeMap::new();
         for (pass, from, count) in steps {
             now += pass;
             highest = highest.max(from + count);
-            let look = watch.look(many(from..from + count, now - 1), |_| true, At(now * 1000));
+            let look = watch.look(many(from..from + count, now - 1), |_| true, UnixMillis(now * 1000));
             met.extend((from..from + count).map(|name| format!("{name:04}")));
             new += look.new.len();
             singly += u64::try_from(look.told).expect("small");
@@ -118,7 +119,7 @@ proptest! {
             let within: usize = told_at.range(second..&(second + 60)).map(|(_, told)| told).sum();
             prop_assert!(within <= 20, "{within} within a minute of {second}");
         }
-        let last = watch.look(Vec::new(), |_| true, At((now + 61) * 1000));
+        let last = watch.look(Vec::new(), |_| true, UnixMillis((now + 61) * 1000));
         prop_assert_eq!(singly + together + last.more.unwrap_or(0), u64::try_from(met.len()).expect("small"));
     }
 }

@@ -21,7 +21,7 @@ pub struct Requires {
 
 /// What a pool has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Offer {
+pub struct PoolOffer {
     /// Programs that its agents are checked for before they get work.
     pub tools: BTreeSet<String>,
     /// Patterns of the models that its agents may call; `*` stands for any characters.
@@ -36,43 +36,43 @@ pub struct Offer {
 
 /// What the agents of a pool take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Taking {
+pub struct PoolIntake {
     /// From which queues, in order, with the types that they take from each (none: all).
     pub queues: Vec<(String, Vec<String>)>,
     /// What the pool has that items may need.
-    pub offer: Offer,
+    pub offer: PoolOffer,
     /// It is about agents outside the cluster.
     pub outside: bool,
 }
 
-impl Taking {
+impl PoolIntake {
     /// What of it agents outside the cluster take: no volume is mounted there, and nobody looked for programs.
     pub fn outside(self) -> Self {
-        let offer = Offer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
+        let offer = PoolOffer { tools: BTreeSet::new(), volumes: BTreeSet::new(), ..self.offer };
         Self { offer, outside: true, ..self }
     }
 }
 
 /// One thing that is needed and not there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lack {
+pub struct UnmetRequirement {
     /// The field of `requires` that asks for it.
     pub field: &'static str,
     /// What it is.
     pub name: String,
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for UnmetRequirement {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} (requires.{})", self.name, self.field)
     }
 }
 
 /// Some of them in one text; the rest is counted.
-pub fn in_words(lacks: &[Lack]) -> String {
-    const NAMED: usize = 5;
-    let named: Vec<String> = lacks.iter().take(NAMED).map(Lack::to_string).collect();
-    let more = lacks.len().saturating_sub(NAMED);
+pub fn in_words(lacks: &[UnmetRequirement]) -> String {
+    const MAX_NAMED_REQUIREMENTS: usize = 5;
+    let named: Vec<String> = lacks.iter().take(MAX_NAMED_REQUIREMENTS).map(UnmetRequirement::to_string).collect();
+    let more = lacks.len().saturating_sub(MAX_NAMED_REQUIREMENTS);
     if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
@@ -84,13 +84,13 @@ impl Requires {
     }
 }
 
-impl Offer {
+impl PoolOffer {
     /// What of it is not there, in the order of the fields.
-    pub fn lacks(&self, requires: &Requires) -> Vec<Lack> {
+    pub fn lacks(&self, requires: &Requires) -> Vec<UnmetRequirement> {
         let Requires { tools, models, urls, accounts, volumes } = requires;
         let lack = |field: &'static str, names: &BTreeSet<String>, there: &dyn Fn(&str) -> bool| {
             let missing = names.iter().filter(|name| !there(name));
-            missing.map(|name| Lack { field, name: name.clone() }).collect::<Vec<_>>()
+            missing.map(|name| UnmetRequirement { field, name: name.clone() }).collect::<Vec<_>>()
         };
         [
             lack("tools", tools, &|name| self.tools.contains(name)),
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn outside_the_cluster_there_is_no_volume_and_nobody_looked_for_programs() {
-        let pool = Taking { queues: vec![("bugs".into(), Vec::new())], offer: offer(), outside: false };
+        let pool = PoolIntake { queues: vec![("bugs".into(), Vec::new())], offer: offer(), outside: false };
         let outside = pool.clone().outside();
         assert_eq!((&outside.queues, outside.outside), (&pool.queues, true));
         for (requires, meets) in [
@@ -160,8 +160,8 @@ mod tests {
         }
     }
 
-    fn offer() -> Offer {
-        Offer {
+    fn offer() -> PoolOffer {
+        PoolOffer {
             tools: names(&["git", "make"]),
             models: names(&["claude-*", "exact"]),
             origins: names(&["https://api.example.org"]),
@@ -180,14 +180,14 @@ mod tests {
             volumes: names(volumes),
         };
         let all = requires(&["git"], &["claude-x", "exact"], &["https://API.example.org:443/v1?x"], &["team"], &["repo"]);
-        assert!(offer().meets(&all) && offer().meets(&Requires::default()) && Offer::default().meets(&Requires::default()));
+        assert!(offer().meets(&all) && offer().meets(&Requires::default()) && PoolOffer::default().meets(&Requires::default()));
         let others = requires(&["git", "cargo"], &["gpt"], &["https://other.example.org"], &["repo"], &["team"]);
         let lacks = offer().lacks(&others);
         assert_eq!(lacks.len(), 5, "{lacks:?}");
         let words = "cargo (requires.tools), gpt (requires.models), https://other.example.org (requires.urls), \
                      repo (requires.accounts), team (requires.volumes)";
         assert_eq!(in_words(&lacks), words);
-        let many: Vec<Lack> = (0..7).map(|at| Lack { field: "tools", name: at.to_string() }).collect();
+        let many: Vec<UnmetRequirement> = (0..7).map(|at| UnmetRequirement { field: "tools", name: at.to_string() }).collect();
         assert!(in_words(&many).ends_with("4 (requires.tools) and 2 more"));
     }
 
@@ -243,7 +243,7 @@ mod tests {
         fn who_has_more_meets_no_less_and_who_needs_less_is_met_no_less(
             needed in some_requires(), more in some_requires(), tools in some_names(), models in some_names(),
         ) {
-            let of = |requires: &Requires| Offer {
+            let of = |requires: &Requires| PoolOffer {
                 tools: requires.tools.clone(),
                 models: requires.models.clone(),
                 origins: BTreeSet::new(),

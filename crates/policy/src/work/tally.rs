@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::item::{At, Attempt, Phase, Record, Verb};
+use super::item::{Attempt, Phase, Record, UnixMillis, Verb};
 
 /// Times of ends are stored in whole seconds: the moment of an end is so much later at most.
-const STORED_WITHIN: Duration = Duration::from_millis(999);
+const STORED_TIME_ROUNDING: Duration = Duration::from_millis(999);
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ impl AttemptEnd {
     pub fn name(self) -> &'static str {
         match self {
             Self::By(verb) => verb.name(),
-            Self::Deleted => DELETED,
+            Self::Deleted => DELETED_REASON,
         }
     }
 }
@@ -46,17 +46,17 @@ impl ItemEnd {
     pub fn name(self) -> &'static str {
         match self {
             Self::In(phase) => phase.name(),
-            Self::Deleted => DELETED,
+            Self::Deleted => DELETED_REASON,
         }
     }
 }
 
 /// What is said of what was deleted before it ended.
-const DELETED: &str = "Deleted";
+const DELETED_REASON: &str = "Deleted";
 
 /// Something that happened to an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum ItemEvent {
     /// It was admitted, or ended before it was.
     Arrived,
     /// It was started again after its end.
@@ -71,7 +71,7 @@ pub enum Happening {
 
 /// What was counted of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counted {
+struct CountedItem {
     arrived: bool,
     redrives: i64,
     /// The epoch of its last claim.
@@ -81,12 +81,12 @@ struct Counted {
     /// It is over.
     ended: bool,
     /// Since when its holder has it.
-    held_since: Option<At>,
+    held_since: Option<UnixMillis>,
     /// When it became ready the last time.
-    ready: Option<At>,
+    ready: Option<UnixMillis>,
 }
 
-impl Counted {
+impl CountedItem {
     fn of(record: &Record) -> Self {
         Self {
             arrived: record.phase != Phase::Pending || record.epoch > 0 || record.redrives > 0,
@@ -106,66 +106,66 @@ fn last_attempt(record: &Record) -> i64 {
 
 /// What was counted of the items of a namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Tally(HashMap<String, Counted>);
+pub struct Tally(HashMap<String, CountedItem>);
 
 impl Tally {
     /// The item with this uid is stored like this: what happened since it was seen last.
-    pub fn stored(&mut self, uid: &str, record: &Record, now: At) -> Vec<Happening> {
+    pub fn stored(&mut self, uid: &str, record: &Record, now: UnixMillis) -> Vec<ItemEvent> {
         let Some(counted) = self.0.get_mut(uid) else {
-            self.0.insert(uid.to_owned(), Counted::of(record));
+            self.0.insert(uid.to_owned(), CountedItem::of(record));
             return Vec::new();
         };
         let mut happened = Vec::new();
         if !counted.arrived && record.phase != Phase::Pending {
-            happened.push(Happening::Arrived);
+            happened.push(ItemEvent::Arrived);
         }
         let times = |count: i64| usize::try_from(count).unwrap_or(0);
-        happened.extend(std::iter::repeat_n(Happening::Redriven, times(record.redrives - counted.redrives)));
+        happened.extend(std::iter::repeat_n(ItemEvent::Redriven, times(record.redrives - counted.redrives)));
         // Of several claims since then the times of the last one are known.
         let claims = times(record.epoch - counted.claimed);
         let last = record.history.last().filter(|attempt| attempt.epoch == record.epoch);
         let since = record.holder.as_ref().map(|holder| holder.since).or_else(|| last.map(|attempt| attempt.start));
         let waited = counted.ready.zip(since).map(|(ready, since)| since.since(ready));
-        happened.extend(std::iter::repeat_n(Happening::Claimed(None), claims.saturating_sub(1)));
-        happened.extend((claims > 0).then_some(Happening::Claimed(waited)));
+        happened.extend(std::iter::repeat_n(ItemEvent::Claimed(None), claims.saturating_sub(1)));
+        happened.extend((claims > 0).then_some(ItemEvent::Claimed(waited)));
         for attempt in record.history.iter().filter(|attempt| attempt.epoch > counted.ended_attempt) {
             let began = counted.held_since.filter(|_| attempt.epoch == counted.claimed).unwrap_or(attempt.start);
-            happened.push(Happening::AttemptEnded(AttemptEnd::By(attempt.verb), ended_at(attempt, now).since(began)));
+            happened.push(ItemEvent::AttemptEnded(AttemptEnd::By(attempt.verb), ended_at(attempt, now).since(began)));
         }
         // One that was started again and ended since ended once more.
         if record.phase.ended() && (!counted.ended || record.redrives > counted.redrives) {
-            happened.push(Happening::Ended(ItemEnd::In(record.phase)));
+            happened.push(ItemEvent::Ended(ItemEnd::In(record.phase)));
         }
         let known = *counted;
-        *counted = Counted {
+        *counted = CountedItem {
             arrived: known.arrived || record.phase != Phase::Pending,
             ended_attempt: known.ended_attempt.max(last_attempt(record)),
             ready: known.ready.filter(|_| claims == 0 && !record.phase.ended()),
-            ..Counted::of(record)
+            ..CountedItem::of(record)
         };
         happened
     }
 
     /// It was decided where it waits, which is not stored yet.
-    pub fn decided(&mut self, uid: &str, phase: Phase) -> Option<Happening> {
+    pub fn decided(&mut self, uid: &str, phase: Phase) -> Option<ItemEvent> {
         let counted = self.0.get_mut(uid).filter(|counted| !counted.arrived && phase != Phase::Pending)?;
         counted.arrived = true;
-        Some(Happening::Arrived)
+        Some(ItemEvent::Arrived)
     }
 
     /// It has been ready since then.
-    pub fn ready(&mut self, uid: &str, since: At) {
+    pub fn ready(&mut self, uid: &str, since: UnixMillis) {
         if let Some(counted) = self.0.get_mut(uid) {
             counted.ready = Some(since);
         }
     }
 
     /// It is gone.
-    pub fn gone(&mut self, uid: &str, now: At) -> Vec<Happening> {
+    pub fn gone(&mut self, uid: &str, now: UnixMillis) -> Vec<ItemEvent> {
         let Some(counted) = self.0.remove(uid).filter(|counted| !counted.ended) else { return Vec::new() };
-        let arrived = (!counted.arrived).then_some(Happening::Arrived);
-        let attempt = counted.held_since.map(|since| Happening::AttemptEnded(AttemptEnd::Deleted, now.since(since)));
-        arrived.into_iter().chain(attempt).chain([Happening::Ended(ItemEnd::Deleted)]).collect()
+        let arrived = (!counted.arrived).then_some(ItemEvent::Arrived);
+        let attempt = counted.held_since.map(|since| ItemEvent::AttemptEnded(AttemptEnd::Deleted, now.since(since)));
+        arrived.into_iter().chain(attempt).chain([ItemEvent::Ended(ItemEnd::Deleted)]).collect()
     }
 
     /// How many items are remembered.
@@ -180,8 +180,8 @@ impl Tally {
 }
 
 /// When an attempt ended: stored in whole seconds, and seen soon after it.
-fn ended_at(attempt: &Attempt, now: At) -> At {
-    attempt.end.max(now.min(attempt.end.after(STORED_WITHIN)))
+fn ended_at(attempt: &Attempt, now: UnixMillis) -> UnixMillis {
+    attempt.end.max(now.min(attempt.end.after(STORED_TIME_ROUNDING)))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::work::item::{Holder, Policy, Spec};
-use crate::work::lease::{self, Fence, Judges};
+use crate::work::lease::{self, FailureJudges, Fence};
 
 const SECOND: i64 = 1000;
 const UID: &str = "u";
@@ -14,12 +14,12 @@ fn ready() -> Record {
 }
 
 fn claimed(record: &Record, at: i64) -> Record {
-    let holder = Holder { pod: "p".into(), agent: "a".into(), since: At(at) };
-    lease::claim(&Spec::default(), record, holder, At(at)).expect("it is ready")
+    let holder = Holder { pod: "p".into(), agent: "a".into(), since: UnixMillis(at) };
+    lease::claim(&Spec::default(), record, holder, UnixMillis(at)).expect("it is ready")
 }
 
 fn completed(record: &Record, at: i64) -> Record {
-    lease::complete(record, fence(record), At(at)).expect("it is held")
+    lease::complete(record, fence(record), UnixMillis(at)).expect("it is held")
 }
 
 fn fence(record: &Record) -> Fence<'static> {
@@ -28,19 +28,19 @@ fn fence(record: &Record) -> Fence<'static> {
 
 fn released(record: &Record, at: i64) -> Record {
     let policy = Policy::default();
-    let judges = Judges { policy: &policy, rules: &[], is_final: false, dice: 0.0 };
-    lease::release(record, fence(record), "R", "", judges, At(at)).expect("it is held")
+    let judges = FailureJudges { policy: &policy, rules: &[], is_final: false, dice: 0.0 };
+    lease::release(record, fence(record), "R", "", judges, UnixMillis(at)).expect("it is held")
 }
 
-fn names(happened: &[Happening]) -> Vec<String> {
+fn names(happened: &[ItemEvent]) -> Vec<String> {
     happened
         .iter()
         .map(|one| match one {
-            Happening::Arrived => "arrived".to_owned(),
-            Happening::Redriven => "redriven".to_owned(),
-            Happening::Claimed(waited) => format!("claimed {waited:?}"),
-            Happening::AttemptEnded(end, ran) => format!("{} {ran:?}", end.name()),
-            Happening::Ended(end) => format!("ended {}", end.name()),
+            ItemEvent::Arrived => "arrived".to_owned(),
+            ItemEvent::Redriven => "redriven".to_owned(),
+            ItemEvent::Claimed(waited) => format!("claimed {waited:?}"),
+            ItemEvent::AttemptEnded(end, ran) => format!("{} {ran:?}", end.name()),
+            ItemEvent::Ended(end) => format!("ended {}", end.name()),
         })
         .collect()
 }
@@ -48,70 +48,70 @@ fn names(happened: &[Happening]) -> Vec<String> {
 #[test]
 fn a_life_is_counted_step_by_step_with_its_times() {
     let mut tally = Tally::default();
-    assert_eq!(tally.stored(UID, &Record::default(), At(0)), [], "it is not known yet where it goes");
+    assert_eq!(tally.stored(UID, &Record::default(), UnixMillis(0)), [], "it is not known yet where it goes");
     assert_eq!(tally.decided(UID, Phase::Pending), None);
-    assert_eq!(tally.decided(UID, Phase::Ready), Some(Happening::Arrived));
-    tally.ready(UID, At(SECOND));
+    assert_eq!(tally.decided(UID, Phase::Ready), Some(ItemEvent::Arrived));
+    tally.ready(UID, UnixMillis(SECOND));
     let held = claimed(&ready(), 5 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &held, At(5 * SECOND + 9))), ["claimed Some(4s)"]);
+    assert_eq!(names(&tally.stored(UID, &held, UnixMillis(5 * SECOND + 9))), ["claimed Some(4s)"]);
     // Its end is stored in whole seconds, and seen a moment after it.
     let mut done = completed(&held, 7 * SECOND + 400);
-    done.history[0].end = At(7 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &done, At(7 * SECOND + 410))), ["Complete 2.41s", "ended Succeeded"]);
-    assert_eq!(tally.gone(UID, At(9 * SECOND)), [], "it was over");
+    done.history[0].end = UnixMillis(7 * SECOND);
+    assert_eq!(names(&tally.stored(UID, &done, UnixMillis(7 * SECOND + 410))), ["Complete 2.41s", "ended Succeeded"]);
+    assert_eq!(tally.gone(UID, UnixMillis(9 * SECOND)), [], "it was over");
     assert!(tally.is_empty());
 }
 
 #[test]
 fn what_is_told_again_counts_nothing() {
     let mut tally = Tally::default();
-    tally.stored(UID, &Record::default(), At(0));
+    tally.stored(UID, &Record::default(), UnixMillis(0));
     let held = claimed(&ready(), 5 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &held, At(5 * SECOND))), ["arrived", "claimed None"]);
+    assert_eq!(names(&tally.stored(UID, &held, UnixMillis(5 * SECOND))), ["arrived", "claimed None"]);
     let done = completed(&held, 7 * SECOND);
     for _ in 0..3 {
-        assert_eq!(tally.stored(UID, &held, At(6 * SECOND)), [], "a list that was read anew");
+        assert_eq!(tally.stored(UID, &held, UnixMillis(6 * SECOND)), [], "a list that was read anew");
     }
-    assert_eq!(tally.stored(UID, &done, At(7 * SECOND)).len(), 2);
-    assert_eq!(tally.stored(UID, &done, At(8 * SECOND)), []);
+    assert_eq!(tally.stored(UID, &done, UnixMillis(7 * SECOND)).len(), 2);
+    assert_eq!(tally.stored(UID, &done, UnixMillis(8 * SECOND)), []);
 }
 
 #[test]
 fn who_looks_for_the_first_time_takes_what_it_finds_for_counted() {
     let mut tally = Tally::default();
     let held = claimed(&ready(), SECOND);
-    assert_eq!(tally.stored(UID, &held, At(SECOND)), []);
+    assert_eq!(tally.stored(UID, &held, UnixMillis(SECOND)), []);
     assert_eq!(tally.decided(UID, Phase::Ready), None, "it arrived long ago");
     let done = completed(&held, 4 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &done, At(4 * SECOND))), ["Complete 3s", "ended Succeeded"]);
+    assert_eq!(names(&tally.stored(UID, &done, UnixMillis(4 * SECOND))), ["Complete 3s", "ended Succeeded"]);
     // One that nobody has decided on yet arrives now.
-    tally.stored("v", &Record::default(), At(0));
-    assert_eq!(tally.decided("v", Phase::Blocked), Some(Happening::Arrived));
+    tally.stored("v", &Record::default(), UnixMillis(0));
+    assert_eq!(tally.decided("v", Phase::Blocked), Some(ItemEvent::Arrived));
 }
 
 #[test]
 fn versions_that_were_not_seen_are_counted_by_what_is_left_of_them() {
     let mut tally = Tally::default();
-    tally.stored(UID, &Record::default(), At(0));
+    tally.stored(UID, &Record::default(), UnixMillis(0));
     tally.decided(UID, Phase::Ready);
     // It was claimed, given back and claimed again while the watch was broken.
     let back = released(&claimed(&ready(), SECOND), 2 * SECOND);
     let held = claimed(&back, 3 * SECOND);
-    assert_eq!(names(&tally.stored(UID, &held, At(9 * SECOND))), ["claimed None", "claimed None", "Release 1.999s"]);
+    assert_eq!(names(&tally.stored(UID, &held, UnixMillis(9 * SECOND))), ["claimed None", "claimed None", "Release 1.999s"]);
     let failed = Record { phase: Phase::Failed, redrives: 1, holder: None, ..held };
-    assert_eq!(names(&tally.stored(UID, &failed, At(9 * SECOND))), ["redriven", "ended Failed"]);
+    assert_eq!(names(&tally.stored(UID, &failed, UnixMillis(9 * SECOND))), ["redriven", "ended Failed"]);
     let again = Record { redrives: 2, phase: Phase::DeadLettered, ..failed };
-    assert_eq!(names(&tally.stored(UID, &again, At(9 * SECOND))), ["redriven", "ended DeadLettered"], "it ended once more");
+    assert_eq!(names(&tally.stored(UID, &again, UnixMillis(9 * SECOND))), ["redriven", "ended DeadLettered"], "it ended once more");
 }
 
 #[test]
 fn what_is_deleted_before_its_end_ended_so() {
     let mut tally = Tally::default();
-    tally.stored("waits", &Record::default(), At(0));
-    assert_eq!(names(&tally.gone("waits", At(0))), ["arrived", "ended Deleted"]);
-    tally.stored("held", &claimed(&ready(), SECOND), At(SECOND));
-    assert_eq!(names(&tally.gone("held", At(3 * SECOND))), ["Deleted 2s", "ended Deleted"]);
-    assert_eq!(tally.gone("held", At(3 * SECOND)), []);
+    tally.stored("waits", &Record::default(), UnixMillis(0));
+    assert_eq!(names(&tally.gone("waits", UnixMillis(0))), ["arrived", "ended Deleted"]);
+    tally.stored("held", &claimed(&ready(), SECOND), UnixMillis(SECOND));
+    assert_eq!(names(&tally.gone("held", UnixMillis(3 * SECOND))), ["Deleted 2s", "ended Deleted"]);
+    assert_eq!(tally.gone("held", UnixMillis(3 * SECOND)), []);
 }
 
 /// The versions of one item's life: each next one follows by itself or by a call.
@@ -139,7 +139,7 @@ proptest! {
     fn counts_do_not_depend_on_how_often_a_version_is_told(steps in proptest::collection::vec(0_u8..3, 0..20), told in proptest::collection::vec((any::<bool>(), 1_usize..4), 25)) {
         let versions = life(&steps);
         let mut tally = Tally::default();
-        tally.stored(UID, &versions[0], At(0));
+        tally.stored(UID, &versions[0], UnixMillis(0));
         let mut counts = (0_usize, 0_i64, 0_usize);
         let mut missed = false;
         for (at, version) in versions.iter().enumerate().skip(1) {
@@ -149,12 +149,12 @@ proptest! {
                 continue;
             }
             for _ in 0..times {
-                for one in tally.stored(UID, version, At(60 * SECOND)) {
+                for one in tally.stored(UID, version, UnixMillis(60 * SECOND)) {
                     match one {
-                        Happening::Arrived => counts.0 += 1,
-                        Happening::Claimed(_) => counts.1 += 1,
-                        Happening::AttemptEnded(..) => counts.2 += 1,
-                        Happening::Redriven | Happening::Ended(_) => {}
+                        ItemEvent::Arrived => counts.0 += 1,
+                        ItemEvent::Claimed(_) => counts.1 += 1,
+                        ItemEvent::AttemptEnded(..) => counts.2 += 1,
+                        ItemEvent::Redriven | ItemEvent::Ended(_) => {}
                     }
                 }
             }

@@ -22,9 +22,9 @@ use self::attacker::{Hostile, Order, Outcome, attacks};
 use super::provider::Streams;
 use super::steady::{self, Measured, Steady};
 use super::{BEFORE_THE_CLUSTER, Callers, FIRST, LIMIT, Limits, Serves, Stage, failures, remove};
+use crate::bench_namespace::{BenchNamespace, within};
 use crate::processes::{self, Priority};
 use crate::report::{Report, Row, float, percentile};
-use crate::room::{Room, within};
 use crate::size::Size;
 use crate::work::items;
 
@@ -43,7 +43,7 @@ const REST: Duration = Duration::from_secs(3);
 const STREAMS: Streams = Streams { events: 100, pace: Duration::from_millis(20) };
 
 /// What one attack did.
-struct Seen {
+struct AttackResult {
     name: &'static str,
     measured: Measured,
     /// Memory at its worst, in MiB.
@@ -57,7 +57,8 @@ struct Seen {
 /// Takes it. `BENCH_ATTACK`: only attacks whose name contains this.
 pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
     let _priority = Priority::take(BEFORE_THE_CLUSTER)?;
-    let (honest, room, objects) = (Room::open("honest").await?, Room::open("hostile").await?, Room::open("hostile-objects").await?);
+    let (honest, room, objects) =
+        (BenchNamespace::open("honest").await?, BenchNamespace::open("hostile").await?, BenchNamespace::open("hostile-objects").await?);
     let hostile = Hostile::start(honest.node).await?;
     let limits = Limits::new(GATEWAY_LIMIT, CONTROLLER_LIMIT)?;
     let stage = Stage::limited(honest.clone(), Serves::All, STREAMS, &[&hostile.served], Some(limits)).await?;
@@ -72,7 +73,7 @@ pub async fn run(size: Size, reports: &mut Vec<Report>) -> anyhow::Result<()> {
     reports.push(Report::new("an honest namespace beside a hostile one", method(size), rows(&taken)));
     all?;
     let mut faults = faults?;
-    faults.extend(taken.iter().flat_map(Seen::faults));
+    faults.extend(taken.iter().flat_map(AttackResult::faults));
     anyhow::ensure!(faults.is_empty(), "what must hold did not:\n  {}", faults.join("\n  "));
     Ok(())
 }
@@ -101,8 +102,8 @@ struct Bench {
     hostile: Hostile,
     steady: Steady,
     callers: Callers,
-    room: Room,
-    objects: Room,
+    room: BenchNamespace,
+    objects: BenchNamespace,
     /// The honest agents, as they were before all attacks.
     agents: BTreeMap<String, String>,
     /// What came last of the provider's books.
@@ -110,7 +111,13 @@ struct Bench {
 }
 
 impl Bench {
-    async fn open(stage: Stage, hostile: Hostile, honest: Room, room: Room, objects: Room) -> anyhow::Result<Self> {
+    async fn open(
+        stage: Stage,
+        hostile: Hostile,
+        honest: BenchNamespace,
+        room: BenchNamespace,
+        objects: BenchNamespace,
+    ) -> anyhow::Result<Self> {
         stage.cluster_budget(&[&honest.namespace, &room.namespace, &objects.namespace]).await?;
         let steady = Steady::open(&stage, honest, HONEST).await?;
         items::apply_queue(&room, 0).await?;
@@ -122,7 +129,7 @@ impl Bench {
     }
 
     /// One after the other; each is a line of the document's table as soon as it is over.
-    async fn attacks(&mut self, size: Size, taken: &mut Vec<Seen>) -> anyhow::Result<()> {
+    async fn attacks(&mut self, size: Size, taken: &mut Vec<AttackResult>) -> anyhow::Result<()> {
         let only = std::env::var("BENCH_ATTACK").unwrap_or_default();
         println!("| attack | claims p50 / p99 (not claimed) | calls p50 / p99 (failed) | gateway, controller at most | ended |");
         println!("|---|---|---|---|---|");
@@ -136,7 +143,7 @@ impl Bench {
         Ok(())
     }
 
-    async fn attack(&mut self, name: &'static str, number: Option<usize>, size: Size) -> anyhow::Result<Seen> {
+    async fn attack(&mut self, name: &'static str, number: Option<usize>, size: Size) -> anyhow::Result<AttackResult> {
         let time = measured_time(size);
         self.stage.revive().await?;
         self.steady.ready().await?;
@@ -175,7 +182,7 @@ impl Bench {
         if number.is_some() {
             self.books = Outcome { tokens: outcome.tokens, steering: outcome.steering, ..Outcome::default() };
         }
-        Ok(Seen { name, measured, gateway, controller, ended, outcome })
+        Ok(AttackResult { name, measured, gateway, controller, ended, outcome })
     }
 
     /// Deletes what the attacks made.
@@ -215,7 +222,7 @@ impl Bench {
 }
 
 /// The agents of a namespace, with their pods: who is given up, or replaced, has another one.
-async fn agents(room: &Room) -> anyhow::Result<BTreeMap<String, String>> {
+async fn agents(room: &BenchNamespace) -> anyhow::Result<BTreeMap<String, String>> {
     let list = room.api::<Agent>().list(&ListParams::default()).await?;
     let of = |agent: Agent| {
         let pod = agent.status.as_ref().and_then(|status| status.pod_ref.as_ref()).map(|pod| pod.uid.clone());
@@ -225,13 +232,13 @@ async fn agents(room: &Room) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 /// Tokens that a namespace's Budget was charged.
-async fn charged(room: &Room) -> anyhow::Result<u64> {
+async fn charged(room: &BenchNamespace) -> anyhow::Result<u64> {
     let status = Api::<Budget>::get(&room.api(), "default").await?.status.unwrap_or_default();
     let used: i64 = status.windows.unwrap_or_default().iter().map(|window| window.used).sum();
     Ok(u64::try_from(used)?)
 }
 
-impl Seen {
+impl AttackResult {
     fn faults(&self) -> Vec<String> {
         let Self { name, measured, ended, outcome, .. } = self;
         let mut faults: Vec<String> = ended.iter().map(|who| format!("{name}: the {who} ended")).collect();
@@ -246,11 +253,11 @@ impl Seen {
     }
 }
 
-fn rows(taken: &[Seen]) -> Vec<Row> {
-    taken.iter().flat_map(Seen::rows).collect()
+fn rows(taken: &[AttackResult]) -> Vec<Row> {
+    taken.iter().flat_map(AttackResult::rows).collect()
 }
 
-impl Seen {
+impl AttackResult {
     fn rows(&self) -> Vec<Row> {
         let Self { name, measured, gateway, controller, ended, outcome } = self;
         let row = |what: &str, value: f64, unit| Row::one(format!("{name}: {what}"), value, unit);
@@ -274,7 +281,7 @@ impl Seen {
     }
 }
 
-impl Seen {
+impl AttackResult {
     /// A line of the table.
     fn print(&self) {
         let Self { name, measured, gateway, controller, ended, outcome: _ } = self;

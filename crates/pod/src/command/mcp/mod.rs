@@ -24,10 +24,10 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, 
 use serde_json::Value;
 
 use super::output::tell;
-use super::place::Place;
+use super::place::SidecarPaths;
 use crate::files;
-use protocol::Said;
-use tool::{Call, Ran};
+use protocol::MessageKind;
+use tool::{Call, CommandResult};
 
 /// Commands at once.
 const AT_ONCE: usize = 8;
@@ -47,7 +47,7 @@ enum Event {
     /// The client is gone.
     Closed,
     /// The call with this id is over.
-    Over(Value, io::Result<Ran>),
+    Over(Value, io::Result<CommandResult>),
 }
 
 /// Where a call is.
@@ -80,7 +80,7 @@ impl Running {
 }
 
 /// Serves until the client is gone; gives the exit code.
-pub fn run(place: &Place) -> u8 {
+pub fn run(place: &SidecarPaths) -> u8 {
     let binary = match std::env::current_exe() {
         Ok(binary) => binary,
         Err(error) => {
@@ -135,7 +135,7 @@ fn line(from: &mut impl BufRead) -> io::Result<Option<Option<Vec<u8>>>> {
 }
 
 struct Server {
-    place: Place,
+    place: SidecarPaths,
     binary: PathBuf,
     events: SyncSender<Event>,
     /// By their ids, as they were said.
@@ -167,15 +167,15 @@ impl Server {
     }
 
     /// The client said something; what it is answered now.
-    fn take(&mut self, said: Said) -> Option<Value> {
+    fn take(&mut self, said: MessageKind) -> Option<Value> {
         match said {
-            Said::Answer(answer) => Some(answer),
-            Said::Nothing => None,
-            Said::Call(id, call) => match call {
+            MessageKind::Answer(answer) => Some(answer),
+            MessageKind::Nothing => None,
+            MessageKind::Call(id, call) => match call {
                 Ok(call) => self.begin(id, call),
                 Err(wrong) => Some(protocol::answer(&id, tool::wrong(&wrong))),
             },
-            Said::Cancel(id) => {
+            MessageKind::Cancel(id) => {
                 if let Some(running) = self.running.get(&id.to_string()) {
                     running.cancel();
                 }
@@ -204,7 +204,7 @@ impl Server {
         None
     }
 
-    fn over(&mut self, id: &Value, ran: &io::Result<Ran>) -> Option<Value> {
+    fn over(&mut self, id: &Value, ran: &io::Result<CommandResult>) -> Option<Value> {
         let running = self.running.remove(&id.to_string())?;
         if let Stage::Unwanted = *running.lock() {
             return None;
@@ -218,7 +218,7 @@ impl Server {
 }
 
 /// Runs one command, in a process of its own.
-fn carry_out(binary: &Path, place: &Place, call: &Call, running: &Running) -> io::Result<Ran> {
+fn carry_out(binary: &Path, place: &SidecarPaths, call: &Call, running: &Running) -> io::Result<CommandResult> {
     let (mut output, mut errors) = (files::nowhere()?, files::nowhere()?);
     let mut command = Command::new(binary);
     command.arg("--ask-socket").arg(&place.ask_socket).arg("--ask-data").arg(&place.ask_data);
@@ -232,7 +232,11 @@ fn carry_out(binary: &Path, place: &Place, call: &Call, running: &Running) -> io
     }
     command.stdin(files::reading(call.stdin.as_bytes())?).stdout(output.try_clone()?).stderr(errors.try_clone()?);
     let status = follow(&mut command, running)?;
-    Ok(Ran { status: status.map_or(-1, |status| status.code().unwrap_or(-1)), output: text(&mut output)?, errors: text(&mut errors)? })
+    Ok(CommandResult {
+        status: status.map_or(-1, |status| status.code().unwrap_or(-1)),
+        output: text(&mut output)?,
+        errors: text(&mut errors)?,
+    })
 }
 
 /// Starts it and waits for its end. None: it was not wanted any more before it began.

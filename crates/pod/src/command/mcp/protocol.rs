@@ -23,7 +23,7 @@ const MAX_ID: usize = 256;
 
 /// What a message comes to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum MessageKind {
     /// This is its answer.
     Answer(Value),
     /// The tool is called, or with arguments that it does not take.
@@ -45,14 +45,14 @@ pub fn refused(id: &Value, code: i32, message: &str) -> Value {
 }
 
 /// Reads one message.
-pub fn read(line: &[u8]) -> Said {
+pub fn read(line: &[u8]) -> MessageKind {
     if line.trim_ascii().is_empty() {
-        return Said::Nothing;
+        return MessageKind::Nothing;
     }
     let mut message = match serde_json::from_slice::<Value>(line) {
         Ok(Value::Object(message)) => message,
-        Ok(_) => return Said::Answer(refused(&Value::Null, INVALID, "a message is one object")),
-        Err(error) => return Said::Answer(refused(&Value::Null, NO_JSON, &error.to_string())),
+        Ok(_) => return MessageKind::Answer(refused(&Value::Null, INVALID, "a message is one object")),
+        Err(error) => return MessageKind::Answer(refused(&Value::Null, NO_JSON, &error.to_string())),
     };
     let id = message.remove("id");
     let known = match &id {
@@ -62,36 +62,36 @@ pub fn read(line: &[u8]) -> Said {
     };
     if !known || message.get("jsonrpc") != Some(&json!("2.0")) {
         let words = "a request has \"jsonrpc\": \"2.0\" and an id that is an integer or a short string";
-        return Said::Answer(refused(&Value::Null, INVALID, words));
+        return MessageKind::Answer(refused(&Value::Null, INVALID, words));
     }
     let params = match message.remove("params") {
         None => Map::new(),
         Some(Value::Object(params)) => params,
-        Some(_) => return id.map_or(Said::Nothing, |id| Said::Answer(refused(&id, PARAMS, "params: an object"))),
+        Some(_) => return id.map_or(MessageKind::Nothing, |id| MessageKind::Answer(refused(&id, PARAMS, "params: an object"))),
     };
     match (message.get("method").and_then(Value::as_str), id) {
         (Some(method), Some(id)) => request(method, id, params),
-        (Some("notifications/cancelled"), None) => params.get("requestId").cloned().map_or(Said::Nothing, Said::Cancel),
+        (Some("notifications/cancelled"), None) => params.get("requestId").cloned().map_or(MessageKind::Nothing, MessageKind::Cancel),
         // We ask nothing, so an answer is nobody's.
-        (Some(_), None) | (None, None) => Said::Nothing,
-        (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => Said::Nothing,
-        (None, Some(id)) => Said::Answer(refused(&id, INVALID, "a request has a method")),
+        (Some(_), None) | (None, None) => MessageKind::Nothing,
+        (None, Some(_)) if message.contains_key("result") || message.contains_key("error") => MessageKind::Nothing,
+        (None, Some(id)) => MessageKind::Answer(refused(&id, INVALID, "a request has a method")),
     }
 }
 
-fn request(method: &str, id: Value, mut params: Map<String, Value>) -> Said {
+fn request(method: &str, id: Value, mut params: Map<String, Value>) -> MessageKind {
     let result = match method {
         "initialize" => hello(params.get("protocolVersion").and_then(Value::as_str)),
         "ping" => json!({}),
-        "tools/list" if params.contains_key("cursor") => return Said::Answer(refused(&id, PARAMS, "cursor: there is one page")),
+        "tools/list" if params.contains_key("cursor") => return MessageKind::Answer(refused(&id, PARAMS, "cursor: there is one page")),
         "tools/list" => json!({"tools": [tool::description()]}),
         "tools/call" if params.get("name").and_then(Value::as_str) != Some(tool::NAME) => {
-            return Said::Answer(refused(&id, PARAMS, &format!("name: the only tool is {}", tool::NAME)));
+            return MessageKind::Answer(refused(&id, PARAMS, &format!("name: the only tool is {}", tool::NAME)));
         }
-        "tools/call" => return Said::Call(id, tool::read(params.remove("arguments").unwrap_or_else(|| json!({})))),
-        _ => return Said::Answer(refused(&id, NO_METHOD, "there is no such method")),
+        "tools/call" => return MessageKind::Call(id, tool::read(params.remove("arguments").unwrap_or_else(|| json!({})))),
+        _ => return MessageKind::Answer(refused(&id, NO_METHOD, "there is no such method")),
     };
-    Said::Answer(answer(&id, result))
+    MessageKind::Answer(answer(&id, result))
 }
 
 /// Who we are. A client that wants another revision is offered our newest.
@@ -111,7 +111,7 @@ mod tests {
 
     fn answered(message: &Value) -> Value {
         match read(message.to_string().as_bytes()) {
-            Said::Answer(answer) => answer,
+            MessageKind::Answer(answer) => answer,
             other => panic!("{message}: {other:?}"),
         }
     }
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn what_is_no_request_is_refused_and_nothing_else_is_answered() {
         let code = |message: &str| match read(message.as_bytes()) {
-            Said::Answer(answer) => answer["error"]["code"].as_i64(),
-            Said::Nothing => None,
+            MessageKind::Answer(answer) => answer["error"]["code"].as_i64(),
+            MessageKind::Nothing => None,
             other => panic!("{message}: {other:?}"),
         };
         let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn a_call_is_read_and_may_be_taken_back() {
         let call = json!({"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": {"name": "run_command", "arguments": {"command": ["ls"]}}});
-        assert!(matches!(read(call.to_string().as_bytes()), Said::Call(id, Ok(_)) if id == "a"));
+        assert!(matches!(read(call.to_string().as_bytes()), MessageKind::Call(id, Ok(_)) if id == "a"));
         let empty = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "run_command"}});
-        assert!(matches!(read(empty.to_string().as_bytes()), Said::Call(id, Err(_)) if id == 7));
+        assert!(matches!(read(empty.to_string().as_bytes()), MessageKind::Call(id, Err(_)) if id == 7));
         let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "a", "reason": "no"}});
-        assert_eq!(read(cancel.to_string().as_bytes()), Said::Cancel(json!("a")));
+        assert_eq!(read(cancel.to_string().as_bytes()), MessageKind::Cancel(json!("a")));
     }
 }

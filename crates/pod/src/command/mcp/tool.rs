@@ -134,7 +134,7 @@ pub fn read(arguments: Value) -> Result<Call, String> {
 
 /// What became of the process that ran the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct CommandResult {
     /// Its exit code; -1 if it has none.
     pub status: i32,
     /// What it wrote: an object of JSON, if all is well.
@@ -149,7 +149,7 @@ pub fn wrong(words: &str) -> Value {
 }
 
 /// What a call comes to.
-pub fn result(ran: &Ran) -> Value {
+pub fn result(ran: &CommandResult) -> Value {
     let notices: Vec<&str> = ran.errors.lines().collect();
     let Ok(mut told) = serde_json::from_str::<Map<String, Value>>(&ran.output) else {
         return wrong(&format!("nobody knows what came of it (exit code {}): {}", ran.status, notices.join("; ")));
@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn what_came_of_it_is_told_with_what_the_model_should_know() {
-        let ran = |status, output: &str, errors: &str| result(&Ran { status, output: output.to_owned(), errors: errors.to_owned() });
+        let ran =
+            |status, output: &str, errors: &str| result(&CommandResult { status, output: output.to_owned(), errors: errors.to_owned() });
         let fine = ran(1, r#"{"exitCode": 1, "timedOut": false, "spawnFailed": false}"#, "");
         assert_eq!((&fine["isError"], &fine["structuredContent"]["exitCode"]), (&json!(false), &json!(1)), "a command may say no");
         let late = ran(124, r#"{"timedOut": true}"#, "notice: one\nnotice: two\n");

@@ -8,8 +8,8 @@ use super::dialect::Message;
 use super::output::print_plain;
 use super::prompt;
 use super::scheduler::by_rules;
-use super::sidecar::{Sidecar, Trouble};
-use super::thinker::{Thinker, Thought, note};
+use super::sidecar::{Sidecar, SidecarError};
+use super::thinker::{ThinkResult, Thinker, note};
 use crate::command::output::print;
 
 /// The most bytes of a line; a terminal gives no more than 4,096.
@@ -54,11 +54,11 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
     let mut messages = conversation.clone();
     messages.push(Message::asked(prompt::request(words, &work)));
     let (decision, why) = match thinker.think(sidecar, messages) {
-        Thought::Decided(decision, said) => {
+        ThinkResult::Decided(decision, said) => {
             remember(conversation, words, said);
             (decision, None)
         }
-        Thought::ByRules(why) => (by_rules(words, thinker, work), why),
+        ThinkResult::ByRules(why) => (by_rules(words, thinker, work), why),
     };
     let Decision { say, questions, steps, document: _ } = decision;
     let mut parts = Vec::new();
@@ -66,8 +66,8 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, conversation: &mut Vec<Message>,
     parts.extend(questions);
     match sidecar.queue(&steps, None, None) {
         Ok(items) => parts.extend(items.iter().map(|item| format!("Queued {} ({}, queue {}).", item.name, item.type_, item.queue))),
-        Err(Trouble::Away(words)) => parts.push(format!("I could not queue it, say it again later: {words}")),
-        Err(Trouble::Known(words) | Trouble::Refused(words)) => parts.push(format!("I may not queue it: {words}")),
+        Err(SidecarError::Away(words)) => parts.push(format!("I could not queue it, say it again later: {words}")),
+        Err(SidecarError::Known(words) | SidecarError::Refused(words)) => parts.push(format!("I may not queue it: {words}")),
     }
     parts.extend(note(why.as_deref()));
     parts.join("\n")

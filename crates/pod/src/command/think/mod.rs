@@ -32,14 +32,14 @@ mod sidecar;
 mod thinker;
 
 use super::output::{EXIT_USAGE, tell};
-use super::place::Place;
+use super::place::SidecarPaths;
 use sidecar::Sidecar;
 use thinker::Thinker;
 
 pub use arguments::{Role, ThinkArguments};
 
 /// Runs the program; gives the exit code.
-pub fn run(place: &Place, arguments: ThinkArguments) -> u8 {
+pub fn run(place: &SidecarPaths, arguments: ThinkArguments) -> u8 {
     let role = arguments.role;
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let thinker = match Thinker::new(arguments, variable) {

@@ -42,7 +42,7 @@ pub struct Model {
 }
 
 /// What came of one try.
-enum Tried {
+enum ModelTry {
     Said(String),
     /// Why there is no answer, and after how long one may come.
     Again(String, Duration),
@@ -58,38 +58,38 @@ impl Model {
         loop {
             tries += 1;
             match self.try_once(&question, self.within.saturating_sub(began.elapsed())) {
-                Tried::Said(text) => return Ok(text),
-                Tried::Again(_, pause) if tries < MAX_TRIES && began.elapsed() + pause < self.within => std::thread::sleep(pause),
-                Tried::Again(why, _) | Tried::Never(why) => return Err(why),
+                ModelTry::Said(text) => return Ok(text),
+                ModelTry::Again(_, pause) if tries < MAX_TRIES && began.elapsed() + pause < self.within => std::thread::sleep(pause),
+                ModelTry::Again(why, _) | ModelTry::Never(why) => return Err(why),
             }
         }
     }
 
-    fn try_once(&self, question: &Question, within: Duration) -> Tried {
+    fn try_once(&self, question: &Question, within: Duration) -> ModelTry {
         let url = format!("{}{}", self.base.trim_end_matches('/'), question.path);
         let headers: Vec<(&str, &str)> = question.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         match exchange(Method::POST, &url, &headers, question.body.to_string(), within) {
             Ok(exchanged) => self.judge(&exchanged),
-            Err(Silence::Unreachable(error)) => Tried::Again(format!("the model cannot be reached: {error}"), PAUSE),
-            Err(Silence::Late) => Tried::Never(format!("the model did not answer within {} s", self.within.as_secs())),
+            Err(Silence::Unreachable(error)) => ModelTry::Again(format!("the model cannot be reached: {error}"), PAUSE),
+            Err(Silence::Late) => ModelTry::Never(format!("the model did not answer within {} s", self.within.as_secs())),
         }
     }
 
-    fn judge(&self, Exchanged { status, retry, answer }: &Exchanged) -> Tried {
+    fn judge(&self, HttpExchange { status, retry, answer }: &HttpExchange) -> ModelTry {
         if (200..300).contains(status) {
-            return self.dialect.text(answer).map_or_else(|| Tried::Never("the model's answer has no text".to_owned()), Tried::Said);
+            return self.dialect.text(answer).map_or_else(|| ModelTry::Never("the model's answer has no text".to_owned()), ModelTry::Said);
         }
         let why = format!("the model's API answers {status}: {}", words(answer));
         match retry {
-            Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => Tried::Again(why, Duration::from_secs((*seconds).max(1))),
-            Some(_) | None => Tried::Never(why),
+            Some(seconds) if matches!(status, 429 | 500 | 502..=504 | 529) => ModelTry::Again(why, Duration::from_secs((*seconds).max(1))),
+            Some(_) | None => ModelTry::Never(why),
         }
     }
 }
 
 /// What was answered to a GET.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct GetAnswer {
     /// The status.
     pub status: u16,
     /// The words of its error, if it is one.
@@ -97,16 +97,16 @@ pub struct Answered {
 }
 
 /// Gets a URL once; or says why nobody answered.
-pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<Answered, String> {
+pub fn get(url: &str, headers: &[(&str, &str)], within: Duration) -> Result<GetAnswer, String> {
     match exchange(Method::GET, url, headers, String::new(), within) {
-        Ok(Exchanged { status, answer, .. }) => Ok(Answered { status, words: words(&answer) }),
+        Ok(HttpExchange { status, answer, .. }) => Ok(GetAnswer { status, words: words(&answer) }),
         Err(Silence::Unreachable(error)) => Err(error),
         Err(Silence::Late) => Err(format!("nothing came within {} s", within.as_secs())),
     }
 }
 
 /// A call and its answer.
-struct Exchanged {
+struct HttpExchange {
     status: u16,
     /// After how many seconds to try again; none: not at all.
     retry: Option<u64>,
@@ -126,7 +126,7 @@ fn words(answer: &Value) -> String {
     cut(&message.split_whitespace().collect::<Vec<_>>().join(" "), MAX_WORDS).to_owned()
 }
 
-fn exchange(method: Method, url: &str, headers: &[(&str, &str)], body: String, within: Duration) -> Result<Exchanged, Silence> {
+fn exchange(method: Method, url: &str, headers: &[(&str, &str)], body: String, within: Duration) -> Result<HttpExchange, Silence> {
     let unreachable = |error: &dyn std::fmt::Display| Silence::Unreachable(error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| unreachable(&error))?;
     let answered = runtime.block_on(async { tokio::time::timeout(within, send(method, url, headers, body)).await });
@@ -138,7 +138,7 @@ async fn send(
     url: &str,
     headers: &[(&str, &str)],
     body: String,
-) -> Result<Exchanged, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<HttpExchange, Box<dyn std::error::Error + Send + Sync>> {
     let uri: Uri = url.parse()?;
     let host = uri.host().unwrap_or_default();
     let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(80))).await?;
@@ -159,5 +159,5 @@ async fn send(
     let retry = if header("x-should-retry") == Some("false") { None } else { told.or(Some(1)) };
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await?.to_bytes();
-    Ok(Exchanged { status, retry, answer: serde_json::from_slice(&body).unwrap_or_default() })
+    Ok(HttpExchange { status, retry, answer: serde_json::from_slice(&body).unwrap_or_default() })
 }

@@ -9,8 +9,8 @@ use super::decision::{Decision, cut};
 use super::dialect::Message;
 use super::output::print_plain;
 use super::prompt;
-use super::sidecar::{Sidecar, Trouble};
-use super::thinker::{Thinker, Thought, note};
+use super::sidecar::{Sidecar, SidecarError};
+use super::thinker::{ThinkResult, Thinker, note};
 use crate::command::output::{EXIT_UNREACHABLE, tell};
 use crate::files;
 
@@ -60,11 +60,11 @@ fn read_idea(file: Option<&str>) -> std::io::Result<String> {
 }
 
 /// The document, with what became of the work that follows from it.
-fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, uid: Option<&str>) -> Result<String, Trouble> {
+fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, uid: Option<&str>) -> Result<String, SidecarError> {
     let work = prompt::work(&sidecar.list(None)?);
     let (decision, why) = match thinker.think(sidecar, vec![Message::asked(prompt::request(idea, &work))]) {
-        Thought::Decided(decision, _) => (decision, None),
-        Thought::ByRules(why) => (Decision { document: Some(by_rules(idea)), ..Decision::default() }, why),
+        ThinkResult::Decided(decision, _) => (decision, None),
+        ThinkResult::ByRules(why) => (Decision { document: Some(by_rules(idea)), ..Decision::default() }, why),
     };
     let Decision { document, steps, .. } = decision;
     let mut parts = vec![document.unwrap_or_default()];
@@ -75,11 +75,11 @@ fn write(thinker: &Thinker, sidecar: &Sidecar, idea: &str, item: Option<&str>, u
             "Queued: {}.",
             items.iter().map(|item| format!("{} ({})", item.name, item.type_)).collect::<Vec<_>>().join(", ")
         )),
-        Err(trouble @ Trouble::Away(_)) => return Err(trouble),
+        Err(trouble @ SidecarError::Away(_)) => return Err(trouble),
         // By an attempt before this one.
-        Err(Trouble::Known(_)) => parts.push("What follows from it was queued before.".to_owned()),
+        Err(SidecarError::Known(_)) => parts.push("What follows from it was queued before.".to_owned()),
         // The document is what was asked for.
-        Err(Trouble::Refused(words)) => parts.push(format!("What follows from it is not queued: {}", cut(&words, 300))),
+        Err(SidecarError::Refused(words)) => parts.push(format!("What follows from it is not queued: {}", cut(&words, 300))),
     }
     parts.extend(note(why.as_deref()));
     Ok(parts.join("\n\n"))

@@ -1,7 +1,7 @@
 //! What a model is told: the words that a team edits, and after them what no edit can break: the form of the answer, and the
 //! types of work. Pure.
 
-use spillway_wire::follow::Listed;
+use spillway_wire::follow::WorkList;
 
 use super::arguments::Role;
 use super::reply::{MAX_DOCUMENT, MAX_QUESTIONS, MAX_STEPS, named};
@@ -76,7 +76,7 @@ pub fn correction(trouble: &str) -> String {
 }
 
 /// How the work stands: how many items of each phase, and those that are not over.
-pub fn work(listed: &Listed) -> String {
+pub fn work(listed: &WorkList) -> String {
     let counts: Vec<String> = listed.counts.iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let mut lines = vec![if counts.is_empty() { "nothing was submitted".to_owned() } else { counts.join(", ") }];
     let going = listed.items.iter().filter(|item| !ENDED.contains(&item.phase.as_str()));
@@ -87,7 +87,7 @@ pub fn work(listed: &Listed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_wire::follow::Line;
+    use spillway_wire::follow::SubmittedItem;
 
     #[test]
     fn the_form_of_the_answer_and_the_types_stand_after_the_words_of_the_team() {
@@ -102,14 +102,19 @@ mod tests {
 
     #[test]
     fn work_that_is_over_is_counted_and_not_named() {
-        let line =
-            |name: &str, phase: &str| Line { name: name.into(), phase: phase.into(), result: Some("said".into()), ..Line::default() };
-        let mut items = vec![Line { reason: Some("Redriven".into()), position: Some(3), ..line("b", "Ready") }, line("c", "Succeeded")];
+        let line = |name: &str, phase: &str| SubmittedItem {
+            name: name.into(),
+            phase: phase.into(),
+            result: Some("said".into()),
+            ..SubmittedItem::default()
+        };
+        let mut items =
+            vec![SubmittedItem { reason: Some("Redriven".into()), position: Some(3), ..line("b", "Ready") }, line("c", "Succeeded")];
         let counts = [("Ready".to_owned(), 1), ("Succeeded".to_owned(), 1)].into();
-        let listed = Listed { counts, items: items.clone() };
+        let listed = WorkList { counts, items: items.clone() };
         assert_eq!(work(&listed), "1 Ready, 1 Succeeded\nb: Ready (Redriven), 3 before it");
         items.extend((0..50).map(|at| line(&at.to_string(), "Blocked")));
-        assert_eq!(work(&Listed { items, ..listed }).lines().count(), 1 + MAX_LISTED);
-        assert_eq!(work(&Listed::default()), "nothing was submitted");
+        assert_eq!(work(&WorkList { items, ..listed }).lines().count(), 1 + MAX_LISTED);
+        assert_eq!(work(&WorkList::default()), "nothing was submitted");
     }
 }

@@ -2,7 +2,7 @@
 //! types is refused by its name, so that the model can be told. Pure.
 
 use serde::Deserialize;
-use spillway_wire::body::{self, Checked, at_most};
+use spillway_wire::body::{self, BoundedBody, at_most};
 
 use super::arguments::Role;
 use super::decision::{Decision, Queueing, Step, queueing};
@@ -45,7 +45,7 @@ struct ReplyStep {
     task: String,
 }
 
-impl Checked for Reply {
+impl BoundedBody for Reply {
     fn check(&self) -> Result<(), (&'static str, String)> {
         let Self { say, questions, steps, document } = self;
         at_most("say", say, 2000)?;

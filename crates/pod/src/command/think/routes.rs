@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use spillway_wire::body::{self, Checked, at_most};
+use spillway_wire::body::{self, BoundedBody, at_most};
 
 use crate::files;
 
@@ -52,7 +52,7 @@ pub struct Route {
     pub words: Vec<String>,
 }
 
-impl Checked for Routes {
+impl BoundedBody for Routes {
     fn check(&self) -> Result<(), (&'static str, String)> {
         if self.types.is_empty() || self.types.len() > MAX_TYPES {
             return Err(("types", format!("{} entries; 1 to {MAX_TYPES} are taken", self.types.len())));

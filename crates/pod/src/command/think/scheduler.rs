@@ -13,8 +13,8 @@ use super::dialect::Message;
 use super::output::print_plain;
 use super::prompt;
 use super::rules::{self, Request};
-use super::sidecar::{Sidecar, Trouble};
-use super::thinker::{Thinker, Thought, note};
+use super::sidecar::{Sidecar, SidecarError};
+use super::thinker::{ThinkResult, Thinker, note};
 use crate::command::output::print;
 
 /// The most bytes of a message about a failure.
@@ -43,14 +43,14 @@ fn serve(thinker: &Thinker, sidecar: &Sidecar, item: &Assignment) -> Outcome {
     match answer(thinker, sidecar, item) {
         Ok(answer) => Outcome::Complete { result: Some(cut(&answer, MAX_RESULT_BYTES).to_owned()) },
         // Somebody may answer, later.
-        Err(Trouble::Away(words)) => Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned() },
-        Err(Trouble::Known(words) | Trouble::Refused(words)) => {
+        Err(SidecarError::Away(words)) => Outcome::Release { reason: "Released".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned() },
+        Err(SidecarError::Known(words) | SidecarError::Refused(words)) => {
             Outcome::Fail { reason: "Refused".to_owned(), message: cut(&words, MAX_MESSAGE).to_owned(), exit_code: None }
         }
     }
 }
 
-fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload, .. }: &Assignment) -> Result<String, Trouble> {
+fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload, .. }: &Assignment) -> Result<String, SidecarError> {
     // An agent that was lost may have queued it.
     let count = queued_before(sidecar, name)?;
     if count > 0 {
@@ -59,16 +59,16 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload
     let work = prompt::work(&sidecar.list(None)?);
     let conversation = vec![Message::asked(prompt::request(payload, &work))];
     let (decision, why) = match thinker.think(sidecar, conversation) {
-        Thought::Decided(decision, _) => (decision, None),
-        Thought::ByRules(why) => (by_rules(payload, thinker, work), why),
+        ThinkResult::Decided(decision, _) => (decision, None),
+        ThinkResult::ByRules(why) => (by_rules(payload, thinker, work), why),
     };
     let Decision { say, questions, steps, document: _ } = decision;
     let key = format!("ask-{}", held.uid);
     let count = match sidecar.queue(&steps, Some(name), Some(&key)) {
         Ok(items) => items.len(),
         // By an agent that was lost just before we looked.
-        Err(Trouble::Known(words)) => match queued_before(sidecar, name)? {
-            0 => return Err(Trouble::Refused(words)),
+        Err(SidecarError::Known(words)) => match queued_before(sidecar, name)? {
+            0 => return Err(SidecarError::Refused(words)),
             count => count,
         },
         Err(trouble) => return Err(trouble),
@@ -85,7 +85,7 @@ fn answer(thinker: &Thinker, sidecar: &Sidecar, Assignment { held, name, payload
     Ok(parts.join("\n"))
 }
 
-fn queued_before(sidecar: &Sidecar, name: &str) -> Result<usize, Trouble> {
+fn queued_before(sidecar: &Sidecar, name: &str) -> Result<usize, SidecarError> {
     let counts = sidecar.list(Some(name))?.counts;
     Ok(usize::try_from(counts.values().sum::<u64>()).unwrap_or(usize::MAX))
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use spillway_wire::follow::{AskInbox, Inbox, ListWork, Listed, Message};
+use spillway_wire::follow::{Inbox, InboxQuery, ListWork, Message, WorkList};
 use spillway_wire::link::{Answer, Ask};
 use spillway_wire::plan::PlannedItem;
 use spillway_wire::work::{Assignment, MAX_WAIT_SECONDS, Outcome};
@@ -14,7 +14,7 @@ use super::decision::{Queueing, Step, queueing};
 use crate::command::answer::message_line;
 use crate::command::ask::{self, key_or_new};
 use crate::command::follow;
-use crate::command::place::Place;
+use crate::command::place::SidecarPaths;
 
 /// Times that a question is asked while nobody can answer it.
 const MAX_TRIES: u32 = 5;
@@ -38,7 +38,7 @@ pub struct Sidecar {
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum SidecarError {
     /// Nobody can answer now.
     Away(String),
     /// What was to be queued was queued before, perhaps otherwise, under the same key.
@@ -47,7 +47,7 @@ pub enum Trouble {
     Refused(String),
 }
 
-impl Trouble {
+impl SidecarError {
     fn of(refusal: &Refusal) -> Self {
         let words = refusal.to_string();
         if matches!(refusal.code, Code::Duplicate | Code::KeyReused) {
@@ -80,30 +80,30 @@ pub struct Queued {
 
 impl Sidecar {
     /// At its place in the pod.
-    pub fn new(place: &Place) -> Self {
+    pub fn new(place: &SidecarPaths) -> Self {
         Self { socket: place.ask_socket.clone(), data: place.ask_data.clone() }
     }
 
     /// Asks; again while nobody can answer.
-    fn ask(&self, question: &Ask) -> Result<Answer, Trouble> {
+    fn ask(&self, question: &Ask) -> Result<Answer, SidecarError> {
         let mut tries = 0;
         loop {
             tries += 1;
             let trouble = match ask::ask(&self.socket, question) {
-                Ok(Answer::Refused(refusal)) => Trouble::of(&refusal),
+                Ok(Answer::Refused(refusal)) => SidecarError::of(&refusal),
                 Ok(answer) => return Ok(answer),
-                Err(error) => Trouble::Away(format!("the sidecar cannot be reached: {error}")),
+                Err(error) => SidecarError::Away(format!("the sidecar cannot be reached: {error}")),
             };
             match trouble {
-                Trouble::Away(_) if tries < MAX_TRIES => std::thread::sleep(PAUSE),
+                SidecarError::Away(_) if tries < MAX_TRIES => std::thread::sleep(PAUSE),
                 trouble => return Err(trouble),
             }
         }
     }
 
     /// Queues work, all or nothing.
-    pub fn queue(&self, steps: &[Step], group: Option<&str>, dedup_key: Option<&str>) -> Result<Vec<Queued>, Trouble> {
-        let key = key_or_new(None).map_err(|refusal| Trouble::Away(refusal.to_string()))?;
+    pub fn queue(&self, steps: &[Step], group: Option<&str>, dedup_key: Option<&str>) -> Result<Vec<Queued>, SidecarError> {
+        let key = key_or_new(None).map_err(|refusal| SidecarError::Away(refusal.to_string()))?;
         let question = match queueing(steps, group, dedup_key) {
             None => return Ok(Vec::new()),
             Some(Queueing::One(request)) => Ask::Submit { key, request },
@@ -119,16 +119,16 @@ impl Sidecar {
                 let queued = |PlannedItem { key, name, uid: _, queue }| Queued { name, type_: type_of(&key), queue };
                 Ok(planned.items.into_iter().map(queued).collect())
             }
-            _ => Err(Trouble::Refused(OTHER_ANSWER.to_owned())),
+            _ => Err(SidecarError::Refused(OTHER_ANSWER.to_owned())),
         }
     }
 
     /// What the agents of the pool submitted, or of it what has this group.
-    pub fn list(&self, group: Option<&str>) -> Result<Listed, Trouble> {
+    pub fn list(&self, group: Option<&str>) -> Result<WorkList, SidecarError> {
         let question = Ask::ListWork(ListWork { submitted_by: None, group: group.map(str::to_owned), plan: None });
         match self.ask(&question)? {
             Answer::Listed(listed) => Ok(listed),
-            _ => Err(Trouble::Refused(OTHER_ANSWER.to_owned())),
+            _ => Err(SidecarError::Refused(OTHER_ANSWER.to_owned())),
         }
     }
 
@@ -172,7 +172,7 @@ impl Sidecar {
         let file = follow::cursor_file(&self.data);
         let mut after = follow::cursor(&file);
         loop {
-            match ask::ask(&self.socket, &Ask::Inbox(AskInbox { after: after.clone(), wait_seconds: MAX_WAIT_SECONDS })) {
+            match ask::ask(&self.socket, &Ask::Inbox(InboxQuery { after: after.clone(), wait_seconds: MAX_WAIT_SECONDS })) {
                 Ok(Answer::Inbox(Inbox { messages, cursor })) => {
                     messages.iter().for_each(|message| told(&in_words(message)));
                     follow::remember(&file, &cursor);
@@ -204,17 +204,17 @@ fn in_words(message: &Message) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_wire::follow::Line;
+    use spillway_wire::follow::SubmittedItem;
 
     #[test]
     fn what_ended_is_told_in_one_line() {
         let ended = |phase: &str, reason: Option<&str>, result: Option<&str>| {
-            let item = Line {
+            let item = SubmittedItem {
                 name: "item-a".into(),
                 phase: phase.into(),
                 reason: reason.map(Into::into),
                 result: result.map(Into::into),
-                ..Line::default()
+                ..SubmittedItem::default()
             };
             in_words(&Message::ItemEnded { item })
         };
@@ -224,15 +224,16 @@ mod tests {
         let plan =
             Message::PlanEnded { plan: "plan-d".into(), counts: [("DeadLettered".to_owned(), 1), ("Succeeded".to_owned(), 2)].into() };
         assert_eq!(in_words(&plan), "Plan plan-d finished: 1 DeadLettered, 2 Succeeded");
-        let waits = Message::ItemWaits { item: Line { name: "item-a".into(), ..Line::default() }, text: "no pool has m".into() };
+        let waits =
+            Message::ItemWaits { item: SubmittedItem { name: "item-a".into(), ..SubmittedItem::default() }, text: "no pool has m".into() };
         assert_eq!(in_words(&waits), "Waits: item-a: no pool has m");
     }
 
     #[test]
     fn what_passes_is_waited_for_and_what_was_queued_before_is_known() {
-        let of = |code| Trouble::of(&Refusal::new(code, "x"));
-        assert!(matches!(of(Code::GovernorAway), Trouble::Away(_)));
-        assert!(matches!(of(Code::KeyReused), Trouble::Known(_)) && matches!(of(Code::Duplicate), Trouble::Known(_)));
-        assert!(matches!(of(Code::QueueFull), Trouble::Refused(_)) && matches!(of(Code::NotAllowed), Trouble::Refused(_)));
+        let of = |code| SidecarError::of(&Refusal::new(code, "x"));
+        assert!(matches!(of(Code::GovernorAway), SidecarError::Away(_)));
+        assert!(matches!(of(Code::KeyReused), SidecarError::Known(_)) && matches!(of(Code::Duplicate), SidecarError::Known(_)));
+        assert!(matches!(of(Code::QueueFull), SidecarError::Refused(_)) && matches!(of(Code::NotAllowed), SidecarError::Refused(_)));
     }
 }

@@ -21,7 +21,7 @@ const MAX_ANSWERS: u32 = 2;
 
 /// What came of thinking.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Thought {
+pub enum ThinkResult {
     /// This is to be done; and the model's own words, for what follows in the same conversation.
     Decided(Decision, String),
     /// No model decided; why, where one should have.
@@ -85,31 +85,31 @@ impl Thinker {
     }
 
     /// What is to be done about the last message of a conversation.
-    pub fn think(&self, sidecar: &Sidecar, mut messages: Vec<Message>) -> Thought {
+    pub fn think(&self, sidecar: &Sidecar, mut messages: Vec<Message>) -> ThinkResult {
         let model = match &self.model {
             Ok(model) => model,
-            Err(why) => return Thought::ByRules(why.clone()),
+            Err(why) => return ThinkResult::ByRules(why.clone()),
         };
         let system = prompt::system(&self.prompt, self.role, &self.routes);
         let mut trouble = String::new();
         for _ in 0..MAX_ANSWERS {
             let bytes = system.len() + messages.iter().map(|message| message.text.len()).sum::<usize>();
             if let Some(short) = sidecar.short_of_tokens(bytes) {
-                return Thought::ByRules(Some(short));
+                return ThinkResult::ByRules(Some(short));
             }
             let text = match model.ask(&system, &messages) {
                 Ok(text) => text,
-                Err(why) => return Thought::ByRules(Some(why)),
+                Err(why) => return ThinkResult::ByRules(Some(why)),
             };
             match reply::read(&text, &self.routes, self.role) {
-                Ok(decision) => return Thought::Decided(decision, text),
+                Ok(decision) => return ThinkResult::Decided(decision, text),
                 Err(why) => {
                     messages.extend([Message::said(text), Message::asked(prompt::correction(&why))]);
                     trouble = why;
                 }
             }
         }
-        Thought::ByRules(Some(format!("the model's answer cannot be used: {trouble}")))
+        ThinkResult::ByRules(Some(format!("the model's answer cannot be used: {trouble}")))
     }
 }
 

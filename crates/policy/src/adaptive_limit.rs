@@ -1,0 +1,151 @@
+//! How many writes of one namespace may be on their way to the API server at once, found out by how long they take.
+//!
+//! More at once than it works on makes none of them end sooner and everybody else's end later. So there are few, more as long
+//! as that makes none slower, and fewer when it does. What few take is measured from time to time: a server that became slow
+//! is not one that has too much to do, and the other way round.
+//!
+//! What always holds: there are at least [`MIN_WRITE_LIMIT`] and at most [`MAX_WRITE_LIMIT`].
+
+use std::time::Duration;
+
+/// At least so many, whatever they take.
+pub const MIN_WRITE_LIMIT: usize = 2;
+/// At most so many, however fast they are.
+pub const MAX_WRITE_LIMIT: usize = 32;
+/// Writes that are judged together.
+const WRITES_PER_ROUND: u32 = 32;
+/// There are more while they take no longer than this, in percent of what [`MIN_WRITE_LIMIT`] take.
+const RAISE_BELOW_PERCENT: u128 = 120;
+/// There are fewer when they take longer than that.
+const LOWER_ABOVE_PERCENT: u128 = 140;
+/// What [`MIN_WRITE_LIMIT`] take is measured anew after so long.
+const BASELINE_TTL: Duration = Duration::from_secs(10);
+
+/// What is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdaptiveLimit {
+    at_once: usize,
+    /// What a write takes when there are the fewest, and when that was measured.
+    fewest: Option<(Duration, Duration)>,
+    /// Some of those that end now began when there were more.
+    emptying: bool,
+    sum: Duration,
+    count: u32,
+    /// More wanted to be on their way than might.
+    wanted: bool,
+}
+
+impl Default for AdaptiveLimit {
+    fn default() -> Self {
+        Self { at_once: MIN_WRITE_LIMIT, fewest: None, emptying: false, sum: Duration::ZERO, count: 0, wanted: false }
+    }
+}
+
+impl AdaptiveLimit {
+    /// So many may be on their way.
+    #[must_use]
+    pub const fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    /// A write ended at `now` and took so long; `waiting`: others wait for their turn.
+    pub fn took(&mut self, now: Duration, time: Duration, waiting: bool) {
+        self.sum = self.sum.saturating_add(time);
+        self.count += 1;
+        self.wanted |= waiting;
+        if self.count >= WRITES_PER_ROUND {
+            self.judge(now, self.sum / self.count, self.wanted);
+            (self.sum, self.count, self.wanted) = (Duration::ZERO, 0, false);
+        }
+    }
+
+    fn judge(&mut self, now: Duration, mean: Duration, wanted: bool) {
+        if std::mem::take(&mut self.emptying) {
+            return;
+        }
+        let known = self.fewest.filter(|(_, since)| now.saturating_sub(*since) < BASELINE_TTL);
+        let Some((fewest, _)) = known else {
+            if self.at_once == MIN_WRITE_LIMIT {
+                self.fewest = Some((mean, now));
+            } else {
+                (self.at_once, self.emptying) = (MIN_WRITE_LIMIT, true);
+            }
+            return;
+        };
+        let percent = mean.as_nanos().saturating_mul(100) / fewest.as_nanos().max(1);
+        if percent > LOWER_ABOVE_PERCENT {
+            self.at_once = (self.at_once * 3 / 4).max(MIN_WRITE_LIMIT);
+        } else if percent <= RAISE_BELOW_PERCENT && wanted {
+            self.at_once = (self.at_once + 1).min(MAX_WRITE_LIMIT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Writes at a server that works on `cores` of them at once, each for `work`, and lets each wait for `disk` besides; how
+    /// many were on their way after each. As many as may are on their way.
+    fn run(
+        adaptive_limit: &mut AdaptiveLimit,
+        from: Duration,
+        writes: usize,
+        (cores, work, disk): (u32, Duration, Duration),
+    ) -> Vec<usize> {
+        let mut now = from;
+        let mut step = |adaptive_limit: &mut AdaptiveLimit| {
+            let at_once = u32::try_from(adaptive_limit.at_once()).expect("few");
+            let takes = disk + work * at_once.max(cores) / cores;
+            now += takes / at_once;
+            adaptive_limit.took(now, takes, true);
+            adaptive_limit.at_once()
+        };
+        std::iter::repeat_with(|| step(adaptive_limit)).take(writes).collect()
+    }
+
+    #[test]
+    fn a_server_that_only_waits_for_its_disk_is_given_many() {
+        let seen = run(&mut AdaptiveLimit::default(), Duration::ZERO, 2_000, (64, ms(1), ms(20)));
+        assert_eq!(seen.iter().max(), Some(&MAX_WRITE_LIMIT));
+    }
+
+    #[test]
+    fn a_server_without_a_free_core_is_given_few() {
+        let seen = run(&mut AdaptiveLimit::default(), Duration::ZERO, 20_000, (2, ms(4), ms(1)));
+        assert!(seen.iter().all(|at_once| *at_once <= MIN_WRITE_LIMIT + 2), "{:?}", seen.iter().max());
+    }
+
+    #[test]
+    fn one_that_has_become_slow_for_good_is_not_taken_for_one_that_is_busy() {
+        let mut adaptive_limit = AdaptiveLimit::default();
+        run(&mut adaptive_limit, Duration::ZERO, 1_000, (64, ms(1), ms(5)));
+        let seen = run(&mut adaptive_limit, Duration::from_secs(60), 5_000, (64, ms(1), ms(50)));
+        assert_eq!(seen.iter().max(), Some(&MAX_WRITE_LIMIT));
+    }
+
+    #[test]
+    fn where_nobody_waits_there_are_no_more() {
+        let mut adaptive_limit = AdaptiveLimit::default();
+        (0..1_000).for_each(|at| adaptive_limit.took(ms(at), ms(1), false));
+        assert_eq!(adaptive_limit.at_once(), MIN_WRITE_LIMIT);
+    }
+
+    proptest! {
+        #[test]
+        fn it_stays_between_its_bounds(all in proptest::collection::vec((0_u64..20_000, 0_u64..5_000, any::<bool>()), 0..500)) {
+            let (mut adaptive_limit, mut now) = (AdaptiveLimit::default(), Duration::ZERO);
+            for (later, time, waiting) in all {
+                now += ms(later);
+                adaptive_limit.took(now, Duration::from_micros(time), waiting);
+                prop_assert!((MIN_WRITE_LIMIT..=MAX_WRITE_LIMIT).contains(&adaptive_limit.at_once()));
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! One limit and its windows: how much is spent, held and free in each. It knows no other limit.
+//!
+//! All amounts are weighed tokens, never below 0, and saturate.
+
+use std::collections::VecDeque;
+
+use super::estimate::MAX_LIMIT_TOKENS;
+use super::node::{Chunk, Debt, Grant, LimitSpec};
+use super::persisted::PersistedWindow;
+use super::thresholds::Latches;
+use super::window::Span;
+
+/// Old windows that are kept for late settles.
+pub const MAX_PAST_WINDOWS: usize = 4;
+
+/// What is counted in one window.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WindowCounter {
+    pub span: Span,
+    pub start: i64,
+    /// `i64::MAX`: never.
+    pub end: i64,
+    /// Spent, as settled.
+    pub used: i64,
+    /// Held for calls in flight.
+    pub held: i64,
+    /// Charged for gateways that went away.
+    pub lost: i64,
+    /// Given by leaders before, and not explained by any session yet.
+    pub rest: i64,
+    /// Debt of the windows before.
+    pub carried: i64,
+    /// What siblings of whoever asks may still claim: unspent guarantees of all children.
+    pub reserved: i64,
+    /// What is durable: no hold is given beyond it.
+    pub high: i64,
+    /// What the write on its way would make of it.
+    pub raising: Option<i64>,
+    /// What waits for it to be raised.
+    pub wanted: i64,
+    /// Holds were given since it was last raised.
+    pub active: bool,
+    /// The highest that the limit was.
+    pub peak: i64,
+}
+
+impl WindowCounter {
+    pub fn new(span: Span) -> Self {
+        Self {
+            span,
+            start: span.start(),
+            end: span.end().unwrap_or(i64::MAX),
+            used: 0,
+            held: 0,
+            lost: 0,
+            rest: 0,
+            carried: 0,
+            reserved: 0,
+            high: 0,
+            raising: None,
+            wanted: 0,
+            active: false,
+            peak: 0,
+        }
+    }
+
+    fn restored(saved: &PersistedWindow) -> Self {
+        let [used, lost, carried, high, peak] =
+            [saved.used, saved.lost, saved.carried, saved.high, saved.peak].map(|tokens| tokens.clamp(0, i64::MAX / 4));
+        let rest = high.saturating_sub(used).saturating_sub(lost).max(0);
+        // Nothing is given from what another leader made durable: that one may still be writing. Our own first write of the
+        // record is taken over what we know, or not at all.
+        Self { used, lost, carried, peak, rest, ..Self::new(saved.span) }
+    }
+
+    /// What is gone whatever becomes of the holds.
+    pub fn spent(&self) -> i64 {
+        self.used.saturating_add(self.lost).saturating_add(self.rest).saturating_add(self.carried)
+    }
+
+    /// What was given in this window, in whatever way.
+    pub fn own(&self) -> i64 {
+        self.used.saturating_add(self.lost).saturating_add(self.rest).saturating_add(self.held)
+    }
+
+    /// All that a limit is held against.
+    pub fn committed(&self) -> i64 {
+        self.own().saturating_add(self.carried)
+    }
+
+    pub fn contains(&self, time: i64) -> bool {
+        self.start <= time && time < self.end
+    }
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Limit {
+    pub spec: LimitSpec,
+    /// Holds before this one did not count here.
+    pub born: u64,
+    pub grants: Vec<Grant>,
+    /// The limit now, grants among it.
+    pub height: i64,
+    /// The limits of the parent that its guarantee counts at, by index.
+    pub lifts: Vec<usize>,
+    pub cell: WindowCounter,
+    /// The oldest first.
+    pub old: VecDeque<WindowCounter>,
+    pub latches: Latches,
+    pub chunk: i64,
+    pub raised: i64,
+}
+
+impl Limit {
+    pub fn new(spec: LimitSpec, born: u64, now: i64) -> Self {
+        let cell = WindowCounter::new(spec.window.at(now));
+        let mut limit = Self {
+            spec,
+            born,
+            grants: Vec::new(),
+            height: 0,
+            lifts: Vec::new(),
+            cell,
+            old: VecDeque::new(),
+            latches: Latches::default(),
+            chunk: 0,
+            raised: i64::MIN,
+        };
+        limit.refresh(now);
+        limit
+    }
+
+    /// Takes what was saved of it. Windows that had not begun by `now` are no later than it: see `Ledger::load`.
+    pub fn restore(&mut self, saved: &[PersistedWindow], now: i64, debt: Debt) {
+        let ours = saved.iter().filter(|saved| saved.limit == self.spec.name && saved.span.window == self.spec.window);
+        let mut cells: Vec<WindowCounter> = ours.map(WindowCounter::restored).collect();
+        cells.sort_by_key(|cell| cell.span);
+        cells.dedup_by_key(|cell| cell.span);
+        let Some(last) = cells.pop() else { return };
+        self.cell = last;
+        self.old = cells.into();
+        while self.old.len() > MAX_PAST_WINDOWS {
+            self.old.pop_front();
+        }
+        self.roll(now, debt);
+    }
+
+    /// The window that this time is in, if it is kept.
+    pub fn cell_at(&mut self, time: i64) -> Option<&mut WindowCounter> {
+        if self.cell.contains(time) {
+            return Some(&mut self.cell);
+        }
+        self.old.iter_mut().find(|cell| cell.contains(time))
+    }
+
+    /// The present one and the old ones.
+    pub fn cells(&self) -> impl Iterator<Item = &WindowCounter> {
+        self.old.iter().chain(std::iter::once(&self.cell))
+    }
+
+    /// Likewise.
+    pub fn cells_mut(&mut self) -> impl Iterator<Item = &mut WindowCounter> {
+        self.old.iter_mut().chain(std::iter::once(&mut self.cell))
+    }
+
+    /// What is guaranteed to it and was not taken up yet.
+    pub fn unspent(&self) -> i64 {
+        self.spec.guaranteed.saturating_sub(self.cell.own()).max(0)
+    }
+
+    /// What is free for somebody with no guarantee here.
+    pub fn free(&self) -> i64 {
+        self.height.saturating_sub(self.cell.committed()).saturating_sub(self.cell.reserved)
+    }
+
+    /// When something follows from time alone.
+    pub fn wake(&self, now: i64) -> i64 {
+        let times = self.grants.iter().flat_map(|grant| [Some(grant.from), grant.until]).flatten();
+        times.filter(|time| *time > now).fold(self.cell.end, i64::min)
+    }
+
+    /// How high it is.
+    pub fn refresh(&mut self, now: i64) {
+        let counts = self.grants.iter().filter(|grant| grant.counts(self.cell.span, now));
+        let granted = counts.fold(0_i64, |sum, grant| sum.saturating_add(grant.tokens.max(0)));
+        self.height = self.spec.tokens.clamp(0, MAX_LIMIT_TOKENS).saturating_add(granted).min(2 * MAX_LIMIT_TOKENS);
+        self.cell.peak = self.cell.peak.max(self.height);
+    }
+
+    /// Goes into the window that `now` is in. Windows in between were not used.
+    pub fn roll(&mut self, now: i64, debt: Debt) {
+        if now >= self.cell.end {
+            let next = WindowCounter::new(self.spec.window.at(now));
+            let mut old = std::mem::replace(&mut self.cell, next);
+            (old.reserved, old.wanted, old.active) = (0, 0, false);
+            self.old.push_back(old);
+            if self.old.len() > MAX_PAST_WINDOWS {
+                // Whoever still holds something in it has it settled into nothing: its estimate is spent with the window.
+                self.old.pop_front();
+            }
+            self.latches.clear();
+        }
+        self.refresh(now);
+        self.recarry(debt);
+    }
+
+    /// Debt goes from each window into the following one; a window that was not used pays it off.
+    pub fn recarry(&mut self, debt: Debt) {
+        let pays = self.spec.tokens.max(0);
+        let mut before: Option<(Span, i64)> = None;
+        for cell in self.old.iter_mut().chain(std::iter::once(&mut self.cell)) {
+            if let Some((span, excess)) = before {
+                let between = cell.span.index.saturating_sub(span.index).saturating_sub(1);
+                cell.carried = match debt {
+                    Debt::Next => excess.saturating_sub(between.saturating_mul(pays)).max(0),
+                    Debt::Forgive => 0,
+                };
+            }
+            before = Some((cell.span, cell.spent().saturating_sub(cell.peak).max(0)));
+        }
+    }
+
+    /// What shall be durable of the present window with the next write. `pace`: how often this record may be written.
+    pub fn raise(&mut self, now: i64, chunk: Chunk, pace: i64, enforced: bool) -> i64 {
+        let (own, wanted) = (self.cell.own(), self.cell.wanted);
+        if wanted == 0 && self.cell.held == 0 && !self.cell.active {
+            return own;
+        }
+        let (least, most) = ((self.height / 64).max(1), (self.height / 4).max(1));
+        if wanted > 0 {
+            let passed = now.saturating_sub(self.raised);
+            if passed < pace {
+                self.chunk = self.chunk.saturating_mul(2);
+            } else if passed > pace.saturating_mul(4) {
+                self.chunk /= 2;
+            }
+            self.raised = now;
+        }
+        self.chunk = self.chunk.clamp(least, most);
+        let step = match chunk {
+            Chunk::Adaptive => self.chunk,
+            Chunk::Quarter => most,
+            Chunk::Whole => self.height,
+        };
+        let high = own.saturating_add(wanted).saturating_add(step);
+        if enforced { high.min(self.height.saturating_sub(self.cell.carried)).max(own) } else { high }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::window::Window;
+
+    const HOUR: i64 = 3_600_000;
+
+    fn limit(tokens: i64) -> Limit {
+        Limit::new(LimitSpec { name: "hourly".into(), window: Window::Hour, tokens, guaranteed: 0 }, 0, 0)
+    }
+
+    #[test]
+    fn debt_goes_into_the_next_window_and_unused_ones_pay_it_off() {
+        let mut hourly = limit(100);
+        hourly.cell.used = 350;
+        hourly.roll(HOUR, Debt::Next);
+        assert_eq!((hourly.cell.carried, hourly.free()), (250, -150));
+        hourly.roll(3 * HOUR, Debt::Next);
+        assert_eq!(hourly.cell.carried, 50, "the second paid 100 by not being used, the third likewise");
+        // A late settle moves its own window and what follows from it.
+        hourly.cell_at(0).expect("it is kept").used -= 30;
+        hourly.recarry(Debt::Next);
+        assert_eq!(hourly.cell.carried, 20);
+        hourly.recarry(Debt::Forgive);
+        assert_eq!(hourly.cell.carried, 0);
+    }
+
+    #[test]
+    fn four_old_windows_are_kept_and_debt_outlives_them() {
+        let mut hourly = limit(100);
+        hourly.cell.used = 1000;
+        for hour in 1..=6 {
+            hourly.roll(hour * HOUR, Debt::Next);
+        }
+        assert_eq!(hourly.old.len(), MAX_PAST_WINDOWS);
+        assert!(hourly.cell_at(HOUR).is_none());
+        assert_eq!(hourly.cell.carried, 1000 - 6 * 100);
+    }
+
+    #[test]
+    fn what_was_granted_for_a_part_of_a_window_is_no_debt() {
+        let mut hourly = limit(100);
+        hourly.grants = vec![Grant { id: "a".into(), limit: "hourly".into(), tokens: 50, from: 0, until: Some(10) }];
+        hourly.refresh(5);
+        assert_eq!((hourly.height, hourly.wake(5)), (150, 10));
+        hourly.cell.used = 140;
+        hourly.refresh(10);
+        assert_eq!((hourly.height, hourly.wake(10)), (100, HOUR));
+        hourly.roll(HOUR, Debt::Next);
+        assert_eq!(hourly.cell.carried, 0);
+    }
+
+    #[test]
+    fn steps_grow_when_they_are_taken_often_and_never_beyond_the_limit() {
+        let mut hourly = limit(6400);
+        hourly.cell.wanted = 10;
+        assert_eq!(hourly.raise(0, Chunk::Adaptive, 1000, true), 10 + 100);
+        for (now, step) in [(100, 200), (200, 400), (300, 800), (400, 1600), (500, 1600), (9000, 800), (99_000, 400)] {
+            assert_eq!(hourly.raise(now, Chunk::Adaptive, 1000, true), 10 + step, "{now}");
+        }
+        assert_eq!(hourly.raise(99_100, Chunk::Whole, 1000, true), 6400, "not above the limit");
+        hourly.cell.used = 7000;
+        assert_eq!(hourly.raise(99_200, Chunk::Adaptive, 1000, true), 7000, "nor below what is spent");
+        (hourly.cell.wanted, hourly.cell.used) = (0, 50);
+        assert_eq!(hourly.raise(99_300, Chunk::Adaptive, 1000, true), 50, "nothing is kept raised where nothing happens");
+    }
+
+    #[test]
+    fn what_was_given_and_not_explained_counts_as_spent() {
+        let span = Window::Hour.at(0);
+        let saved = PersistedWindow { limit: "hourly".into(), span, peak: 100, used: 20, held: 7, lost: 5, carried: 0, high: 60 };
+        let mut hourly = limit(100);
+        hourly.restore(&[saved.clone(), PersistedWindow { limit: "other".into(), ..saved }], 0, Debt::Next);
+        assert_eq!((hourly.cell.rest, hourly.free()), (35, 40));
+    }
+}

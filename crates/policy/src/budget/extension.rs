@@ -1,0 +1,99 @@
+//! A call that goes on past what is held for it.
+
+use super::estimate::{HoldRequest, MAX_CALL_TOKENS};
+use super::hold::Step;
+use super::holding::{HeldTokens, HoldAnswer};
+use super::ledger::Ledger;
+use super::node::Key;
+use super::session::{HoldMark, SessionId, State};
+
+impl Ledger {
+    /// A call goes on past what is held for it: `output` tokens, all choices together, are wanted in all. Asked again with the
+    /// same number it changes nothing. Refused, the call may finish: what it used is settled, and what is too much is debt.
+    pub fn extend(&mut self, now: i64, session: SessionId, id: u64, output: i64) -> HoldAnswer {
+        self.advance(now);
+        let output = output.clamp(0, MAX_CALL_TOKENS);
+        let slot = match self.sessions.get(session.0).map(|found| (found.state, found.ring.get(id))) {
+            Some((State::Attached, HoldMark::Open(slot))) => slot,
+            Some((State::Attached, HoldMark::Unused | HoldMark::Closed)) => return HoldAnswer::Closed,
+            Some((State::Awaited | State::Dead, _)) | None => return HoldAnswer::Unattached,
+        };
+        let (at, input, before) = (self.holds[slot].at, self.holds[slot].input, self.holds[slot].output);
+        if output <= before {
+            return HoldAnswer::Given(HeldTokens { at, input, output: before });
+        }
+        let mut steps = self.holds[slot].steps.clone();
+        let known: Vec<usize> =
+            (0..steps.len()).filter(|which| self.nodes[steps[*which].node].generation == steps[*which].generation).collect();
+        // By how much more at each place, in its own weights.
+        let more = |ledger: &Self, step: &Step| {
+            let weights = &ledger.nodes[step.node].spec.weights;
+            weights.bound(input, output).saturating_sub(weights.bound(input, before))
+        };
+        let nodes: Vec<usize> = known.iter().map(|which| steps[*which].node).collect();
+        let mut keys = Vec::new();
+        for (before, which) in known.iter().enumerate() {
+            let by = more(self, &steps[*which]);
+            if !self.fits_more(slot, &nodes[..before], steps[*which].node, by) {
+                let ask = HoldRequest { input: 0, output: by, least: by, choices: 1 };
+                return HoldAnswer::Refused(self.refuse(&nodes, &ask, by, id));
+            }
+        }
+        for which in &known {
+            let by = more(self, &steps[*which]);
+            self.demand_more(slot, steps[*which].node, by, &mut keys);
+        }
+        if !keys.is_empty() {
+            return HoldAnswer::Write(keys);
+        }
+        for which in known {
+            let by = more(self, &steps[which]);
+            let Step { node, .. } = steps[which];
+            steps[which].estimate = steps[which].estimate.saturating_add(by);
+            for limit in 0..self.nodes[node].limits.len() {
+                if self.nodes[node].limits[limit].born <= self.holds[slot].serial {
+                    self.change(node, limit, at, |cell| {
+                        cell.held = cell.held.saturating_add(by);
+                        cell.active = true;
+                    });
+                }
+            }
+        }
+        (self.holds[slot].output, self.holds[slot].steps) = (output, steps);
+        self.look_crossed();
+        HoldAnswer::Given(HeldTokens { at, input, output })
+    }
+
+    /// Whether one place has room for so much more, in the windows that the hold is in.
+    fn fits_more(&mut self, slot: usize, before: &[usize], node: usize, by: i64) -> bool {
+        let (at, serial) = (self.holds[slot].at, self.holds[slot].serial);
+        if !self.nodes[node].enforced() {
+            return true;
+        }
+        (0..self.nodes[node].limits.len()).all(|which| {
+            let relief = self.relief(before, node, which);
+            let Some(limit) = self.nodes[node].limits.get_mut(which).filter(|limit| limit.born <= serial) else { return true };
+            if limit.cell.contains(at) {
+                return by <= limit.free().saturating_add(relief);
+            }
+            // In a window that is over nobody else asks any more. Of one that is not kept nobody knows what is left: nothing is.
+            limit.cell_at(at).is_some_and(|cell| by <= cell.peak.saturating_sub(cell.committed()))
+        })
+    }
+
+    /// What must be written before one place can hold so much more.
+    fn demand_more(&mut self, slot: usize, node: usize, by: i64, keys: &mut Vec<Key>) {
+        let (at, serial) = (self.holds[slot].at, self.holds[slot].serial);
+        let record = self.nodes[node].record;
+        let mut lacking = false;
+        for limit in self.nodes[node].limits.iter_mut().filter(|limit| limit.born <= serial) {
+            if let Some(cell) = limit.cell_at(at).filter(|cell| cell.own().saturating_add(by) > cell.high) {
+                cell.wanted = cell.wanted.saturating_add(by);
+                lacking = true;
+            }
+        }
+        if lacking {
+            self.demand_write(record, keys);
+        }
+    }
+}

@@ -1,0 +1,732 @@
+//! A small world for the ledger: an API server that stores records, leaders of which one may not know that it was replaced,
+//! gateways with journals, a network that loses, doubles and reorders. What really was spent is known here, and compared.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::estimate::{HoldRequest, Quality, Usage, Weights};
+use super::facts::{BudgetFacts, ClusterFacts, Reservation, TokenLimit, Tokens};
+use super::hold::Settle;
+use super::holding::{HoldAnswer, SettleOutcome};
+use super::ledger::Ledger;
+use super::node::{Key, LimitSpec, NodeSpec, Threshold};
+use super::persisted::{PersistedRecord, RecordDraft};
+use super::route::Route;
+use super::session::{JournaledHold, JournaledSettle, SessionId, SessionLog};
+use super::share::{Lifetime, agent};
+use super::thresholds::Event;
+use super::tree::build;
+use super::window::{Clock, Window};
+
+pub const START: i64 = 1_790_000_000_000;
+
+/// What may happen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllowedFaults {
+    /// Gateways are lost or silent for long.
+    pub die: bool,
+    /// Calls cost more than was estimated.
+    pub exceed: bool,
+    /// The wall clock jumps.
+    pub jump: bool,
+    /// Budgets get other parents.
+    pub move_budgets: bool,
+}
+
+/// A call that a gateway sent upstream.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub open: JournaledHold,
+    /// What it used, once that is known to the gateway, and how well.
+    pub usage: Option<(Usage, Quality)>,
+}
+
+#[derive(Clone, Debug)]
+enum Message {
+    Begin { gateway: usize, to: u64, log: SessionLog },
+    Began { gateway: usize, epoch: u64, session: SessionId },
+    Hold { gateway: usize, to: u64, session: SessionId, id: u64, route: usize, ask: HoldRequest },
+    Answered { gateway: usize, epoch: u64, id: u64, open: Option<JournaledHold> },
+    Settle { gateway: usize, to: u64, session: SessionId, settle: Settle },
+    Extend { gateway: usize, to: u64, session: SessionId, id: u64, output: i64 },
+    Extended { gateway: usize, epoch: u64, id: u64, output: i64 },
+    Acked { gateway: usize, seq: u64 },
+}
+
+pub struct Leader {
+    pub epoch: u64,
+    pub ledger: Ledger,
+    clock: Clock,
+    routes: Vec<Route>,
+    versions: BTreeMap<Key, u64>,
+    waiting: Vec<(usize, SessionId, u64, usize, HoldRequest)>,
+    extending: Vec<(usize, SessionId, u64, i64)>,
+    drafts: Vec<RecordDraft>,
+    since: u64,
+}
+
+#[derive(Default)]
+pub struct Gateway {
+    name: String,
+    pub alive: bool,
+    silent: bool,
+    epoch: u64,
+    session: Option<SessionId>,
+    next_hold: u64,
+    asked: BTreeMap<u64, ()>,
+    open: BTreeMap<u64, usize>,
+    pub seq: u64,
+    pub acked: u64,
+    settles: VecDeque<JournaledSettle>,
+}
+
+#[derive(Clone, Default)]
+struct StoredRecord {
+    saved: PersistedRecord,
+    version: u64,
+    epoch: u64,
+}
+
+pub struct Simulation {
+    may: AllowedFaults,
+    pub limits: Vec<(Key, LimitSpec, Weights)>,
+    nodes: Vec<NodeSpec>,
+    ways: Vec<(Vec<Key>, Key, &'static str)>,
+    store: BTreeMap<Key, StoredRecord>,
+    pub leaders: Vec<Leader>,
+    pub gateways: Vec<Gateway>,
+    network: Vec<Message>,
+    pub calls: Vec<Call>,
+    pub events: Vec<Event>,
+    wall: i64,
+    ticks: u64,
+    epochs: u64,
+    /// Calls that were given their tokens: a world in which nothing happens proves nothing.
+    pub given: usize,
+    pub refused: usize,
+    pub extended: usize,
+}
+
+pub fn limit(name: &str, window: Window, tokens: i64, guaranteed: i64) -> TokenLimit {
+    TokenLimit { name: name.into(), window, tokens, guaranteed }
+}
+
+/// A cluster, a namespace, two Budgets below one, a reservation.
+pub fn places(parent_of_low: &str) -> Vec<NodeSpec> {
+    let tokens = |limits: Vec<TokenLimit>| Tokens { limits, ..Tokens::default() };
+    let cluster = ClusterFacts {
+        name: "all".into(),
+        tokens: Tokens { weights: Weights { output: 2000, ..Weights::default() }, ..tokens(vec![limit("rate", Window::Minute, 300, 0)]) },
+        per_namespace: tokens(vec![limit("daily", Window::Day, 2000, 0)]),
+        namespaces: vec![("team".into(), 0)],
+        ..ClusterFacts::default()
+    };
+    let budget = |name: &str, parent: Option<&str>, tokens| BudgetFacts {
+        namespace: "team".into(),
+        name: name.into(),
+        parent: parent.map(str::to_owned),
+        thresholds: vec![
+            Threshold { percent: 50, action: super::node::Action::Warn },
+            Threshold { percent: 100, action: super::node::Action::Pause },
+        ],
+        tokens,
+        ..BudgetFacts::default()
+    };
+    let reservations = vec![Reservation { name: "scheduler".into(), pool_types: vec!["scheduler".into()], percent: 20, cap: true }];
+    let top = Tokens { reservations, ..tokens(vec![limit("minutely", Window::Minute, 150, 0), limit("hourly", Window::Hour, 600, 0)]) };
+    let low = tokens(vec![limit("minutely", Window::Minute, 100, 60)]);
+    let other = tokens(vec![limit("minutely", Window::Minute, 120, 0)]);
+    build(&[cluster], &[budget("top", None, top), budget("low", Some(parent_of_low), low), budget("other", Some("top"), other)]).nodes
+}
+
+impl Simulation {
+    pub fn new(may: AllowedFaults, gateways: usize) -> Self {
+        let mut world = Self {
+            may,
+            limits: Vec::new(),
+            nodes: Vec::new(),
+            ways: Vec::new(),
+            store: BTreeMap::new(),
+            leaders: Vec::new(),
+            gateways: (0..gateways)
+                .map(|index| Gateway { name: format!("g{index}"), alive: true, next_hold: 1, ..Gateway::default() })
+                .collect(),
+            network: Vec::new(),
+            calls: Vec::new(),
+            events: Vec::new(),
+            wall: START,
+            ticks: 0,
+            epochs: 0,
+            given: 0,
+            refused: 0,
+            extended: 0,
+        };
+        world.nodes = places("top");
+        for (name, budget, pool_type) in
+            [("a", "low", "worker"), ("b", "other", "worker"), ("c", "top", "worker"), ("d", "low", "scheduler")]
+        {
+            world.nodes.push(agent(name, &Lifetime { tokens: 700, top_up: 0, max: 0, taken: 0 }));
+            world.ways.push((vec![Key::Agent(name.into())], Key::budget("team", budget), pool_type));
+        }
+        for node in &world.nodes {
+            world.store.insert(node.key.record(), StoredRecord { version: 1, ..StoredRecord::default() });
+            world.limits.extend(node.limits.iter().map(|limit| (node.key.clone(), limit.clone(), node.weights)));
+        }
+        world.take_over(0);
+        world
+    }
+
+    fn newest(&self) -> u64 {
+        self.leaders.iter().map(|leader| leader.epoch).max().unwrap_or(0)
+    }
+
+    fn leader(&self, epoch: u64) -> Option<usize> {
+        self.leaders.iter().position(|leader| leader.epoch == epoch)
+    }
+
+    /// Somebody else leads. Whoever led before knows it only from now on if `keep` is 0, else when a write of it fails.
+    fn take_over(&mut self, keep: u32) {
+        self.epochs += 1;
+        let epoch = self.epochs;
+        if keep == 0 {
+            let gone: Vec<Leader> = self.leaders.drain(..).collect();
+            for draft in gone
+                .into_iter()
+                .flat_map(|leader| leader.drafts.into_iter().map(move |draft| (leader.epoch, leader.versions.clone(), draft)))
+            {
+                // Crashed with writes on their way: the first of them land.
+                let (epoch, versions, draft) = draft;
+                if draft.ticket % 2 == 0 {
+                    self.store(epoch, &versions, &draft);
+                }
+            }
+        }
+        let mut ledger = Ledger::new(self.wall);
+        for (key, stored) in &self.store {
+            ledger.load(key, &stored.saved);
+        }
+        for node in &self.nodes {
+            ledger.put(node.clone());
+        }
+        let starts = self.store.values().flat_map(|stored| &stored.saved.places).flat_map(|place| &place.windows);
+        let latest = starts.map(|window| window.span.start()).max().unwrap_or(i64::MIN);
+        let clock = Clock::start(self.wall, self.ticks, latest);
+        let routes = self.ways.iter().map(|(leafs, top, pool_type)| Route::new(leafs.clone(), Some(top.clone()), pool_type)).collect();
+        let versions = self.store.iter().map(|(key, stored)| (key.clone(), stored.version)).collect();
+        self.leaders.push(Leader {
+            epoch,
+            ledger,
+            clock,
+            routes,
+            versions,
+            waiting: Vec::new(),
+            extending: Vec::new(),
+            drafts: Vec::new(),
+            since: self.ticks,
+        });
+        if self.leaders.len() > 2 {
+            self.leaders.remove(0);
+        }
+    }
+
+    /// Compare-and-swap, and no epoch may fall.
+    fn store(&mut self, epoch: u64, versions: &BTreeMap<Key, u64>, draft: &RecordDraft) -> bool {
+        let stored = self.store.get_mut(&draft.record).expect("it exists");
+        let taken = Some(&stored.version) == versions.get(&draft.record) && epoch >= stored.epoch;
+        if taken {
+            *stored = StoredRecord { saved: draft.saved.clone(), version: stored.version + 1, epoch };
+        }
+        taken
+    }
+
+    fn send(&mut self, message: Message) {
+        self.network.push(message);
+    }
+
+    fn now(&mut self, leader: usize) -> i64 {
+        let (wall, ticks) = (self.wall, self.ticks);
+        self.leaders[leader].clock.now(wall, ticks)
+    }
+
+    /// Does something, by these numbers.
+    pub fn step(&mut self, what: u32, with: u32) {
+        match what % 40 {
+            0..=6 => self.ask(with),
+            7..=18 => (0..3).for_each(|turn| self.deliver(with.rotate_left(turn * 9), false)),
+            19 => self.deliver(with, true),
+            20 if !self.network.is_empty() => drop(self.network.swap_remove(with as usize % self.network.len())),
+            21..=24 => self.finish(with),
+            25 => self.tell_again(with),
+            26 => self.begin_if(with, with.is_multiple_of(8)),
+            27 => self.begin_if(with, false),
+            28..=31 => self.draft(with),
+            32..=35 => self.outcome(with),
+            36 => self.pass(with),
+            37 if with.is_multiple_of(2) => self.rare(with >> 1),
+            38 if with.is_multiple_of(8) => self.crash(with >> 3),
+            38 | 39 => self.extend(with),
+            _ => self.heartbeat(with),
+        }
+    }
+
+    fn gateway(&self, with: u32) -> Option<usize> {
+        let index = with as usize % self.gateways.len();
+        let gateway = &self.gateways[index];
+        (gateway.alive && !gateway.silent).then_some(index)
+    }
+
+    fn ask(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        let route = (with >> 4) as usize % self.ways.len();
+        let gateway = &mut self.gateways[index];
+        let Some(session) = gateway.session else { return };
+        let id = gateway.next_hold;
+        gateway.next_hold += 1;
+        gateway.asked.insert(id, ());
+        let output = i64::from((with >> 8) % 20) + 1;
+        let ask = HoldRequest { input: i64::from((with >> 16) % 8), output, least: output.min(5), choices: 1 };
+        let to = gateway.epoch;
+        self.send(Message::Hold { gateway: index, to, session, id, route, ask });
+    }
+
+    fn deliver(&mut self, with: u32, double: bool) {
+        if self.network.is_empty() {
+            return;
+        }
+        let at = with as usize % self.network.len();
+        let message = if double { self.network[at].clone() } else { self.network.swap_remove(at) };
+        self.receive(message);
+    }
+
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Begin { gateway, to, log } => {
+                let Some(leader) = self.leader(to) else { return };
+                let now = self.now(leader);
+                let (session, acked) = self.leaders[leader].ledger.begin(now, &self.gateways[gateway].name, &log);
+                self.send(Message::Began { gateway, epoch: to, session });
+                self.send(Message::Acked { gateway, seq: acked });
+            }
+            Message::Began { gateway, epoch, session } => {
+                let gateway = &mut self.gateways[gateway];
+                if gateway.epoch == epoch {
+                    gateway.session = Some(session);
+                }
+            }
+            Message::Hold { gateway, to, session, id, route, ask } => {
+                if let Some(leader) = self.leader(to) {
+                    self.hold(leader, gateway, session, id, route, ask);
+                }
+            }
+            Message::Answered { gateway: index, epoch, id, open } => {
+                let gateway = &mut self.gateways[index];
+                // An answer of a leader that was replaced is not believed, nor one to a question that was given up.
+                if gateway.alive && epoch == gateway.epoch && gateway.asked.remove(&id).is_some() {
+                    if let Some(open) = open {
+                        gateway.open.insert(id, self.calls.len());
+                        self.calls.push(Call { open, usage: None });
+                        self.given += 1;
+                    } else {
+                        self.refused += 1;
+                    }
+                }
+            }
+            Message::Extend { gateway, to, session, id, output } => {
+                if let Some(leader) = self.leader(to) {
+                    self.extend_at(leader, gateway, session, id, output);
+                }
+            }
+            Message::Extended { gateway: index, epoch, id, output } => {
+                let gateway = &self.gateways[index];
+                let call = gateway.open.get(&id).filter(|_| gateway.alive && epoch == gateway.epoch);
+                if let Some(call) = call {
+                    let open = &mut self.calls[*call].open;
+                    self.extended += usize::from(output > open.output);
+                    open.output = open.output.max(output);
+                }
+            }
+            Message::Settle { gateway, to, session, settle } => {
+                let Some(leader) = self.leader(to) else { return };
+                let now = self.now(leader);
+                let settled = self.leaders[leader].ledger.settle(now, session, &settle);
+                let known = self.gateways[gateway].acked >= settle.seq || settled != SettleOutcome::Unknown;
+                assert!(known, "a hold that is open is known: {settle:?}");
+            }
+            Message::Acked { gateway, seq } => {
+                let gateway = &mut self.gateways[gateway];
+                assert!(seq <= gateway.seq, "nobody acknowledges what was not told");
+                while gateway.acked < seq {
+                    gateway.acked += 1;
+                    gateway.settles.pop_front();
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, leader: usize, gateway: usize, session: SessionId, id: u64, route: usize, ask: HoldRequest) {
+        let now = self.now(leader);
+        let Leader { ledger, routes, epoch, waiting, .. } = &mut self.leaders[leader];
+        let epoch = *epoch;
+        // It was given before, and may have been extended since.
+        let again = ledger.given(session, id).is_some();
+        let open = match ledger.hold(now, session, id, &mut routes[route], &ask) {
+            HoldAnswer::Given(given) => {
+                let path = ledger.path(session, id).expect("it is held");
+                assert!(given.input == ask.input && (given.output <= ask.output || again) && given.output >= ask.least);
+                Some(JournaledHold { id, at: given.at, path, input: given.input, output: given.output })
+            }
+            HoldAnswer::Write(keys) => {
+                assert!(!keys.is_empty());
+                waiting.push((gateway, session, id, route, ask));
+                return;
+            }
+            HoldAnswer::Refused(_) => None,
+            HoldAnswer::Closed | HoldAnswer::Unattached => return,
+        };
+        self.send(Message::Answered { gateway, epoch, id, open });
+    }
+
+    fn extend_at(&mut self, leader: usize, gateway: usize, session: SessionId, id: u64, output: i64) {
+        let now = self.now(leader);
+        let Leader { ledger, epoch, extending, .. } = &mut self.leaders[leader];
+        let epoch = *epoch;
+        match ledger.extend(now, session, id, output) {
+            HoldAnswer::Given(given) => self.send(Message::Extended { gateway, epoch, id, output: given.output }),
+            HoldAnswer::Write(_) => extending.push((gateway, session, id, output)),
+            // The call may finish in any case.
+            HoldAnswer::Refused(_) | HoldAnswer::Closed | HoldAnswer::Unattached => {}
+        }
+    }
+
+    /// A call ends: it used what it was held for, or less; or more, where that may be.
+    fn finish(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        let open: Vec<u64> = self.gateways[index].open.keys().copied().collect();
+        if open.is_empty() {
+            return;
+        }
+        let id = open[(with >> 4) as usize % open.len()];
+        self.finish_call(index, id, with >> 8);
+    }
+
+    fn finish_call(&mut self, index: usize, id: u64, with: u32) {
+        let gateway = &mut self.gateways[index];
+        let call = gateway.open.remove(&id).expect("it is open");
+        let open = self.calls[call].open.clone();
+        let beyond = if self.may.exceed && with.is_multiple_of(3) { 10 } else { 0 };
+        let input = (open.input + beyond) * i64::from(with % 5) / 4;
+        let usage =
+            Usage { input: input / 2, cache_read: input - input / 2, cache_write: 0, output: open.output * i64::from(with % 7) / 6 };
+        let quality = match with % 11 {
+            0 => Quality::Partial,
+            _ => Quality::Exact,
+        };
+        self.end_call(index, call, usage, quality);
+        self.tell(index, gateway_last(&self.gateways[index]));
+    }
+
+    fn end_call(&mut self, index: usize, call: usize, usage: Usage, quality: Quality) {
+        let open = self.calls[call].open.clone();
+        self.calls[call].usage = Some((usage, quality));
+        let gateway = &mut self.gateways[index];
+        gateway.seq += 1;
+        gateway.settles.push_back(JournaledSettle { open, usage, quality });
+    }
+
+    /// A call goes past what is held for it.
+    fn extend(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        let gateway = &self.gateways[index];
+        let (Some(session), false) = (gateway.session, gateway.open.is_empty()) else { return };
+        let (id, call) =
+            gateway.open.iter().nth((with >> 4) as usize % gateway.open.len()).map(|(id, call)| (*id, *call)).expect("it is open");
+        let output = self.calls[call].open.output + i64::from((with >> 8) % 20) + 1;
+        self.send(Message::Extend { gateway: index, to: gateway.epoch, session, id, output });
+    }
+
+    /// A gateway's process ends, and begins again with its journal: nobody knows what its calls used, and what was on its way
+    /// to it is lost.
+    fn crash(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        self.network.retain(|message| match message {
+            Message::Began { gateway, .. }
+            | Message::Answered { gateway, .. }
+            | Message::Extended { gateway, .. }
+            | Message::Acked { gateway, .. } => *gateway != index,
+            Message::Begin { .. } | Message::Hold { .. } | Message::Settle { .. } | Message::Extend { .. } => true,
+        });
+        let gateway = &mut self.gateways[index];
+        gateway.session = None;
+        gateway.asked.clear();
+        for call in std::mem::take(&mut gateway.open).into_values() {
+            self.end_call(index, call, Usage::default(), Quality::Estimated);
+        }
+    }
+
+    fn tell(&mut self, index: usize, which: usize) {
+        let gateway = &self.gateways[index];
+        let (Some(session), Some(told)) = (gateway.session, gateway.settles.get(which)) else { return };
+        let seq = gateway.acked + 1 + which as u64;
+        let settle = told.settle(seq);
+        self.send(Message::Settle { gateway: index, to: gateway.epoch, session, settle });
+    }
+
+    fn tell_again(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        (0..self.gateways[index].settles.len()).for_each(|which| self.tell(index, which));
+    }
+
+    /// A gateway that has no session begins, or any.
+    fn begin_if(&mut self, with: u32, any: bool) {
+        for index in 0..self.gateways.len() {
+            let gateway = &self.gateways[index];
+            if any || gateway.session.is_none() || self.leader(gateway.epoch).is_none() {
+                self.begin(index as u32);
+                if any {
+                    return self.begin(with);
+                }
+            }
+        }
+    }
+
+    /// A gateway begins at the newest leader, or again. From here on it believes no other.
+    fn begin(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        let to = self.newest();
+        let gateway = &mut self.gateways[index];
+        gateway.epoch = gateway.epoch.max(to);
+        gateway.session = None;
+        gateway.asked.clear();
+        let log = SessionLog {
+            next_hold: gateway.next_hold,
+            acked: gateway.acked,
+            settles: gateway.settles.iter().cloned().collect(),
+            open: gateway.open.values().map(|call| self.calls[*call].open.clone()).collect(),
+            ..SessionLog::default()
+        };
+        let to = gateway.epoch;
+        self.send(Message::Begin { gateway: index, to, log });
+    }
+
+    fn draft(&mut self, with: u32) {
+        if self.leaders.is_empty() {
+            return;
+        }
+        let leader = with as usize % self.leaders.len();
+        let now = self.now(leader);
+        let Leader { ledger, drafts, .. } = &mut self.leaders[leader];
+        for (which, key) in ledger.due(now).iter().enumerate() {
+            if (with >> (4 + which % 16)) & 3 > 0 {
+                drafts.extend(ledger.draft(now, key));
+            }
+        }
+    }
+
+    /// What becomes of a write: it lands and that is known, or nobody knows, or it did not.
+    fn outcome(&mut self, with: u32) {
+        let busy: Vec<usize> = (0..self.leaders.len()).filter(|leader| !self.leaders[*leader].drafts.is_empty()).collect();
+        if busy.is_empty() {
+            return;
+        }
+        let leader = busy[with as usize % busy.len()];
+        let most = if (with >> 7).is_multiple_of(4) { 1 } else { 5 };
+        for _ in 0..most {
+            if self.leaders.get(leader).is_some_and(|leader| !leader.drafts.is_empty()) {
+                self.one_outcome(leader, with >> 4);
+            }
+        }
+    }
+
+    fn one_outcome(&mut self, leader: usize, with: u32) {
+        let draft = self.leaders[leader].drafts.remove(0);
+        let (epoch, versions) = (self.leaders[leader].epoch, self.leaders[leader].versions.clone());
+        let how = with % 8;
+        let landed = how != 0 && self.store(epoch, &versions, &draft);
+        let (version, stored_by) = self.store.get(&draft.record).map(|stored| (stored.version, stored.epoch)).expect("it exists");
+        if landed && how > 1 {
+            let written = self.leaders[leader].ledger.written(&draft);
+            self.leaders[leader].versions.insert(draft.record.clone(), version);
+            self.events.extend(written.events);
+            for (name, seq) in written.acked {
+                let waits = |gateway: &Gateway| gateway.name == name && gateway.acked < seq;
+                if let Some(gateway) = self.gateways.iter().position(waits) {
+                    self.send(Message::Acked { gateway, seq });
+                }
+            }
+            for (gateway, session, id, route, ask) in std::mem::take(&mut self.leaders[leader].waiting) {
+                self.hold(leader, gateway, session, id, route, ask);
+            }
+            for (gateway, session, id, output) in std::mem::take(&mut self.leaders[leader].extending) {
+                self.extend_at(leader, gateway, session, id, output);
+            }
+            return;
+        }
+        if stored_by > epoch {
+            // Another one leads: the process ends.
+            self.leaders.remove(leader);
+        } else if stored_by < epoch && Some(&version) != versions.get(&draft.record) {
+            // Whoever led before wrote after we read: all anew.
+            self.leaders.remove(leader);
+            self.take_over(1);
+        } else {
+            self.leaders[leader].versions.insert(draft.record.clone(), version);
+            self.leaders[leader].ledger.failed(&draft);
+        }
+    }
+
+    fn pass(&mut self, with: u32) {
+        let passed = u64::from(with % 16) * 1000;
+        self.ticks += passed;
+        self.wall += passed as i64;
+        self.tick();
+    }
+
+    fn tick(&mut self) {
+        for leader in 0..self.leaders.len() {
+            let now = self.now(leader);
+            // Nobody but those that shall is silent for long.
+            let served = if self.may.die { self.ticks - self.leaders[leader].since } else { 0 };
+            self.leaders[leader].ledger.tick(now, served);
+        }
+    }
+
+    fn heartbeat(&mut self, with: u32) {
+        let Some(index) = self.gateway(with) else { return };
+        let gateway = &self.gateways[index];
+        let settled = gateway.settles.iter().map(|told| told.open.id);
+        let floor = gateway.asked.keys().chain(gateway.open.keys()).copied().chain(settled).min().unwrap_or(gateway.next_hold);
+        if let (Some(session), Some(leader)) = (gateway.session, self.leader(gateway.epoch)) {
+            self.leaders[leader].ledger.heard(session, floor, gateway.acked);
+        }
+    }
+
+    fn rare(&mut self, with: u32) {
+        let arg = with >> 4;
+        match with % 8 {
+            0 | 1 => self.take_over(arg % 2),
+            2 | 3 if self.may.jump => self.wall += i64::from(arg % 1200) * 1000 - 600_000,
+            4 if self.may.die => {
+                let index = arg as usize % self.gateways.len();
+                if self.gateways.iter().filter(|gateway| gateway.alive).count() > 1 {
+                    self.gateways[index].alive = false;
+                }
+            }
+            5 | 6 if self.may.die => {
+                let index = arg as usize % self.gateways.len();
+                self.gateways[index].silent ^= true;
+            }
+            7 if self.may.move_budgets => {
+                let low = places(if arg.is_multiple_of(2) { "top" } else { "other" });
+                self.nodes.retain(|node| node.key.is_leaf());
+                self.nodes.splice(0..0, low.clone());
+                self.leaders.iter_mut().for_each(|leader| leader.ledger.set_tree(&low));
+            }
+            _ => self.ticks += 25_000,
+        }
+    }
+
+    /// Nothing goes wrong any more: all that can be settled is, and written.
+    pub fn quiet(&mut self) {
+        self.take_over(0);
+        self.network.clear();
+        for round in 0..3 {
+            for index in 0..self.gateways.len() {
+                self.gateways[index].silent = false;
+                if self.gateways[index].alive {
+                    if self.gateways[index].session.is_none() || round == 0 {
+                        self.begin(index as u32);
+                        self.drain();
+                    }
+                    let open: Vec<u64> = self.gateways[index].open.keys().copied().collect();
+                    open.into_iter().for_each(|id| self.finish_call(index, id, 3));
+                    self.tell_again(index as u32);
+                    self.drain();
+                    self.heartbeat(index as u32);
+                }
+            }
+            // The dead are dead after a minute; everything is written after half of one.
+            self.ticks += 31_000;
+            self.wall += 1000;
+            self.tick();
+            (0..self.gateways.len()).for_each(|index| self.heartbeat(index as u32));
+            for _ in 0..4 {
+                let now = self.now(0) + 31_000;
+                while let Some(key) = self.leaders[0].ledger.due(now).first().cloned() {
+                    let now = self.now(0);
+                    let draft = self.leaders[0].ledger.draft(now, &key).expect("it is due");
+                    self.leaders[0].drafts.push(draft);
+                    self.outcome(7 << 4);
+                }
+                self.drain();
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        while !self.network.is_empty() {
+            let message = self.network.remove(0);
+            self.receive(message);
+        }
+    }
+
+    /// What really was spent, or may have been, in each window of a limit: at the most.
+    pub fn truth(&self, key: &Key, limit: &LimitSpec, weights: &Weights) -> BTreeMap<i64, i64> {
+        let mut truth = BTreeMap::new();
+        for call in self.calls.iter().filter(|call| call.open.path.contains(key)) {
+            let bound = weights.bound(call.open.input, call.open.output);
+            let spent = call.usage.map_or(bound, |(usage, quality)| quality.charged(weights.charge(&usage), bound));
+            *truth.entry(limit.window.at(call.open.at).index).or_insert(0) += spent;
+        }
+        truth
+    }
+
+    /// I3, I13: whatever happened, no window of any limit has more than it may.
+    pub fn check_spent(&self) {
+        for (key, limit, weights) in &self.limits {
+            for (index, spent) in self.truth(key, limit, weights) {
+                assert!(spent <= limit.tokens, "I3: {spent} of {} at {key}, {} {index}", limit.tokens, limit.name);
+            }
+        }
+    }
+
+    /// What each leader believes is consistent with itself.
+    pub fn check_books(&self) {
+        for leader in self.leaders.iter().filter(|leader| !leader.ledger.unlinked) {
+            // A hold that was charged when its gateway was dead may count once more at the leader after the next: too much is
+            // counted then, never too little.
+            audit(&leader.ledger, !self.may.exceed && !self.may.die);
+        }
+    }
+}
+
+fn gateway_last(gateway: &Gateway) -> usize {
+    gateway.settles.len().saturating_sub(1)
+}
+
+/// Counts anew, from the holds, what is kept as sums.
+pub fn audit(ledger: &Ledger, within: bool) {
+    let open: Vec<_> = ledger.sessions.iter().flat_map(|session| session.ring.iter()).map(|(_, slot)| &ledger.holds[slot]).collect();
+    for (index, node) in ledger.nodes.iter().enumerate() {
+        for limit in &node.limits {
+            for cell in limit.cells() {
+                let ours = open.iter().filter(|hold| cell.contains(hold.at) && hold.serial >= limit.born);
+                let here = |lost: bool| {
+                    let steps = ours.clone().filter(|hold| hold.lost == lost).flat_map(|hold| &hold.steps);
+                    steps.filter(|step| step.node == index && step.generation == node.generation).map(|step| step.estimate).sum::<i64>()
+                };
+                assert_eq!(cell.held, here(false), "I1: held at {} is what its holds hold", node.spec.key);
+                assert!(cell.lost >= here(true), "I1: lost at {}", node.spec.key);
+                assert!(cell.used >= 0 && cell.rest >= 0 && cell.carried >= 0);
+                // What a leader before us gave is covered by its own durable word, from which we give nothing.
+                assert!(
+                    !within || cell.high == 0 || cell.own() <= cell.high.max(cell.raising.unwrap_or(0)).max(limit.height),
+                    "durable first: {cell:?}"
+                );
+            }
+            let below = ledger.nodes.iter().filter(|child| child.guards && child.parent == Some(index));
+            let position = node.limits.iter().position(|other| other.spec.name == limit.spec.name).expect("it is there");
+            let unspent: i64 =
+                below.flat_map(|child| &child.limits).filter(|child| child.lifts.contains(&position)).map(|child| child.unspent()).sum();
+            assert_eq!(limit.cell.reserved, unspent, "I8: what is kept at {} is what is unspent below", node.spec.key);
+        }
+    }
+}

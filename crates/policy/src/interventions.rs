@@ -1,0 +1,393 @@
+//! The supervisor hub: from the signals of all monitors to one intervention.
+//!
+//! Monitors report, the hub decides, the pool executes. Several signals at once: the monitor decides first (budget, then
+//! violation, progress, health), and within one monitor the strongest action. While an agent has no tokens there is no
+//! restart and no requeue: they would only spend more. Out of tokens with an item in hand it is fish or cut bait: what was
+//! done of the item so far is kept, and the agent paused, if it is worth anything; else the agent is ended. A scheduler is
+//! paused on budget signals, never ended. What was overruled is told.
+
+use std::time::Duration;
+
+/// What a monitor can report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are the documentation; the reference lists when each is raised")]
+pub enum Signal {
+    HeartbeatLost,
+    ProgramSilent,
+    CrashLoop,
+    OomKilled,
+    TokenBudgetExceeded,
+    BudgetNearLimit,
+    OperationTimeout,
+    ChronicTimeout,
+    ItemStalled,
+    ItemPastTime,
+    ObjectiveMissed,
+    BadChangeset,
+    RuleViolated(Violation),
+    GangDivergence,
+}
+
+/// A rule of the sandbox that was violated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Violation {
+    NetworkDenied,
+    ToolRejected,
+    TooManyChildren,
+    ForbiddenPath,
+}
+
+/// What can be done, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum Action {
+    Log,
+    Warn,
+    Notify,
+    Escalate,
+    Pause,
+    Requeue,
+    Restart,
+    RestartGang,
+    Reap,
+}
+
+/// Who reports, in the order in which they are heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Monitor {
+    Budget,
+    Violation,
+    Progress,
+    Health,
+}
+
+/// How far the layer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Decide and act.
+    Enforce,
+    /// Decide and tell what would have been done.
+    Observe,
+    /// Do nothing.
+    Disabled,
+}
+
+impl Signal {
+    fn monitor(self) -> Monitor {
+        match self {
+            Self::TokenBudgetExceeded | Self::BudgetNearLimit => Monitor::Budget,
+            Self::BadChangeset | Self::RuleViolated(_) | Self::GangDivergence => Monitor::Violation,
+            Self::OperationTimeout | Self::ChronicTimeout | Self::ItemStalled | Self::ItemPastTime | Self::ObjectiveMissed => {
+                Monitor::Progress
+            }
+            Self::HeartbeatLost | Self::ProgramSilent | Self::CrashLoop | Self::OomKilled => Monitor::Health,
+        }
+    }
+
+    /// What is done when no rule says otherwise, and after how many times within how long.
+    fn default_rule(self, who: SignalSubject) -> (Action, u32, Duration) {
+        let once = |action| (action, 1, Duration::from_secs(60));
+        match self {
+            Self::HeartbeatLost | Self::ProgramSilent | Self::CrashLoop | Self::OomKilled => once(Action::Restart),
+            Self::TokenBudgetExceeded if who.item == Some(WorkAtRisk::Nothing) => once(Action::Reap),
+            Self::TokenBudgetExceeded => once(Action::Pause),
+            Self::BudgetNearLimit | Self::OperationTimeout => once(Action::Warn),
+            Self::ChronicTimeout => once(Action::Reap),
+            Self::ItemStalled | Self::ItemPastTime => once(Action::Requeue),
+            Self::ObjectiveMissed => once(Action::Notify),
+            Self::BadChangeset => once(Action::Requeue),
+            Self::RuleViolated(Violation::NetworkDenied) => (Action::Warn, 20, Duration::from_secs(600)),
+            Self::RuleViolated(Violation::ToolRejected) => (Action::Warn, 10, Duration::from_secs(600)),
+            Self::RuleViolated(Violation::TooManyChildren) => once(Action::Warn),
+            Self::RuleViolated(Violation::ForbiddenPath) => once(Action::Notify),
+            Self::GangDivergence => once(Action::RestartGang),
+        }
+    }
+
+    /// The name under which it is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HeartbeatLost => "HeartbeatLost",
+            Self::ProgramSilent => "ProgramSilent",
+            Self::CrashLoop => "CrashLoop",
+            Self::OomKilled => "OOMKilled",
+            Self::TokenBudgetExceeded => "TokenBudgetExceeded",
+            Self::BudgetNearLimit => "BudgetNearLimit",
+            Self::OperationTimeout => "OperationTimeout",
+            Self::ChronicTimeout => "ChronicTimeout",
+            Self::ItemStalled => "ItemStalled",
+            Self::ItemPastTime => "ItemPastTime",
+            Self::ObjectiveMissed => "ObjectiveMissed",
+            Self::BadChangeset => "BadChangeset",
+            Self::RuleViolated(Violation::NetworkDenied) => "RuleViolated/NetworkDenied",
+            Self::RuleViolated(Violation::ToolRejected) => "RuleViolated/ToolRejected",
+            Self::RuleViolated(Violation::TooManyChildren) => "RuleViolated/TooManyChildren",
+            Self::RuleViolated(Violation::ForbiddenPath) => "RuleViolated/ForbiddenPath",
+            Self::GangDivergence => "GangDivergence",
+        }
+    }
+}
+
+impl Action {
+    /// The name under which it is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "Log",
+            Self::Warn => "Warn",
+            Self::Notify => "Notify",
+            Self::Escalate => "Escalate",
+            Self::Pause => "Pause",
+            Self::Requeue => "Requeue",
+            Self::Restart => "Restart",
+            Self::RestartGang => "RestartGang",
+            Self::Reap => "Reap",
+        }
+    }
+}
+
+/// What would be lost with the agent that holds an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkAtRisk {
+    /// It has shown no progress with it.
+    Nothing,
+    /// It got somewhere, or wrote down where to go on from.
+    Something,
+}
+
+/// Whose signals they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalSubject {
+    /// It is a scheduler: never ended for want of tokens.
+    pub scheduler: bool,
+    /// It holds an item, and what that is worth so far.
+    pub item: Option<WorkAtRisk>,
+}
+
+/// Something that took too long and was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// A call of a model.
+    ModelTurn,
+    /// An attempt at an item.
+    Attempt,
+    /// So many commands that the agent's own circuit of commands opened.
+    Commands,
+}
+
+impl Timeout {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::ModelTurn => "a call of a model took longer than spec.bulkhead.modelTurnTimeoutSeconds of its pool and was ended",
+            Self::Attempt => "its attempt at an item took longer than attemptTimeoutSeconds, or the item's own bulkhead.timeoutSeconds",
+            Self::Commands => "so many of its commands took too long that more are refused for a while",
+        }
+    }
+}
+
+/// Time-outs that an agent may have in its life when its pool does not say.
+pub const DEFAULT_MAX_TIMEOUTS: u32 = 3;
+
+/// Whether an agent with so many time-outs in its life has too many.
+pub fn chronic(timeouts: u32, most: Option<u32>) -> bool {
+    timeouts > 0 && timeouts >= most.unwrap_or(DEFAULT_MAX_TIMEOUTS)
+}
+
+/// A signal that stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaisedSignal {
+    /// Which.
+    pub signal: Signal,
+    /// In words.
+    pub message: String,
+    /// How long ago each occurrence was that is remembered; at least one.
+    pub ago: Vec<Duration>,
+}
+
+/// What a pool wants done about a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which.
+    pub signal: Signal,
+    /// From so many on ...
+    pub count: Option<u32>,
+    /// ... within so long.
+    pub window: Option<Duration>,
+    /// What is done.
+    pub action: Action,
+}
+
+/// What the hub decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// About what.
+    pub signal: Signal,
+    /// What is done, or would be.
+    pub action: Action,
+    /// In words.
+    pub message: String,
+    /// It is done; else it is only told.
+    pub enforced: bool,
+    /// What else would have been done.
+    pub overruled: Vec<(Signal, Action)>,
+}
+
+/// Decide.
+pub fn decide(mode: Mode, who: SignalSubject, raised: &[RaisedSignal], rules: &[Rule]) -> Option<Decision> {
+    let enforced = match mode {
+        Mode::Enforce => true,
+        Mode::Observe => false,
+        Mode::Disabled => return None,
+    };
+    // One that is only near a limit has some left, and must not be kept from being ended for what else it does.
+    let over_budget = raised.iter().any(|one| one.signal == Signal::TokenBudgetExceeded);
+    let mut wanted: Vec<(Monitor, std::cmp::Reverse<Action>, Signal, &str)> = raised
+        .iter()
+        .filter_map(|one| {
+            let action = answer(one, who, rules)?;
+            let action = restrained(one.signal, action, who.scheduler, over_budget);
+            Some((one.signal.monitor(), std::cmp::Reverse(action), one.signal, one.message.as_str()))
+        })
+        .collect();
+    wanted.sort();
+    let mut wanted = wanted.into_iter();
+    let (_, std::cmp::Reverse(action), signal, message) = wanted.next()?;
+    let overruled = wanted.map(|(_, std::cmp::Reverse(action), signal, _)| (signal, action)).collect();
+    Some(Decision { signal, action, message: message.to_owned(), enforced, overruled })
+}
+
+/// What the pool's rules, or the defaults, want done about one signal, if it came often enough. The strongest rule that
+/// applies counts; a pool that has a rule for a signal does not get the default beside it.
+fn answer(raised: &RaisedSignal, who: SignalSubject, rules: &[Rule]) -> Option<Action> {
+    let (action, count, window) = raised.signal.default_rule(who);
+    let often = |count: u32, window: Duration| {
+        let within = raised.ago.iter().filter(|ago| **ago <= window).count();
+        u32::try_from(within).unwrap_or(u32::MAX) >= count
+    };
+    let mut own = rules.iter().filter(|rule| rule.signal == raised.signal).peekable();
+    if own.peek().is_none() {
+        return often(count, window).then_some(action);
+    }
+    own.filter(|rule| match (rule.count, rule.window) {
+        (Some(count), Some(window)) => often(count, window),
+        // A rule that gives no count answers each one.
+        (None, _) | (_, None) => true,
+    })
+    .map(|rule| rule.action)
+    .max()
+}
+
+fn restrained(signal: Signal, action: Action, scheduler: bool, over_budget: bool) -> Action {
+    if scheduler && signal.monitor() == Monitor::Budget && action > Action::Pause {
+        return Action::Pause;
+    }
+    // An ended agent would come back with the same empty purse.
+    let again = matches!(action, Action::Restart | Action::RestartGang | Action::Requeue);
+    if over_budget && again && signal.monitor() != Monitor::Health { Action::Pause } else { action }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: SignalSubject = SignalSubject { scheduler: false, item: None };
+
+    fn raised(signal: Signal) -> RaisedSignal {
+        RaisedSignal { signal, message: signal.name().to_owned(), ago: vec![Duration::ZERO] }
+    }
+    fn decided(signals: &[Signal]) -> Decision {
+        let raised: Vec<_> = signals.iter().copied().map(raised).collect();
+        decide(Mode::Enforce, NOBODY, &raised, &[]).expect("a decision")
+    }
+
+    #[test]
+    fn nothing_raised_is_nothing_done_and_a_layer_can_be_off() {
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[], &[]), None);
+        assert_eq!(decide(Mode::Disabled, NOBODY, &[raised(Signal::HeartbeatLost)], &[]), None);
+        let observed = decide(Mode::Observe, NOBODY, &[raised(Signal::HeartbeatLost)], &[]).expect("a decision");
+        assert_eq!((observed.action, observed.enforced), (Action::Restart, false));
+    }
+
+    #[test]
+    fn the_monitor_decides_before_the_strength() {
+        let got = decided(&[Signal::ChronicTimeout, Signal::BudgetNearLimit, Signal::HeartbeatLost]);
+        assert_eq!((got.signal, got.action), (Signal::BudgetNearLimit, Action::Warn));
+        assert_eq!(got.overruled, [(Signal::ChronicTimeout, Action::Reap), (Signal::HeartbeatLost, Action::Restart)]);
+        let got = decided(&[Signal::ObjectiveMissed, Signal::ItemStalled]);
+        assert_eq!((got.signal, got.action), (Signal::ItemStalled, Action::Requeue), "one monitor: the strongest");
+    }
+
+    #[test]
+    fn while_a_budget_signal_stands_nothing_is_started_again() {
+        let got = decided(&[Signal::ItemStalled, Signal::TokenBudgetExceeded]);
+        assert_eq!((got.signal, got.action), (Signal::TokenBudgetExceeded, Action::Pause));
+        assert_eq!(got.overruled, [(Signal::ItemStalled, Action::Pause)]);
+    }
+
+    #[test]
+    fn out_of_tokens_it_is_fish_or_cut_bait() {
+        let of = |scheduler, item| {
+            let got =
+                decide(Mode::Enforce, SignalSubject { scheduler, item }, &[raised(Signal::TokenBudgetExceeded)], &[]).expect("a decision");
+            got.action
+        };
+        assert_eq!(of(false, Some(WorkAtRisk::Something)), Action::Pause, "fish: what was done is kept");
+        assert_eq!(of(false, Some(WorkAtRisk::Nothing)), Action::Reap, "cut bait");
+        assert_eq!(of(false, None), Action::Pause, "nothing says that it is worth nothing");
+        assert_eq!(of(true, Some(WorkAtRisk::Nothing)), Action::Pause, "a scheduler is never ended for it");
+        let signals =
+            [raised(Signal::TokenBudgetExceeded), raised(Signal::ItemStalled), raised(Signal::RuleViolated(Violation::TooManyChildren))];
+        let who = SignalSubject { scheduler: false, item: Some(WorkAtRisk::Nothing) };
+        let got = decide(Mode::Enforce, who, &signals, &[]).expect("a decision");
+        assert_eq!((got.signal, got.action), (Signal::TokenBudgetExceeded, Action::Reap));
+        let overruled = [(Signal::RuleViolated(Violation::TooManyChildren), Action::Warn), (Signal::ItemStalled, Action::Pause)];
+        assert_eq!(got.overruled, overruled, "the other monitors in their order");
+    }
+
+    #[test]
+    fn too_many_time_outs_are_chronic() {
+        assert!(!chronic(2, None) && chronic(3, None) && chronic(9, None));
+        assert!(!chronic(0, Some(0)) && chronic(1, Some(1)) && !chronic(1, Some(2)));
+    }
+
+    #[test]
+    fn near_a_limit_an_agent_may_be_started_again() {
+        let stalled = raised(Signal::ItemStalled);
+        let near = Rule { signal: Signal::BudgetNearLimit, count: Some(3), window: Some(Duration::from_secs(60)), action: Action::Pause };
+        let got = decide(Mode::Enforce, NOBODY, &[raised(Signal::BudgetNearLimit), stalled], &[near]).expect("a decision");
+        assert_eq!((got.signal, got.action), (Signal::ItemStalled, Action::Requeue), "once is not often enough for the pool's rule");
+    }
+
+    #[test]
+    fn a_scheduler_is_never_reaped_on_a_budget_signal() {
+        let rule = Rule { signal: Signal::TokenBudgetExceeded, count: None, window: None, action: Action::Reap };
+        let of = |scheduler| {
+            decide(
+                Mode::Enforce,
+                SignalSubject { scheduler, item: Some(WorkAtRisk::Nothing) },
+                &[raised(Signal::TokenBudgetExceeded)],
+                &[rule],
+            )
+            .expect("a decision")
+            .action
+        };
+        assert_eq!((of(true), of(false)), (Action::Pause, Action::Reap));
+    }
+
+    #[test]
+    fn a_rule_counts_within_its_window_and_replaces_the_default() {
+        let signal = Signal::RuleViolated(Violation::NetworkDenied);
+        let often = |times: usize| RaisedSignal { ago: vec![Duration::from_secs(5); times], ..raised(signal) };
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[often(19)], &[]), None);
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[often(20)], &[]).map(|got| got.action), Some(Action::Warn));
+        let window = Some(Duration::from_secs(10));
+        let rules = [
+            Rule { signal, count: Some(3), window, action: Action::Pause },
+            Rule { signal, count: Some(30), window, action: Action::Reap },
+        ];
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[often(20)], &rules).map(|got| got.action), Some(Action::Pause));
+        let old = RaisedSignal { ago: vec![Duration::from_secs(11); 40], ..raised(signal) };
+        assert_eq!(decide(Mode::Enforce, NOBODY, &[old], &rules), None, "outside the window");
+    }
+}

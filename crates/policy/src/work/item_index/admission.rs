@@ -1,0 +1,104 @@
+//! Whether an item may enter a queue, by all that the index knows: the queues, what they hold, keys, dependencies.
+//!
+//! It changes nothing.
+
+use std::collections::HashSet;
+
+use super::{ItemIndex, MATCHING_QUEUE_TIMEOUT, MISSING_QUEUE_TIMEOUT};
+use crate::work::admission::{Admission, Refusal, enter, enter_project, route};
+use crate::work::item::{Phase, Spec, UnixMillis};
+
+impl ItemIndex {
+    /// The queue takes its type by name, and not by default.
+    fn takes(&self, queue: &str, spec: &Spec) -> bool {
+        let types = self.queues.get(queue).map(|queue| &queue.types);
+        types.is_some_and(|types| spec.type_.as_ref().is_some_and(|type_| types.contains(type_)))
+    }
+
+    /// Whether an item may enter a queue; unknown while its queue may still come.
+    pub(super) fn in_time(&self, name: &str, spec: &Spec, now: UnixMillis) -> Admission {
+        match self.admission(name, spec) {
+            Admission::Refused(Refusal::QueueMissing(_) | Refusal::TypeNotAccepted { .. })
+                if now < spec.created.after(MISSING_QUEUE_TIMEOUT) =>
+            {
+                Admission::Unknown
+            }
+            Admission::To(queue)
+                if now < spec.created.after(MATCHING_QUEUE_TIMEOUT) && spec.queue.is_none() && !self.takes(&queue, spec) =>
+            {
+                Admission::Unknown
+            }
+            admission => admission,
+        }
+    }
+
+    /// Whether an item may enter a queue. `name` may be one that does not exist yet.
+    pub fn admission(&self, name: &str, spec: &Spec) -> Admission {
+        let refused = |refusal| Admission::Refused(refusal);
+        if let Some(what) = &spec.unsupported {
+            return refused(Refusal::Unsupported(what.clone()));
+        }
+        let (queue_name, queue) = match route(spec, self.queues.iter()) {
+            Ok(found) => found,
+            Err(refusal) => return refused(refusal),
+        };
+        // One that is asked for beforehand comes after those that wait to be admitted; those among themselves come in turn.
+        let known = self.items.get(name);
+        let counts = |phase: Phase| !phase.ended() && (known.is_none() || phase != Phase::Pending);
+        let own = known.is_some_and(|entry| counts(entry.record.phase) && Self::line_of(entry) == *queue_name);
+        let in_project = known.is_some_and(|entry| counts(entry.record.phase));
+        let pending = self.lines.get(queue_name).map_or(0, |line| line.count(counts));
+        if let Err(refusal) = enter(spec, queue_name, queue, pending - u64::from(own)) {
+            return refused(refusal);
+        }
+        if let Err(refusal) = enter_project(self.project_limit.as_ref(), self.phases.count(counts) - u64::from(in_project)) {
+            return refused(refusal);
+        }
+        if let Some(twin) = self.twin(name, spec) {
+            return refused(Refusal::Duplicate(twin));
+        }
+        if let Some(through) = self.cycle(name, spec) {
+            return refused(Refusal::Cycle(through));
+        }
+        Admission::To(queue_name.clone())
+    }
+
+    /// The item that has the same key and was there before: the earlier one, by creation and then by name.
+    fn twin(&self, name: &str, spec: &Spec) -> Option<String> {
+        let key = spec.dedup_key.as_ref()?;
+        let own = (spec.created, name);
+        let twins = self.keys.get(key)?.iter().filter(|other| *other != name);
+        twins
+            .filter(|other| {
+                let Some(entry) = self.items.get(*other) else { return false };
+                let admitted = entry.record.phase != Phase::Pending && entry.record.phase != Phase::Rejected;
+                admitted || (entry.record.phase == Phase::Pending && (entry.spec.created, other.as_str()) < own)
+            })
+            .min()
+            .cloned()
+    }
+
+    /// The direct dependency through which it waits for itself.
+    fn cycle(&self, name: &str, spec: &Spec) -> Option<String> {
+        if !self.dependents.contains_key(name) {
+            return None; // nobody waits for it
+        }
+        let mut seen = HashSet::new();
+        spec.after.iter().map(|on| on.name.as_str()).find(|first| self.reaches(first, name, &mut seen)).map(str::to_owned)
+    }
+
+    /// Whether waiting for `from` is waiting for `to`. What was `seen` leads nowhere.
+    fn reaches<'a>(&'a self, from: &'a str, to: &str, seen: &mut HashSet<&'a str>) -> bool {
+        let mut ahead = vec![from];
+        while let Some(name) = ahead.pop() {
+            if name == to {
+                return true;
+            }
+            let Some(entry) = self.items.get(name) else { continue };
+            if !entry.record.phase.ended() && seen.insert(name) {
+                ahead.extend(entry.spec.after.iter().map(|on| on.name.as_str()));
+            }
+        }
+        false
+    }
+}

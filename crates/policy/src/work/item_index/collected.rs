@@ -1,0 +1,71 @@
+//! Which of the items that ended may be removed, and why. Nothing is changed here.
+//!
+//! What always holds: an item that a living one names is kept, and so is one that somebody else would make again. Dead letters
+//! are counted and timed apart from all others: neither pushes the other out.
+
+use super::ItemIndex;
+use crate::work::entry::Entry;
+use crate::work::item::{Phase, UnixMillis};
+use crate::work::transitions::outlived;
+
+/// Why an item that ended is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Removal {
+    /// It was kept for as long as its queue says.
+    TimeOver,
+    /// Its queue keeps so many, and this is one of the oldest beyond that.
+    TooMany,
+}
+
+impl ItemIndex {
+    /// Why an ended item may be removed; none: it may not.
+    pub fn removal(&self, name: &str, now: UnixMillis) -> Option<Removal> {
+        let entry = self.items.get(name).filter(|entry| entry.record.phase.ended() && entry.unsaved.is_none() && !entry.tracked)?;
+        let removal = if outlived(&entry.record, &self.policy(entry), now) {
+            Removal::TimeOver
+        } else if self.is_surplus(name, entry) {
+            Removal::TooMany
+        } else {
+            return None;
+        };
+        let lives = |other: &String| self.items.get(other).is_some_and(|entry| !entry.record.phase.ended());
+        let plan = entry.spec.plan.as_ref().and_then(|(plan, _)| self.plans.get(plan));
+        let needed = self.dependents.get(name).into_iter().flatten().chain(plan.into_iter().flatten()).any(lives);
+        (!needed).then_some(removal)
+    }
+
+    fn is_surplus(&self, name: &str, entry: &Entry) -> bool {
+        let dead = entry.record.phase == Phase::DeadLettered;
+        self.oldest_beyond(&Self::line_of(entry), dead).any(|surplus| surplus == name)
+    }
+
+    /// The ended items of a queue beyond what it keeps, the oldest first: dead letters, or all others.
+    fn oldest_beyond(&self, queue: &str, dead: bool) -> impl Iterator<Item = &String> {
+        let kept =
+            self.queues.get(queue).zip(self.lines.get(queue)).map(|(queue, line)| {
+                if dead { (&line.dead_letters, queue.max_dead_letters) } else { (&line.finished, queue.max_finished) }
+            });
+        kept.into_iter().flat_map(|(ended, most)| {
+            let surplus = ended.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX));
+            ended.iter().take(surplus).map(|(_, name)| name)
+        })
+    }
+
+    /// The ended items of a queue beyond what it keeps, the oldest first.
+    pub fn surplus(&self, queue: &str) -> Vec<String> {
+        self.oldest_beyond(queue, false).chain(self.oldest_beyond(queue, true)).cloned().collect()
+    }
+
+    /// The ended items of a queue are looked at when they may go by what their queue says now.
+    pub(super) fn time_ended_anew(&mut self, queue: &str) {
+        let Some(line) = self.lines.get(queue) else { return };
+        let ended: Vec<String> = line.finished.iter().chain(&line.dead_letters).map(|(_, name)| name.clone()).collect();
+        // What has ended waits for nothing but its time: when that is does not depend on when it is asked.
+        ended.iter().for_each(|name| self.set_timer(name, UnixMillis::default()));
+    }
+
+    /// Since when the oldest dead letter of a queue is one.
+    pub fn oldest_dead_letter(&self, queue: &str) -> Option<UnixMillis> {
+        self.lines.get(queue)?.dead_letters.first().map(|(at, _)| *at)
+    }
+}

@@ -1,0 +1,154 @@
+//! What a book can be asked: how many, which, why not. Nothing is changed here.
+
+use std::collections::BTreeMap;
+
+use super::{ClaimClass, ClaimObstacle, ClaimRequester, Counts, ItemIndex};
+use crate::work::admission::ProjectLimit;
+use crate::work::entry::Entry;
+use crate::work::item::{Phase, UnixMillis};
+use crate::work::objectives::MissedObjective;
+use crate::work::requires::PoolOffer;
+
+/// How many items of a queue are in which phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Depth<'a> {
+    /// The queue; none: those whose queue does not exist.
+    pub queue: Option<&'a str>,
+    /// The counts.
+    pub phases: BTreeMap<Phase, u64>,
+    /// Since when the item that has been ready for the longest has been.
+    pub oldest: Option<UnixMillis>,
+}
+
+impl ItemIndex {
+    /// The items that the agents of a pool submitted, by name.
+    pub fn submitted_by(&self, pool: &str) -> impl Iterator<Item = (&String, &Entry)> {
+        let names = self.submitters.get(pool).into_iter().flatten();
+        names.filter_map(|name| self.items.get(name).map(|entry| (name, entry)))
+    }
+
+    /// The items of a plan, if all of them exist and all of them ended.
+    pub fn ended_plan(&self, plan: &str) -> Option<Vec<&Entry>> {
+        let entries: Vec<&Entry> = self.plans.get(plan)?.iter().filter_map(|name| self.items.get(name)).collect();
+        let size =
+            entries.first().and_then(|entry| entry.spec.plan.as_ref()).map(|(_, size)| usize::try_from(*size).unwrap_or(usize::MAX))?;
+        (entries.len() >= size && entries.iter().all(|entry| entry.record.phase.ended())).then_some(entries)
+    }
+
+    /// How many items of a queue are not over.
+    pub fn pending(&self, queue: &str) -> u64 {
+        self.lines.get(queue).map_or(0, |line| line.count(|phase| !phase.ended()))
+    }
+
+    /// How many items are not over, over all queues, and how many may be, where that is limited.
+    pub fn project(&self) -> Option<(u64, &ProjectLimit)> {
+        self.project_limit.as_ref().map(|limit| (self.unfinished(), limit))
+    }
+
+    /// How many items are not over, over all queues.
+    pub fn unfinished(&self) -> u64 {
+        self.phases.count(|phase| !phase.ended())
+    }
+
+    /// Why a ready item is not given to this agent; none: it could be, and others are before it.
+    pub fn why_not(&self, name: &str, taker: &ClaimRequester) -> Option<ClaimObstacle> {
+        let entry = self.items.get(name)?;
+        let of = Self::line_of(entry);
+        let (queue, line) = (self.queues.get(&of)?, self.lines.get(&of)?);
+        let (_, types) = taker.queues.iter().find(|(queue, _)| *queue == of)?;
+        Self::queue_hinders(queue, line).or_else(|| Self::hinders(queue, line, entry, types, taker))
+    }
+
+    /// How many ready items there are before this one in its queue.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        let entry = self.items.get(name).filter(|entry| entry.record.phase == Phase::Ready)?;
+        let rank = Self::rank(name, entry);
+        self.lines.get(&Self::line_of(entry)).map(|line| line.ready.values().map(|ranks| ranks.range(..&rank).count()).sum())
+    }
+
+    /// How many items of a queue could be held more at once than are, of the types that a pool takes, and that need nothing that
+    /// it does not have; none: whatever they need.
+    pub fn claimable(&self, name: &str, types: &[String], offer: Option<&PoolOffer>) -> u64 {
+        let (Some(queue), Some(line)) = (self.queues.get(name), self.lines.get(name)) else { return 0 };
+        if queue.suspend {
+            return 0;
+        }
+        let ready: u64 = self
+            .classes(name, |class| class.of_types(types) && offer.is_none_or(|offer| class.met_by(offer)))
+            .map(|(_, count)| count)
+            .sum();
+        let over = queue.max_leased_per_key.map_or(0, |most| {
+            let room = |key: &String| most.saturating_sub(line.held_keys.get(key).copied().unwrap_or(0));
+            line.ready_keys.iter().map(|(key, ready)| ready.saturating_sub(room(key))).sum()
+        });
+        let room = queue.max_leased.map_or(u64::MAX, |most| most.saturating_sub(line.count(Phase::held)));
+        ready.saturating_sub(over).min(room)
+    }
+
+    /// How many ready items of a queue ask what of whoever takes them, of those that fit.
+    pub fn classes(&self, queue: &str, fits: impl Fn(&ClaimClass) -> bool) -> impl Iterator<Item = (&ClaimClass, u64)> {
+        let ready = self.lines.get(queue).into_iter().flat_map(|line| &line.ready);
+        ready.filter(move |(class, _)| fits(class)).map(|(class, ranks)| (class, u64::try_from(ranks.len()).unwrap_or(u64::MAX)))
+    }
+
+    /// How many items of a queue do what.
+    pub fn counts(&self, queue: &str) -> Counts {
+        let Some(line) = self.lines.get(queue) else { return Counts::default() };
+        Counts {
+            ready: line.count(|phase| phase == Phase::Ready),
+            leased: line.count(|phase| phase == Phase::Leased || phase == Phase::Cancelling),
+            paused: line.count(|phase| phase == Phase::Paused),
+            waiting: line.count(|phase| phase.waits() && phase != Phase::Ready),
+            finished: line.count(|phase| phase.ended() && phase != Phase::DeadLettered),
+            dead_lettered: line.count(|phase| phase == Phase::DeadLettered),
+        }
+    }
+
+    /// Since when the item of a queue that has been ready for the longest has been.
+    pub fn oldest_ready(&self, queue: &str) -> Option<UnixMillis> {
+        self.lines.get(queue)?.since.first().map(|(at, _)| *at)
+    }
+
+    /// How many items of each queue are in which phase, and since when its oldest ready one has been ready; last, without a name,
+    /// those whose queue does not exist. No item is looked at.
+    pub fn depths(&self) -> Vec<Depth<'_>> {
+        let mut rest = self.phases.counts().clone();
+        let mut depths = Vec::with_capacity(self.queues.len() + 1);
+        for name in self.queues.keys() {
+            let line = self.lines.get(name);
+            let phases = line.map(|line| line.phases.counts().clone()).unwrap_or_default();
+            for (phase, count) in &phases {
+                rest.entry(*phase).and_modify(|rest| *rest -= count);
+            }
+            let oldest = line.and_then(|line| line.since.first()).map(|(at, _)| *at);
+            depths.push(Depth { queue: Some(name), phases, oldest });
+        }
+        rest.retain(|_, count| *count > 0);
+        if !rest.is_empty() {
+            depths.push(Depth { queue: None, phases: rest, oldest: None });
+        }
+        depths
+    }
+
+    /// The queue that an item counts at; none: the one that it is in, or names, does not exist.
+    pub fn counts_at(&self, name: &str) -> Option<&str> {
+        let of = Self::line_of(self.items.get(name)?);
+        self.queues.get_key_value(&of).map(|(queue, _)| queue.as_str())
+    }
+
+    /// The items of a queue that are over its objectives now.
+    pub fn over(&self, name: &str, now: UnixMillis) -> Vec<MissedObjective> {
+        let Some(objectives) = self.queues.get(name).map(|queue| queue.objectives).filter(|objectives| !objectives.is_empty()) else {
+            return Vec::new();
+        };
+        let here = |entry: &Entry| entry.record.queue.as_ref().or(entry.spec.queue.as_ref()).is_some_and(|queue| queue == name);
+        let of = |(item, entry): (&String, &Entry)| {
+            let over = |(objective, since)| {
+                let holder = entry.record.holder.clone();
+                MissedObjective { item: item.clone(), uid: entry.uid.clone(), objective, since, holder }
+            };
+            objectives.over(entry, now).map(over).collect::<Vec<_>>()
+        };
+        self.items.iter().filter(|(_, entry)| here(entry)).flat_map(of).collect()
+    }
+}

@@ -1,0 +1,277 @@
+//! What follows for an item without anybody's call: from what was asked, what is recorded and what is around it.
+//!
+//! A whole state goes in and the next record comes out, or nothing if all is as it should be: so nothing is missed, however
+//! late one looks. What always holds: a held item leaves its holder only by the holder's own call, or when the holder is
+//! *gone*; an item that was cancelled is never ready again.
+
+use super::admission::Admission;
+use super::failure::{Failure, Rule, wait};
+use super::item::{OnDependencyFailure, Phase, Policy, Record, Spec, UnixMillis, Verb, reasons};
+use super::lease::{FailureJudges, cancel_done, failed, released};
+
+/// What an item waits for, of other items.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Dependencies {
+    /// Nothing.
+    Satisfied,
+    /// For some that have not ended.
+    Waiting,
+    /// For one that ended otherwise than it had to.
+    Failed,
+    /// For one that does not exist.
+    Missing,
+    /// For the other items of its plan to exist.
+    PlanIncomplete,
+    /// They do not, and should long have.
+    PlanAbandoned,
+}
+
+/// How the holder of an item is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HolderState {
+    /// There, or nobody knows better.
+    There,
+    /// There, and held by its supervisor, for this reason: that is stored. Its item waits with it.
+    Paused(String),
+    /// Gone: no process of its pod exists. With why it was ended, as one word and in words.
+    Gone(Verb, String, String),
+    /// Gone, and that is the task's own doing.
+    Failed {
+        /// As one word.
+        reason: String,
+        /// In words.
+        message: String,
+        /// A failure under it is final: it was a drone.
+        is_final: bool,
+    },
+}
+
+/// What is around an item.
+#[derive(Clone, Debug)]
+pub struct TransitionFacts<'a> {
+    /// Whether it may enter a queue; asked for while it is Pending.
+    pub admission: Admission,
+    /// Asked for until it was ready once.
+    pub dependencies: Dependencies,
+    /// The queue that it was admitted to is gone.
+    pub queue_gone: bool,
+    /// Its group was cancelled after it was submitted.
+    pub group_cancelled: bool,
+    /// Whether pools work from its queue, and none has what it needs; none: that is not known yet.
+    pub unmet: Option<bool>,
+    /// Asked for while it is held.
+    pub holder: HolderState,
+    /// Its policy.
+    pub policy: &'a Policy,
+    /// Its queue's rules of failures.
+    pub rules: &'a [Rule],
+    /// Uniform in [0, 1).
+    pub dice: f64,
+}
+
+/// The next record, if it is another one.
+pub fn settle(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
+    let mut current = record.clone();
+    // Each round goes forward in the item's life; a redrive is one of them. The bound is for readers.
+    for _ in 0..6 {
+        match step(spec, &current, facts, now) {
+            Some(next) => current = next,
+            None => break,
+        }
+    }
+    (current != *record).then_some(current)
+}
+
+fn step(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
+    if record.phase.ended() {
+        ended(spec, record)
+    } else if record.phase.held() {
+        held(spec, record, facts, now)
+    } else {
+        waiting(spec, record, facts, now)
+    }
+}
+
+/// Whether its deadline counts, and passed. Who has an item started again wants it done, however late.
+fn late(spec: &Spec, record: &Record, now: UnixMillis) -> bool {
+    record.redrives == 0 && spec.deadline.is_some_and(|deadline| now >= deadline)
+}
+
+/// What ends it, whatever it is doing.
+fn wanted_end(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<&'static str> {
+    if spec.cancel {
+        Some(reasons::CANCEL_REQUESTED)
+    } else if facts.group_cancelled {
+        Some(reasons::GROUP_CANCELLED)
+    } else if late(spec, record, now) {
+        Some(reasons::DEADLINE_EXCEEDED)
+    } else {
+        None
+    }
+}
+
+fn end_of(reason: &str) -> Phase {
+    if reason == reasons::DEADLINE_EXCEEDED { Phase::Expired } else { Phase::Cancelled }
+}
+
+fn ended(spec: &Spec, record: &Record) -> Option<Record> {
+    (record.phase.redrivable() && spec.redrives > record.redrives).then(|| redriven(spec, record))
+}
+
+/// From the start again. The epoch stays: it is the fence against whoever held it before.
+fn redriven(spec: &Spec, record: &Record) -> Record {
+    let Record { epoch, pauses, history, queue, .. } = record.clone();
+    Record { epoch, pauses, history, queue, redrives: spec.redrives, ..Record::default() }
+}
+
+fn held(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
+    // A person's word on this very lease, or proof.
+    let freed = spec.freed_epoch == record.epoch;
+    let gone = match &facts.holder {
+        HolderState::Gone(verb, reason, message) => Some(lost(record, facts, *verb, reason.clone(), message.clone(), now)),
+        HolderState::Failed { reason, message, is_final } => {
+            let failure = Failure { reason: reason.clone(), message: message.clone(), exit_code: None };
+            let judges = FailureJudges { policy: facts.policy, rules: facts.rules, is_final: *is_final, dice: facts.dice };
+            Some(failed(record, &failure, judges, now))
+        }
+        HolderState::There | HolderState::Paused(_) if freed => {
+            let message = "a person said that its node is dead and will not come back".to_owned();
+            Some(lost(record, facts, Verb::LeaseExpired, reasons::NODE_IS_DEAD.to_owned(), message, now))
+        }
+        HolderState::There | HolderState::Paused(_) => None,
+    };
+    if record.phase == Phase::Cancelling {
+        return gone.map(|_| cancel_done(record, now));
+    }
+    if gone.is_some() {
+        return gone;
+    }
+    if let Some(reason) = wanted_end(spec, record, facts, now) {
+        let mut next = record.clone();
+        next.enter(Phase::Cancelling, Some(reason), now);
+        return Some(next);
+    }
+    // It waits and goes on with its agent: what is stored of that decides, so that no leader knows it otherwise. Who resumes
+    // the item resumes the agent.
+    let mut next = record.clone();
+    match &facts.holder {
+        HolderState::Paused(reason) if record.phase == Phase::Leased => {
+            next.enter(Phase::Paused, Some(reason), now);
+            next.pauses += 1;
+        }
+        HolderState::There if record.phase == Phase::Paused => next.enter(Phase::Leased, None, now),
+        HolderState::There | HolderState::Paused(_) | HolderState::Gone(..) | HolderState::Failed { .. } => return None,
+    }
+    Some(next)
+}
+
+/// Its holder is gone: that is not the task's fault, and counts apart from its failures.
+fn lost(record: &Record, facts: &TransitionFacts, verb: Verb, reason: String, message: String, now: UnixMillis) -> Record {
+    if verb == Verb::Release {
+        return released(record, &reason, &message, facts.policy, facts.dice, now);
+    }
+    let mut next = record.clone();
+    next.attempt_ended(verb, now, Some(reason), Some(message));
+    next.stalls = next.stalls.saturating_add(1);
+    if next.stalls >= facts.policy.max_stalls {
+        next.enter(Phase::DeadLettered, Some(reasons::TOO_MANY_STALLS), now);
+    } else {
+        next.enter(Phase::Scheduled, Some(reasons::AGENT_LOST), now);
+        next.next_attempt = Some(now.after(wait(facts.policy, next.stalls, facts.dice)));
+    }
+    next
+}
+
+fn waiting(spec: &Spec, record: &Record, facts: &TransitionFacts, now: UnixMillis) -> Option<Record> {
+    let to = |phase: Phase, reason: Option<&str>| {
+        let same = record.phase == phase && record.reason.as_deref() == reason;
+        let mut next = record.clone();
+        next.enter(phase, reason, now);
+        (!same).then_some(next)
+    };
+    if let Some(reason) = wanted_end(spec, record, facts, now) {
+        return to(end_of(reason), Some(reason));
+    }
+    let restored = record.reason.as_deref() == Some(reasons::RESTORED);
+    if restored && record.phase == Phase::Suspended {
+        return (spec.redrives > record.redrives).then(|| redriven(spec, record));
+    }
+    if record.phase == Phase::Pending && spec.restored && record.redrives == 0 && record.epoch == 0 {
+        return to(Phase::Suspended, Some(reasons::RESTORED));
+    }
+    if record.phase == Phase::Pending {
+        match &facts.admission {
+            Admission::Unknown => return None,
+            Admission::Refused(refusal) => return to(Phase::Rejected, Some(refusal.reason())),
+            Admission::To(queue) if record.queue.as_ref() != Some(queue) => {
+                return Some(Record { queue: Some(queue.clone()), ..record.clone() });
+            }
+            Admission::To(_) => {}
+        }
+    }
+    if record.phase != Phase::Pending && facts.queue_gone {
+        return to(Phase::Rejected, Some(reasons::QUEUE_MISSING));
+    }
+    if spec.suspend {
+        return to(Phase::Suspended, Some(reasons::SUSPENDED));
+    }
+    if matches!(record.phase, Phase::Pending | Phase::Suspended | Phase::Blocked) {
+        match (&facts.dependencies, spec.on_dependency_failure) {
+            (Dependencies::Satisfied, _) | (Dependencies::Failed | Dependencies::Missing, OnDependencyFailure::Run) => {}
+            (Dependencies::PlanIncomplete, _) => return to(Phase::Blocked, Some(reasons::PLAN_INCOMPLETE)),
+            (Dependencies::PlanAbandoned, _) => return to(Phase::Cancelled, Some(reasons::PLAN_INCOMPLETE)),
+            (Dependencies::Waiting, _) => return to(Phase::Blocked, Some(reasons::DEPENDENCIES)),
+            (Dependencies::Failed, OnDependencyFailure::Cancel) => return to(Phase::Cancelled, Some(reasons::DEPENDENCY_FAILED)),
+            (Dependencies::Missing, OnDependencyFailure::Cancel) => return to(Phase::Cancelled, Some(reasons::DEPENDENCY_MISSING)),
+            (Dependencies::Failed, OnDependencyFailure::Hold) => return to(Phase::Blocked, Some(reasons::DEPENDENCY_FAILED)),
+            (Dependencies::Missing, OnDependencyFailure::Hold) => return to(Phase::Blocked, Some(reasons::DEPENDENCY_MISSING)),
+        }
+    }
+    let (time, reason) = match (record.next_attempt.filter(|_| record.phase == Phase::Scheduled), spec.not_before) {
+        (Some(again), before) if before.is_none_or(|before| before <= again) => {
+            (Some(again), record.reason.as_deref().unwrap_or(reasons::BACKOFF))
+        }
+        (_, before) => (before, reasons::NOT_BEFORE),
+    };
+    if let Some(time) = time.filter(|time| now < *time) {
+        let reason = if record.phase == Phase::Scheduled { record.reason.as_deref().unwrap_or(reason) } else { reason };
+        if record.phase == Phase::Scheduled && record.next_attempt == Some(time) {
+            return None;
+        }
+        let mut next = record.clone();
+        next.enter(Phase::Scheduled, Some(reason), now);
+        next.next_attempt = Some(time);
+        return Some(next);
+    }
+    if record.phase == Phase::Ready {
+        return match record.reason.as_deref() {
+            // Whom it avoids is kept, whatever lacks.
+            Some(reasons::RETRY_ELSEWHERE) => None,
+            Some(reasons::REQUIREMENTS_UNMET) if facts.unmet == Some(false) => to(Phase::Ready, None),
+            Some(_) | None if facts.unmet == Some(true) => to(Phase::Ready, Some(reasons::REQUIREMENTS_UNMET)),
+            Some(_) | None => None,
+        };
+    }
+    // Whom it avoids is kept until somebody has it.
+    let reason = record.reason.as_deref().filter(|reason| *reason == reasons::RETRY_ELSEWHERE);
+    to(Phase::Ready, reason)
+}
+
+/// When to look again although nothing happens.
+pub fn look_at(spec: &Spec, record: &Record, policy: &Policy) -> Option<UnixMillis> {
+    if record.phase.ended() {
+        return record.completed.map(|completed| completed.after(policy.kept(record.phase)));
+    }
+    let deadline = spec.deadline.filter(|_| record.redrives == 0 && record.phase != Phase::Cancelling);
+    let due = record.next_attempt.filter(|_| record.phase == Phase::Scheduled);
+    deadline.into_iter().chain(due).min()
+}
+
+/// Whether an ended item was kept long enough.
+pub fn outlived(record: &Record, policy: &Policy, now: UnixMillis) -> bool {
+    record.phase.ended() && record.completed.is_some_and(|completed| now >= completed.after(policy.kept(record.phase)))
+}
+
+#[cfg(test)]
+#[path = "transitions_tests.rs"]
+mod tests;

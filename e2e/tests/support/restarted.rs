@@ -1,0 +1,76 @@
+//! The controllers of one room, as a Deployment keeps them: who ends is started again, whoever ended it, and also where a
+//! busy machine had no time for a leader.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+
+use super::{Operator, TestNamespace, eventually, seen};
+
+/// They run until this is dropped.
+pub struct Controllers(Mutex<State>);
+
+struct State {
+    running: Vec<Operator>,
+    started: usize,
+}
+
+impl State {
+    fn start(&mut self, room: &TestNamespace) -> Operator {
+        self.started += 1;
+        room.operator(&format!("controller-{}", self.started))
+    }
+}
+
+impl Controllers {
+    pub fn start(room: &TestNamespace, count: usize) -> Self {
+        let mut state = State { running: Vec::new(), started: 0 };
+        for _ in 0..count {
+            let one = state.start(room);
+            state.running.push(one);
+        }
+        Self(Mutex::new(state))
+    }
+
+    /// Keeps them until the test is over.
+    pub async fn are_kept_for(&self, room: &TestNamespace, test: impl Future<Output = ()>) {
+        tokio::select! {
+            () = test => {}
+            () = self.are_kept(room) => {}
+        }
+    }
+
+    async fn are_kept(&self, room: &TestNamespace) {
+        loop {
+            self.restart(room);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    }
+
+    fn restart(&self, room: &TestNamespace) {
+        let mut state = self.0.lock().expect("not poisoned");
+        for at in 0..state.running.len() {
+            if !state.running[at].runs() {
+                state.running[at] = state.start(room);
+            }
+        }
+    }
+
+    /// The one with this holder identity, if it was not replaced.
+    pub fn with<T>(&self, holder: &str, act: impl FnOnce(&Operator) -> T) -> Option<T> {
+        let state = self.0.lock().expect("not poisoned");
+        state.running.iter().find(|controller| controller.is_holder(holder)).map(act)
+    }
+
+    /// Waits until one of them holds the lease that is not this one; its holder identity.
+    pub async fn leader(&self, room: &TestNamespace, but: &str) -> String {
+        eventually("one of the controllers leads", async || {
+            let lease = room.api::<Lease>().get_opt("spillway-controller").await.map_err(|error| error.to_string())?;
+            let holder = lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default();
+            let leads = holder != but && self.with(&holder, |_| ()).is_some();
+            seen(leads, || format!("the holder is {holder:?}")).map(|()| holder)
+        })
+        .await
+    }
+}

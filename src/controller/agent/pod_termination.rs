@@ -1,0 +1,172 @@
+//! What was last seen of pods that disappeared, and since when we see pods leave. Only memory: a new leader knows nothing of
+//! it, and asks the node instead, or begins to count.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::pod_view::all_ended;
+use crate::cluster::clock::BootTime;
+use crate::policy::pod_termination::{LastSeen, NODE_HEALTHY_PROOF_DELAY};
+
+/// More than any fleet loses between two looks; beyond it what is known is given up, which only makes us slower.
+const KEPT: usize = 10_000;
+/// How far from proof the time stays while a node's Lease does not move.
+const STILL: Duration = Duration::from_secs(5);
+
+/// What is known of pods whose object is gone, by pod uid.
+#[derive(Clone, Default)]
+pub struct PodTerminations(Arc<Mutex<MissingPod>>);
+
+#[derive(Default)]
+struct MissingPod {
+    last: HashMap<String, (LastSeen, Option<String>)>,
+    missing: HashMap<String, Missing>,
+    leaving: HashMap<String, Leaving>,
+}
+
+/// Since when we see that a pod was asked to leave.
+#[derive(Clone, Debug)]
+struct Leaving {
+    since: BootTime,
+    /// Its deletion time: asked again to leave, with a shorter grace, it has another one. Compared with itself only.
+    asked: Time,
+}
+
+/// Since when a pod is missing while nothing speaks against its end.
+#[derive(Clone, Debug)]
+struct Missing {
+    since: BootTime,
+    /// The renew time in its node's Lease at first: compared with itself only, never with our clock.
+    renewed: Option<String>,
+}
+
+impl PodTerminations {
+    /// The watch saw `pod` deleted; this was its last state.
+    pub fn saw_deletion(&self, pod: &Pod) {
+        let Some(uid) = pod.metadata.uid.clone() else { return };
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let mut known = self.lock();
+        if known.last.len() >= KEPT {
+            known.last.clear();
+        }
+        known.leaving.remove(&uid);
+        known.last.insert(uid, (if all_ended(pod) { LastSeen::Ended } else { LastSeen::Running }, node));
+    }
+
+    /// What was last seen of it, and on which node.
+    pub fn last_seen(&self, uid: &str) -> (LastSeen, Option<String>) {
+        self.lock().last.get(uid).cloned().unwrap_or((LastSeen::Unknown, None))
+    }
+
+    /// For how long we have seen that it was asked to leave, the last time it was.
+    pub fn leaving_for(&self, pod: &Pod) -> Duration {
+        let (Some(uid), Some(asked)) = (pod.metadata.uid.as_ref(), pod.metadata.deletion_timestamp.as_ref()) else { return Duration::ZERO };
+        let begun = || Leaving { since: BootTime::now(), asked: asked.clone() };
+        let mut known = self.lock();
+        if known.leaving.len() >= KEPT && !known.leaving.contains_key(uid) {
+            known.leaving.clear();
+        }
+        let leaving = known.leaving.entry(uid.clone()).or_insert_with(begun);
+        if leaving.asked != *asked {
+            *leaving = begun();
+        }
+        leaving.since.elapsed()
+    }
+
+    /// It is missing, and its node is healthy (or not known): for how long, as far as that proves anything. `renewed` is the
+    /// renew time in the node's Lease now; as long as it does not move, time does not count.
+    pub fn missing_for(&self, uid: &str, renewed: Option<String>, node_known: bool) -> Duration {
+        let mut known = self.lock();
+        let missing = known.missing.entry(uid.to_owned()).or_insert_with(|| Missing { since: BootTime::now(), renewed: renewed.clone() });
+        let time = missing.since.elapsed();
+        if node_known && renewed == missing.renewed { time.min(NODE_HEALTHY_PROOF_DELAY - STILL) } else { time }
+    }
+
+    /// Its node is not healthy: what was observed before does not count.
+    pub fn node_unhealthy(&self, uid: &str) {
+        self.lock().missing.remove(uid);
+    }
+
+    /// Nobody asks for it any more.
+    pub fn forget(&self, uid: &str) {
+        let mut known = self.lock();
+        known.last.remove(uid);
+        known.missing.remove(uid);
+        known.leaving.remove(uid);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, MissingPod> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_last_state_and_the_node_are_kept_until_nobody_asks() {
+        let known = PodTerminations::default();
+        let pod = |status: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [], "nodeName": "n"}, "status": status}))
+                .expect("a pod")
+        };
+        assert_eq!(known.last_seen("u"), (LastSeen::Unknown, None));
+        known.saw_deletion(&pod(json!({"phase": "Running"})));
+        assert_eq!(known.last_seen("u"), (LastSeen::Running, Some("n".into())));
+        known.saw_deletion(&pod(json!({"phase": "Failed"})));
+        assert_eq!(known.last_seen("u").0, LastSeen::Ended);
+        known.forget("u");
+        assert_eq!(known.last_seen("u").0, LastSeen::Unknown);
+    }
+
+    #[test]
+    fn a_pod_leaves_since_we_saw_it_leave_and_anew_when_it_is_asked_again() {
+        let known = PodTerminations::default();
+        let pod = |meta: serde_json::Value| -> Pod { serde_json::from_value(json!({"metadata": meta})).expect("a pod") };
+        let leaving = |asked: &str| pod(json!({"uid": "u", "deletionTimestamp": asked}));
+        let long = Duration::from_secs(3600);
+        let long_ago = |asked: &str| {
+            let asked = leaving(asked).metadata.deletion_timestamp.expect("a time");
+            known.lock().leaving.insert("u".into(), Leaving { since: BootTime::default(), asked });
+        };
+        assert_eq!(known.leaving_for(&pod(json!({"uid": "u"}))), Duration::ZERO, "it stays");
+        assert!(known.leaving_for(&leaving("2000-01-01T00:00:00Z")) < long, "a clock that is behind ours");
+        long_ago("2000-01-01T00:00:00Z");
+        let since_boot = known.leaving_for(&leaving("2000-01-01T00:00:00Z"));
+        assert!(since_boot > Duration::ZERO && known.leaving_for(&leaving("2000-01-01T00:00:00Z")) >= since_boot);
+        assert!(known.leaving_for(&leaving("1999-12-31T23:59:50Z")) < since_boot, "it was asked again");
+        long_ago("2000-01-01T00:00:00Z");
+        known.saw_deletion(&leaving("2000-01-01T00:00:00Z"));
+        assert!(known.lock().leaving.is_empty(), "it is gone");
+    }
+
+    #[test]
+    fn a_node_whose_lease_stands_still_proves_nothing() {
+        let known = PodTerminations::default();
+        let long_ago = Missing { since: BootTime::default(), renewed: Some("t1".into()) };
+        known.lock().missing.insert("u".into(), long_ago);
+        assert!(known.missing_for("u", Some("t1".into()), true) < NODE_HEALTHY_PROOF_DELAY);
+        assert!(known.missing_for("u", Some("t2".into()), true) >= NODE_HEALTHY_PROOF_DELAY);
+        assert!(known.missing_for("u", None, false) >= NODE_HEALTHY_PROOF_DELAY, "no node is known: only time is left");
+    }
+
+    #[test]
+    fn of_more_pods_than_a_fleet_loses_nothing_is_known_and_their_nodes_are_asked() {
+        let known = PodTerminations::default();
+        for at in 0..2 * KEPT {
+            let uid = format!("u{at}");
+            let pod = serde_json::from_value(json!({"metadata": {"uid": uid}})).expect("a pod");
+            known.saw_deletion(&pod);
+            assert_ne!(known.last_seen(&uid).0, LastSeen::Unknown);
+            let leaves = json!({"uid": format!("l{at}"), "deletionTimestamp": "2000-01-01T00:00:00Z"});
+            known.leaving_for(&serde_json::from_value(json!({"metadata": leaves})).expect("a pod"));
+        }
+        assert!(known.lock().last.len() <= KEPT && known.lock().leaving.len() <= KEPT);
+    }
+}

@@ -1,0 +1,468 @@
+//! Who may get a pod, as far as budgets go: `agents.maxConcurrent` of the pool's Budget and those above it, what a
+//! ClusterBudget gives each namespace and all of them together, and which namespaces are projects. And how much work may wait.
+//!
+//! Never more pods than a limit allows, although pods are made by many reconciles at a time, from caches that lag:
+//! * whoever is about to make a pod takes a place first, under one lock over all namespaces; it is counted from then on;
+//! * a place taken is kept until the cache of Agents shows the pod recorded (from then on the Agent counts), or the API server
+//!   refused the pod, or the Agent is gone. An answer that was lost keeps its place: the pod may have been made;
+//! * everything else that lags counts too much, not too little: a pod counts while its cache shows it, and so does an Agent
+//!   with a recorded pod until it ended, even if the pod cannot be seen;
+//! * a new leader lists pods after it won, when requests of the old one are answered or were refused. A create that
+//!   was on its way even longer makes a pod that no Agent records: it never registers, its program never starts, and it is
+//!   deleted as nobody's.
+//!
+//! Agents without a pod (stopped, hibernated, refused) hold no place; a volume is held as long as its Agent has it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::core::{Selector, SelectorExt};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+
+use super::stores::{BudgetObject, Stores};
+use crate::api::budget::{self, AgentLimits};
+use crate::api::quantity::units;
+use crate::api::shared::Mode;
+use crate::api::{Agent, AgentPool, Budget, ClusterBudget, names};
+use crate::cluster::ObjectKey;
+use crate::policy::agent::{Hindrance, HindranceKind};
+use crate::policy::budget::{Key as Place, MAX_BUDGET_DEPTH};
+use crate::policy::capacity::{
+    Amounts, BudgetPath, CapacityHolder, Limit, LimitScope, LimitedResource, Project, Reservation, beyond, full,
+};
+use crate::policy::work::admission::ProjectLimit;
+
+/// A ClusterBudget's field with the number of projects.
+const PROJECTS: &str = "spec.projects.max";
+
+/// Places that were given and are not seen in the caches yet.
+#[derive(Debug, Default)]
+pub struct PendingPlaces(Mutex<HashMap<ObjectKey, CapacityHolder>>);
+
+impl PendingPlaces {
+    /// Takes a place for the pod of an Agent of `pool`, or says what is in the way.
+    pub fn take(&self, key: &ObjectKey, pool: &AgentPool, amounts: Amounts, stores: &Stores) -> Result<(), Hindrance> {
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        given.retain(|key, _| awaited(key, stores));
+        let namespace = key.namespace.clone();
+        let path = path(pool, stores)?;
+        let (budgets, pool_type) = (BudgetPath::Known(path.clone()), Some(pool.spec.type_.clone()));
+        let asks = CapacityHolder { namespace: namespace.clone(), budgets, pool_type, amounts };
+        let clusters = clusters_over(&namespace, stores);
+        let limits = limits(&namespace, &path, &clusters, stores);
+        if !limits.is_empty() || clusters.iter().any(|cluster| projects_max(&cluster.budget).is_some()) {
+            let mut holders = holders(&given, stores);
+            holders.remove(key);
+            let holders: Vec<CapacityHolder> = holders.into_values().collect();
+            if let Some(words) = project_full(&namespace, &clusters, &holders, stores) {
+                return Err(Hindrance { kind: HindranceKind::ProjectLimit, message: words });
+            }
+            if let Some(full) = full(limits, &holders, &asks) {
+                return Err(Hindrance { kind: HindranceKind::BudgetExhausted, message: full.to_string() });
+            }
+        }
+        given.insert(key.clone(), asks);
+        Ok(())
+    }
+
+    /// Agents with a pod that each Budget, each ClusterBudget, and each namespace of one counts. Where none is, there is no
+    /// number.
+    pub fn counted(&self, stores: &Stores) -> BTreeMap<Place, u64> {
+        let given = {
+            let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            given.retain(|key, _| awaited(key, stores));
+            given.clone()
+        };
+        let mut clusters: HashMap<String, Vec<String>> = HashMap::new();
+        let mut counted: BTreeMap<Place, u64> = BTreeMap::new();
+        for CapacityHolder { namespace, budgets, pool_type: _, amounts } in holders(&given, stores).into_values() {
+            let budgets = match budgets {
+                BudgetPath::Known(budgets) => budgets,
+                BudgetPath::All => stores.budgets_of(&namespace).iter().map(|budget| budget.name_any()).collect(),
+            };
+            let over = clusters
+                .entry(namespace.clone())
+                .or_insert_with(|| clusters_over(&namespace, stores).iter().map(|cluster| cluster.budget.name_any()).collect());
+            let budgets = budgets.iter().map(|name| Place::budget(&namespace, name));
+            let above = over.iter().flat_map(|cluster| {
+                [Place::Cluster(cluster.clone()), Place::Namespace { cluster: cluster.clone(), namespace: namespace.clone() }]
+            });
+            for place in budgets.chain(above) {
+                let count = counted.entry(place).or_default();
+                *count = count.saturating_add(amounts.agents);
+            }
+        }
+        counted
+    }
+
+    /// Agents with a pod, against every limit of agents of what counts any: Budgets, ClusterBudgets, and what those leave to a
+    /// namespace.
+    pub fn used(&self, stores: &Stores) -> Vec<(Place, u64, u64)> {
+        let cluster = |name: &str| {
+            let object = stores.cluster_budgets.get(&ObjectRef::new(name))?;
+            object.0.as_ref().ok().map(|budget| budget.spec.clone())
+        };
+        let most = |place: &Place| match place {
+            Place::Budget { namespace, name } => {
+                of_budget(namespace, name, &clusters_over(namespace, stores), stores).map(|limit| limit.max)
+            }
+            Place::Cluster(name) => cluster(name)?.agents?.max_total.and_then(|max| u64::try_from(max).ok()),
+            Place::Namespace { cluster: name, .. } => {
+                cluster(name)?.per_namespace?.agents?.max_concurrent.and_then(|max| u64::try_from(max).ok())
+            }
+            Place::Share { .. } | Place::Agent(_) | Place::Task { .. } => None,
+        };
+        self.counted(stores).into_iter().filter_map(|(place, used)| most(&place).map(|most| (place, used, most))).collect()
+    }
+
+    /// The pod was not made, and will not be.
+    pub fn give_back(&self, key: &ObjectKey) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// Whether a place that was given is to be kept: the Agent is there, and its pod is not seen to be recorded.
+fn awaited(key: &ObjectKey, stores: &Stores) -> bool {
+    stores.agent(key).is_some_and(|agent| agent.0.as_ref().is_ok_and(|agent| recorded(agent).is_none() && !gone(agent)))
+}
+
+fn recorded(agent: &Agent) -> Option<&str> {
+    agent.status.as_ref()?.pod_ref.as_ref().map(|pod| pod.uid.as_str())
+}
+
+/// It ended, or it is to be without a pod.
+fn gone(agent: &Agent) -> bool {
+    agent.has_ended() || (agent.spec.hibernated == Some(true) && recorded(agent).is_none())
+}
+
+/// What all hold.
+fn holders(given: &HashMap<ObjectKey, CapacityHolder>, stores: &Stores) -> HashMap<ObjectKey, CapacityHolder> {
+    let mut all: HashMap<ObjectKey, CapacityHolder> = given.clone();
+    let mut known: HashMap<(String, String), CapacityHolder> = HashMap::new();
+    // One of the pool, before what it holds is known.
+    let mut of_pool = |namespace: &str, pool: &str| {
+        known.entry((namespace.to_owned(), pool.to_owned())).or_insert_with(|| holder_of(namespace, pool, stores)).clone()
+    };
+    for object in stores.agents.state() {
+        let Ok(agent) = &object.0 else { continue }; // its pod, if it has one, is counted below
+        let key = ObjectKey::of(agent);
+        let with_pod = recorded(agent).is_some() && !gone(agent);
+        let storage = agent
+            .status
+            .as_ref()
+            .and_then(|status| status.claim_ref.as_ref())
+            .filter(|_| !agent.has_ended())
+            .map_or(0, |_| volume_of(agent, stores));
+        if with_pod || storage > 0 {
+            let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &agent.spec.pool_ref.name));
+            holder.amounts.agents = holder.amounts.agents.max(u64::from(with_pod));
+            holder.amounts.storage = holder.amounts.storage.max(storage);
+        }
+    }
+    for pod in stores.pods.state().iter().filter(|pod| !over(pod)) {
+        let key = ObjectKey::of(pod.as_ref());
+        let pool = stores.agent(&key).and_then(|agent| agent.0.as_ref().ok().map(|agent| agent.spec.pool_ref.name.clone()));
+        let pool = pool.or_else(|| pod.labels().get(names::POOL_LABEL).cloned()).unwrap_or_default();
+        let holder = all.entry(key.clone()).or_insert_with(|| of_pool(&key.namespace, &pool));
+        holder.amounts.agents = 1;
+        holder.amounts.memory = holder.amounts.memory.max(memory_of(pod));
+    }
+    all
+}
+
+/// Whether all containers of a pod have ended.
+pub fn over(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
+}
+
+/// What a pod may use of memory: the sum of its containers, kept by `prune` where the pod itself would say it.
+fn memory_of(pod: &Pod) -> u64 {
+    pod.spec.as_ref().and_then(|spec| limit_of(spec.resources.as_ref())).map_or(0, units)
+}
+
+fn limit_of(resources: Option<&ResourceRequirements>) -> Option<&Quantity> {
+    resources?.limits.as_ref()?.get("memory")
+}
+
+/// The memory that all containers of a pod may use: those that start first run on beside it.
+pub fn memory(pod: &Pod) -> u64 {
+    let spec = pod.spec.as_ref();
+    let containers = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    containers.filter_map(|container| limit_of(container.resources.as_ref())).map(units).fold(0, u64::saturating_add)
+}
+
+/// The same, as a pod says it of itself.
+pub fn as_resources(memory: u64) -> ResourceRequirements {
+    ResourceRequirements { limits: Some([("memory".to_owned(), Quantity(memory.to_string()))].into()), ..ResourceRequirements::default() }
+}
+
+/// What the volume of an agent of this pool asks for, as the pool says now.
+pub fn volume(claim: &PersistentVolumeClaim) -> u64 {
+    let asked = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+    asked.map_or(0, units)
+}
+
+fn volume_of(agent: &Agent, stores: &Stores) -> u64 {
+    let pool = stores.pool(&agent.namespace().unwrap_or_default(), &agent.spec.pool_ref.name);
+    let pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok());
+    pool.and_then(|pool| super::agent::claim_of(agent, pool)).as_ref().map_or(0, volume)
+}
+
+/// An agent of a pool that holds nothing: the Budgets that it is counted in (all of the namespace where that cannot be known), and
+/// its type.
+fn holder_of(namespace: &str, pool: &str, stores: &Stores) -> CapacityHolder {
+    let pool = stores.pool(namespace, pool);
+    let pool = pool.as_ref().and_then(|pool| pool.0.as_ref().ok());
+    let budgets = pool.and_then(|pool| path(pool, stores).ok()).map_or(BudgetPath::All, BudgetPath::Known);
+    let pool_type = pool.map(|pool| pool.spec.type_.clone());
+    CapacityHolder { namespace: namespace.to_owned(), budgets, pool_type, amounts: Amounts::default() }
+}
+
+/// The pool's Budget and those above it, or why they are not all known.
+fn path(pool: &AgentPool, stores: &Stores) -> Result<Vec<String>, Hindrance> {
+    match known_path(pool, stores) {
+        (path, None) => Ok(path),
+        (_, Some(hindrance)) => Err(hindrance),
+    }
+}
+
+/// The pool's Budget and those above it as far as they are known, and what is in the way of the others. One that does not fit
+/// its type cannot say how many it allows.
+fn known_path(pool: &AgentPool, stores: &Stores) -> (Vec<String>, Option<Hindrance>) {
+    let namespace = pool.namespace().unwrap_or_default();
+    let mut next = Some(pool.spec.budget_ref.as_ref().map_or(names::DEFAULT, |budget| &budget.name).to_owned());
+    let mut path = Vec::new();
+    // A circle ends where it began.
+    while let Some(name) = next.take().filter(|name| !path.contains(name)) {
+        let Some(budget) = stores.budgets.get(&ObjectRef::new(&name).within(&namespace)) else { break };
+        if let Some(lowest) = path.first().filter(|_| path.len() == MAX_BUDGET_DEPTH) {
+            let message =
+                format!("Budget/{lowest} allows no pods: more than {MAX_BUDGET_DEPTH} Budgets are above one another (spec.parentRef)");
+            return (path, Some(Hindrance { kind: HindranceKind::BudgetExhausted, message }));
+        }
+        let Ok(budget) = &budget.0 else {
+            let message = format!("Budget/{name} does not fit its type; see its events");
+            return (path, Some(Hindrance { kind: HindranceKind::Unsupported, message }));
+        };
+        next = budget.spec.parent_ref.as_ref().map(|parent| parent.name.clone());
+        path.push(name);
+    }
+    (path, None)
+}
+
+/// A ClusterBudget and the namespaces that it binds.
+struct Cluster {
+    budget: ClusterBudget,
+    selects: Selector,
+}
+
+impl Cluster {
+    fn name(&self) -> String {
+        format!("{}/{}", ClusterBudget::kind(&()), self.budget.name_any())
+    }
+
+    /// A namespace that is not known yet is bound by all: too much is counted rather than too little.
+    fn binds(&self, namespace: &str, stores: &Stores) -> bool {
+        let known = stores.namespaces.get(&ObjectRef::new(namespace));
+        known.is_none_or(|known| self.selects.matches(known.metadata.labels.as_ref().unwrap_or(&BTreeMap::new())))
+    }
+}
+
+/// All that bind a namespace: where two do, both must have room.
+fn clusters_over(namespace: &str, stores: &Stores) -> Vec<Cluster> {
+    let all = stores.cluster_budgets.state();
+    let readable = all.iter().filter_map(|object| object.0.as_ref().ok());
+    let clusters = readable.filter_map(|budget| {
+        let selects = Selector::try_from(budget.spec.namespace_selector.clone()).ok()?;
+        Some(Cluster { budget: budget.clone(), selects })
+    });
+    clusters.filter(|cluster| cluster.binds(namespace, stores)).collect()
+}
+
+fn projects_max(budget: &ClusterBudget) -> Option<usize> {
+    budget.spec.projects.as_ref()?.max.map(|max| usize::try_from(max).unwrap_or(0))
+}
+
+/// Every limit over an agent of the namespace.
+fn limits(namespace: &str, path: &[String], clusters: &[Cluster], stores: &Stores) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = path.iter().filter_map(|name| of_budget(namespace, name, clusters, stores)).collect();
+    for cluster in clusters {
+        let spec = &cluster.budget.spec;
+        let all = || {
+            let bound = |namespace: &String| cluster.binds(namespace, stores);
+            LimitScope::Namespaces(namespaces(stores).into_iter().chain([namespace.to_owned()]).filter(bound).collect())
+        };
+        let compute = spec.compute.as_ref();
+        let amounts = [
+            (LimitedResource::Memory, "spec.compute.memory", compute.and_then(|compute| compute.memory.as_ref())),
+            (LimitedResource::Storage, "spec.compute.storage", compute.and_then(|compute| compute.storage.as_ref())),
+        ];
+        let agents_at_most = |over, field, max, reservations| {
+            let max = u64::try_from(max).unwrap_or(0);
+            Limit { owner: cluster.name(), field, over, what: LimitedResource::Agents, max, reservations }
+        };
+        let each = spec.per_namespace.as_ref().and_then(|each| each.agents.as_ref());
+        let own = each.and_then(|agents| agents.max_concurrent).map(|max| {
+            let shares = reservations(each, &format!("{}, spec.perNamespace.agents", cluster.name()));
+            let shares = shares.into_iter().filter(|share| has_pool_of(namespace, &share.pool_types, stores));
+            let over = LimitScope::Namespace(namespace.to_owned());
+            agents_at_most(over, "spec.perNamespace.agents.maxConcurrent", max, shares.collect())
+        });
+        let total = spec.agents.as_ref().and_then(|agents| agents.max_total);
+        let total = total.map(|max| agents_at_most(all(), "spec.agents.maxTotal", max, Vec::new()));
+        let sums = amounts.into_iter().filter_map(|(what, field, max)| {
+            Some(Limit { owner: cluster.name(), field, over: all(), what, max: units(max?), reservations: Vec::new() })
+        });
+        limits.extend(own.into_iter().chain(total).chain(sums));
+    }
+    limits
+}
+
+/// What a Budget says itself, else what the ClusterBudgets say for Budgets that do not.
+fn of_budget(namespace: &str, name: &str, clusters: &[Cluster], stores: &Stores) -> Option<Limit> {
+    let object = stores.budgets.get(&ObjectRef::new(name).within(namespace))?;
+    let spec = &object.0.as_ref().ok()?.spec;
+    if spec.mode != Mode::Enforce {
+        return None;
+    }
+    let own = spec.agents.as_ref();
+    let default = |cluster: &Cluster| Some((cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.agents.clone()?, cluster.name()));
+    let defaults: Vec<(AgentLimits, String)> = clusters.iter().filter_map(default).collect();
+    // What the Budget says itself is kept whether there is such a pool or not; what is there by default takes nothing from who has
+    // none.
+    let reservations = match own.filter(|agents| agents.reservations.is_some()) {
+        Some(_) => reservations(own, &format!("{}/{name}, spec.agents", Budget::kind(&()))),
+        None => defaults
+            .iter()
+            .find(|(agents, _)| agents.reservations.is_some())
+            .map(|(agents, cluster)| reservations(Some(agents), &format!("{cluster}, spec.defaults.budget.agents")))
+            .into_iter()
+            .flatten()
+            .filter(|share| has_pool_of(namespace, &share.pool_types, stores))
+            .collect(),
+    };
+    let (max, owner, field) = match own.and_then(|agents| agents.max_concurrent) {
+        Some(max) => (max, format!("{}/{name}", Budget::kind(&())), "spec.agents.maxConcurrent"),
+        None => {
+            let most = defaults.into_iter().filter_map(|(agents, cluster)| Some((agents.max_concurrent?, cluster)));
+            let (max, cluster) = most.min()?;
+            (max, cluster, "spec.defaults.budget.agents.maxConcurrent")
+        }
+    };
+    let over = LimitScope::Budget { namespace: namespace.to_owned(), name: name.to_owned() };
+    Some(Limit { owner, field, over, what: LimitedResource::Agents, max: u64::try_from(max).unwrap_or(0), reservations })
+}
+
+/// What is reserved of agents. `source` is the object and its field.
+fn reservations(agents: Option<&AgentLimits>, source: &str) -> Vec<Reservation> {
+    let reservation = |share: &budget::Reservation| Reservation {
+        source: format!("{source}.reservations[{}]", share.name),
+        pool_types: share.pool_types.clone(),
+        percent: u64::try_from(share.percent).unwrap_or(0),
+        cap: share.cap.unwrap_or(false),
+    };
+    agents.into_iter().flat_map(|agents| agents.reservations.iter().flatten()).map(reservation).collect()
+}
+
+/// Whether the namespace has a pool of one of these types.
+fn has_pool_of(namespace: &str, types: &[String], stores: &Stores) -> bool {
+    let pools = stores.pools.state();
+    let ours = pools.iter().filter(|pool| pool.meta().namespace.as_deref() == Some(namespace) && pool.meta().deletion_timestamp.is_none());
+    ours.filter_map(|pool| pool.0.as_ref().ok()).any(|pool| types.contains(&pool.spec.type_))
+}
+
+/// The fewest items that may be unfinished in a namespace, over all queues, whoever makes them: by its Budgets without a parent and
+/// by ClusterBudgets. And who says so, in which field.
+pub fn project_work(namespace: &str, stores: &Stores) -> Option<ProjectLimit> {
+    let clusters = clusters_over(namespace, stores);
+    let of_cluster = |cluster: &Cluster| {
+        let most = cluster.budget.spec.per_namespace.as_ref()?.work.as_ref()?.max_pending?;
+        Some(project_limit(most, format!("{} (spec.perNamespace.work.maxPending)", cluster.name())))
+    };
+    let budgets = stores.budgets_of(namespace);
+    let of_root = |budget: &Arc<BudgetObject>| {
+        let root = budget.0.as_ref().ok().filter(|budget| budget.spec.parent_ref.is_none())?;
+        work_of_budget(root, &clusters)
+    };
+    budgets.iter().filter_map(of_root).chain(clusters.iter().filter_map(of_cluster)).min()
+}
+
+/// The same, for items that agents of a pool make: the Budgets between the pool and the top bind them, too.
+pub fn most_work(pool: &AgentPool, stores: &Stores) -> Option<ProjectLimit> {
+    let namespace = pool.namespace().unwrap_or_default();
+    let clusters = clusters_over(&namespace, stores);
+    let of_budget = |name: &String| {
+        let object = stores.budgets.get(&ObjectRef::new(name).within(&namespace))?;
+        work_of_budget(object.0.as_ref().ok()?, &clusters)
+    };
+    let (path, _) = known_path(pool, stores);
+    path.iter().filter_map(of_budget).chain(project_work(&namespace, stores)).min()
+}
+
+fn project_limit(most: i32, says: String) -> ProjectLimit {
+    ProjectLimit { most: u64::try_from(most).unwrap_or(0), says }
+}
+
+/// What a Budget says itself, else what the ClusterBudgets say for Budgets that do not.
+fn work_of_budget(budget: &Budget, clusters: &[Cluster]) -> Option<ProjectLimit> {
+    if budget.spec.mode != Mode::Enforce {
+        return None;
+    }
+    let own = budget.spec.work.as_ref().and_then(|work| work.max_pending);
+    let own = own.map(|most| project_limit(most, format!("{}/{} (spec.work.maxPending)", Budget::kind(&()), budget.name_any())));
+    own.or_else(|| {
+        let default = |cluster: &Cluster| {
+            let most = cluster.budget.spec.defaults.as_ref()?.budget.as_ref()?.work.as_ref()?.max_pending?;
+            Some(project_limit(most, format!("{} (spec.defaults.budget.work.maxPending)", cluster.name())))
+        };
+        clusters.iter().filter_map(default).min()
+    })
+}
+
+/// Namespaces with pools, agents or pods.
+fn namespaces(stores: &Stores) -> BTreeSet<String> {
+    let pools = stores.pools.state().into_iter().filter_map(|pool| pool.namespace());
+    let agents = stores.agents.state().into_iter().filter_map(|agent| agent.namespace());
+    let pods = stores.pods.state().into_iter().filter_map(|pod| pod.namespace());
+    pools.chain(agents).chain(pods).collect()
+}
+
+/// Why no pool of the namespace may make agents, if none may.
+pub fn not_a_project(namespace: &str, stores: &Stores) -> Option<String> {
+    let clusters = clusters_over(namespace, stores);
+    project_full(namespace, &clusters, &[], stores)
+}
+
+fn project_full(namespace: &str, clusters: &[Cluster], holders: &[CapacityHolder], stores: &Stores) -> Option<String> {
+    clusters.iter().find_map(|cluster| {
+        let max = projects_max(&cluster.budget)?;
+        let projects = projects(stores).into_iter().filter(|project| cluster.binds(&project.namespace, stores));
+        let running = holders.iter().filter(|holder| holder.amounts.agents > 0 && cluster.binds(&holder.namespace, stores));
+        let running: BTreeSet<String> = running.map(|holder| holder.namespace.clone()).collect();
+        let projects: Vec<Project> = projects.collect();
+        let count = projects.len();
+        beyond(projects, &running, namespace, max).then(|| {
+            format!(
+                "{} allows {max} namespaces with pools ({PROJECTS}); there are {count}, and those whose pools are older come first",
+                cluster.name()
+            )
+        })
+    })
+}
+
+fn projects(stores: &Stores) -> Vec<Project> {
+    let mut oldest: BTreeMap<String, i64> = BTreeMap::new();
+    for pool in stores.pools.state() {
+        let since = pool.meta().creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second());
+        let entry = oldest.entry(pool.namespace().unwrap_or_default()).or_insert(since);
+        *entry = since.min(*entry);
+    }
+    oldest.into_iter().map(|(namespace, since)| Project { since, namespace }).collect()
+}
+
+#[cfg(test)]
+#[path = "capacity_tests.rs"]
+mod tests;

@@ -1,0 +1,310 @@
+//! Long polls that wait here, and who was revoked: what the governor's stream of changes told. And which agents outside the cluster
+//! are their callers' own, as its answers showed.
+//!
+//! When the stream breaks nothing that was known counts any more: everybody who waits is woken, and asks.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::cluster::token::PodIdentity;
+use crate::policy::sweep::Sweep;
+use crate::wire::governor::Change;
+
+/// Revocations kept at least; twice as many at most. A token of an older one is refused by the API server, because its pod
+/// is gone.
+const MIN_KEPT_REVOCATIONS: usize = 25_000;
+/// Agents outside the cluster that are remembered at least; twice as many at most. One that is forgotten is known again by its next call.
+const MIN_KEPT_EXTERNAL_AGENTS: usize = 10_000;
+/// Agents that are remembered in each map before those are looked for that wait no more.
+const WAITER_SWEEP_THRESHOLD: usize = 4096;
+
+/// Who waits for something, by uid.
+struct Waiters<T> {
+    senders: HashMap<String, watch::Sender<T>>,
+    sweep: Sweep,
+}
+
+impl<T> Default for Waiters<T> {
+    fn default() -> Self {
+        Self { senders: HashMap::new(), sweep: Sweep::new(WAITER_SWEEP_THRESHOLD) }
+    }
+}
+
+impl<T: Clone + Default> Waiters<T> {
+    fn subscribe(&mut self, uid: &str) -> watch::Receiver<T> {
+        if self.sweep.is_due(self.senders.len()) {
+            self.senders.retain(|_, sender| sender.receiver_count() > 0);
+            self.sweep.done(self.senders.len());
+        }
+        self.senders.entry(uid.to_owned()).or_insert_with(|| watch::channel(T::default()).0).subscribe()
+    }
+
+    /// Wakes one, with this.
+    fn wake(&self, uid: &str, what: T) {
+        if let Some(sender) = self.senders.get(uid) {
+            sender.send_replace(what);
+        }
+    }
+
+    /// Wakes everybody, with nothing.
+    fn wake_all(&self) {
+        self.senders.values().for_each(|sender| drop(sender.send_replace(T::default())));
+    }
+
+    /// Wakes one for the last time.
+    fn end(&mut self, uid: &str) {
+        if let Some(sender) = self.senders.remove(uid) {
+            sender.send_replace(T::default());
+        }
+    }
+}
+
+/// The last ones that came, `most` of them at least and twice as many at most.
+struct RecentSet {
+    these: HashSet<String>,
+    before: HashSet<String>,
+    most: usize,
+}
+
+impl RecentSet {
+    fn new(most: usize) -> Self {
+        Self { these: HashSet::new(), before: HashSet::new(), most }
+    }
+
+    fn insert(&mut self, one: String) {
+        if self.these.len() >= self.most {
+            self.before = std::mem::take(&mut self.these);
+        }
+        self.these.insert(one);
+    }
+
+    fn contains(&self, one: &str) -> bool {
+        self.these.contains(one) || self.before.contains(one)
+    }
+}
+
+struct KnownAgents {
+    waiting: Waiters<Option<String>>,
+    hungry: Waiters<()>,
+    /// Who has a stream open; woken when nothing is known any more.
+    streaming: Waiters<()>,
+    revoked: RecentSet,
+    /// Agents outside the cluster that the governor answered as their user's, by both.
+    outside: RecentSet,
+}
+
+impl Default for KnownAgents {
+    fn default() -> Self {
+        let (waiting, hungry, streaming) = (Waiters::default(), Waiters::default(), Waiters::default());
+        Self {
+            waiting,
+            hungry,
+            streaming,
+            revoked: RecentSet::new(MIN_KEPT_REVOCATIONS),
+            outside: RecentSet::new(MIN_KEPT_EXTERNAL_AGENTS),
+        }
+    }
+}
+
+/// What is known of agents. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LongPolls(Arc<Mutex<KnownAgents>>);
+
+impl LongPolls {
+    fn lock(&self) -> MutexGuard<'_, KnownAgents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The governor tells of a change.
+    pub fn apply(&self, change: Change) {
+        let mut known = self.lock();
+        match change {
+            Change::Alive => {}
+            Change::Wanted { uid, revision } => known.waiting.wake(&uid, Some(revision)),
+            Change::Work { uid } => known.hungry.wake(&uid, ()),
+            Change::Revoked { uid } => {
+                known.hungry.end(&uid);
+                known.waiting.end(&uid);
+                known.streaming.senders.remove(&uid);
+                known.revoked.insert(uid);
+            }
+        }
+    }
+
+    /// The stream of changes broke, or began: whoever waits must ask.
+    pub fn nothing_is_known(&self) {
+        let known = self.lock();
+        known.waiting.wake_all();
+        known.hungry.wake_all();
+        known.streaming.wake_all();
+    }
+
+    /// For as long as `uid` has a stream open: it ends when `uid` is revoked, and changes when that may have been missed.
+    pub fn stream(&self, uid: &str) -> watch::Receiver<()> {
+        let mut known = self.lock();
+        if known.revoked.contains(uid) {
+            return watch::channel(()).1;
+        }
+        known.streaming.subscribe(uid)
+    }
+
+    /// Whether the agent ended.
+    pub fn is_revoked(&self, uid: &str) -> bool {
+        self.lock().revoked.contains(uid)
+    }
+
+    /// Whether it is an agent outside the cluster, of which the governor has not said that it is whose it says it is.
+    pub fn is_unconfirmed(&self, caller: &PodIdentity) -> bool {
+        let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return false };
+        !self.lock().outside.contains(&format!("{}/{}", external.user, caller.uid))
+    }
+
+    /// The governor answered a call of this agent: it is whose it says it is.
+    pub fn confirmed(&self, caller: &PodIdentity) {
+        let Some(external) = caller.external.as_ref().filter(|external| !external.enrols) else { return };
+        let (name, mut known) = (format!("{}/{}", external.user, caller.uid), self.lock());
+        if !known.outside.contains(&name) {
+            known.outside.insert(name);
+        }
+    }
+
+    /// Under which name the calls of an agent are counted. One outside the cluster only says which one it is: its user shares one name
+    /// for all that the governor has not answered, so that nobody uses up what another may, or has more by names that are nobody's.
+    pub fn counted_as(&self, caller: &PodIdentity) -> String {
+        let Some(external) = &caller.external else { return caller.uid.clone() };
+        let name = format!("{}/{}", external.user, caller.uid);
+        if self.lock().outside.contains(&name) { name } else { format!("{}/", external.user) }
+    }
+
+    /// Waits until something is, or may be, wanted of `uid` that is not `after`.
+    pub fn wait(&self, uid: &str) -> watch::Receiver<Option<String>> {
+        self.lock().waiting.subscribe(uid)
+    }
+
+    /// Waits until there may be work for `uid`.
+    pub fn wait_for_work(&self, uid: &str) -> watch::Receiver<()> {
+        self.lock().hungry.subscribe(uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::token::ExternalUser;
+
+    #[tokio::test]
+    async fn who_waits_for_work_is_woken_by_it_and_by_a_broken_stream() {
+        let long_polls = LongPolls::default();
+        let mut work = long_polls.wait_for_work("u");
+        long_polls.apply(Change::Work { uid: "other".into() });
+        assert!(!work.has_changed().expect("a sender"));
+        long_polls.apply(Change::Work { uid: "u".into() });
+        work.changed().await.expect("a sender");
+        long_polls.nothing_is_known();
+        work.changed().await.expect("a sender");
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_woken_by_a_change_and_by_a_broken_stream() {
+        let long_polls = LongPolls::default();
+        let mut waiting = long_polls.wait("u");
+        long_polls.apply(Change::Wanted { uid: "other".into(), revision: "1.1".into() });
+        assert!(!waiting.has_changed().expect("a sender"));
+        long_polls.apply(Change::Wanted { uid: "u".into(), revision: "1.2".into() });
+        waiting.changed().await.expect("a sender");
+        assert_eq!(waiting.borrow_and_update().as_deref(), Some("1.2"));
+        long_polls.nothing_is_known();
+        waiting.changed().await.expect("a sender");
+        assert_eq!(*waiting.borrow_and_update(), None);
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_its_agent_and_looks_again_after_a_gap() {
+        let long_polls = LongPolls::default();
+        let mut stream = long_polls.stream("u");
+        long_polls.nothing_is_known();
+        stream.changed().await.expect("it may have been missed");
+        long_polls.apply(Change::Revoked { uid: "u".into() });
+        assert!(stream.changed().await.is_err());
+        assert!(long_polls.stream("u").changed().await.is_err(), "one that comes later ends too");
+    }
+
+    #[tokio::test]
+    async fn a_revoked_agent_is_woken_and_known() {
+        let long_polls = LongPolls::default();
+        let mut waiting = long_polls.wait("u");
+        long_polls.apply(Change::Revoked { uid: "u".into() });
+        assert!(long_polls.is_revoked("u") && !long_polls.is_revoked("v"));
+        assert!(waiting.changed().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_waits_no_more_is_forgotten_and_who_waits_is_not() {
+        let long_polls = LongPolls::default();
+        let mut waits = (long_polls.wait("waits"), long_polls.wait_for_work("waits"), long_polls.stream("waits"));
+        for at in 0..5 * WAITER_SWEEP_THRESHOLD {
+            let uid = at.to_string();
+            drop((long_polls.wait(&uid), long_polls.wait_for_work(&uid), long_polls.stream(&uid)));
+        }
+        let lengths = {
+            let known = long_polls.lock();
+            [known.waiting.senders.len(), known.hungry.senders.len(), known.streaming.senders.len()]
+        };
+        assert!(lengths.iter().all(|length| *length <= WAITER_SWEEP_THRESHOLD), "{lengths:?}");
+        long_polls.nothing_is_known();
+        waits.0.changed().await.expect("a sender");
+        waits.1.changed().await.expect("a sender");
+        waits.2.changed().await.expect("a sender");
+    }
+
+    #[test]
+    fn as_many_revocations_are_kept_as_are_needed_and_the_last_ones_always() {
+        let long_polls = LongPolls::default();
+        for at in 0..=4 * MIN_KEPT_REVOCATIONS {
+            long_polls.apply(Change::Revoked { uid: at.to_string() });
+            if at >= MIN_KEPT_REVOCATIONS {
+                assert!(
+                    long_polls.is_revoked(&(at - MIN_KEPT_REVOCATIONS + 1).to_string()),
+                    "it is one of the last {MIN_KEPT_REVOCATIONS}"
+                );
+            }
+        }
+        let known = long_polls.lock();
+        assert!(known.revoked.these.len() + known.revoked.before.len() <= 2 * MIN_KEPT_REVOCATIONS);
+    }
+
+    fn outside(user: &str, uid: &str) -> PodIdentity {
+        let external = ExternalUser { user: user.into(), pool: "p".into(), enrols: false };
+        PodIdentity { namespace: "n".into(), name: "a".into(), uid: uid.into(), external: Some(external) }
+    }
+
+    #[test]
+    fn who_invents_agents_has_no_more_than_one_of_them_may_and_uses_up_nobody_elses() {
+        let long_polls = LongPolls::default();
+        let of = |user: &str, uid: &str| long_polls.counted_as(&outside(user, uid));
+        assert_eq!(of("alice", "u"), of("alice", "v"), "nobody has answered either");
+        long_polls.confirmed(&outside("alice", "u"));
+        assert_ne!(of("alice", "u"), of("alice", "v"));
+        assert!(of("bob", "u") != of("alice", "u") && of("bob", "u") == of("bob", "v"), "whose agent it is not");
+        let pod = PodIdentity { external: None, ..outside("", "u") };
+        assert_eq!(long_polls.counted_as(&pod), "u");
+        let mut enrols = outside("carol", "u");
+        enrols.external.as_mut().expect("from outside").enrols = true;
+        long_polls.confirmed(&enrols);
+        assert_eq!(of("carol", "u"), of("carol", "v"), "an Agent that is made is no call of it");
+    }
+
+    #[test]
+    fn of_agents_outside_the_cluster_the_last_ones_are_known() {
+        let long_polls = LongPolls::default();
+        for at in 0..=4 * MIN_KEPT_EXTERNAL_AGENTS {
+            long_polls.confirmed(&outside("alice", &at.to_string()));
+        }
+        let last = outside("alice", &(4 * MIN_KEPT_EXTERNAL_AGENTS).to_string());
+        assert_ne!(long_polls.counted_as(&last), long_polls.counted_as(&outside("alice", "nobody")));
+        let known = long_polls.lock();
+        assert!(known.outside.these.len() + known.outside.before.len() <= 2 * MIN_KEPT_EXTERNAL_AGENTS);
+    }
+}

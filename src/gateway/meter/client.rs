@@ -1,0 +1,94 @@
+//! The talk with the governor: it carries out what [`Session::plan`](super::session::Session::plan) says, one call at a time.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::session::Plan;
+use super::{Meter, now};
+use crate::wire::meter::MeterAck;
+use crate::wire::{Code, Refusal};
+
+const BEGIN_PATH: &str = "/governor/v1/meter/begin";
+const SETTLE_PATH: &str = "/governor/v1/meter/settle";
+/// Between two lines about the same trouble.
+const REPEATED_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Meter {
+    /// Begins the session at each governor that we are connected to, tells it what ended, and that we live. For ever.
+    pub async fn run(self) {
+        let mut connections = self.0.governor.connections();
+        let mut said: Option<(Code, Duration)> = None;
+        loop {
+            self.shorten();
+            let connection = *connections.borrow_and_update();
+            let (plan, tend) = {
+                let mut inner = self.lock();
+                inner.session.connected(connection);
+                inner.session.set_replay(self.0.governor.store_rolled_back());
+                let tend = inner.tend(now());
+                self.0.attached.send_if_modified(|attached| std::mem::replace(attached, inner.session.is_attached()) != *attached);
+                (inner.session.plan(now(), inner.is_written()), tend)
+            };
+            let trouble = match plan {
+                Plan::Wait(until) => {
+                    let until = until.into_iter().chain(tend).min().map_or(Duration::MAX, |until| until.saturating_sub(now()));
+                    tokio::select! {
+                        () = self.0.wake.notified() => {}
+                        changed = connections.changed() => if changed.is_err() { return },
+                        () = tokio::time::sleep(until.min(Duration::from_secs(60))) => {}
+                    }
+                    None
+                }
+                Plan::Begin(begin) => {
+                    let answer = self.ask(BEGIN_PATH, &begin).await;
+                    self.take(answer, |session, now, acked| session.began(now, connection, &begin, acked))
+                }
+                Plan::Tell(settles) => {
+                    let answer = self.ask(SETTLE_PATH, &settles).await;
+                    self.take(answer, |session, now, acked| session.told(now, &settles, acked))
+                }
+            };
+            if let Some(refusal) = trouble {
+                let known = said.is_some_and(|(code, at)| code == refusal.code && now().saturating_sub(at) < REPEATED_LOG_INTERVAL);
+                if !known {
+                    tracing::warn!(%refusal, "the ledger does not take what this gateway tells; trying again");
+                    said = Some((refusal.code, now()));
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, path: &str, body: &impl Serialize) -> Result<MeterAck, Refusal> {
+        self.0.governor.ask(path, None, body).await
+    }
+
+    /// What came of a call: what is to be written is written, and whoever waits is woken.
+    fn take(
+        &self,
+        answer: Result<MeterAck, Refusal>,
+        done: impl FnOnce(&mut super::session::Session, Duration, u64) -> Option<super::Line>,
+    ) -> Option<Refusal> {
+        let mut inner = self.lock();
+        let trouble = match answer {
+            Ok(MeterAck { acked }) => {
+                if let Some(line) = done(&mut inner.session, now(), acked) {
+                    inner.keep(&line, now());
+                }
+                None
+            }
+            Err(refusal) => {
+                if refusal.code == Code::SessionUnknown {
+                    inner.session.detached();
+                }
+                inner.session.failed(now());
+                Some(refusal)
+            }
+        };
+        let (attached, owed) = (inner.session.is_attached(), inner.session.owed());
+        drop(inner);
+        self.0.attached.send_if_modified(|known| std::mem::replace(known, attached) != attached);
+        self.0.owed.send_replace(owed);
+        trouble
+    }
+}

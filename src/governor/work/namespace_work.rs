@@ -1,0 +1,488 @@
+//! One namespace's book, in memory, and what is known beside it: who waits for work, who is not to get any more, which items
+//! are being written. What it decides on is whatever was read last; it must not do I/O, and knows no lock.
+//!
+//! What always holds: what is known of an item never goes back to an older version.
+
+mod counting;
+mod messages;
+mod needs;
+mod progress;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::messages::Messages;
+use super::convert;
+use crate::api::work_item::ItemTokens;
+use crate::api::{WorkItem, WorkQueue, names};
+use crate::cluster::clock::BootTime;
+use crate::governor::budget::object::Leaf;
+use crate::policy::work::entry::Entry;
+use crate::policy::work::item::{Phase, Policy, Record, UnixMillis};
+use crate::policy::work::item_index::{ClaimClass, ClaimRequester, ItemIndex};
+use crate::policy::work::lease::{self, Fence, claimable};
+use crate::policy::work::requires::PoolIntake;
+use crate::policy::work::tally::{ItemEvent, Tally};
+use crate::wire::work::{LeaseRef, ProgressUpdate};
+
+/// A pod that is about to be ended gets nothing for so long; by then it is, or its pool thought better of it.
+const TERMINATION_EXCLUSION: Duration = Duration::from_secs(30);
+/// Who asked for work, and has not asked again for so long, is not waiting any more.
+const CLAIM_WAITER_TTL: Duration = Duration::from_secs(40);
+
+/// Queues that are gone whose versions are remembered: a late answer to a write of ours must not bring one back.
+const MAX_DELETED_QUEUES: usize = 64;
+
+/// Now, as people write it.
+pub fn now() -> UnixMillis {
+    UnixMillis(Timestamp::now().as_millisecond())
+}
+
+/// Who waits for work.
+#[derive(Clone, Debug)]
+struct ClaimWaiters {
+    labels: BTreeMap<String, String>,
+    taking: PoolIntake,
+    since: BootTime,
+}
+
+/// What an agent holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentHolding {
+    /// The item's name.
+    pub name: String,
+    /// The lease.
+    pub held: LeaseRef,
+    /// Where the item is in its life: one of the held phases.
+    pub phase: Phase,
+    /// Its policy.
+    pub policy: Policy,
+    /// Its pauses so far.
+    pub pauses: i64,
+    /// A person resumed the last of them.
+    pub resumed: bool,
+    /// This attempt got somewhere, or wrote down where to go on from.
+    pub worth: bool,
+}
+
+/// Where a write of an item waits for its turn: one in each, since what is needed must not wait for what is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteLane {
+    /// Somebody waits for it.
+    Needed,
+    /// It only shows that the item waits.
+    Shown,
+    /// It is the item's deletion.
+    Collected,
+}
+
+/// One namespace.
+#[derive(Default)]
+pub struct NamespaceWork {
+    /// Its items.
+    pub index: ItemIndex,
+    names: HashMap<String, String>,
+    busy: HashSet<String>,
+    again: HashSet<String>,
+    queued: HashMap<WriteLane, HashSet<String>>,
+    queue_versions: HashMap<String, String>,
+    waiting: BTreeMap<String, ClaimWaiters>,
+    /// Pools whose agents are not called for work: there are no tokens for it.
+    held_back: HashSet<String>,
+    /// Pools whose agents are not called for work: the circuit of their work refuses it.
+    stopped: HashSet<String>,
+    listening: BTreeMap<String, (String, BootTime)>,
+    /// Every change up to this version is known: the watch told of it. Answers to our own writes may be ahead.
+    watched: u64,
+    /// What ended and may not be told yet, by its version: the pool that submitted it.
+    news: BTreeMap<u64, String>,
+    /// What pools are to be told beside that.
+    pub messages: Messages,
+    /// Plans of which nobody told yet that they ended.
+    ended_plans: HashSet<String>,
+    /// Of which items that no pool can take it was told: once for all of one queue that ask the same and have one submitter.
+    unmet: BTreeSet<(String, ClaimClass, Option<String>)>,
+    retired: HashMap<String, BootTime>,
+    told: (u64, u64),
+    progress: HashMap<String, (ProgressUpdate, Option<BootTime>)>,
+    /// The attempts, by item and epoch, that got somewhere.
+    worth: HashMap<String, i64>,
+    /// Items that may spend so many tokens, by uid: the item as it was when it was read last.
+    shares: HashMap<String, (i64, Leaf<ItemTokens>)>,
+    /// What all others have used, as far as it is stored and is anything.
+    used: HashMap<String, i64>,
+    tally: Tally,
+    /// What happened and was not counted yet, by the queue that it counts at; none: it does not exist.
+    happened: Vec<(Option<String>, ItemEvent)>,
+}
+
+impl NamespaceWork {
+    pub(super) fn is_empty(&self) -> bool {
+        let idle = self.waiting.is_empty()
+            && self.listening.is_empty()
+            && self.retired.is_empty()
+            && self.busy.is_empty()
+            && self.queued.values().all(HashSet::is_empty)
+            && self.messages.are_old();
+        idle && self.index.iter().next().is_none() && self.index.queues().next().is_none()
+    }
+
+    /// The item with this uid.
+    pub fn by_uid(&self, uid: &str) -> Option<(String, Entry)> {
+        let name = self.names.get(uid)?;
+        self.index.get(name).filter(|entry| entry.uid == uid).map(|entry| (name.clone(), entry.clone()))
+    }
+
+    /// Whether the item with this uid is there and has not ended.
+    pub fn lives(&self, uid: &str) -> bool {
+        let entry = self.names.get(uid).and_then(|name| self.index.get(name));
+        entry.is_some_and(|entry| entry.uid == uid && !entry.record.phase.ended())
+    }
+
+    /// Of the items with these uids, those that are here and have not ended.
+    pub(super) fn living(&self, uids: &HashSet<String>) -> Vec<String> {
+        // Of two long lists the shorter one is gone through.
+        if uids.len() < self.names.len() {
+            uids.iter().filter(|uid| self.lives(uid)).cloned().collect()
+        } else {
+            self.names.keys().filter(|uid| uids.contains(*uid) && self.lives(uid)).cloned().collect()
+        }
+    }
+
+    /// The tokens that each attempt at the item with this uid may spend, if they are limited, and the item.
+    pub fn share(&self, uid: &str) -> Option<&(i64, Leaf<ItemTokens>)> {
+        self.shares.get(uid)
+    }
+
+    /// Tokens that the item with this uid has used, as it is stored; none: it has a share, and they are counted there.
+    pub fn used(&self, uid: &str) -> Option<i64> {
+        (!self.shares.contains_key(uid)).then(|| self.used.get(uid).copied().unwrap_or(0))
+    }
+
+    /// All such items, with the epoch of their lease if somebody holds them.
+    pub fn shares(&self) -> impl Iterator<Item = (&(i64, Leaf<ItemTokens>), i64)> {
+        self.shares.iter().filter_map(|(uid, share)| {
+            let entry = self.index.get(self.names.get(uid)?)?;
+            entry.record.holder.as_ref().map(|_| (share, entry.record.epoch))
+        })
+    }
+
+    /// Whether a pod holds this very lease, whatever else it holds.
+    pub fn holds(&self, pod: &str, held: &LeaseRef) -> bool {
+        let fence = Fence { epoch: held.epoch, pod, agent: "" };
+        self.by_uid(&held.uid).is_some_and(|(_, entry)| lease::holds(&entry.record, fence))
+    }
+
+    /// What a pod holds.
+    pub fn holding(&self, pod: &str) -> Option<AgentHolding> {
+        let (name, entry) = self.index.held_by(pod)?;
+        let held = LeaseRef { uid: entry.uid.clone(), epoch: entry.record.epoch };
+        let pauses = entry.record.pauses;
+        Some(AgentHolding {
+            name: name.to_owned(),
+            phase: entry.record.phase,
+            policy: self.index.policy(entry),
+            pauses,
+            resumed: entry.record.phase == Phase::Paused && entry.spec.resume_pause >= pauses,
+            worth: self.worth.get(&held.uid) == Some(&held.epoch),
+            held,
+        })
+    }
+
+    /// Begins to write an item. No: somebody does already, and it is looked at again afterwards.
+    pub fn begin(&mut self, name: &str) -> bool {
+        let free = self.busy.insert(name.to_owned());
+        if !free {
+            self.again.insert(name.to_owned());
+        }
+        free
+    }
+
+    /// A write of an item waits for its turn. No: one does already.
+    pub fn enqueue(&mut self, name: &str, lane: WriteLane) -> bool {
+        self.queued.entry(lane).or_default().insert(name.to_owned())
+    }
+
+    /// Its turn has come.
+    pub fn dequeue(&mut self, name: &str, lane: WriteLane) {
+        self.queued.entry(lane).or_default().remove(name);
+    }
+
+    /// Whether a write of it waits there.
+    pub fn is_queued(&self, name: &str, lane: WriteLane) -> bool {
+        self.queued.get(&lane).is_some_and(|names| names.contains(name))
+    }
+
+    /// Who is next for this agent, of those that can be given out at this moment; not one that is being written, if `but_written`.
+    pub fn next_for(&self, taker: &ClaimRequester, but_written: bool) -> Option<String> {
+        let free = |name: &str| {
+            let entry = self.index.get(name);
+            !(but_written && self.is_busy(name)) && entry.is_some_and(|entry| claimable(&entry.spec, &entry.record, taker.now))
+        };
+        self.index.next_for(taker, free).map(str::to_owned)
+    }
+
+    /// Whether it is being written.
+    pub fn is_busy(&self, name: &str) -> bool {
+        self.busy.contains(name)
+    }
+
+    /// This pod gets nothing any more; not if it holds something.
+    pub fn retire(&mut self, pod: &str) -> bool {
+        let free = self.index.held_by(pod).is_none();
+        if free {
+            self.retired.insert(pod.to_owned(), BootTime::now());
+            self.waiting.remove(pod);
+        }
+        free
+    }
+
+    /// Whether it gets nothing any more.
+    pub fn is_retired(&self, pod: &str) -> bool {
+        self.retired.get(pod).is_some_and(|since| since.elapsed() < TERMINATION_EXCLUSION)
+    }
+
+    /// A pod asks for work and there is none.
+    pub fn waits(&mut self, pod: &str, labels: BTreeMap<String, String>, taking: PoolIntake) {
+        let waiting = ClaimWaiters { labels, taking, since: BootTime::now() };
+        self.waiting.insert(pod.to_owned(), waiting);
+    }
+
+    /// Those that wait for work wait for what their pools take now: `taking_of` says that of a pool, if it is known.
+    pub fn take_from(&mut self, taking_of: impl Fn(&str) -> Option<PoolIntake>) {
+        let mut known: HashMap<(String, bool), Option<PoolIntake>> = HashMap::new();
+        for waiting in self.waiting.values_mut() {
+            let Some(pool) = waiting.labels.get(names::POOL_LABEL) else { continue };
+            let outside = waiting.taking.outside;
+            let taking = known.entry((pool.clone(), outside)).or_insert_with(|| {
+                let taking = taking_of(pool)?;
+                Some(if outside { taking.outside() } else { taking })
+            });
+            if let Some(taking) = taking.as_ref().filter(|taking| **taking != waiting.taking) {
+                waiting.taking.clone_from(taking);
+            }
+        }
+    }
+
+    /// The agents of these pools, and of no others, are not called for work. Whether it is so for fewer than before.
+    pub fn hold_back(&mut self, pools: HashSet<String>) -> bool {
+        let before = std::mem::replace(&mut self.held_back, pools);
+        before.iter().any(|pool| !self.held_back.contains(pool))
+    }
+
+    /// As [`hold_back`](Self::hold_back), of pools whose circuit refuses them work.
+    pub fn stop(&mut self, pools: HashSet<String>) -> bool {
+        let before = std::mem::replace(&mut self.stopped, pools);
+        before.iter().any(|pool| !self.stopped.contains(pool))
+    }
+
+    /// The circuit of a pool has just refused it work: nobody of it is called until [`stop`](Self::stop) lets it go.
+    pub fn stopped(&mut self, pool: &str) {
+        self.stopped.insert(pool.to_owned());
+    }
+
+    /// A pod asks what became of what its pool's agents submitted, and nothing new did.
+    pub fn listens(&mut self, pod: &str, pool: &str) {
+        self.listening.insert(pod.to_owned(), (pool.to_owned(), BootTime::now()));
+    }
+
+    /// Those that listen and of whose pools' items some ended, as far as the watch told.
+    fn told(&mut self) -> Vec<String> {
+        self.listening.retain(|_, (_, since)| since.elapsed() < CLAIM_WAITER_TTL);
+        let later = self.news.split_off(&self.watched.saturating_add(1));
+        let ended = std::mem::replace(&mut self.news, later).into_values();
+        let pools: HashSet<String> = ended.chain(self.messages.take_news()).collect();
+        self.listening.extract_if(.., |_, (pool, _)| pools.contains(pool)).map(|(pod, _)| pod).collect()
+    }
+
+    /// The watch told of every change up to this version. Yes: of some that end what was submitted.
+    pub fn watch(&mut self, version: u64) -> bool {
+        self.watched = self.watched.max(version);
+        self.news.first_key_value().is_some_and(|(first, _)| *first <= self.watched)
+    }
+
+    /// How far everything is known, as a version.
+    pub fn watched(&self) -> u64 {
+        self.watched
+    }
+
+    /// Whether a plan ended and that was not told yet. Once it is asked it counts as told.
+    pub fn tell_plan(&mut self, plan: &str) -> bool {
+        self.ended_plans.remove(plan)
+    }
+
+    /// A pod does not wait any more.
+    pub fn served(&mut self, pod: &str) {
+        self.waiting.remove(pod);
+    }
+
+    /// Those that wait and could get something now, each for another item as far as numbers tell; and those that listen.
+    pub(super) fn called(&mut self) -> Vec<String> {
+        self.waiting.retain(|_, waiting| waiting.since.elapsed() < CLAIM_WAITER_TTL);
+        let mut alike: HashMap<(&PoolIntake, &BTreeMap<String, String>), Vec<&String>> = HashMap::new();
+        for (pod, waiting) in &self.waiting {
+            alike.entry((&waiting.taking, &waiting.labels)).or_default().push(pod);
+        }
+        let mut namespace_work: HashMap<&str, u64> = HashMap::new();
+        let mut left: HashMap<(&str, &ClaimClass), u64> = HashMap::new();
+        let mut called = Vec::new();
+        // Those that are alike can take the same: one look does for all of them.
+        for ((PoolIntake { queues, offer, outside: _ }, labels), pods) in alike {
+            // They wait on: whoever lets their pool go has all looked at again.
+            if labels.get(names::POOL_LABEL).is_some_and(|pool| self.held_back.contains(pool) || self.stopped.contains(pool)) {
+                continue;
+            }
+            let taker = ClaimRequester { agent: "", labels, queues, offer, now: now() };
+            if self.next_for(&taker, false).is_none() {
+                continue;
+            }
+            let mut fits: Vec<(&str, &ClaimClass)> = Vec::new();
+            for (queue, types) in queues {
+                namespace_work.entry(queue).or_insert_with(|| self.index.claimable(queue, &[], None));
+                let fits_all = |class: &ClaimClass| class.of_types(types) && class.selects(labels) && class.met_by(offer);
+                for (class, count) in self.index.classes(queue, fits_all) {
+                    left.entry((queue, class)).or_insert(count);
+                    fits.push((queue, class));
+                }
+            }
+            for pod in pods {
+                let one = fits.iter().find(|(queue, class)| namespace_work.get(queue) > Some(&0) && left.get(&(*queue, *class)) > Some(&0));
+                let Some((queue, class)) = one else { break };
+                namespace_work.entry(queue).and_modify(|namespace_work| *namespace_work -= 1);
+                left.entry((queue, class)).and_modify(|left| *left -= 1);
+                called.push(pod.clone());
+            }
+        }
+        called.iter().for_each(|pod| drop(self.waiting.remove(pod)));
+        called.extend(self.told());
+        called
+    }
+
+    /// Whether there is more, or less, to do or being done than when this was asked last.
+    pub fn moved(&mut self) -> bool {
+        let ready = self.index.queues().map(|queue| self.index.claimable(queue, &[], None)).sum();
+        let held = u64::try_from(self.index.holders().count()).unwrap_or(u64::MAX);
+        self.retired.retain(|_, since| since.elapsed() < TERMINATION_EXCLUSION);
+        std::mem::replace(&mut self.told, (ready, held)) != (ready, held)
+    }
+
+    /// An item, as `entry` says what is decided on. Those that it touches, if that is news.
+    pub(super) fn observe(&mut self, name: &str, item: &WorkItem, entry: Entry) -> Option<Vec<String>> {
+        let known = self.index.get(name).filter(|known| known.uid == entry.uid);
+        // The version that is known says nothing new, and what was decided on it may be on its way.
+        if known.is_some_and(|known| !newer(&entry.version, &known.version)) {
+            return None;
+        }
+        // One that nobody had yet has been ready since it was for the first time, as an earlier leader stored it.
+        let waits = entry.record.phase == Phase::Ready && entry.record.attempts == 0;
+        let stored = entry.first_ready.filter(|_| waits && known.is_none());
+        let ready_since = known.and_then(|known| known.ready_since).or(stored);
+        // What we saw ourselves is finer than what is stored; of before a redrive nothing counts.
+        let first_ready = known.filter(|known| known.record.redrives == entry.record.redrives).and_then(|known| known.first_ready);
+        let first_ready = first_ready.or(entry.first_ready);
+        let before = known.map(|known| known.record.phase);
+        if entry.record.phase.ended() {
+            self.progress.remove(&entry.uid);
+            self.worth.remove(&entry.uid);
+        } else if convert::has_worth(item) {
+            self.worth.insert(entry.uid.clone(), entry.record.epoch);
+        }
+        let changed = before != Some(entry.record.phase);
+        if changed && entry.record.phase.ended() {
+            let version = entry.version.parse().unwrap_or(0);
+            self.news.extend(entry.spec.submitted_by.clone().map(|pool| (version, pool)));
+        }
+        let plan = entry.spec.plan.as_ref().map(|(plan, _)| plan.clone());
+        self.names.insert(entry.uid.clone(), name.to_owned());
+        if let Some(tokens) = item.spec.bulkhead.as_ref().and_then(|bulkhead| bulkhead.tokens) {
+            self.shares.insert(entry.uid.clone(), (tokens, Leaf::from(item)));
+        } else if let Some(used) = item.status.as_ref().and_then(|status| status.tokens.as_ref()).map(|tokens| tokens.used) {
+            self.used.insert(entry.uid.clone(), used);
+        }
+        let happened = self.tally.stored(&entry.uid, &entry.record, now());
+        self.index.put(name, Entry { ready_since, first_ready, ..entry }, now());
+        self.happens(name, happened);
+        self.note_ready(name);
+        // What ended before we looked for the first time was told of by whoever led then.
+        if before.is_some_and(|before| !before.ended()) {
+            self.ended_plans.extend(plan.filter(|plan| self.index.ended_plan(plan).is_some()));
+        }
+        Some(if changed { self.index.touched_by(name) } else { Vec::new() })
+    }
+
+    /// An item is gone. Those that it touches.
+    pub(super) fn forget(&mut self, name: &str, uid: &str) -> Vec<String> {
+        self.names.remove(uid);
+        self.progress.remove(uid);
+        self.worth.remove(uid);
+        self.shares.remove(uid);
+        self.used.remove(uid);
+        let happened = self.tally.gone(uid, now());
+        self.happens(name, happened);
+        if self.index.get(name).is_none_or(|entry| entry.uid != uid) {
+            return Vec::new();
+        }
+        let touched = self.index.touched_by(name);
+        let plan = self.index.remove(name).and_then(|entry| entry.spec.plan);
+        if let Some((plan, _)) = plan.filter(|(plan, _)| !self.index.has_plan(plan)) {
+            self.ended_plans.remove(&plan);
+        }
+        touched
+    }
+
+    /// A queue, as it is now; none: it is gone. Items that it touches.
+    pub(super) fn observe_queue(&mut self, name: &str, queue: Option<&WorkQueue>) -> Vec<String> {
+        let version = queue.and_then(|queue| queue.metadata.resource_version.clone()).unwrap_or_default();
+        let known = self.queue_versions.get(name);
+        if queue.is_some() && known.is_some_and(|known| newer(known, &version)) {
+            return Vec::new();
+        }
+        if queue.is_some() {
+            self.queue_versions.insert(name.to_owned(), version);
+        }
+        let gone = |name: &String| self.index.queue(name).is_none();
+        if queue.is_none() && self.queue_versions.keys().filter(|name| gone(name)).count() >= MAX_DELETED_QUEUES {
+            let kept: HashSet<String> = self.index.queues().cloned().collect();
+            self.queue_versions.retain(|queue, _| kept.contains(queue) || queue == name);
+        }
+        let groups = queue.map(convert::cancelled_groups).unwrap_or_default();
+        let mut touched = self.index.set_cancelled(name, groups);
+        if self.index.set_queue(name, queue.map(convert::queue)) {
+            touched.extend(self.index.of_queue(name));
+        }
+        touched
+    }
+
+    /// A write of an item is over. Whether it is to be looked at again.
+    pub(super) fn written(&mut self, name: &str) -> bool {
+        self.busy.remove(name);
+        self.again.remove(name)
+    }
+
+    /// What is true of an item from now on, unless somebody changed it since that was decided. Those that it touches.
+    pub(super) fn remember(&mut self, name: &str, entry: &Entry, record: Record) -> Vec<String> {
+        if self.index.get(name) != Some(entry) {
+            return Vec::new();
+        }
+        if self.is_busy(name) {
+            self.begin(name); // looked at again afterwards
+            return Vec::new();
+        }
+        let arrived = self.tally.decided(&entry.uid, record.phase);
+        self.index.record(name, record, true, now());
+        self.happens(name, arrived);
+        self.note_ready(name);
+        self.index.touched_by(name)
+    }
+}
+
+/// Versions of one resource are numbers that rise. What is no number is taken for news.
+fn newer(version: &str, than: &str) -> bool {
+    !matches!((version.parse::<u64>(), than.parse::<u64>()), (Ok(version), Ok(than)) if version <= than)
+}
+
+#[cfg(test)]
+#[path = "namespace_work_tests.rs"]
+mod tests;

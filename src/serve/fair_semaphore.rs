@@ -1,0 +1,248 @@
+//! Places that are few and taken in turns: who waits for one waits behind its own namespace's, and not behind another
+//! namespace's many. Whose turn it is says `policy::fair_queue`; here is the waiting.
+//!
+//! What always holds: while a place is free, nobody waits who may have one; who stops waiting, or drops what it got, keeps
+//! nobody else from a place.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::policy::fair_queue::FairQueue;
+
+/// How many there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Places.
+    pub all: usize,
+    /// Of these, the most of one namespace: what is left is there at once for others, however long its places are kept.
+    pub of_one: usize,
+    /// The most of one namespace that wait.
+    pub waiting: usize,
+}
+
+/// As many of the namespace wait as may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+struct State {
+    bounds: Bounds,
+    taken: usize,
+    of: HashMap<String, usize>,
+    line: FairQueue<String, oneshot::Sender<Permit>>,
+}
+
+/// Places. Cheap to clone.
+#[derive(Clone)]
+pub struct FairSemaphore(Arc<Mutex<State>>);
+
+/// One place, until it is dropped.
+pub struct Permit {
+    turns: FairSemaphore,
+    namespace: String,
+}
+
+impl State {
+    fn may(&self, namespace: &str) -> bool {
+        self.taken < self.bounds.all && self.of.get(namespace).is_none_or(|own| *own < self.bounds.of_one)
+    }
+
+    fn begin(&mut self, namespace: &str) {
+        self.taken += 1;
+        *self.of.entry(namespace.to_owned()).or_default() += 1;
+    }
+
+    fn end(&mut self, namespace: &str) {
+        self.taken = self.taken.saturating_sub(1);
+        if let Some(own) = self.of.get_mut(namespace) {
+            *own = own.saturating_sub(1);
+            if *own == 0 {
+                self.of.remove(namespace);
+            }
+        }
+    }
+}
+
+impl FairSemaphore {
+    /// So many, all free.
+    pub fn new(bounds: Bounds) -> Self {
+        let line = FairQueue::new(bounds.waiting);
+        Self(Arc::new(Mutex::new(State { bounds, taken: 0, of: HashMap::new(), line })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, namespace: &str) -> Permit {
+        Permit { turns: self.clone(), namespace: namespace.to_owned() }
+    }
+
+    /// Waits for a place. Dropped, it waits no more.
+    pub async fn take(&self, namespace: &str) -> Result<Permit, QueueFull> {
+        let (number, called) = {
+            let mut state = self.lock();
+            // Whoever waits may not have what is free, or would not wait.
+            if state.may(namespace) {
+                state.begin(namespace);
+                return Ok(self.turn(namespace));
+            }
+            let (call, called) = oneshot::channel();
+            (state.line.join(namespace.to_owned(), call).map_err(|_| QueueFull)?, called)
+        };
+        let _waiting = QueuedWaiter { turns: self, namespace, number };
+        // The line drops no call: it is made, or whoever waits takes it out.
+        called.await.map_err(|_| QueueFull)
+    }
+
+    /// There are so many from now on. Who has a place keeps it; as many may wait as before.
+    pub fn resize(&self, all: usize, of_one: usize) {
+        self.call(|state| state.bounds = Bounds { all, of_one, ..state.bounds });
+    }
+
+    /// Whether somebody waits.
+    pub fn are_wanted(&self) -> bool {
+        !self.lock().line.is_empty()
+    }
+
+    fn end(&self, namespace: &str) {
+        self.call(|state| state.end(namespace));
+    }
+
+    /// Calls those who may have a place after this.
+    fn call(&self, change: impl FnOnce(&mut State)) {
+        let mut called = Vec::new();
+        {
+            let mut state = self.lock();
+            change(&mut state);
+            while state.taken < state.bounds.all {
+                let State { of, line, bounds, .. } = &mut *state;
+                let may = |one: &String| of.get(one).is_none_or(|own| *own < bounds.of_one);
+                let Some((next, call)) = line.next(may) else { break };
+                state.begin(&next);
+                called.push((call, self.turn(&next)));
+            }
+        }
+        // Of who stopped waiting just now it comes back, and is dropped: the next one is called.
+        called.into_iter().for_each(|(call, turn)| drop(call.send(turn)));
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.turns.end(&self.namespace);
+    }
+}
+
+/// Takes who waits out of the line, unless it was called.
+struct QueuedWaiter<'a> {
+    turns: &'a FairSemaphore,
+    namespace: &'a str,
+    number: u64,
+}
+
+impl Drop for QueuedWaiter<'_> {
+    fn drop(&mut self) {
+        drop(self.turns.lock().line.leave(&self.namespace.to_owned(), self.number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn turns(all: usize, of_one: usize) -> FairSemaphore {
+        FairSemaphore::new(Bounds { all, of_one, waiting: 10 })
+    }
+
+    /// Free again, and nobody is remembered.
+    fn is_empty(turns: &FairSemaphore) -> bool {
+        let state = turns.lock();
+        state.taken == 0 && state.of.is_empty() && state.line.is_empty()
+    }
+
+    #[tokio::test]
+    async fn a_flood_waits_behind_itself() {
+        let turns = turns(1, 1);
+        let first = turns.take("loud").await.expect("free");
+        let mut loud: Vec<_> = (0..5).map(|_| Box::pin(turns.take("loud"))).collect();
+        assert!(loud.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
+        let mut quiet = Box::pin(turns.take("quiet"));
+        assert!((&mut quiet).now_or_never().is_none());
+        drop(first);
+        assert!((&mut quiet).now_or_never().is_none(), "one that came before has the first turn");
+        let turn = loud.remove(0).await.expect("its turn");
+        drop(turn);
+        let turn = quiet.await.expect("the second turn is another namespace's, whatever else waits");
+        drop(turn);
+        for waiting in loud {
+            drop(waiting.await.expect("its turn"));
+        }
+        assert!(is_empty(&turns));
+    }
+
+    #[tokio::test]
+    async fn one_namespace_leaves_places_for_others() {
+        let turns = turns(4, 3);
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(turns.take("loud").await.expect("free"));
+        }
+        let mut fourth = Box::pin(turns.take("loud"));
+        assert!((&mut fourth).now_or_never().is_none());
+        let other = turns.take("quiet").now_or_never().expect("at once").expect("free");
+        drop(other);
+        assert!((&mut fourth).now_or_never().is_none(), "what others leave is not its own");
+        held.pop();
+        drop(fourth.await.expect("its turn"));
+        drop(held);
+        assert!(is_empty(&turns));
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_leaves_no_hole_also_when_it_was_just_called() {
+        let turns = turns(1, 1);
+        let first = turns.take("a").await.expect("free");
+        let (mut gone, mut called, mut last) = (Box::pin(turns.take("a")), Box::pin(turns.take("a")), Box::pin(turns.take("a")));
+        for waiting in [&mut gone, &mut called, &mut last] {
+            assert!(waiting.now_or_never().is_none());
+        }
+        drop(gone);
+        drop(first);
+        // It was called and has not looked: what it was given goes on.
+        drop(called);
+        drop(last.now_or_never().expect("its turn").expect("its turn"));
+        assert!(is_empty(&turns));
+    }
+
+    #[tokio::test]
+    async fn more_places_are_there_at_once_and_fewer_when_those_are_given_back() {
+        let turns = turns(1, 1);
+        let first = turns.take("a").await.expect("free");
+        let mut second = Box::pin(turns.take("a"));
+        assert!((&mut second).now_or_never().is_none() && turns.are_wanted());
+        turns.resize(4, 2);
+        let second = second.now_or_never().expect("at once").expect("a place");
+        turns.resize(1, 1);
+        let mut third = Box::pin(turns.take("a"));
+        drop(first);
+        assert!((&mut third).now_or_never().is_none(), "one is still taken");
+        drop(second);
+        drop(third.now_or_never().expect("its turn").expect("its turn"));
+        assert!(is_empty(&turns));
+    }
+
+    #[tokio::test]
+    async fn so_many_of_one_wait_and_no_more() {
+        let turns = FairSemaphore::new(Bounds { all: 1, of_one: 1, waiting: 1 });
+        let _first = turns.take("loud").await.expect("free");
+        let mut second = Box::pin(turns.take("loud"));
+        assert!((&mut second).now_or_never().is_none());
+        assert_eq!(turns.take("loud").await.err(), Some(QueueFull));
+        let mut other = Box::pin(turns.take("quiet"));
+        assert!((&mut other).now_or_never().is_none(), "it waits, and is not refused");
+    }
+}

@@ -1,0 +1,381 @@
+//! Reading the bodies of calls within bounds: of one call, of a namespace, of the whole process. Who reads has a room of its own:
+//! calls of models, agents' own calls at a gateway, agents' calls at the governor.
+//!
+//! A namespace may have at most twice what is free, without a reserve; and out of the reserve a little, whatever others have. So
+//! one alone gets half of the room, and however many take all they can, no set of some sixty namespaces keeps another one out.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
+use tokio::sync::Notify;
+
+use crate::wire::{Code, Refusal};
+
+/// How much there is.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    /// The most bytes of one body.
+    pub most: usize,
+    /// Bytes of all that are in memory at once, as they came: what they are made into comes on top.
+    pub all: usize,
+    /// Of these, what is for namespaces that have no more than `guaranteed`.
+    pub reserve: usize,
+    /// Bytes that a namespace gets as long as the reserve lasts.
+    pub guaranteed: usize,
+    /// How long a body may take to come.
+    pub within: Duration,
+    /// How long a call waits for room.
+    pub patience: Duration,
+}
+
+/// A namespace may have so many times what is free: of a room that is twice as large as a body, beside its reserve, one goes
+/// through while nothing else does.
+const FREE_SPACE_MULTIPLE: usize = 2;
+
+/// Calls of one namespace that wait for room: each looks again whenever any is given back.
+const MAX_WAITING_CALLS: usize = 16;
+
+/// How many bytes there are. Cheap to clone.
+#[derive(Clone)]
+pub struct BodyMemory(Arc<Shared>);
+
+struct Shared {
+    sizes: BodyLimits,
+    counts: Mutex<Counts>,
+    freed: Notify,
+}
+
+struct Counts {
+    sizes: BodyLimits,
+    all: usize,
+    of: HashMap<String, usize>,
+    waiting: HashMap<String, usize>,
+}
+
+impl Counts {
+    fn new(sizes: BodyLimits) -> Self {
+        Self { sizes, all: 0, of: HashMap::new(), waiting: HashMap::new() }
+    }
+
+    /// Takes room for so many more bytes of a namespace, if there is any for it.
+    fn take(&mut self, namespace: &str, bytes: usize) -> bool {
+        let BodyLimits { all, reserve, guaranteed, .. } = self.sizes;
+        let own = self.of.get(namespace).copied().unwrap_or_default() + bytes;
+        let Some(free) = all.checked_sub(self.all + bytes) else { return false };
+        let takes = own <= guaranteed || own <= FREE_SPACE_MULTIPLE * free.saturating_sub(reserve);
+        if takes {
+            self.all += bytes;
+            self.of.insert(namespace.to_owned(), own);
+        }
+        takes
+    }
+
+    fn give_back(&mut self, namespace: &str, bytes: usize) {
+        self.all = self.all.saturating_sub(bytes);
+        subtract(&mut self.of, namespace, bytes);
+    }
+}
+
+/// Takes so many from a namespace's number, which is forgotten when nothing is left of it.
+fn subtract(numbers: &mut HashMap<String, usize>, namespace: &str, count: usize) {
+    if let Some(number) = numbers.get_mut(namespace) {
+        *number = number.saturating_sub(count);
+        if *number == 0 {
+            numbers.remove(namespace);
+        }
+    }
+}
+
+/// One of the calls of a namespace that wait, until it is dropped.
+struct WaitingCall<'a> {
+    bodies: &'a BodyMemory,
+    namespace: &'a str,
+}
+
+impl<'a> WaitingCall<'a> {
+    fn begin(bodies: &'a BodyMemory, namespace: &'a str) -> Result<Self, Refusal> {
+        let mut counts = bodies.lock();
+        let waiting = counts.waiting.entry(namespace.to_owned()).or_default();
+        if *waiting >= MAX_WAITING_CALLS {
+            return Err(full());
+        }
+        *waiting += 1;
+        Ok(Self { bodies, namespace })
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        subtract(&mut self.bodies.lock().waiting, self.namespace, 1);
+    }
+}
+
+/// The room of one body, until it is dropped.
+pub struct BodyReservation {
+    bodies: BodyMemory,
+    namespace: String,
+    bytes: usize,
+}
+
+impl BodyReservation {
+    /// Takes room for so many more bytes, if there is any.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let takes = self.bodies.lock().take(&self.namespace, bytes);
+        self.bytes += if takes { bytes } else { 0 };
+        takes
+    }
+
+    /// Takes room for `bytes`; while there is none, waits for a moment.
+    async fn wait(&mut self, bytes: usize) -> Result<(), Refusal> {
+        if self.grow(bytes) {
+            return Ok(());
+        }
+        let (bodies, namespace, patience) = (self.bodies.clone(), self.namespace.clone(), self.bodies.0.sizes.patience);
+        let _waiting = WaitingCall::begin(&bodies, &namespace)?;
+        let waiting = async {
+            loop {
+                let freed = bodies.0.freed.notified();
+                tokio::pin!(freed);
+                // From here on nothing that is freed is missed.
+                freed.as_mut().enable();
+                if self.grow(bytes) {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        tokio::time::timeout(patience, waiting).await.map_err(|_| full())
+    }
+}
+
+fn full() -> Refusal {
+    let message = "the bodies of calls that this namespace and others send take all the room that is for them; try again";
+    Refusal::new(Code::TooManyCalls, message).retry_after(2)
+}
+
+impl Drop for BodyReservation {
+    fn drop(&mut self) {
+        self.bodies.lock().give_back(&self.namespace, self.bytes);
+        self.bodies.0.freed.notify_waiters();
+    }
+}
+
+impl BodyMemory {
+    /// So much, all of it free.
+    pub fn new(sizes: BodyLimits) -> Self {
+        Self(Arc::new(Shared { sizes, counts: Mutex::new(Counts::new(sizes)), freed: Notify::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the body of a call from `namespace`.
+    pub async fn read(&self, namespace: &str, body: Body) -> Result<(Vec<u8>, BodyReservation), Refusal> {
+        let place = BodyReservation { bodies: self.clone(), namespace: namespace.to_owned(), bytes: 0 };
+        let reading = tokio::time::timeout(self.0.sizes.within, whole(body, place, self.0.sizes.most)).await;
+        reading.map_err(|_| Refusal::new(Code::InvalidBody, "the body did not come in time").field("(body)"))?
+    }
+}
+
+async fn whole(mut body: Body, mut place: BodyReservation, most: usize) -> Result<(Vec<u8>, BodyReservation), Refusal> {
+    let too_large = || Refusal::new(Code::BodyTooLarge, format!("the body has more than {most} bytes")).field("(body)");
+    // Whoever says how much will come waits for room before any of it is here: with a part of it others might wait for each other.
+    let said = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).unwrap_or_default();
+    if said > most {
+        // Read as far as a body may go, and kept nowhere: a client that is cut while it sends does not see the answer.
+        let mut passed = 0;
+        while passed <= most
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            passed += frame.data_ref().map_or(0, |data| data.len());
+        }
+        return Err(too_large());
+    }
+    place.wait(said).await?;
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Refusal::new(Code::InvalidBody, format!("the body cannot be read: {error}")).field("(body)"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = read.len() + data.len();
+        if length > most {
+            return Err(too_large());
+        }
+        if !place.grow(length.saturating_sub(place.bytes)) {
+            return Err(full());
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok((read, place))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::gateway::models::MODEL_BODY_LIMITS as MODELS;
+    use crate::gateway::routes::AGENT_BODY_LIMITS as AGENTS;
+    use crate::governor::server::GOVERNOR_BODY_LIMITS as CALLS;
+    use crate::serve::fair_semaphore::{Bounds, FairSemaphore};
+
+    const MIB: usize = 1 << 20;
+    const MOST: usize = MODELS.most;
+    const PATIENCE: Duration = MODELS.patience;
+    /// All that there are.
+    const ALL: [BodyLimits; 3] = [MODELS, AGENTS, CALLS];
+
+    fn body(bytes: usize) -> Body {
+        Body::from(vec![b'x'; bytes])
+    }
+
+    /// Bytes of all, and namespaces that have some.
+    fn held(bodies: &BodyMemory) -> (usize, usize) {
+        let counts = bodies.lock();
+        (counts.all, counts.of.len())
+    }
+
+    fn code(read: Result<(Vec<u8>, BodyReservation), Refusal>) -> Option<Code> {
+        read.err().map(|refusal| refusal.code)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_largest_body_passes_alone_and_what_is_refused_has_no_room() {
+        let bodies = BodyMemory::new(MODELS);
+        let (first, place) = bodies.read("team", body(MOST)).await.expect("room");
+        assert_eq!((first.len(), place.bytes), (MOST, MOST));
+        assert_eq!(code(bodies.read("team", body(30 * MIB)).await), Some(Code::TooManyCalls), "after it has waited");
+        drop(place);
+        assert_eq!(code(bodies.read("team", body(MOST + 1)).await), Some(Code::BodyTooLarge));
+        assert_eq!(held(&bodies), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_namespaces_that_take_all_they_can_keep_no_third_one_out() {
+        let bodies = BodyMemory::new(MODELS);
+        let mut taken = Vec::new();
+        for namespace in ["loud", "louder"] {
+            for bytes in [30 * MIB, 8 * MIB, MIB, 256 * 1024] {
+                while let Ok((_, place)) = bodies.read(namespace, body(bytes)).await {
+                    taken.push(place);
+                }
+            }
+        }
+        let (_, third) = bodies.read("third", body(2 * MIB)).await.expect("room for a third one");
+        drop(third);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_room_that_is_given_back() {
+        let bodies = BodyMemory::new(MODELS);
+        let (_, place) = bodies.read("team", body(MOST)).await.expect("room");
+        let waiting = tokio::spawn({
+            let bodies = bodies.clone();
+            async move { bodies.read("team", body(MOST)).await.map(|_| ()) }
+        });
+        tokio::time::sleep(PATIENCE / 2).await;
+        assert!(!waiting.is_finished());
+        drop(place);
+        assert_eq!(waiting.await.expect("no panic"), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_of_a_namespace_wait_for_room_and_no_more() {
+        let bodies = BodyMemory::new(MODELS);
+        let (_, _place) = bodies.read("loud", body(MOST)).await.expect("room");
+        let mut waiting: Vec<_> = (0..MAX_WAITING_CALLS).map(|_| Box::pin(bodies.read("loud", body(MOST)))).collect();
+        assert!(waiting.iter_mut().all(|call| call.now_or_never().is_none()));
+        let further = Box::pin(bodies.read("loud", body(MOST))).now_or_never().expect("at once");
+        assert_eq!(code(further), Some(Code::TooManyCalls));
+        let mut other = Box::pin(bodies.read("louder", body(MOST)));
+        assert!((&mut other).now_or_never().is_none(), "another namespace waits, and is not refused");
+        drop((waiting, other));
+        assert!(bodies.lock().waiting.is_empty());
+    }
+
+    /// The calls of agents that write, where nothing that they wait for is ever done: thousands of them, with the largest bodies.
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_for_its_turn_to_write_is_a_bounded_sum_and_others_come_through() {
+        for sizes in [AGENTS, CALLS] {
+            let (bodies, turns) = (BodyMemory::new(sizes), FairSemaphore::new(Bounds { all: 2, of_one: 1, waiting: 8_000 }));
+            let call = async |namespace: &str, bytes: usize| {
+                let (read, _place) = bodies.read(namespace, body(bytes)).await?;
+                let turn = tokio::time::timeout(Duration::from_secs(5), turns.take(namespace)).await;
+                Ok::<_, Refusal>((read.len(), turn.is_ok()))
+            };
+            let _never_ends = turns.take("loud").await;
+            let calls = (0..100).map(|_| call("loud", sizes.most));
+            let looking = async {
+                for _ in 0..30 {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    let (held, _) = held(&bodies);
+                    assert!(held <= sizes.all && held >= sizes.most, "{held} bytes of {sizes:?}");
+                }
+                let quiet = call("quiet", 2048).await.expect("there is room for a heartbeat");
+                assert_eq!(quiet, (2048, true), "and a turn");
+            };
+            let (ended, ()) = tokio::join!(futures::future::join_all(calls), looking);
+            let codes = ended.into_iter().filter_map(Result::err).map(|refusal| (refusal.code, refusal.retry_after_seconds));
+            assert!(codes.into_iter().all(|refused| refused == (Code::TooManyCalls, Some(2))));
+            assert_eq!(held(&bodies), (0, 0));
+        }
+    }
+
+    #[test]
+    fn every_room_takes_one_body_of_the_most_bytes_and_keeps_a_reserve_for_many() {
+        for sizes in ALL {
+            assert!(Counts::new(sizes).take("team", sizes.most), "{sizes:?}");
+            assert!(sizes.reserve < sizes.all && sizes.guaranteed * 8 <= sizes.reserve, "{sizes:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever others hold, and however many they are up to sixty, a namespace that holds nothing gets a small body in.
+        #[test]
+        fn a_small_body_of_a_newcomer_always_has_room(
+            taken in prop::collection::vec((0..60_usize, 1..MOST), 0..400), small in 1..=MODELS.guaranteed,
+        ) {
+            let mut counts = Counts::new(MODELS);
+            for (namespace, bytes) in taken {
+                let namespace = format!("n{namespace}");
+                // As much of it as there is room for.
+                let mut bytes = bytes;
+                while bytes > 0 && !counts.take(&namespace, bytes) {
+                    bytes /= 2;
+                }
+            }
+            prop_assert!(counts.all <= MODELS.all);
+            prop_assert_eq!(counts.all, counts.of.values().sum::<usize>());
+            prop_assert!(counts.take("newcomer", small), "{} are free", MODELS.all - counts.all);
+        }
+
+        /// Whatever namespaces take and give back, what all have is below the bound, and what one has alone is below its share.
+        #[test]
+        fn what_all_have_together_is_bounded(
+            taken in prop::collection::vec((any::<bool>(), 0..9_usize, 1..64_usize), 0..400), which in 0..ALL.len(),
+        ) {
+            let sizes = ALL[which];
+            let (mut counts, mut had) = (Counts::new(sizes), Vec::new());
+            for (back, namespace, part) in taken {
+                if back && !had.is_empty() {
+                    let (namespace, bytes): (String, usize) = had.swap_remove(part % had.len());
+                    counts.give_back(&namespace, bytes);
+                } else {
+                    let (namespace, bytes) = (format!("n{namespace}"), sizes.most / part);
+                    if counts.take(&namespace, bytes) {
+                        had.push((namespace, bytes));
+                    }
+                }
+                prop_assert!(counts.all <= sizes.all);
+                prop_assert_eq!(counts.all, had.iter().map(|(_, bytes)| bytes).sum::<usize>());
+                let share = (FREE_SPACE_MULTIPLE * (sizes.all - sizes.reserve)).div_ceil(FREE_SPACE_MULTIPLE + 1).max(sizes.guaranteed);
+                prop_assert!(counts.of.values().all(|own| *own <= share));
+            }
+        }
+    }
+}
