@@ -4,6 +4,8 @@ SHELL := /bin/bash
 
 include e2e/cluster/make.mk
 
+# What is built is looked for below target/.
+unexport CARGO_TARGET_DIR
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 # What is shipped and measured is built as `release`; the demo and the tests run `quick`, which takes half the time.
 PROFILE ?= release
@@ -14,8 +16,14 @@ STATIC := RUSTFLAGS="-C target-feature=+crt-static" cargo build --locked --targe
 # cargo-deny is built here when it is not on PATH.
 TOOLS := $(or $(SPILLWAY_CACHE),$(HOME)/.cache/spillway)/tools
 CARGO_DENY_VERSION := 0.20.2
+# The documentation's site. Mermaid is one file of its npm package, which site/diagrams.js loads on the pages that have a diagram:
+# no second Rust program is built as for a preprocessor, the version is ours to choose, and nothing is fetched when pages are read.
+MDBOOK_VERSION := 0.5.4
+MERMAID_VERSION := 12.3.0
+MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
+MERMAID := $(TOOLS)/mermaid-$(MERMAID_VERSION).min.js
 
-.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e clients bench bench-ledger
+.PHONY: help demo demo-down test build images images-models images-codex load generate generated fmt lint prose cli-portable deny supply-chain unit fuzz fuzz-night properties-night h2spec chart e2e clients bench bench-ledger docs recording pre-commit
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sort | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -32,6 +40,10 @@ test: toolchain fmt lint deny supply-chain unit h2spec fuzz e2e ## everything: f
 toolchain:
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust with rustup (stable toolchain, 1.95 or newer)' >&2; exit 1; }
 .PHONY: toolchain
+
+# What it takes when everything is built: run it once before. A cluster that is there already has its items done: `make demo-down`.
+recording: toolchain ## docs/images/demo.svg, a moving picture of what `make demo` prints; needs Python 3
+	e2e/recording/record.py --svg docs/images/demo.svg --title 'make demo' -- make --no-print-directory demo
 
 build: toolchain ## the static binaries (PROFILE=release, or quick)
 	$(STATIC) --profile $(PROFILE) --package spillway --package spillway-pod --package kubectl-spillway --bins
@@ -61,9 +73,21 @@ fmt: ## fail if the code is not formatted
 	cargo fmt --all --check
 
 # That all targets are asked for leaves out those that no `cargo test` runs by itself.
-lint: ## clippy, warnings are errors
+lint: prose ## clippy, warnings are errors; the sentences of the documentation
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	cargo clippy --workspace --test e2e --all-features --locked -- -D warnings
+
+prose: $(TOOLS)/bin/vale ## the rules for sentences (tests/prose/styles) over every Markdown page
+	@VALE="$(TOOLS)/bin/vale" tests/prose.sh --test
+	@VALE="$(TOOLS)/bin/vale" tests/prose.sh
+
+# As h2spec below: a program in Go, pinned by its module. One of its parsers is in C, so it needs cc, as linking Rust does.
+$(TOOLS)/bin/vale: tests/prose/go.mod tests/prose/go.sum
+	@echo "building vale (once; some minutes)"
+	cd tests/prose && PATH="$$PATH:/usr/local/go/bin" go build -ldflags='-s -w' -o "$@" github.com/vale-cli/vale/v3/cmd/vale
+
+pre-commit: toolchain ## what takes less than a minute on a built checkout: format, clippy of changed packages, syntax of scripts, documentation
+	@tests/pre-commit.sh
 
 deny: $(TOOLS)/bin/cargo-deny ## licences, sources and banned dependencies; advisories where the RustSec database can be had (it says where not)
 	PATH="$(TOOLS)/bin:$$PATH" cargo deny --all-features check bans licenses sources
@@ -121,3 +145,26 @@ bench: images ## the benchmarks of docs/benchmarks.md, on a cluster of their own
 bench-ledger: toolchain ## of the benchmarks, what needs no cluster: holds and settles a second in process
 	$(STATIC) --release --package spillway-bench
 	env -u KUBECONFIG target/$(HOST)/release/spillway-bench ledger
+
+# mdBook empties the folder first. The links are checked last, those to the crates' pages with them.
+docs: toolchain $(TOOLS)/bin/mdbook $(MERMAID) ## the documentation as a site, in target/site, with the crates' Rust documentation; SITE_ONLY=1 without that; needs npm and Python 3
+	$(TOOLS)/bin/mdbook build
+	cp $(MERMAID) target/site/mermaid.min.js
+ifneq ($(SITE_ONLY),1)
+	cargo doc --no-deps --workspace --locked
+	cp -r target/doc target/site/rust
+endif
+	python3 site/check.py target/site
+
+# Of its default features only the search: we neither serve nor watch.
+$(TOOLS)/bin/mdbook:
+	@echo "building mdbook $(MDBOOK_VERSION) (once; some minutes)"
+	cargo install --quiet --locked --root $(TOOLS) --no-default-features --features search mdbook@$(MDBOOK_VERSION)
+
+$(MERMAID):
+	@mkdir -p $(TOOLS)
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	    npm pack --silent --pack-destination "$$folder" mermaid@$(MERMAID_VERSION) > /dev/null && \
+	    tar -xzf "$$folder/mermaid-$(MERMAID_VERSION).tgz" -C "$$folder" package/dist/mermaid.min.js && \
+	    echo "$(MERMAID_SHA256)  $$folder/package/dist/mermaid.min.js" | sha256sum --check --quiet && \
+	    mv "$$folder/package/dist/mermaid.min.js" "$@"
