@@ -1,6 +1,12 @@
-//! Items of work as they are: the real sidecar and the real supervisor, real programs, a gateway over real TLS.
+//! Items of work as they are: the real sidecar and the real supervisor, real programs, a gateway over real TLS. Programs that are
+//! run for each item; the others are in `work/`.
 
 mod common;
+
+#[path = "work/commands.rs"]
+mod commands;
+#[path = "work/long_running.rs"]
+mod long_running;
 
 use std::fs;
 
@@ -343,78 +349,6 @@ fn a_paused_agent_finishes_what_it_holds_and_takes_nothing_new() {
 }
 
 #[test]
-fn a_program_that_runs_all_the_time_asks_for_its_items() {
-    let script = "echo up; while :; do if task=$(spillway work next --wait 3); then echo \"got $task\"; \
-                  case $task in bad) spillway work fail --reason Bad;; *) spillway work done \"did $task\";; esac; \
-                  else echo \"none $?\"; fi; [ ! -e $dir/stop ] || exit 0; done";
-    let pod = pod(json!({"run": "longRunning"}), script);
-    pod.agent.wait_output("up");
-    pod.gateway.report(|report| report["program"] == "running" && report["held"].is_null());
-    for (number, task) in [(1, "one"), (2, "bad"), (3, "three")] {
-        pod.gateway.offer(number, task);
-    }
-    assert_eq!(pod.gateway.ended(1), complete("did one")(1));
-    assert_eq!(pod.gateway.ended(2), ("fail".to_owned(), json!({"epoch": 2, "reason": "Bad", "message": "", "exitCode": null})));
-    assert_eq!(pod.gateway.ended(3), complete("did three")(3));
-    pod.agent.wait_output("none 3");
-    assert_eq!(pod.agent.children().len(), 1, "it was started once");
-}
-
-#[test]
-fn an_item_in_hand_is_given_again_and_its_orders_are_notices() {
-    let pod = pod(json!({"run": "longRunning"}), "echo up; exec sleep 1000");
-    pod.agent.wait_output("up");
-    let command = |words: &[&str]| common::spillway(&pod.folder, words);
-    let none = command(&["work", "next", "--wait", "0"]);
-    assert_eq!((none.status.code(), text(&none.stderr).as_str()), (Some(3), "there is no item\n"));
-    pod.gateway.offer(1, "the task\nin two lines");
-    for _ in 0..2 {
-        assert_eq!(text(&command(&["work", "next"]).stdout), "the task\nin two lines");
-    }
-    let whole: Value = serde_json::from_slice(&command(&["work", "next", "--json"]).stdout).expect("JSON");
-    assert_eq!((&whole["name"], &whole["held"]["epoch"]), (&json!("item-1"), &json!(1)));
-    pod.gateway.report(|report| report["held"]["uid"] == "u-1");
-    pod.gateway.want(wanted("c1", 1, "cancel"));
-    let notices = |word: &str| until(word, || text(&command(&["notices"]).stdout).contains(word).then_some(()));
-    notices("ItemCancelled: item-1 was cancelled");
-    assert_eq!(command(&["work", "release", "as told"]).status.code(), Some(0));
-    assert_eq!(pod.gateway.ended(1).1["message"], "as told");
-
-    pod.gateway.offer(2, "second");
-    assert_eq!(text(&command(&["work", "next"]).stdout), "second");
-    pod.gateway.take_away();
-    pod.gateway.want(wanted("l2", 2, "lost"));
-    notices("ItemLost: item-2 is not yours any more");
-    let refused = command(&["work", "done"]);
-    assert_eq!(refused.status.code(), Some(3));
-    assert!(text(&refused.stderr).contains("stale_lease"), "{}", text(&refused.stderr));
-    assert_eq!(pod.gateway.calls("/work/u-2").len(), 0);
-    pod.gateway.offer(3, "third");
-    assert_eq!(text(&command(&["work", "next"]).stdout), "third");
-    let seen = pod.gateway.report(|report| report["held"]["uid"] == "u-3");
-    assert_eq!(seen.body["noticesSeen"], 0, "the pod's own notices are no concern of the controller");
-}
-
-#[test]
-fn the_end_of_a_program_that_runs_all_the_time_ends_its_item() {
-    for (how, verb, reason) in [("exit", "fail", "Exited"), ("drain", "release", "Drained")] {
-        let script = "spillway work next; while [ ! -e $dir/go-on ]; do sleep 0.01; done; exit 5";
-        let mut pod = pod_with(json!({"run": "longRunning"}), script, |gateway| gateway.offer(1, "got it"));
-        pod.agent.wait_output("got it");
-        pod.gateway.report(|report| report["held"]["uid"] == "u-1");
-        match how {
-            "exit" => fs::write(pod.folder.path("go-on"), "").expect("written"),
-            _ => pod.agent.signal(Signal::TERM),
-        }
-        pod.agent.ended();
-        pod.link.signal(Signal::TERM);
-        let (said, body) = pod.gateway.ended(1);
-        assert_eq!((said.as_str(), &body["reason"]), (verb, &json!(reason)));
-        assert_eq!(pod.link.ended().code(), Some(0));
-    }
-}
-
-#[test]
 fn what_an_item_leaves_behind_is_gone_before_the_next_one_begins() {
     let script = "read -r task; set -- /proc/[0-9]*; echo $#; \
                   if [ $task = one ]; then setsid sh -c 'trap \"\" TERM; echo left behind; while :; do sleep 0.01; done' & \
@@ -446,69 +380,4 @@ fn a_program_that_does_not_read_its_task_holds_nobody_up() {
     let pod = pod(json!({}), "echo done");
     pod.gateway.offer(1, &"x".repeat(200_000));
     assert_eq!(pod.gateway.ended(1), complete("done")(1));
-}
-
-#[test]
-fn more_work_is_submitted_under_one_key() {
-    let folder = Folder::new();
-    let gateway = FakeGateway::start(&folder);
-    gateway.refuse("/agent/v1/work", Some((503, "governor_away")));
-    let _link = start_link(&folder, &gateway);
-    common::until_registered(&folder);
-    let words =
-        ["submit", "--queue", "fixes", "--type", "fix", "--priority", "-3", "--after", "a", "--after", "b", "--dedup-key", "k", "do it"];
-    let asked = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| common::spillway(&folder, &words));
-        gateway.wait("/agent/v1/work", 1, |call| call.status == 503);
-        gateway.refuse("/agent/v1/work", None);
-        asking.join().expect("asked")
-    });
-    assert_eq!((asked.status.code(), text(&asked.stdout).as_str()), (Some(0), "item-9\n"), "{}", text(&asked.stderr));
-    let calls = gateway.calls("/agent/v1/work");
-    let body = &calls[0].body;
-    assert_eq!((&body["queue"], &body["type"], &body["priority"]), (&json!("fixes"), &json!("fix"), &json!(-3)));
-    assert_eq!((&body["after"], &body["dedupKey"], &body["payload"]), (&json!(["a", "b"]), &json!("k"), &json!("do it")));
-    assert!(calls[0].key.is_some() && calls.iter().all(|call| call.key == calls[0].key));
-    gateway.refuse("/agent/v1/work", Some((409, "duplicate")));
-    let refused = common::spillway(&folder, &["submit", "--type", "fix", "--key", "mine"]);
-    assert_eq!(refused.status.code(), Some(3));
-    assert!(text(&refused.stderr).contains("duplicate"), "{}", text(&refused.stderr));
-    let finish = common::spillway(&folder, &["work", "done"]);
-    assert!(text(&finish.stderr).contains("no_queues"), "{}", text(&finish.stderr));
-}
-
-#[test]
-fn what_is_left_is_printed_and_more_is_asked_for_until_somebody_takes_it() {
-    let folder = Folder::new();
-    let gateway = FakeGateway::start(&folder);
-    let _link = start_link(&folder, &gateway);
-    common::until_registered(&folder);
-    let left = common::spillway(&folder, &["budget"]);
-    let line = "the agent's lifetime, lifetime (Lifetime): 7000 of 10000 left, 2500 used, 500 held\n";
-    assert_eq!((left.status.code(), text(&left.stdout).as_str()), (Some(0), line), "{}", text(&left.stderr));
-    let json = common::spillway(&folder, &["budget", "--json"]);
-    let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
-    assert_eq!((&json["limits"][0]["left"], &json["limits"][0]["enforced"]), (&json!(7000), &json!(true)));
-    gateway.refuse("/budget/request", Some((503, "governor_away")));
-    let asked = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| common::spillway(&folder, &["budget", "ask", "50k", "the", "tests"]));
-        gateway.wait("/budget/request", 0, |call| call.status == 503);
-        gateway.refuse("/budget/request", None);
-        asking.join().expect("asked")
-    });
-    assert_eq!((asked.status.code(), text(&asked.stdout).as_str()), (Some(0), ""), "{}", text(&asked.stderr));
-    let call = gateway.wait("/budget/request", 0, |call| call.status == 200);
-    assert_eq!(call.body, json!({"tokens": 50_000, "reason": "the tests"}));
-    let back = common::spillway(&folder, &["budget", "withdraw"]);
-    assert_eq!(back.status.code(), Some(0), "{}", text(&back.stderr));
-    assert_eq!(gateway.calls("/budget/request").last().expect("a call").body["tokens"], 0);
-    let before = gateway.calls("/budget").len();
-    for wrong in [&["budget", "ask", "0", "x"][..], &["budget", "ask", "50k"], &["budget", "ask", "many", "x"], &["budget", "give", "5"]] {
-        assert_eq!(common::spillway(&folder, wrong).status.code(), Some(2), "{wrong:?}");
-    }
-    let long = "x".repeat(257);
-    let refused = common::spillway(&folder, &["budget", "ask", "1", &long]);
-    assert_eq!(refused.status.code(), Some(3));
-    assert!(text(&refused.stderr).contains("reason"), "{}", text(&refused.stderr));
-    assert_eq!(gateway.calls("/budget").len(), before, "nothing of that left the pod");
 }
