@@ -76,6 +76,8 @@ pub use view::LimitView;
 pub use window::{Clock, Span, Window};
 
 #[cfg(test)]
+mod ledger_recovery_tests;
+#[cfg(test)]
 mod ledger_tests;
 #[cfg(test)]
 mod model_tests;

@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::work::failure::{Action, Failure, Rule};
 use crate::work::item::{Dependency, Holder, OnDependencyFailure, Overrides, reasons};
 use crate::work::lease::{FailureJudges, Fence, claim, complete, fail};
-use crate::work::selector::{Operator, Requirement, Selector};
+use crate::work::selector::Requirement;
 
 #[path = "item_index/collected_tests.rs"]
 mod collected_tests;
 #[path = "item_index/needs_tests.rs"]
 mod needs_tests;
+#[path = "item_index/objectives_tests.rs"]
+mod objectives_tests;
+#[path = "item_index/order_tests.rs"]
+mod order_tests;
 #[path = "item_index/project_tests.rs"]
 mod project_tests;
 
@@ -370,133 +372,6 @@ fn what_came_from_a_backup_runs_only_when_a_person_says_so() {
     world.index.record("old", restored, false, world.now);
     world.look("old");
     assert_eq!(world.phase("old").0, Phase::Ready);
-}
-
-proptest! {
-    /// S7: whoever is next is a maximum of the order among those that could be given, however they came.
-    #[test]
-    fn who_is_next_is_always_a_maximum(items in proptest::collection::vec((-3i32..3, 0i64..5, 0u8..3, proptest::bool::ANY), 1..40)) {
-        let mut world = Simulation::new(&[("a", Queue { max_leased_per_key: Some(1), ..queue() })]);
-        for (at, (priority, wait, key, choosy)) in items.into_iter().enumerate() {
-            world.pass(wait);
-            let selector = choosy.then(|| Requirement::equals("gpu", "yes")).into_iter().collect();
-            let concurrency_key = (key > 0).then(|| format!("k{key}"));
-            world.add(&format!("i{at:02}"), Spec { priority, selector, concurrency_key, ..to("a") });
-        }
-        let mut held_keys = Vec::new();
-        while let Some(name) = world.claim(&[("a", &[])], &format!("p{}", world.index.holders().count())) {
-            let taken = world.index.get(&name).expect("an item").clone();
-            let better = world.index.iter().filter(|(_, entry)| entry.record.phase == Phase::Ready && entry.spec.selector == Selector::default());
-            for (other, entry) in better {
-                let free = entry.spec.concurrency_key.as_ref().is_none_or(|key| !held_keys.contains(key));
-                let rank = |name: &str, entry: &Entry| (std::cmp::Reverse(entry.spec.priority), entry.spec.submitted, name.to_owned());
-                prop_assert!(!free || rank(&name, &taken) < rank(other, entry), "{other} before {name}");
-            }
-            held_keys.extend(taken.spec.concurrency_key);
-        }
-        prop_assert!(held_keys.len() <= 2);
-    }
-
-    /// Several types, several queues' orders, strict or not: the same as a look at one item after the other.
-    #[test]
-    fn next_is_who_a_look_at_all_finds(strict: bool, gpu: bool, types in 0u8..3,
-                                       items in proptest::collection::vec((-2i32..3, 0i64..3, 0u8..3, 0u8..6), 1..30)) {
-        let mut world = Simulation::new(&[("a", Queue { strict, ..queue() })]);
-        for (at, (priority, wait, type_, choosy)) in items.into_iter().enumerate() {
-            world.pass(wait);
-            let gpu = |operator| Requirement { key: "gpu".into(), operator };
-            let selector = match choosy {
-                0 => vec![],
-                1 => vec![Requirement::equals("gpu", "yes")],
-                2 => vec![Requirement::equals("gpu", "yes"), Requirement::equals("disk", "yes")],
-                3 => vec![gpu(Operator::NotIn(["yes".to_owned()].into()))],
-                4 => vec![gpu(Operator::Exists), gpu(Operator::In(["no".to_owned(), "yes".to_owned()].into()))],
-                _ => vec![gpu(Operator::DoesNotExist)],
-            };
-            let selector = selector.into_iter().collect();
-            world.add(&format!("i{at:02}"), Spec { priority, selector, type_: (type_ > 0).then(|| format!("t{type_}")), ..to("a") });
-        }
-        let labels = if gpu { BTreeMap::from([("gpu".to_owned(), "yes".to_owned())]) } else { BTreeMap::new() };
-        let queues = [("a".to_owned(), if types > 0 { vec![format!("t{types}")] } else { Vec::new() })];
-        let taker = ClaimRequester { agent: "x", labels: &labels, queues: &queues, offer: &world.offer, now: world.now };
-        let mut all: Vec<_> = world.index.iter().filter(|(_, entry)| entry.record.phase == Phase::Ready).collect();
-        all.sort_by_key(|(name, entry)| (std::cmp::Reverse(entry.spec.priority), entry.spec.submitted, (*name).clone()));
-        let mut looked = all.iter().filter(|(name, _)| world.index.why_not(name, &taker) != Some(ClaimObstacle::Type));
-        let expected = if strict {
-            looked.next().filter(|(name, _)| world.index.why_not(name, &taker).is_none())
-        } else {
-            looked.find(|(name, _)| world.index.why_not(name, &taker).is_none())
-        };
-        prop_assert_eq!(world.index.next_for(&taker, |_| true), expected.map(|(name, _)| name.as_str()));
-        for (before, (name, _)) in all.iter().enumerate() {
-            prop_assert_eq!(world.index.position(name), Some(before));
-        }
-    }
-
-    /// The indexes say what the items say, whatever was put and taken.
-    #[test]
-    fn counts_are_those_of_the_items(steps in proptest::collection::vec((0usize..6, 0u8..4), 1..60)) {
-        let mut world = Simulation::new(&[("a", queue())]);
-        for (step, (which, what)) in steps.into_iter().enumerate() {
-            let name = format!("i{which}");
-            match what {
-                0 => world.add(&name, Spec { concurrency_key: Some("k".into()), type_: Some("t".into()), ..to("a") }),
-                1 => drop(world.claim(&[("a", &[])], &format!("p{step}"))),
-                2 => drop(world.index.remove(&name)),
-                _ => {
-                    let held = world.index.get(&name).and_then(|entry| entry.record.holder.clone());
-                    if let Some(holder) = held { world.complete(&name, &holder.pod) }
-                }
-            }
-            let count = |phase: Phase| world.index.iter().filter(|(_, entry)| entry.record.phase == phase).count() as u64;
-            let counts = world.index.counts("a");
-            prop_assert_eq!((counts.ready, counts.leased, counts.finished), (count(Phase::Ready), count(Phase::Leased), count(Phase::Succeeded)));
-            prop_assert_eq!(world.index.claimable("a", &["t".to_owned()], None), counts.ready);
-            prop_assert_eq!(world.index.holders().count() as u64, counts.leased);
-        }
-    }
-}
-
-#[test]
-fn objectives_are_measured_from_the_first_time_that_an_item_was_ready() {
-    use crate::work::objectives::{Objective, Objectives};
-    let promised = Objectives { wait: Some(Duration::from_secs(10)), completion: Some(Duration::from_secs(60)) };
-    let mut world = Simulation::new(&[("q", Queue { objectives: promised, ..queue() }), ("calm", queue())]);
-    world.add("calm", Spec { queue: Some("calm".into()), ..Spec::default() });
-    world.add("later", Spec { queue: Some("q".into()), not_before: Some(world.now.after(Duration::from_secs(100))), ..Spec::default() });
-    world.add("a", Spec { queue: Some("q".into()), ..Spec::default() });
-    let over = |world: &Simulation| -> Vec<(String, Objective)> {
-        let mut all: Vec<_> = world.index.over("q", world.now).into_iter().map(|over| (over.item, over.objective)).collect();
-        all.sort();
-        all
-    };
-    world.pass(10);
-    assert_eq!(over(&world), []);
-    world.pass(1);
-    assert_eq!(over(&world), [("a".to_owned(), Objective::Wait)]);
-    assert_eq!(world.claim(&[("q", &[])], "p").as_deref(), Some("a"));
-    assert_eq!(over(&world), [], "somebody has it");
-    world.pass(50);
-    let held = world.index.over("q", world.now);
-    assert_eq!(
-        held.iter().map(|over| (over.objective, over.since)).collect::<Vec<_>>(),
-        [(Objective::Completion, UnixMillis(160 * SECOND))]
-    );
-    assert_eq!(held[0].holder.as_ref().map(|holder| holder.pod.as_str()), Some("p"));
-    // A redrive is a new beginning.
-    let entry = world.index.get("a").expect("an item").clone();
-    let again = Record { redrives: 1, ..Record::default() };
-    world.index.record("a", again, false, world.now);
-    assert_eq!(world.index.get("a").expect("an item").first_ready, None);
-    world.index.put("a", entry, world.now);
-    assert_eq!(over(&world), [("a".to_owned(), Objective::Completion)]);
-    world.pass(39);
-    assert_eq!(world.phase("later").0, Phase::Ready);
-    world.pass(10);
-    assert_eq!(over(&world).len(), 1, "the other one has been ready for ten seconds");
-    world.pass(1);
-    assert_eq!(over(&world).last().map(|(item, objective)| (item.as_str(), *objective)), Some(("later", Objective::Wait)));
-    assert_eq!(world.index.over("calm", world.now), [], "it promises nothing");
 }
 
 /// The API server says when an item was made; who cancels its group has another clock.

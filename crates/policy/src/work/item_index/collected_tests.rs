@@ -1,5 +1,7 @@
 //! What of the items that ended may be removed: dead letters apart from all others.
 
+use proptest::prelude::*;
+
 use super::*;
 
 const DAY: i64 = 24 * 3600;

@@ -1,5 +1,7 @@
 //! A namespace holds so many items that are not over, in all of its queues together.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn world(most: u64) -> Simulation {
