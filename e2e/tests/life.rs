@@ -1,5 +1,8 @@
 //! The life of agents, seen from outside their pods: goodbye, silence, starts that fail, pauses, children, orphans, a sidecar
-//! that dies, a person at a terminal.
+//! that dies, a person at a terminal. What is silent and what is killed are in `life/`.
+
+mod processes;
+mod silence;
 
 use std::time::Duration;
 
@@ -178,86 +181,6 @@ async fn nothing_runs(uid: &str) {
     .await;
 }
 
-/// The pod said that it runs, until it was asked to end.
-fn said_that_it_runs(history: &History, uid: &str) {
-    let before = history.pods(uid).into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    let phases: Vec<String> = before.filter_map(|pod| pod.status?.phase).collect();
-    assert_eq!(phases.last().map(String::as_str), Some("Running"), "{phases:?}");
-    assert!(phases.iter().all(|phase| phase == "Pending" || phase == "Running"), "{phases:?}");
-}
-
-/// It was found silent for `signal`, ended by force and replaced; the other agent of its pool was not.
-async fn given_up(room: &TestNamespace, history: &History, pool: &str, lost: &Agent, other: &str, signal: &str) {
-    let (name, uid) = (lost.name_any(), pod_uid(lost));
-    history.agent("its heartbeat is told as lost", |agent| agent.name_any() == name && says(agent, "Ready", "False", signal)).await;
-    let ended = becomes(room, &name, "ended", |agent| phase(agent) == Some(ForceStopped)).await;
-    assert!(says(&ended, "Ready", "False", signal), "{:?}", ended.status);
-    assert!(history.phases(&name).await.ends_with(&[Stale, ForceStopped]), "{:?}", history.phases(&name).await);
-    said_that_it_runs(history, &uid);
-    let interventions = ended.status.and_then(|status| status.interventions).unwrap_or_default();
-    let recorded: Vec<_> = interventions.iter().map(|one| (one.signal.as_str(), one.action.as_str())).collect();
-    assert_eq!(recorded, [(signal, "Restart")]);
-    room.event(&name, signal, "Restart: ").await;
-    nothing_runs(&uid).await;
-    let now = room.idle(pool, 2).await;
-    assert!(now.iter().any(|agent| agent.name_any() == other), "the other one stays");
-    assert!(now.iter().all(|agent| agent.name_any() != name));
-    assert_eq!(history.agents_ever().await.len(), 3, "one replacement");
-}
-
-#[tokio::test]
-async fn a_pod_that_falls_silent_is_ended_by_force_and_replaced_though_it_says_that_it_runs() {
-    let (room, _operator, history) = opened("silent").await;
-    room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": closely("Enforce")})).await;
-    let agents = room.idle("free", 2).await;
-    let link = node::link(&pod_uid(&agents[0])).expect("a sidecar");
-    node::signal(&link, Signal::STOP);
-    given_up(&room, &history, "free", &agents[0], &agents[1].name_any(), "HeartbeatLost").await;
-    room.close().await;
-}
-
-#[tokio::test]
-async fn a_frozen_program_is_ended_by_force_and_replaced_and_a_quiet_one_is_not() {
-    let (room, _operator, history) = opened("frozen").await;
-    room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": closely("Enforce")})).await;
-    let agents = room.idle("free", 2).await;
-    let uid = pod_uid(&agents[0]);
-    node::signal(&node::program(&uid).expect("a program"), Signal::STOP);
-    assert!(node::supervisor(&uid).is_some_and(|supervisor| supervisor.state != 'T'), "its first process lives");
-    given_up(&room, &history, "free", &agents[0], &agents[1].name_any(), "ProgramSilent").await;
-    room.close().await;
-}
-
-#[tokio::test]
-async fn a_supervisor_that_only_observes_tells_what_it_would_do_and_stops_nothing() {
-    let (room, _operator, history) = opened("observe").await;
-    room.apply_pool("free", json!({"replicas": 2, "agent": program(QUIET), "supervision": closely("Observe")})).await;
-    let agents = room.idle("free", 2).await;
-    let [silent, frozen] = [&agents[0], &agents[1]].map(|agent| (agent.name_any(), pod_uid(agent)));
-    let link = node::link(&silent.1).expect("a sidecar");
-    let stopped = node::program(&frozen.1).expect("a program");
-    node::signal(&link, Signal::STOP);
-    node::signal(&stopped, Signal::STOP);
-    let would = "not done: supervision.mode is Observe";
-    let note = room.event(&silent.0, "HeartbeatLost", would).await;
-    assert!(note.contains("Restart: "), "{note}");
-    room.event(&frozen.0, "ProgramSilent", would).await;
-    becomes(&room, &silent.0, "is not heard of", |agent| says(agent, "Heartbeating", "False", "HeartbeatLost")).await;
-    becomes(&room, &frozen.0, "is frozen", |agent| says(agent, "Heartbeating", "False", "ProgramSilent")).await;
-    node::signal(&link, Signal::CONT);
-    node::signal(&stopped, Signal::CONT);
-    for (name, uid) in [&silent, &frozen] {
-        let again = becomes(&room, name, "is heard of again", |agent| says(agent, "Heartbeating", "True", "Heartbeating")).await;
-        assert_eq!(pod_uid(&again), *uid);
-        assert!(only(&history.phases(name).await, &[Spawning, Running, Idle]), "{:?}", history.phases(name).await);
-        assert!(history.pods(uid).iter().all(|pod| pod.metadata.deletion_timestamp.is_none()));
-    }
-    assert_eq!(node::program(&frozen.1).map(|program| program.pid), Some(stopped.pid), "the same program goes on");
-    assert!(node::program(&silent.1).is_some());
-    assert_eq!(history.agents_ever().await.len(), 2);
-    room.close().await;
-}
-
 #[tokio::test]
 async fn starts_that_fail_are_given_up_in_the_kubelets_words_and_tried_later_and_later() {
     let (room, _operator, history) = opened("start").await;
@@ -403,111 +326,6 @@ async fn warned(room: &TestNamespace, name: &str) {
     let interventions = parent.status.and_then(|status| status.interventions).unwrap_or_default();
     let recorded: Vec<_> = interventions.iter().map(|one| (one.signal.as_str(), one.action.as_str())).collect();
     assert_eq!(recorded, [(rule, "Warn")]);
-}
-
-/// How many dead processes nobody took, as the container sees itself.
-const ZOMBIES: &str = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
-
-async fn zombies(room: &TestNamespace, pod: &str) -> usize {
-    sh(room, pod, ZOMBIES).await.out.trim().parse().expect("a number")
-}
-
-#[tokio::test]
-async fn a_thousand_orphans_leave_no_zombie_and_a_killed_supervisor_leaves_no_process() {
-    let (room, _operator, _history) = opened("orphans").await;
-    let orphans = "i=0; while [ $i -lt 1000 ]; do (sleep 0.1 & echo orphan); i=$((i+1)); done; echo all; exec sleep 100000";
-    let resources = json!({"requests": {"cpu": "5m", "memory": "8Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}});
-    let agent = json!({"command": ["/bin/sh", "-c", orphans], "resources": resources});
-    room.apply_pool("free", json!({"replicas": 1, "agent": agent})).await;
-    let agent = room.idle("free", 1).await.remove(0);
-    let (name, uid) = (agent.name_any(), pod_uid(&agent));
-    eventually("all were orphaned", async || {
-        let log = room.api::<Pod>().logs(&name, &LogParams { container: Some("agent".into()), ..LogParams::default() }).await;
-        let log = log.map_err(|error| error.to_string())?;
-        let orphans = log.lines().filter(|line| *line == "orphan").count();
-        seen(log.ends_with("all\n") && orphans == 1000, || format!("{orphans} orphans"))
-    })
-    .await;
-    eventually("all of them ended", async || {
-        let said = sh(&room, &name, "ps | grep -c 'sleep 0[.]1$'").await;
-        seen(said.out.trim() == "0", || format!("{said:?}"))
-    })
-    .await;
-    assert_eq!(zombies(&room, &name).await, 0);
-
-    // A parent that takes nobody leaves one; ours takes it as soon as it is orphaned.
-    sh(&room, &name, "(sleep 0.1 & exec sleep 99999) > /dev/null 2>&1 &").await.ok();
-    eventually("a zombie can be seen", async || {
-        let seen_now = zombies(&room, &name).await;
-        seen(seen_now == 1, || format!("{seen_now}"))
-    })
-    .await;
-    sh(&room, &name, "kill $(ps | grep ' sleep 9999[9]$' | awk '{print $1}')").await.ok();
-    eventually("it is gone", async || {
-        let left = zombies(&room, &name).await;
-        seen(left == 0, || format!("{left}"))
-    })
-    .await;
-
-    // Processes of their own sessions, with the same uid, outlive much; not the first process of their container.
-    sh(&room, &name, "setsid sleep 88888 > /dev/null 2>&1 & setsid sh -c 'sleep 77777 & sleep 77777' > /dev/null 2>&1 &").await.ok();
-    eventually("they run", async || {
-        let all = node::of_pod(&uid);
-        seen(all.iter().filter(|process| process.command.contains("88888") || process.command == "sleep 77777").count() == 3, || {
-            format!("{all:?}")
-        })
-    })
-    .await;
-    node::signal(&node::supervisor(&uid).expect("a supervisor"), Signal::KILL);
-    nothing_runs(&uid).await;
-    let ended = becomes(&room, &name, "ended", |agent| phase(agent) == Some(Stopped)).await;
-    let ready = condition(&ended, "Ready").expect("Ready");
-    assert!(ready.reason == "PodFailed" && ready.message.contains("137"), "{ready:?}");
-    room.close().await;
-}
-
-#[tokio::test]
-async fn a_killed_sidecar_comes_back_and_the_program_does_not_notice() {
-    let (room, _operator, history) = opened("link").await;
-    let counts = "trap 'exit 0' TERM; n=0; while :; do n=$((n+1)); echo step $n; sleep 1 & wait $!; done";
-    // The kubelet starts it again when it comes to it, which is later than five seconds where much else starts.
-    let supervision = json!({"mode": "Enforce", "heartbeatPeriodSeconds": 1, "heartbeatTimeoutSeconds": 120});
-    room.apply_pool("free", json!({"replicas": 1, "agent": program(counts), "supervision": supervision})).await;
-    let agent = room.idle("free", 1).await.remove(0);
-    let (name, uid) = (agent.name_any(), pod_uid(&agent));
-    let (link, program) = (node::link(&uid).expect("a sidecar"), node::program(&uid).expect("a program"));
-    let steps = async || {
-        let params = LogParams { container: Some("agent".into()), ..LogParams::default() };
-        let log = room.api::<Pod>().logs(&name, &params).await.expect("its output");
-        log.lines().filter_map(|line| line.strip_prefix("step ")?.parse::<u32>().ok()).collect::<Vec<_>>()
-    };
-    node::signal(&link, Signal::KILL);
-    eventually("another sidecar runs", async || {
-        let now = node::link(&uid);
-        seen(now.as_ref().is_some_and(|now| now.pid != link.pid), || format!("{now:?}"))
-    })
-    .await;
-    let before = steps().await.len();
-    // It is registered again and speaks for the program.
-    eventually("what the program does is told", async || {
-        let said = exec(&room, &name, &[exec::SPILLWAY, "progress", "alive"]).await;
-        let told = room.api::<Agent>().get(&name).await.map_err(|error| error.to_string())?.status.and_then(|status| status.current_action);
-        seen(told.as_deref() == Some("alive"), || format!("{told:?} {said:?}"))
-    })
-    .await;
-    eventually("the program goes on", async || {
-        let now = steps().await;
-        seen(now.len() > before + 3, || format!("{now:?}")).map(|()| now)
-    })
-    .await
-    .into_iter()
-    .zip(1..)
-    .for_each(|(step, expected)| assert_eq!(step, expected, "no output is lost, and it began once"));
-    assert_eq!(node::program(&uid).map(|now| now.pid), Some(program.pid));
-    // While a container of its pod restarts the pod is not ready: that is all there is to see.
-    assert!(only(&history.phases(&name).await, &[Spawning, Running, Idle]), "{:?}", history.phases(&name).await);
-    assert_eq!(history.agents_ever().await.len(), 1);
-    room.close().await;
 }
 
 #[tokio::test]

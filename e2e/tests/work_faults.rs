@@ -1,4 +1,8 @@
 //! Work while things fail: who lost an item can change nothing about it, and nobody loses one for a failure of ours.
+//! Kills at random and roll-outs are in `work_faults/`.
+
+mod kills;
+mod rollouts;
 
 use std::time::Duration;
 
@@ -15,10 +19,12 @@ use spillway::wire::Code;
 use crate::support::caller::Answer;
 use crate::support::exec::{sh, spillway};
 use crate::support::history::{History, says};
-use crate::support::kills::{Dice, Killer, Victim};
 use crate::support::witness::{Witness, counts, epoch, gone_at, leased, result, version};
 use crate::support::work::{attempts, phase};
 use crate::support::{Operator, TestNamespace, eventually, node, seen, stopped};
+
+/// How many items the tests with many have.
+const ITEMS: usize = 500;
 
 async fn opened(name: &str) -> (TestNamespace, Operator, Witness, History) {
     let room = TestNamespace::open(name).await;
@@ -190,60 +196,6 @@ async fn who_hangs_up_in_the_middle_of_a_call_leaves_no_item_that_nobody_can_fin
         .await;
         let done = room.item_is(&name, Succeeded).await;
         assert_eq!(counts(&done), (0, 0, 1, 1), "{:?}", done.status);
-    }
-    witness.each_was_finished_once();
-    room.close().await;
-}
-
-#[tokio::test]
-async fn a_roll_out_of_the_gateway_costs_nobody_an_item() {
-    gateway_away_for_longer_than_a_lease("roll", false).await;
-}
-
-#[tokio::test]
-async fn a_roll_out_of_gateway_and_controller_costs_nobody_an_item() {
-    gateway_away_for_longer_than_a_lease("rollboth", true).await;
-}
-
-async fn gateway_away_for_longer_than_a_lease(name: &str, and_controller: bool) {
-    let (room, operator, witness, history) = opened(name).await;
-    let mut operator = Some(operator);
-    queue(&room, json!({"leaseDurationSeconds": 60})).await;
-    // A pod that hears nobody for as long as its time-out ends by itself.
-    let supervision = json!({"heartbeatPeriodSeconds": 5, "heartbeatTimeoutSeconds": 180});
-    let script = "until [ -e $SPILLWAY_DATA_DIR/go ]; do echo working; sleep 1; done";
-    room.apply_workers("fixers", &["bugs"], script, json!({"replicas": 3, "supervision": supervision})).await;
-    let names = ["one", "two", "three"];
-    for name in names {
-        room.submit("bugs", name, json!({})).await;
-    }
-    let mut holders = Vec::new();
-    for name in names {
-        holders.push(room.holder(&room.item_is(name, Leased).await).await.name_any());
-    }
-    room.kill_gateway();
-    tokio::time::sleep(Duration::from_secs(45)).await;
-    if and_controller {
-        operator = None; // killed before the next one starts
-        operator = operator.or_else(|| Some(room.operator("next")));
-    }
-    tokio::time::sleep(Duration::from_secs(45)).await;
-    room.start_gateway("later");
-    if let Some(operator) = &operator {
-        operator.leads(&room).await;
-    }
-    // What was counted meanwhile would show within another lease.
-    tokio::time::sleep(Duration::from_secs(75)).await;
-    for (name, holder) in names.iter().zip(&holders) {
-        assert!(leased(&room.item(name).await, 1), "{:?}", room.item(name).await.status);
-        let_go(&room, holder).await;
-        let done = room.item_is(name, Succeeded).await;
-        assert_eq!((counts(&done), attempts(&done)), ((0, 0, 1, 1), vec![("Complete".to_owned(), holder.clone())]));
-    }
-    assert_eq!(history.agents_ever().await.len(), 3, "nobody was replaced");
-    for holder in &holders {
-        let phases = history.phases(holder).await;
-        assert!(phases.iter().all(|phase| [Spawning, Running, Idle, Active].contains(phase)), "{phases:?}");
     }
     witness.each_was_finished_once();
     room.close().await;
@@ -472,72 +424,5 @@ async fn alone_an_item_of_a_dead_node_is_freed_by_a_word_and_nothing_that_thaws_
     let still: WorkItem = room.item("bug").await;
     assert_eq!(still.status, done.status, "what was accepted stays");
     witness.each_was_finished_once();
-    room.close().await;
-}
-
-#[tokio::test]
-async fn kills_in_the_middle_of_many_items_lose_none_and_finish_none_twice() {
-    use Victim::{Controller, Gateway, Sidecar, Supervisor};
-    many_items_under(&[
-        Controller, Controller, Controller, Gateway, Gateway, Gateway, Supervisor, Supervisor, Supervisor, Sidecar, Sidecar,
-    ])
-    .await;
-}
-
-#[tokio::test]
-async fn alone_kills_of_the_kubelet_too_lose_no_item_and_finish_none_twice() {
-    use Victim::{Controller, Gateway, Kubelet, Sidecar, Supervisor};
-    many_items_under(&[Controller, Controller, Gateway, Gateway, Supervisor, Supervisor, Sidecar, Kubelet, Kubelet, Kubelet]).await;
-}
-
-const ITEMS: usize = 500;
-
-/// Each victim once, in an order and at moments that follow from the seed: when so many items are done.
-async fn many_items_under(victims: &[Victim]) {
-    let (room, operator, witness, _) = opened("kills").await;
-    let mut dice = Dice::seeded();
-    queue(&room, json!({"maxStalls": 100})).await;
-    let script = "sleep 0.3; echo \"$SPILLWAY_ITEM_UID $SPILLWAY_WORK_EPOCH\" > $SPILLWAY_RESULT_FILE";
-    let agent = json!({"resources": {"limits": {"cpu": "500m"}}});
-    room.apply_workers("fixers", &["bugs"], script, json!({"replicas": 4, "agent": agent})).await;
-    room.pods_ready(4).await;
-    for at in 0..ITEMS {
-        room.submit("bugs", &format!("bug-{at}"), json!({})).await;
-    }
-    let mut killer = Killer::new(&room, operator);
-    let moments = dice.moments(victims.len(), ITEMS * 9 / 10);
-    for (moment, victim) in moments.into_iter().zip(dice.shuffled(victims.to_vec())) {
-        eventually(&format!("{moment} items are done, and {victim:?} is killed"), async || {
-            seen(witness.succeeded() >= moment, || format!("{}", witness.succeeded()))
-        })
-        .await;
-        eprintln!("{:?} is killed when {} items are done", victim, witness.succeeded());
-        killer.kill(victim, &mut dice).await;
-    }
-    assert_eq!(room.items_are_over(ITEMS).await, [("Succeeded".to_owned(), ITEMS)].into());
-    let (mut again, mut unexplained) = (0, Vec::new());
-    for item in room.list::<WorkItem>().await {
-        let said = format!("{} {}", item.uid().expect("a uid"), epoch(&item));
-        assert_eq!(result(&item), Some(said), "the attempt that counts is the one that is recorded: {:?}", item.status);
-        let (failures, _, claims, epoch) = counts(&item);
-        let mut history = attempts(&item);
-        assert_eq!(
-            (failures, i64::from(claims), history.len()),
-            (0, epoch, usize::try_from(claims).expect("a number")),
-            "{:?}",
-            item.status
-        );
-        assert_eq!(history.pop().map(|(verb, _)| verb).as_deref(), Some("Complete"));
-        again += usize::from(!history.is_empty());
-        let explained =
-            |(verb, agent): &(String, String)| matches!(verb.as_str(), "LeaseExpired" | "Release") && killer.lost.contains(agent);
-        if !history.iter().all(explained) {
-            unexplained.push(format!("{}: {:?}", item.name_any(), item.status.and_then(|status| status.attempt_history)));
-        }
-    }
-    eprintln!("{again} of {ITEMS} items were given out more than once; lost: {:?}", killer.lost);
-    assert!(unexplained.is_empty(), "who was not killed lost items (lost were {:?}): {unexplained:#?}", killer.lost);
-    witness.each_was_finished_once();
-    let _operator = killer.operator;
     room.close().await;
 }
