@@ -1,7 +1,14 @@
+//! Calls as they are read: what is refused, what passes, what they ask for.
+
 use super::*;
 use crate::route::route;
 use serde_json::{Value, json};
 use spillway_wire::{Code, Refusal};
+
+#[path = "call/clients_tests.rs"]
+mod clients_tests;
+#[path = "call/upstream_tests.rs"]
+mod upstream_tests;
 
 const JSON: Option<&str> = Some("application/json");
 const MESSAGES: &str = "/v1/messages";
@@ -432,82 +439,6 @@ fn white_space_between_values_is_no_text() {
 }
 
 #[test]
-fn the_limit_is_lowered_or_written_and_the_rest_is_the_clients_own() {
-    for (path, body, want) in [
-        // Low enough: byte for byte.
-        (MESSAGES, r#"{ "model":"m" , "max_tokens": 50}"#, r#"{ "model":"m" , "max_tokens": 50}"#),
-        (MESSAGES, r#"{ "model":"m" , "max_tokens": 500 }"#, r#"{ "model":"m" , "max_tokens": 100 }"#),
-        (MESSAGES, r#"{"max_tokens":null,"model":"m"}"#, r#"{"max_tokens":100,"model":"m"}"#),
-        (MESSAGES, r#"{"model":"m"}"#, r#"{"max_tokens":100,"model":"m"}"#),
-        (CHAT, r#"{"model":"m"}"#, r#"{"max_completion_tokens":100,"model":"m"}"#),
-        (CHAT, r#"{"model":"m","max_tokens":null}"#, r#"{"model":"m","max_tokens":100}"#),
-        (CHAT, r#"{"model":"m","max_tokens":101}"#, r#"{"model":"m","max_tokens":100}"#),
-        (
-            CHAT,
-            r#"{"max_completion_tokens":7,"model":"m","max_tokens":101}"#,
-            r#"{"max_completion_tokens":7,"model":"m","max_tokens":100}"#,
-        ),
-        (
-            CHAT,
-            r#"{"model":"m","stream":true,"max_tokens":9}"#,
-            r#"{"stream_options":{"include_usage":true},"model":"m","stream":true,"max_tokens":9}"#,
-        ),
-        (
-            CHAT,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":null}"#,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
-        ),
-        (
-            CHAT,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{}}"#,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
-        ),
-        (
-            CHAT,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"x":1}}"#,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true,"x":1}}"#,
-        ),
-        (
-            CHAT,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":false}}"#,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
-        ),
-        (
-            CHAT,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
-            r#"{"model":"m","stream":true,"max_tokens":9,"stream_options":{"include_usage":true}}"#,
-        ),
-        (RESPONSES, r#"{"model":"m","x":[1 , 2]}"#, r#"{"max_output_tokens":100,"model":"m","x":[1 , 2]}"#),
-        (
-            RESPONSES,
-            r#"{"model":"m","max_output_tokens":100,"tools":[{"type":"web_search"}, {"type":"function" },{"type":"image_generation"}]}"#,
-            r#"{"model":"m","max_output_tokens":100,"tools":[{"type":"function" }]}"#,
-        ),
-        (GEMINI, "{}", r#"{"generationConfig":{"maxOutputTokens":100}}"#),
-        (GEMINI, r#"{"contents":[]}"#, r#"{"generationConfig":{"maxOutputTokens":100},"contents":[]}"#),
-        (GEMINI, r#"{"generationConfig":null}"#, r#"{"generationConfig":{"maxOutputTokens":100}}"#),
-        (GEMINI, r#"{"generationConfig":{}}"#, r#"{"generationConfig":{"maxOutputTokens":100}}"#),
-        (GEMINI, r#"{"generation_config":{"topK":1}}"#, r#"{"generation_config":{"maxOutputTokens":100,"topK":1}}"#),
-        (GEMINI, r#"{"generation_config":{"max_output_tokens":1000}}"#, r#"{"generation_config":{"max_output_tokens":100}}"#),
-        (GEMINI, r#"{"generationConfig":{"max_output_tokens":null}}"#, r#"{"generationConfig":{"max_output_tokens":100}}"#),
-    ] {
-        let call = call(path, body).unwrap_or_else(|fault| panic!("{fault}: {body}"));
-        assert_eq!(String::from_utf8(call.upstream(100)).expect("UTF-8"), want, "{body}");
-        assert!(sent(&call, 0).is_object(), "a limit below 1 is 1");
-    }
-}
-
-#[test]
-fn what_was_sent_asks_for_what_was_held() {
-    for (path, body) in [(MESSAGES, messages()), (CHAT, with(chat(), "stream", json!(true))), (RESPONSES, responses()), (GEMINI, gemini())]
-    {
-        let again = call(path, &sent(&good(path, &body), 1234).to_string()).expect("what is sent is read again");
-        assert_eq!(again.facts().output, Some(1234), "{path}");
-        assert_eq!(again.upstream(1234), again.upstream(9999), "nothing is left to change");
-    }
-}
-
-#[test]
 fn counts_and_lists_pass_as_they_are() {
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]}).to_string();
     let count = call("/v1/messages/count_tokens", &body).expect("a count");
@@ -520,97 +451,4 @@ fn counts_and_lists_pass_as_they_are() {
     let list = route("GET", "/v1/models", None).expect("known");
     assert_eq!(parse(&list, None, None, b"").expect("a list").upstream(1), b"");
     assert!(parse(&list, None, None, b"{}").is_err());
-}
-
-/// As they were seen to be sent, shortened.
-#[test]
-fn what_real_programs_send_passes() {
-    let codex = json!({"model": "gpt-5.5", "instructions": "You are Codex", "input": [
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "rules"}]},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "task"}]},
-        {"type": "reasoning", "summary": [], "content": null, "encrypted_content": "gAAAA"},
-        {"type": "reasoning", "id": "rs_1", "summary": []},
-        {"type": "function_call", "name": "shell", "arguments": "{\"command\":[\"ls\"]}", "call_id": "c1"},
-        {"type": "function_call_output", "call_id": "c1", "output": "a\nb"},
-        {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "x"}]},
-        {"type": "local_shell_call", "status": "completed", "action": {"type": "exec"}},
-        {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}],
-        "tools": [{"type": "function", "name": "shell", "strict": false, "parameters": {"type": "object"}},
-            {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}}, {"type": "local_shell"},
-            {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "f"}]},
-            {"type": "tool_search", "execution": "client", "description": "d", "parameters": {}},
-            {"type": "web_search", "external_web_access": true}],
-        "tool_choice": "auto", "parallel_tool_calls": false, "reasoning": {"effort": "high", "summary": "auto"}, "store": false,
-        "stream": true, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "text": {"verbosity": "low"},
-        "client_metadata": {"x": "y"}});
-    let codex = good(RESPONSES, &codex);
-    let body = sent(&codex, 16_000);
-    assert_eq!((body["max_output_tokens"].as_i64(), body["tools"].as_array().map(Vec::len), codex.stream()), (Some(16_000), Some(5), true));
-
-    // Newer models get their tools in the input.
-    let lite = json!({"model": "gpt-6-sol", "store": false, "stream": true, "reasoning": {"context": "all_turns"}, "input": [
-        {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [{"type": "namespace", "name": "functions",
-            "tools": [{"type": "custom", "name": "exec"}]}, {"type": "web_search", "external_web_access": true}]},
-        {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "task"}]},
-        {"type": "custom_tool_call", "id": "c", "call_id": "c1", "name": "exec", "input": "ls"},
-        {"type": "custom_tool_call_output", "call_id": "c1", "output": "a"}],
-        "client_metadata": {"x-codex-installation-id": "i"}});
-    let body = sent(&good(RESPONSES, &lite), 16_000);
-    assert_eq!(body["input"][0]["tools"].as_array().map(Vec::len), Some(1), "{body}");
-
-    let claude = json!({"model": "claude-opus-4-8", "max_tokens": 64_000, "stream": true, "temperature": 1,
-        "system": [{"type": "text", "text": "You are", "cache_control": {"type": "ephemeral"}}],
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "task", "cache_control": {"type": "ephemeral"}}]},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"},
-                {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls"}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "a", "is_error": false},
-                {"type": "tool_result", "tool_use_id": "u", "content": [{"type": "tool_reference", "tool_name": "x"}]}]}],
-        "tools": [{"name": "Bash", "description": "d", "input_schema": {"type": "object"}, "defer_loading": true}],
-        "metadata": {"user_id": "u"}, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
-        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}});
-    good(MESSAGES, &claude);
-
-    let gemini_cli = json!({"contents": [{"role": "user", "parts": [{"text": "task"}]},
-            {"role": "model", "parts": [{"functionCall": {"name": "ls", "args": {"path": "."}}, "thoughtSignature": "AAAA"}]},
-            {"role": "user", "parts": [{"functionResponse": {"name": "ls", "response": {"output": "a"}}}]}],
-        "systemInstruction": {"role": "user", "parts": [{"text": "You are"}]},
-        "tools": [{"functionDeclarations": [{"name": "ls", "parametersJsonSchema": {"type": "object"}}]}],
-        "generationConfig": {"temperature": 1, "topP": 0.95, "topK": 64, "thinkingConfig": {"includeThoughts": true, "thinkingBudget": 8192}}});
-    assert_eq!(sent(&good(GEMINI, &gemini_cli), 9)["generationConfig"]["maxOutputTokens"], 9);
-
-    let swe = json!({"model": "m", "messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": null,
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c", "content": "out"}], "tools": [{"type": "function", "function": {"name": "bash"}}]});
-    assert_eq!(sent(&good(CHAT, &swe), 9)["max_completion_tokens"], 9);
-    let pi = json!({"model": "m", "stream": true, "stream_options": {"include_usage": true}, "store": false, "max_completion_tokens": 32000,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "reasoning_effort": "medium"});
-    assert!(!good(CHAT, &pi).strips());
-}
-
-proptest::proptest! {
-    /// Whatever a body is: no panic, and what is sent is JSON with a limit that is not above what was given.
-    #[test]
-    fn a_changed_body_is_refused_or_sent_with_its_limit(
-        which in 0..8usize, at in proptest::prelude::any::<proptest::sample::Index>(), put in "[ -~]{0,6}", cut in 0..4usize,
-    ) {
-        let bodies = [
-            (MESSAGES, messages()), (CHAT, with(chat(), "stream", json!(true))), (RESPONSES, responses()), (GEMINI, gemini()),
-            (CHAT, with(with(chat(), "max_tokens", json!(90_000)), "stream_options", json!({"include_usage": false}))),
-            (RESPONSES, with(responses(), "tools", json!([{"type": "web_search"}, {"type": "custom", "name": "x"}]))),
-            (GEMINI, with(gemini(), "generationConfig", json!({"maxOutputTokens": 90_000, "candidateCount": 2}))),
-            (MESSAGES, with(messages(), "tools", json!([{"name": "x", "input_schema": {"type": "object"}}]))),
-        ];
-        let (path, body) = &bodies[which];
-        let mut body = body.to_string();
-        let at = at.index(body.len());
-        body.replace_range(at..(at + cut).min(body.len()), &put);
-        if let Ok(read) = call(path, &body) {
-            let sent = read.upstream(1234);
-            let again = call(path, std::str::from_utf8(&sent).expect("UTF-8")).expect("what is sent is read again");
-            proptest::prop_assert!(again.facts().output.is_some_and(|output| output <= 1234));
-            proptest::prop_assert_eq!(again.model(), read.model());
-            proptest::prop_assert_eq!(again.stream(), read.stream());
-            proptest::prop_assert_eq!(again.upstream(1234), sent);
-        }
-    }
 }

@@ -1,3 +1,4 @@
+use super::reader::CHUNK;
 use super::*;
 use proptest::prelude::*;
 
