@@ -82,8 +82,10 @@ fn all() -> Vec<Example> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         examples.extend(of_text(&format!("the help of {}", command.get_name()), &help, false));
     }
-    let source = include_str!("explain/advice.rs").split("#[cfg(test)]").next().unwrap_or_default();
-    examples.extend(of_text("the advice of explain", source, false));
+    let decided = include_str!("explain/advice.rs").split("#[cfg(test)]").next().unwrap_or_default();
+    for source in [include_str!("explain/advice/table.rs"), decided] {
+        examples.extend(of_text("the advice of explain", source, false));
+    }
     examples
 }
 

@@ -1,6 +1,8 @@
 //! `explain` of items and queues: what is read, and what is said of what cannot be.
 
 use super::*;
+use kubectl_spillway::explain;
+use kubectl_spillway::input::Explainable;
 use kubectl_spillway::input::Work;
 
 #[tokio::test]
