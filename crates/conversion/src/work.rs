@@ -1,23 +1,26 @@
-//! From custom resources to what is decided on, and from a record back to a status. Pure.
+//! From custom resources to what is decided on, and from a record back to a status. Pure. Items are read here; queues are read
+//! in `queue`, statuses are written in `status`.
+
+mod queue;
+mod status;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, MicroTime, ObjectMeta, Time};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::api::agent_pool::EmptyAction;
 use crate::api::names;
 use crate::api::work_item::{self, DependencyCondition, NotifyOn, OnDependencyFailure, WorkItemPhase};
-use crate::api::work_queue::{FailureAction, ItemPolicy, QueueingStrategy, WorkQueueSpec};
-use crate::api::{WorkItem, WorkItemSpec, WorkQueue, unsupported};
-use crate::policy::work::admission::Queue;
+use crate::api::work_queue::ItemPolicy;
+use crate::api::{WorkItem, WorkItemSpec, unsupported};
 use crate::policy::work::entry::Entry;
-use crate::policy::work::failure::{Action, Rule};
 use crate::policy::work::item::{self, Attempt, Dependency, Holder, Overrides, Phase, Policy, Record, Spec, UnixMillis, Verb};
-use crate::policy::work::objectives::Objectives;
 use crate::policy::work::requires::Requires;
 use crate::policy::work::selector::{Operator, Requirement, Selector};
+
+pub use queue::{cancelled_groups, queue};
+pub use status::{StatusExtras, patch, phase};
 
 /// An item with an empty status that was submitted so long before it was made came back from a backup.
 const RESTORED_AFTER: Duration = Duration::from_secs(60);
@@ -73,76 +76,6 @@ fn overrides(policy: Option<&ItemPolicy>) -> Overrides {
         }),
         ttl: seconds(*ttl_seconds_after_finished),
     }
-}
-
-/// A queue, as it is decided on.
-pub fn queue(queue: &WorkQueue) -> Queue {
-    let WorkQueueSpec {
-        queueing_strategy,
-        priority,
-        accepts,
-        suspend,
-        limits,
-        item_defaults,
-        failure_policy,
-        dead_letters,
-        concurrency,
-        when_empty,
-        objectives,
-        cancel_groups: _,
-    } = &queue.spec;
-    let accepts = accepts.clone().unwrap_or_default();
-    let limits = limits.clone().unwrap_or_default();
-    let dead_letters = dead_letters.clone().unwrap_or_default();
-    let policy = overrides(item_defaults.as_ref()).over(&Policy::default());
-    let count = |value: Option<i32>, default: u64| number(value).unwrap_or(default);
-    let rules = failure_policy.as_ref().and_then(|policy| policy.rules.as_ref());
-    Queue {
-        strict: *queueing_strategy == QueueingStrategy::StrictFIFO,
-        priority: priority.unwrap_or(0),
-        types: accepts.types.unwrap_or_default(),
-        default: accepts.default.unwrap_or(false),
-        suspend: suspend.unwrap_or(false),
-        max_pending: count(limits.max_pending, 1000),
-        max_finished: count(limits.max_finished, 500),
-        max_dead_letters: count(dead_letters.max, 1000),
-        max_item_bytes: count(limits.max_item_bytes, 16_384),
-        policy: Policy { dead_letter_ttl: seconds(dead_letters.ttl_seconds).unwrap_or(policy.dead_letter_ttl), ..policy },
-        rules: rules
-            .into_iter()
-            .flatten()
-            .map(|rule| Rule {
-                action: match rule.action {
-                    FailureAction::Retry => Action::Retry,
-                    FailureAction::RetryElsewhere => Action::RetryElsewhere,
-                    FailureAction::Ignore => Action::Ignore,
-                    FailureAction::DeadLetter => Action::DeadLetter,
-                    FailureAction::Fail => Action::Fail,
-                },
-                reasons: rule.on_reasons.clone().unwrap_or_default(),
-                exit_codes: rule.on_exit_codes.clone().unwrap_or_default(),
-            })
-            .collect(),
-        cancel_group: failure_policy.as_ref().and_then(|policy| policy.cancel_group).unwrap_or(false),
-        max_leased: concurrency.as_ref().and_then(|concurrency| number(concurrency.max_leased)),
-        max_leased_per_key: concurrency.as_ref().and_then(|concurrency| number(concurrency.max_leased_per_key)),
-        objectives: objectives.as_ref().map_or_else(Default::default, |objectives| Objectives {
-            wait: seconds(objectives.wait_seconds),
-            completion: seconds(objectives.completion_seconds),
-        }),
-        hibernates: when_empty.as_ref().is_some_and(|when| when.action == EmptyAction::Hibernate),
-        empty_after: when_empty.as_ref().and_then(|when| seconds(Some(when.after_seconds))),
-    }
-}
-
-/// The groups of a queue that are cancelled, by a person or by a member's failure.
-pub fn cancelled_groups(queue: &WorkQueue) -> Vec<(String, UnixMillis)> {
-    let stored = queue.status.iter().flat_map(|status| status.cancelled_groups.iter().flatten());
-    let mut all: Vec<_> = queue.spec.cancel_groups.iter().flatten().chain(stored).map(|one| (one.group.clone(), at(one.time.0))).collect();
-    // The later one of two for the same group covers more.
-    all.sort_by(|one, other| (&one.0, std::cmp::Reverse(one.1)).cmp(&(&other.0, std::cmp::Reverse(other.1))));
-    all.dedup_by(|later, first| later.0 == first.0);
-    all
 }
 
 /// What was asked.
@@ -342,167 +275,6 @@ fn phase_of(phase: WorkItemPhase) -> Phase {
         WorkItemPhase::Cancelled => Phase::Cancelled,
         WorkItemPhase::Expired => Phase::Expired,
     }
-}
-
-/// The phase, as the custom resource names it.
-pub fn phase(phase: Phase) -> WorkItemPhase {
-    match phase {
-        Phase::Pending => WorkItemPhase::Pending,
-        Phase::Rejected => WorkItemPhase::Rejected,
-        Phase::Suspended => WorkItemPhase::Suspended,
-        Phase::Blocked => WorkItemPhase::Blocked,
-        Phase::Scheduled => WorkItemPhase::Scheduled,
-        Phase::Ready => WorkItemPhase::Ready,
-        Phase::Leased => WorkItemPhase::Leased,
-        Phase::Paused => WorkItemPhase::Paused,
-        Phase::Cancelling => WorkItemPhase::Cancelling,
-        Phase::Succeeded => WorkItemPhase::Succeeded,
-        Phase::Failed => WorkItemPhase::Failed,
-        Phase::DeadLettered => WorkItemPhase::DeadLettered,
-        Phase::Cancelled => WorkItemPhase::Cancelled,
-        Phase::Expired => WorkItemPhase::Expired,
-    }
-}
-
-/// What a status says beside the record. Unset parts stay as they are.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StatusExtras {
-    /// In words, why it is in its phase.
-    pub message: Option<String>,
-    /// What came out.
-    pub result: Option<String>,
-    /// How far it is.
-    pub progress: Option<Value>,
-    /// Tokens that all attempts have used, where that is more than is stored.
-    pub used: Option<i64>,
-    /// What no pool has that it needs.
-    pub unmet: Option<String>,
-}
-
-/// The status that says `record`, as a merge patch of the whole status: what is not said any more is removed.
-pub fn patch(entry: &Entry, record: &Record, policy: &Policy, beside: &StatusExtras, epoch: i64, now: UnixMillis) -> Value {
-    let generation = entry.generation;
-    let Record {
-        phase: in_phase,
-        reason,
-        queue,
-        epoch: transitions,
-        holder,
-        attempts,
-        failures,
-        stalls,
-        redrives,
-        pauses,
-        next_attempt,
-        started,
-        completed,
-        history,
-    } = record;
-    let mut status = Map::new();
-    status.insert("observedGeneration".into(), json!(generation));
-    status.insert("phase".into(), json!(phase(*in_phase)));
-    status.insert("reason".into(), json!(reason));
-    status.insert("queue".into(), json!(queue));
-    let lease_seconds = holder.as_ref().map(|_| i32::try_from(policy.lease.as_secs()).unwrap_or(i32::MAX));
-    let lease = json!({
-        "holder": holder.as_ref().map(|holder| &holder.pod),
-        "agent": holder.as_ref().map(|holder| &holder.agent),
-        "leaseDurationSeconds": lease_seconds,
-        "acquireTime": holder.as_ref().map(|holder| micro(holder.since)),
-        "leaseTransitions": transitions,
-    });
-    status.insert("lease".into(), if *transitions > 0 { lease } else { Value::Null });
-    status.insert("attempts".into(), json!(attempts));
-    status.insert("failures".into(), json!(failures));
-    status.insert("stalls".into(), json!(stalls));
-    status.insert("redrives".into(), json!(redrives));
-    status.insert("pauses".into(), json!(pauses));
-    status.insert("nextAttemptTime".into(), next_attempt.map_or(Value::Null, time));
-    status.insert("readyTime".into(), first_ready(entry, record, now).map_or(Value::Null, time));
-    status.insert("startTime".into(), started.map_or(Value::Null, time));
-    status.insert("completionTime".into(), completed.map_or(Value::Null, time));
-    status.insert("attemptHistory".into(), if history.is_empty() { Value::Null } else { history.iter().map(attempt).collect() });
-    status.insert("conditions".into(), conditions(record, beside, generation, now));
-    status.insert("governorEpoch".into(), json!(epoch));
-    if let Some(result) = &beside.result {
-        status.insert("result".into(), json!(result));
-    } else if entry.record.redrives != *redrives {
-        status.insert("result".into(), Value::Null);
-    }
-    if let Some(progress) = &beside.progress {
-        status.insert("progress".into(), progress.clone());
-    } else if *transitions > entry.record.epoch && *transitions > 1 {
-        // How far an attempt before was says nothing of this one; where to go on from does.
-        status.insert("progress".into(), json!({"percent": null, "message": null, "updateTime": null}));
-    }
-    if let Some(used) = beside.used {
-        status.insert("tokens".into(), json!({"used": used}));
-    }
-    json!({"metadata": {"resourceVersion": entry.version}, "status": status})
-}
-
-/// When it was ready for the first time, as `record` is true from now on: it may just have become so, or been started again.
-fn first_ready(entry: &Entry, record: &Record, now: UnixMillis) -> Option<UnixMillis> {
-    let known = entry.first_ready.filter(|_| record.redrives == entry.record.redrives);
-    known.or_else(|| (record.phase == Phase::Ready).then_some(now))
-}
-
-fn attempt(attempt: &Attempt) -> Value {
-    let Attempt { epoch, agent, start, end, verb, reason, message } = attempt;
-    let message = message.as_ref().map(|message| message.chars().take(1024).collect::<String>());
-    let mut value = json!({"epoch": epoch, "agent": agent, "startTime": time(*start), "endTime": time(*end), "verb": verb.name()});
-    if let Some(reason) = reason {
-        value["reason"] = json!(reason);
-    }
-    if let Some(message) = message {
-        value["message"] = json!(message);
-    }
-    value
-}
-
-/// Leased, Paused, Complete, Failed, CancelRequested, PreflightPassed: what `kubectl wait` waits for.
-fn conditions(record: &Record, beside: &StatusExtras, generation: i64, now: UnixMillis) -> Value {
-    let saying = |type_: &str, status: bool, reason: &str, message: Option<&str>, since: UnixMillis| {
-        json!({
-            "type": type_,
-            "status": if status { "True" } else { "False" },
-            "reason": reason,
-            "message": message.unwrap_or_default(),
-            "observedGeneration": generation,
-            "lastTransitionTime": time(since),
-        })
-    };
-    let condition =
-        |type_: &str, status: bool, reason: &str, since: UnixMillis| saying(type_, status, reason, beside.message.as_deref(), since);
-    let said = record.reason.as_deref().unwrap_or(match record.phase {
-        Phase::Succeeded => "Completed",
-        _ => "AsPhaseSays",
-    });
-    let mut all = Vec::new();
-    match &record.holder {
-        Some(holder) => all.push(condition("Leased", true, "Claimed", holder.since)),
-        None if record.epoch > 0 => {
-            let ended = record.history.last().map_or(now, |last| last.end);
-            all.push(condition("Leased", false, record.history.last().map_or("Released", |last| last.verb.name()), ended));
-        }
-        None => {}
-    }
-    if record.phase == Phase::Ready && record.reason.as_deref() == Some(item::reasons::REQUIREMENTS_UNMET) {
-        all.push(saying("PreflightPassed", false, item::reasons::REQUIREMENTS_UNMET, beside.unmet.as_deref(), now));
-    }
-    let ended = record.completed.unwrap_or(now);
-    match record.phase {
-        Phase::Paused => all.push(condition("Paused", true, said, now)),
-        Phase::Cancelling => all.push(condition("CancelRequested", true, said, now)),
-        Phase::Succeeded => all.push(condition("Complete", true, said, ended)),
-        Phase::Cancelled => {
-            all.push(condition("CancelRequested", true, said, ended));
-            all.push(condition("Failed", true, said, ended));
-        }
-        Phase::Failed | Phase::DeadLettered | Phase::Expired | Phase::Rejected => all.push(condition("Failed", true, said, ended)),
-        Phase::Pending | Phase::Suspended | Phase::Blocked | Phase::Scheduled | Phase::Ready | Phase::Leased => {}
-    }
-    Value::Array(all)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use kube::core::SelectorExt as _;
 use proptest::prelude::*;
 
+use super::status::conditions;
 use super::*;
 
 fn item(spec: Value, status: Value) -> WorkItem {
