@@ -4,13 +4,21 @@
 //! its last run is left in the container; how an item ended is said until the sidecar settles it. While the container itself
 //! ends, [`life`](super::life) asks and kills, and this only keeps book.
 
+mod current;
+mod orders;
+mod outcome;
+
 use std::time::Duration;
 
 use spillway_wire::agent::{Input, Run, Settings, WorkSettings};
-use spillway_wire::work::{Assignment, ItemOrder, ItemWanted, LeaseRef, MAX_RESULT_BYTES, Outcome};
+use spillway_wire::work::{Assignment, ItemOrder, ItemWanted, LeaseRef, Outcome};
 
 use super::processes::Exit;
 use crate::clock::BootTime;
+use current::{Current, End, Stage};
+use outcome::{cancelled, lost, release};
+
+pub use outcome::result_of;
 
 /// From being asked to being killed: of what a run leaves behind, and of a program whose item is another's by now.
 const SHORT: Duration = Duration::from_secs(2);
@@ -23,8 +31,6 @@ const COPY_WITHIN: Duration = Duration::from_secs(2);
 /// So long after the last process is gone its end is not judged: what it told the sidecar before may be on its way to us, in
 /// the socket, which is read before a timer fires.
 const LISTEN: Duration = Duration::from_millis(2);
-/// The most characters of a message.
-const MAX_MESSAGE: usize = 1024;
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -88,59 +94,6 @@ pub struct RunOutput {
     pub output: String,
     /// The end of standard output and standard error.
     pub tail: String,
-}
-
-/// How the last run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum End {
-    Exit(Exit),
-    NotStarted(u8, String),
-}
-
-/// Where the work on an item is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The program runs.
-    Running,
-    /// Everything was asked to end.
-    Asked { kill_at: BootTime },
-    /// Everything is being killed, for as long as that takes: the next item must not meet it.
-    Killing { again: BootTime },
-    /// The container is being ended, by its life.
-    Ending,
-    /// The program ended, and the checkpoint hook has not: nothing is asked to end before.
-    Hooked,
-    /// The program ended badly while the item waits, or of what makes it wait: it is run again when that is over.
-    Parked,
-    /// Nothing is left; the last of the output is read, and of what was said.
-    Copying { since: BootTime, until: BootTime },
-    /// It is being concluded.
-    Concluding,
-    /// It ended so, which the sidecar has to be told.
-    Over(Outcome),
-}
-
-/// The item in hand.
-#[derive(Clone, Debug)]
-struct Current {
-    assignment: Box<Assignment>,
-    turn: u32,
-    /// Turns that were taken because the item went on after a pause: they are none of the pool's.
-    resumed: u32,
-    said: Option<Outcome>,
-    cancelled: bool,
-    lost: bool,
-    /// The pause that it waits for the end of.
-    paused: Option<i64>,
-    /// The last pause for which a checkpoint was asked, and whether its hook runs.
-    checkpoint: Option<i64>,
-    hook: bool,
-    /// The run was asked to end before it ended by itself.
-    interrupted: bool,
-    /// The sidecar settled it before it was over.
-    settled: bool,
-    end: Option<End>,
-    stage: Stage,
 }
 
 /// The supervisor's book of items.
@@ -326,106 +279,6 @@ impl Items {
         actions.push(Action::Run { turn: current.turn, text: text.clone(), input: how.input });
     }
 
-    /// What is wanted of the item in hand.
-    fn order(&self) -> Option<ItemOrder> {
-        let (current, wanted) = (self.current.as_ref()?, self.wanted.as_ref()?);
-        (wanted.held == current.assignment.held).then_some(wanted.order)
-    }
-
-    fn obey(&mut self, now: BootTime, actions: &mut Vec<Action>) {
-        let order = self.order();
-        if let Some(ItemOrder::Pause(number)) = order {
-            return self.wait(number, actions);
-        }
-        if self.current.as_mut().is_some_and(|current| current.paused.take().is_some()) {
-            self.go_on(order, actions);
-        }
-        let Some(order) = order else { return };
-        let (long, grace) = (!self.per_item(), self.grace);
-        let Some(current) = &mut self.current else { return };
-        if matches!(current.stage, Stage::Over(_) | Stage::Concluding) {
-            return;
-        }
-        let known = match order {
-            ItemOrder::Cancel => std::mem::replace(&mut current.cancelled, true),
-            ItemOrder::Lost => std::mem::replace(&mut current.lost, true),
-            ItemOrder::Pause(_) => true,
-        };
-        if known {
-            return;
-        }
-        let name = &current.assignment.name;
-        match (long, order) {
-            (true, ItemOrder::Cancel) => {
-                let text = format!("{name} was cancelled, or its deadline passed: stop working on it and say `spillway work release`");
-                actions.push(Action::Notice("ItemCancelled", text));
-            }
-            (true, ItemOrder::Lost) => {
-                let text = format!("{name} is not yours any more: stop working on it, nothing that you say of it counts");
-                actions.push(Action::Notice("ItemLost", text));
-                self.forget(now, actions);
-            }
-            (false, ItemOrder::Cancel) => current.interrupt(now.after(grace.min(CANCELLED_WITHIN)), actions),
-            (false, ItemOrder::Lost) => current.interrupt(now.after(SHORT), actions),
-            (_, ItemOrder::Pause(_)) => {}
-        }
-    }
-
-    /// The item waits: it is written down where it is, and all that runs goes on. An end that was its program's dying of what
-    /// makes it wait is none.
-    fn wait(&mut self, number: i64, actions: &mut Vec<Action>) {
-        let (long, draining) = (!self.per_item(), self.draining);
-        let Some(current) = &mut self.current else { return };
-        if current.paused == Some(number) || current.cancelled || current.lost || current.settled || draining {
-            return;
-        }
-        current.paused = Some(number);
-        if let Stage::Over(outcome) = &current.stage {
-            if !current.would_run_again(&outcome.clone(), long) {
-                return;
-            }
-            current.stage = Stage::Parked;
-        }
-        if long {
-            let text = format!("{} waits, and so do you: nothing that calls a model is taken before it goes on", current.assignment.name);
-            actions.push(Action::Notice("ItemPaused", text));
-        }
-        current.ask_for_checkpoint(actions);
-    }
-
-    /// The item waits no more, for this reason.
-    fn go_on(&mut self, order: Option<ItemOrder>, actions: &mut Vec<Action>) {
-        let Some(current) = self.current.as_mut().filter(|current| current.stage == Stage::Parked) else { return };
-        match order {
-            Some(ItemOrder::Cancel) => current.stage = Stage::Over(cancelled()),
-            Some(ItemOrder::Lost) => current.stage = Stage::Over(lost()),
-            // Again when the hook is done with what it writes down.
-            Some(ItemOrder::Pause(_)) | None if current.hook => {}
-            Some(ItemOrder::Pause(_)) | None => {
-                if current.end.take().is_some() {
-                    current.turn += 1;
-                    current.resumed += 1;
-                }
-                (current.stage, current.interrupted) = (Stage::Running, false);
-                self.run(actions);
-            }
-        }
-    }
-
-    /// The checkpoint hook ended.
-    fn checkpointed(&mut self, now: BootTime, actions: &mut Vec<Action>) {
-        let Some(current) = &mut self.current else { return };
-        current.hook = false;
-        if current.stage == Stage::Hooked {
-            current.stage = Stage::Asked { kill_at: now.after(SHORT) };
-            actions.push(Action::AskAll);
-        }
-        match current.paused {
-            Some(_) => current.ask_for_checkpoint(actions),
-            None => self.go_on(None, actions),
-        }
-    }
-
     fn ended(&mut self, now: BootTime, exit: Exit, actions: &mut Vec<Action>) {
         let long = !self.per_item();
         let Some(current) = &mut self.current else { return };
@@ -513,109 +366,6 @@ impl Items {
             | Stage::Over(_) => {}
         }
     }
-}
-
-impl Current {
-    /// Asks the run to end, or hastens its end.
-    fn interrupt(&mut self, kill_at: BootTime, actions: &mut Vec<Action>) {
-        self.interrupted |= self.end.is_none();
-        match self.stage {
-            Stage::Running | Stage::Hooked => {
-                self.stage = Stage::Asked { kill_at };
-                actions.push(Action::AskAll);
-            }
-            Stage::Asked { kill_at: before } => self.stage = Stage::Asked { kill_at: kill_at.min(before) },
-            Stage::Killing { .. } | Stage::Ending | Stage::Copying { .. } | Stage::Concluding | Stage::Parked | Stage::Over(_) => {}
-        }
-    }
-
-    /// Has it written down where the work is, once for each pause.
-    fn ask_for_checkpoint(&mut self, actions: &mut Vec<Action>) {
-        let Some(number) = self.paused.filter(|number| !self.hook && self.checkpoint != Some(*number)) else { return };
-        (self.checkpoint, self.hook) = (Some(number), true);
-        actions.push(Action::Checkpoint(number));
-    }
-
-    /// This end is how its program died, and nothing that anybody said of the item: one that waits can be worked on again.
-    fn would_run_again(&self, outcome: &Outcome, long: bool) -> bool {
-        let died = matches!(outcome, Outcome::Fail { exit_code: Some(_), .. }) && matches!(self.end, Some(End::Exit(_)));
-        died && self.said.is_none() && !long && !self.cancelled && !self.lost && !self.settled
-    }
-
-    fn conclude(&mut self, actions: &mut Vec<Action>) {
-        if !matches!(self.stage, Stage::Over(_) | Stage::Concluding) {
-            self.stage = Stage::Concluding;
-            actions.push(Action::Conclude);
-        }
-    }
-
-    /// It ended well without a word about the item, and may be run again.
-    fn again(&self, max_turns: u32) -> bool {
-        self.end == Some(End::Exit(Exit { code: 0, killed: false }))
-            && self.said.is_none()
-            && self.turn.saturating_sub(self.resumed) < max_turns
-    }
-
-    /// How the item ended: by what was said of it, by what was wanted, by how its program ended; in this order, but that
-    /// what is cancelled or drained is given back unless it was done before.
-    fn outcome(&self, words: RunOutput, long: bool, draining: bool, max_turns: u32) -> Outcome {
-        let RunOutput { result, output, tail } = words;
-        // Another run would have followed, or this one was cut short.
-        let unfinished = self.interrupted || self.again(max_turns);
-        match (&self.said, &self.end) {
-            _ if self.lost => lost(),
-            (Some(Outcome::Complete { result: said }), _) => Outcome::Complete { result: said.clone().or(result) },
-            _ if self.cancelled && unfinished => cancelled(),
-            (Some(said), _) => said.clone(),
-            (None, None) => release("Drained", "the agent was ended"),
-            (None, Some(End::NotStarted(code, why))) => fail("NotStarted", why, *code),
-            (None, Some(End::Exit(exit))) => {
-                let well = *exit == Exit { code: 0, killed: false };
-                if draining && unfinished && (long || !well || self.again(max_turns)) {
-                    release("Drained", "the agent was ended")
-                } else if well && long {
-                    fail("Exited", "the program ended and did not say how its item ended", 0)
-                } else if well {
-                    Outcome::Complete { result: result.or(Some(output).filter(|output| !output.is_empty())) }
-                } else {
-                    fail(if exit.killed { "Killed" } else { "Exited" }, &tail, exit.code)
-                }
-            }
-        }
-    }
-}
-
-fn cancelled() -> Outcome {
-    release("Cancelled", "the item was cancelled")
-}
-
-/// Never told to a gateway by a sidecar that knows it too.
-fn lost() -> Outcome {
-    release("Lost", "the lease was lost")
-}
-
-fn release(reason: &str, message: &str) -> Outcome {
-    Outcome::Release { reason: reason.to_owned(), message: message.to_owned() }
-}
-
-fn fail(reason: &str, message: &str, code: u8) -> Outcome {
-    let message = message.chars().take(MAX_MESSAGE).collect();
-    Outcome::Fail { reason: reason.to_owned(), message, exit_code: Some(code.into()) }
-}
-
-/// `bytes` as a result: at most as long as one may be, cut between two characters; none if there are none.
-pub fn result_of(bytes: &[u8]) -> Option<String> {
-    let kept = bytes.get(..MAX_RESULT_BYTES).unwrap_or(bytes);
-    // A character that the cut went through is not a broken one.
-    let whole = match std::str::from_utf8(kept) {
-        Err(error) if bytes.len() > kept.len() && error.error_len().is_none() => kept.get(..error.valid_up_to()).unwrap_or(kept),
-        Ok(_) | Err(_) => kept,
-    };
-    let mut text = String::from_utf8_lossy(whole).into_owned();
-    if text.len() > MAX_RESULT_BYTES {
-        text.truncate(text.floor_char_boundary(MAX_RESULT_BYTES));
-    }
-    (!text.is_empty()).then_some(text)
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Small histories of items, without a process.
 
+use spillway_wire::work::MAX_RESULT_BYTES;
+
+use super::outcome::fail;
 use super::*;
 use crate::samples;
 

@@ -13,24 +13,24 @@ mod hung;
 pub mod item;
 pub mod item_files;
 pub mod life;
+mod notice_queue;
 pub mod notices;
 mod options;
 pub mod output;
 pub mod plain_text;
 pub mod preflight;
 pub mod processes;
+mod start;
 mod supervisor;
 pub mod terminal;
 pub mod watchdog;
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior};
-use spillway_wire::agent::{DesiredState, Input, Notice, Program, Report, Settings};
+use spillway_wire::agent::{Program, Report};
 use spillway_wire::link::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -38,16 +38,13 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::BootTime;
 use crate::command::shell;
-use crate::{EXIT_CLOSED, OWN_NOTICES, SOCKET, SOCKET_VARIABLE, agent_says, clock};
+use crate::{EXIT_CLOSED, SOCKET, SOCKET_VARIABLE, agent_says};
 use control::SupervisorReport;
-use hooks::WARNINGS;
 use hung::{limits_of, mode_of};
 use item::RunOutput;
-use item_files::{ItemFiles, PAYLOAD, RESULT};
 use life::{Action, Event};
-use notices::Notices;
-use output::{LastOutput, Stream};
-use processes::{Change, Init, Reaped, Started};
+use output::LastOutput;
+use processes::{Change, Init, Reaped};
 use supervisor::Supervisor;
 
 pub use options::Options;
@@ -248,14 +245,6 @@ impl Supervisor {
         }
     }
 
-    /// A notice of our own.
-    fn notice(&mut self, now: BootTime, about: &str, text: String) {
-        self.own_notices += 1;
-        let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
-        notices::queue_own(&mut self.unwritten, notice, UNWRITTEN);
-        self.write_at = now;
-    }
-
     fn ask_all(&self) {
         self.init.signal_all(Signal::TERM);
         if self.options.tty {
@@ -308,122 +297,6 @@ impl Supervisor {
             Order::Said(held, outcome) => self.on_item(item::Event::Said(held, outcome)),
             Order::Settled(held) => self.on_item(item::Event::Settled(held)),
             Order::Key(_) | Order::Abandoned | Order::WallsDown(_) => {}
-        }
-    }
-
-    /// The program may be started, as far as the sidecar is concerned: its preflight comes first.
-    fn may_start(&mut self, settings: &Settings) {
-        // As it is said last: a sidecar that comes again may know better.
-        self.start_with = Some(settings.clone());
-        self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone()));
-        if self.preflight.passed()
-            && let Some(settings) = self.start_with.take()
-        {
-            self.on(Event::Order(Order::Start(Box::new(settings))));
-        }
-    }
-
-    /// Runs the preflight command: as the program, but with nothing to read and no terminal.
-    fn check(&mut self, command: &[String]) {
-        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-        (self.output, self.copying) = (LastOutput::default(), None);
-        match self.init.start(&command, &self.environment, b"", false) {
-            Ok(started) => {
-                self.checking = Some(started.pid);
-                self.copy(started);
-            }
-            Err(error) => {
-                let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                self.on_preflight(preflight::Event::NotStarted(format!("cannot start {name}: {error}")));
-            }
-        }
-    }
-
-    fn start(&mut self, now: BootTime) {
-        match self.init.start(&self.options.command, &self.of_program(), b"", self.options.tty) {
-            Ok(started) => self.started(now, started),
-            Err(error) => {
-                let (code, why) = self.not_started(&error);
-                agent_says!("{why}");
-                self.health.started(now);
-                self.health.ended();
-                self.on(Event::NotStarted(code));
-            }
-        }
-    }
-
-    /// Puts the item where the program finds it, and runs the program. Otherwise: the exit code, and why.
-    fn start_for_item(&mut self, now: BootTime, turn: u32, text: &str, input: Input) -> Result<(), (u8, String)> {
-        let Some(item) = self.items.assignment() else { return Ok(()) };
-        if self.item_files.is_none() {
-            self.item_files = ItemFiles::open(&self.options.data).ok();
-        }
-        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
-        let put = files.and_then(|files| {
-            if turn == 1 {
-                files.put(RESULT, b"")?;
-            }
-            if turn == 1 || input == Input::File { files.put(PAYLOAD, text.as_bytes()) } else { Ok(()) }
-        });
-        put.map_err(|error| (126, format!("cannot write the item to {}: {error}", self.options.data.display())))?;
-        let of_item = environment::of_item(item, turn, &self.options.data);
-        let mut command = self.options.command.clone();
-        if input == Input::Argument {
-            command.push(text.into());
-        }
-        let stdin = if input == Input::Stdin { text.as_bytes() } else { b"" };
-        self.of_item = of_item;
-        // Of what an earlier item wrote nothing is this one's.
-        self.output = LastOutput::default();
-        self.copying = None;
-        let started = self.init.start(&command, &self.of_program(), stdin, self.options.tty);
-        let started = started.map_err(|error| self.not_started(&error))?;
-        self.life.busy();
-        self.started(now, started);
-        Ok(())
-    }
-
-    /// As a shell says it: not found, or found and not to be run.
-    fn not_started(&self, error: &io::Error) -> (u8, String) {
-        let name = self.options.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        (if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, format!("cannot start {name}: {error}"))
-    }
-
-    /// The environment of the program and of hooks, now.
-    fn environment(&self) -> BTreeMap<String, OsString> {
-        let mut environment = self.environment.clone();
-        if self.items.held().is_some() {
-            environment.extend(self.of_item.clone());
-        }
-        environment
-    }
-
-    /// The environment of the program: its shells are timed. A hook has a time of its own.
-    fn of_program(&self) -> BTreeMap<String, OsString> {
-        let mut environment = self.environment();
-        environment.extend(self.timed_path.clone().filter(|_| !self.untimed).map(|path| ("PATH".to_owned(), path)));
-        environment
-    }
-
-    fn started(&mut self, now: BootTime, started: Started) {
-        self.program = Some(started.pid);
-        self.watchdog.program_started(now);
-        self.health.started(now);
-        self.copy(started);
-    }
-
-    /// Copies what it writes, until its end.
-    fn copy(&mut self, started: Started) {
-        if let Some((out, err)) = started.output {
-            let (ended, copying) = mpsc::channel(1);
-            self.copying = Some(copying);
-            let copied = output::copy((out, Stream::Out), io::stdout(), self.output.clone(), ended.clone())
-                .and_then(|()| output::copy((err, Stream::Err), io::stderr(), self.output.clone(), ended));
-            if let Err(error) = copied {
-                // Its pipe is closed: the program will notice. There is no sensible way to go on.
-                agent_says!("cannot copy the program's output: {error}");
-                self.init.signal_all(Signal::KILL);
-            }
         }
     }
 
@@ -502,37 +375,6 @@ impl Supervisor {
                 self.health.active(written);
             }
         }
-    }
-
-    /// Queues the notices that are new.
-    fn note(&mut self, wanted: &DesiredState) {
-        let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < OWN_NOTICES).unwrap_or(self.health.seen());
-        let room = UNWRITTEN.saturating_sub(self.unwritten.len());
-        // What finds no room is not acknowledged either, and comes again.
-        self.unwritten.extend(wanted.notices.iter().filter(|notice| notice.id > newest).take(room).cloned());
-        self.write_at = BootTime::now();
-    }
-
-    /// Writes them down; only what is written counts as delivered.
-    fn write_notices(&mut self, now: BootTime) {
-        if self.unwritten.is_empty() || now < self.write_at {
-            return;
-        }
-        if self.notices.is_none() {
-            self.notices = Notices::open(&self.options.data).ok();
-        }
-        while let (Some(notice), Some(file)) = (self.unwritten.front(), &self.notices) {
-            if let Err(error) = file.append(notice) {
-                agent_says!("notice {} cannot be written: {error}; trying again", notice.id);
-                break;
-            }
-            if notice.id < OWN_NOTICES {
-                self.health.notices_seen(notice.id);
-            }
-            self.warnings.extend(self.unwritten.pop_front());
-        }
-        notices::keep_last(&mut self.warnings, WARNINGS);
-        self.write_at = now.after(WRITE_AGAIN);
     }
 
     /// Lets the sidecar know, if it matters: something changed, or the program was active since.

@@ -4,21 +4,25 @@
 //! that, every canary was unreachable; an order to end stays; what is told to the supervisor is a whole state, so that a
 //! lost connection loses nothing.
 
+mod plan;
+mod report;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use spillway_policy::backoff;
-use spillway_wire::agent::{Checkpoint, DesiredState, Directive, Notice, Preflight, PreflightState, Program, Report, Run, Settings};
+use spillway_wire::Code;
+use spillway_wire::agent::{DesiredState, Notice, Program, Report, Run, Settings};
 use spillway_wire::command::{BreakerState, CommandCounts};
-use spillway_wire::link::{Answer, ModelCalls, Order, Progress};
+use spillway_wire::link::{Answer, ModelCalls, Progress};
 use spillway_wire::work::{LeaseRef, Outcome};
-use spillway_wire::{Code, Refusal};
 
 use super::action::Action;
 use super::kept_state::KeptState;
 use super::retry::BACKOFF;
 use super::work::{self, SidecarWork};
-use crate::clock::{BootTime, millis};
+use crate::clock::BootTime;
+use report::UrgentParts;
 
 /// Between two reports at least.
 const REPORT_GAP: Duration = Duration::from_secs(1);
@@ -81,43 +85,6 @@ struct Lane {
     failures: u32,
     not_before: BootTime,
 }
-
-/// The parts of a report whose change is reported at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct UrgentParts {
-    program: Program,
-    action: Option<String>,
-    attached: bool,
-    reachable: Vec<String>,
-    notices_seen: u64,
-    held: Option<LeaseRef>,
-    preflight: Option<Preflight>,
-    commands: CommandCounts,
-    breaker: BreakerState,
-    checkpoint: Option<Checkpoint>,
-}
-
-impl UrgentParts {
-    fn of(report: &Report) -> Self {
-        let Report {
-            period_seconds: _,
-            program,
-            silent_ms: _,
-            frozen_ms: _,
-            action,
-            attached,
-            reachable,
-            notices_seen,
-            held,
-            preflight,
-            commands,
-            breaker,
-            checkpoint,
-        } = report.clone();
-        Self { program, action, attached, reachable, notices_seen, held, preflight, commands, breaker, checkpoint }
-    }
-}
-
 /// "This is no agent".
 #[derive(Clone, Copy, Debug)]
 struct Dismissal {
@@ -193,213 +160,6 @@ impl Link {
             link.note(&wanted);
         }
         link
-    }
-
-    /// What is to be done now, and when to ask again at the latest.
-    pub fn plan(&mut self, now: BootTime) -> (Vec<Action>, BootTime) {
-        let mut actions = Vec::new();
-        let mut wake = now.after(Duration::from_secs(60));
-        self.judge(now, &mut wake);
-        self.tell(&mut actions);
-        self.plan_work(now, &mut actions, &mut wake);
-        self.tell_activity(now, &mut actions, &mut wake);
-        self.plan_probe(now, &mut actions, &mut wake);
-        self.plan_call(now, &mut actions, &mut wake);
-        (actions, wake)
-    }
-
-    /// What follows from time alone.
-    fn judge(&mut self, now: BootTime, wake: &mut BootTime) {
-        let Some(settings) = &self.settings else { return };
-        let silence = Duration::from_secs(settings.heartbeat_timeout_seconds.max(1).into());
-        let over = self.heard.after(silence);
-        if now < over {
-            *wake = over.min(*wake);
-        } else if self.unanswered >= UNANSWERED {
-            self.end.get_or_insert(End::Abandoned);
-        }
-        if let Some(said) = &self.dismissal {
-            let stands = said.first.after(DISMISSAL_STANDS);
-            if said.count >= DISMISSALS || now >= stands {
-                self.end.get_or_insert(End::Dismissed);
-            } else {
-                *wake = stands.min(*wake);
-            }
-        }
-    }
-
-    /// Tells the supervisor what it was not told on this connection.
-    fn tell(&mut self, actions: &mut Vec<Action>) {
-        let may_start = self.may_start();
-        let (Some(told), Some(settings)) = (&mut self.supervisor, &self.settings) else { return };
-        if may_start && !told.start {
-            if !self.let_start {
-                self.let_start = true;
-                actions.push(Action::RememberStart);
-            }
-            told.start = true;
-            told.revision = Some(settings.wanted.revision.clone());
-            actions.push(Action::Tell(Order::Start(Box::new(settings.clone()))));
-        }
-        if self.registered && told.revision.as_ref() != Some(&settings.wanted.revision) {
-            told.revision = Some(settings.wanted.revision.clone());
-            actions.push(Action::Tell(Order::Wanted(settings.wanted.clone())));
-        }
-        if let (Some(end), false) = (&self.end, told.end) {
-            told.end = true;
-            actions.push(Action::Tell(match end {
-                End::Abandoned => Order::Abandoned,
-                End::WallsDown(reachable) => Order::WallsDown(reachable.clone()),
-                End::Dismissed => Order::Wanted(DesiredState { directive: Directive::Stop, ..settings.wanted.clone() }),
-            }));
-        }
-    }
-
-    /// Tells that the program asked something: at once, then not more often than the supervisor can care about.
-    fn tell_activity(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
-        if self.activity.is_none() || self.supervisor.is_none() {
-            return;
-        }
-        let due = self.activity_told.map_or(now, |told| told.after(ACTIVITY_GAP));
-        if now < due {
-            *wake = due.min(*wake);
-        } else if let Some(action) = self.activity.take() {
-            self.activity_told = Some(now);
-            actions.push(Action::Tell(Order::Activity { action, called: self.called.clone() }));
-            if let Some(called) = &mut self.called {
-                called.answered = None;
-            }
-        }
-    }
-
-    fn may_start(&self) -> bool {
-        let wanted = self.settings.as_ref().is_some_and(|settings| match settings.wanted.directive {
-            Directive::Run | Directive::Pause => true,
-            Directive::Drain | Directive::Stop => false,
-        });
-        wanted && self.registered && self.walls.stand && self.end.is_none()
-    }
-
-    /// Why no work may be asked for yet: what the supervisor has to do first has not succeeded, or it has not said so.
-    fn preflight(&self) -> Option<Refusal> {
-        if self.settings.as_ref().is_none_or(|settings| settings.preflight_command.is_empty()) {
-            return None;
-        }
-        let said = self.program.as_ref().and_then(|(_, report)| report.preflight.as_ref());
-        let words = match said {
-            Some(Preflight { state: PreflightState::Passed, message: _ }) => return None,
-            Some(Preflight { state: PreflightState::Failed, message }) => format!("; {message}"),
-            Some(Preflight { state: PreflightState::Pending, message: _ }) | None => String::new(),
-        };
-        let message = format!("the preflight command (agent.preflightCommand) has not succeeded yet, and no item comes before{words}");
-        Some(Refusal::new(Code::PreflightNotPassed, message))
-    }
-
-    fn plan_work(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
-        let preflight = self.preflight();
-        let Some(settings) = &self.settings else { return };
-        let Some(how) = &settings.work else { return };
-        let directive = settings.wanted.directive;
-        let ending = self.leaving || self.end.is_some();
-        let give_back = match directive {
-            _ if ending => Some("Drained"),
-            _ if !self.registered => None, // what was wanted may be long ago
-            Directive::Run => None,
-            Directive::Pause => Some("Paused"),
-            Directive::Drain | Directive::Stop => Some("Drained"),
-        };
-        let facts = work::WorkFacts {
-            how,
-            registered: self.registered,
-            may_claim: self.registered && self.walls.stand && directive == Directive::Run && !ending && preflight.is_none(),
-            give_back,
-            wanted: settings.wanted.item.as_ref(),
-            supervisor: self.supervisor.as_mut().map(|told| (&mut told.work, told.start)),
-        };
-        self.sidecar_work.plan(now, facts, actions, wake);
-    }
-
-    fn plan_probe(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
-        let Some(settings) = &self.settings else { return };
-        // Unregistered, an unreachable target may be no more than a network that is not there yet.
-        if self.walls.looking.is_some() || !(self.registered || self.let_start) {
-            return;
-        }
-        if now >= self.walls.next {
-            self.walls.looking = Some(self.registered);
-            actions.push(Action::Probe(settings.canaries.clone()));
-        } else {
-            *wake = self.walls.next.min(*wake);
-        }
-    }
-
-    fn plan_call(&mut self, now: BootTime, actions: &mut Vec<Action>, wake: &mut BootTime) {
-        if self.lane.busy {
-            return;
-        }
-        let (due, report) = if self.registered {
-            let Some(report) = self.report(now) else { return };
-            (self.report_due(&report), Some(report))
-        } else {
-            (self.lane.not_before, None)
-        };
-        let due = due.max(self.lane.not_before);
-        if now < due {
-            *wake = due.min(*wake);
-            return;
-        }
-        self.lane.busy = true;
-        actions.push(match report {
-            Some(report) => {
-                self.sent = Some((now, UrgentParts::of(&report)));
-                Action::Report(report)
-            }
-            None => Action::Register,
-        });
-    }
-
-    fn report_due(&self, report: &Report) -> BootTime {
-        let Some((sent, shown)) = &self.sent else { return BootTime::default() };
-        let period = self.settings.as_ref().map_or(1, |settings| settings.heartbeat_period_seconds.max(1));
-        let changed = self.acknowledged.as_ref() != Some(&UrgentParts::of(report));
-        // Others wait for the program to be started, and it is once; but for each item it would be too often.
-        if !self.settings.as_ref().is_some_and(|settings| settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem))
-            && shown.program == Program::Waiting
-            && report.program != Program::Waiting
-        {
-            return *sent;
-        }
-        sent.after(if changed { REPORT_GAP } else { Duration::from_secs(period.into()) })
-    }
-
-    /// How the agent is, now. `None`: a program was let start and the supervisor has not said how it is.
-    pub fn report(&self, now: BootTime) -> Option<Report> {
-        let waiting = Report::of(Program::Waiting);
-        let (at, said) = match &self.program {
-            Some((at, report)) => (*at, report.clone()),
-            None if self.let_start => return None,
-            None => (now, waiting),
-        };
-        // Nothing was heard since, so it has been silent (and frozen) since.
-        let since = millis(now.since(at));
-        let frozen_ms = if said.program == Program::Frozen { said.frozen_ms.saturating_add(since) } else { said.frozen_ms };
-        let silent_ms = if said.program == Program::Waiting { 0 } else { said.silent_ms.saturating_add(since) };
-        let reachable = if !self.let_start || self.walls.open >= OPEN_TWICE { self.walls.reachable.clone() } else { Vec::new() };
-        let action = self.action.clone().or_else(|| said.action.clone());
-        let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
-        // Of a lease we know before the supervisor does, and until its end is settled.
-        let held = self.sidecar_work.held();
-        Some(Report {
-            period_seconds,
-            silent_ms,
-            frozen_ms,
-            action,
-            reachable,
-            held,
-            commands: self.commands,
-            breaker: self.breaker,
-            ..said
-        })
     }
 
     /// Somebody answered a call: whatever was said, we are not alone.
@@ -661,12 +421,6 @@ impl Link {
     /// The notices that are remembered, the oldest first.
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.iter().cloned().collect()
-    }
-
-    /// The last report that a gateway took is what is true now, but for the lease, whose end is a call of its own.
-    pub fn all_reported(&self, now: BootTime) -> bool {
-        let known = |shown: &UrgentParts| UrgentParts { held: None, ..shown.clone() };
-        self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&UrgentParts::of(&report))))
     }
 }
 

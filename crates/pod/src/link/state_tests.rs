@@ -1,6 +1,9 @@
 //! Tables and small histories of the sidecar's mind, without a clock, a socket or a gateway.
 
+use spillway_wire::agent::Directive;
 use spillway_wire::command::{CommandBreakers, OpenGlobally};
+
+use spillway_wire::link::Order;
 
 use super::*;
 use crate::samples;

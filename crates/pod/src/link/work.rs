@@ -3,16 +3,18 @@
 //! What always holds: a claim is made only with nothing in hand; what is in hand is written down before anybody is told of
 //! it; an end is delivered until it is taken, refused for good, or of no interest to anybody any more, and only then forgotten.
 
+mod plan;
+
 use std::time::Duration;
 
 use spillway_policy::backoff;
 use spillway_wire::agent::Run;
 pub use spillway_wire::agent::WorkSettings as How;
-use spillway_wire::link::{Answer, Order, Progress};
-use spillway_wire::work::{Assignment, ItemOrder, ItemWanted, LeaseRef, MAX_WAIT_SECONDS, Outcome, ProgressUpdate};
+use spillway_wire::link::{Answer, Progress};
+use spillway_wire::work::{Assignment, ItemWanted, LeaseRef, Outcome, ProgressUpdate};
 use spillway_wire::{Code, Refusal};
 
-use super::action::{Action, WorkAction};
+use super::action::WorkAction;
 use super::kept_state::{KeptItem, KeptWork, LastItem};
 use super::retry::{BACKOFF, CallOutcome, lasting};
 use crate::clock::BootTime;
@@ -139,187 +141,11 @@ impl SidecarWork {
         self.calls.not_before = self.calls.not_before.min(now);
     }
 
-    /// What is to be done now, and when to ask again at the latest.
-    pub fn plan(&mut self, now: BootTime, mut facts: WorkFacts<'_>, actions: &mut Vec<Action>, wake: &mut BootTime) {
-        self.obey(&facts);
-        let mut orders = Vec::new();
-        self.tell(&mut facts, &mut orders);
-        self.answer(now, &facts, wake);
-        self.plan_claim(now, &facts, wake);
-        if facts.registered {
-            self.plan_call(now, wake);
-        }
-        let over = facts.how.max_items.is_some_and(|most| self.kept.done >= most.max(1)) && self.kept.item.is_none();
-        if over && facts.registered && !std::mem::replace(&mut self.farewell, true) {
-            self.news.push(WorkAction::Goodbye(ITEMS_DONE.to_owned()));
-        }
-        if std::mem::take(&mut self.dirty) {
-            actions.push(Action::Work(WorkAction::Remember(Box::new(self.kept.clone()))));
-        }
-        actions.extend(orders.into_iter().map(Action::Tell));
-        actions.extend(self.news.drain(..).map(Action::Work));
-    }
-
-    /// What follows from what is wanted.
-    fn obey(&mut self, facts: &WorkFacts<'_>) {
-        let waits = facts.wanted.filter(|wanted| matches!(wanted.order, ItemOrder::Pause(_)));
-        self.paused = waits.filter(|_| facts.how.run == Run::PerItem).map(|wanted| wanted.held.clone());
-        let Some(item) = &mut self.kept.item else { return };
-        // Nobody works on it, and nobody was told to: the supervisor says so.
-        let untouched = facts.supervisor.as_ref().is_some_and(|(present, _)| present.lacks(&item.held));
-        // Not told yet, it is taken back: its supervisor runs the program again when the item goes on.
-        if self.paused.as_ref() == Some(&item.held) && item.finish.take_if(|finish| died(finish)).is_some() {
-            self.dirty = true;
-        }
-        let order = facts.wanted.filter(|wanted| wanted.held == item.held).map(|wanted| wanted.order);
-        match (order, facts.how.run) {
-            (Some(ItemOrder::Lost), Run::LongRunning) => self.lose(),
-            (Some(ItemOrder::Lost), Run::PerItem) if item.finish.is_some() || untouched => self.lose(),
-            (Some(ItemOrder::Lost), Run::PerItem) => {
-                self.dirty |= !item.lost;
-                item.lost = true;
-            }
-            (Some(ItemOrder::Cancel), Run::PerItem) if untouched => self.give_back("Cancelled"),
-            (Some(ItemOrder::Cancel | ItemOrder::Pause(_)), _) | (None, _) => {
-                if let Some(reason) = facts.give_back.filter(|_| untouched) {
-                    self.give_back(reason);
-                }
-            }
-        }
-    }
-
     fn lose(&mut self) {
         if let Some(item) = self.kept.item.take() {
             self.news.push(WorkAction::Say(format!("the lease of {} is lost: nothing is told of it any more", item.name())));
             self.settle(item.held, None, &Answer::Refused(stale()));
         }
-    }
-
-    fn give_back(&mut self, reason: &str) {
-        if let Some(item) = self.kept.item.as_mut().filter(|item| item.finish.is_none()) {
-            item.finish = Some(Outcome::Release { reason: reason.to_owned(), message: "no program worked on it".to_owned() });
-            item.untouched = true;
-            self.dirty = true;
-        }
-    }
-
-    /// Tells the supervisor what it was not told on this connection.
-    fn tell(&mut self, facts: &mut WorkFacts<'_>, orders: &mut Vec<Order>) {
-        let settled = std::mem::take(&mut self.settled);
-        // One that is not there says its end again when it comes, and is told then.
-        let Some((present, started)) = &mut facts.supervisor else { return };
-        for held in settled {
-            // Should the same lease be given to us again, it is told anew.
-            present.item.take_if(|told| *told == held);
-            present.settled = Some(held.clone());
-            orders.push(Order::Settled(held));
-        }
-        let in_hand = self.kept.item.as_ref().map(|item| &item.held);
-        let theirs = present.held.clone().flatten();
-        if let (Some(theirs), Some(last)) = (theirs, &self.kept.last)
-            && last.held == theirs
-            && in_hand != Some(&theirs)
-            && present.settled.as_ref() != Some(&theirs)
-        {
-            present.settled = Some(theirs.clone());
-            orders.push(Order::Settled(theirs));
-        }
-        let Some(item) = self.kept.item.as_ref().filter(|item| *started && item.finish.is_none() && !item.lost) else { return };
-        if let Some(assignment) = &item.assignment
-            && present.lacks(&item.held)
-        {
-            present.item = Some(item.held.clone());
-            orders.push(Order::Item(assignment.clone()));
-        }
-        let said = item.said.clone().map(|said| (item.held.clone(), said));
-        if let Some((held, outcome)) = said.clone().filter(|_| said != present.said && present.held.is_some()) {
-            present.said.clone_from(&said);
-            orders.push(Order::Said(held, outcome));
-        }
-        // Who said it may go once the supervisor knows, and not before: its end would be taken for another.
-        if said.is_some() && said == present.said {
-            self.news.extend(self.talkers.drain(..).map(|talker| WorkAction::Answer(talker.number, Answer::Done)));
-        }
-    }
-
-    fn plan_claim(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
-        if self.claim.busy || !self.welcome(facts) {
-            return;
-        }
-        let wait = match facts.how.run {
-            Run::PerItem => {
-                let idle = matches!(&facts.supervisor, Some((SupervisorView { held: Some(None), .. }, true)));
-                (idle && self.kept.item.is_none()).then_some(MAX_WAIT_SECONDS)
-            }
-            Run::LongRunning => {
-                // A lease whose task our journal lost is claimed again.
-                let free = self.kept.item.as_ref().is_none_or(|item| item.assignment.is_none() && item.finish.is_none());
-                let left = self.waiters.iter().map(|waiter| waiter.until.since(now).as_millis().div_ceil(1000)).max();
-                left.filter(|_| free).map(|left| u32::try_from(left).unwrap_or(MAX_WAIT_SECONDS).min(MAX_WAIT_SECONDS))
-            }
-        };
-        let Some(wait) = wait else { return };
-        if now < self.claim.not_before {
-            *wake = self.claim.not_before.min(*wake);
-            return;
-        }
-        (self.claim.busy, self.claimed_at) = (true, now);
-        self.waiters.iter_mut().for_each(|waiter| waiter.claimed = true);
-        self.news.push(WorkAction::Claim(wait));
-    }
-
-    fn welcome(&self, facts: &WorkFacts<'_>) -> bool {
-        facts.may_claim && facts.how.max_items.is_none_or(|most| self.kept.done < most.max(1))
-    }
-
-    /// Answers those who asked for an item, or said how theirs ended.
-    fn answer(&mut self, now: BootTime, facts: &WorkFacts<'_>, wake: &mut BootTime) {
-        let welcome = self.welcome(facts);
-        let item = self.kept.item.as_ref().filter(|item| item.finish.is_none() && !item.lost);
-        let assignment = item.and_then(|item| item.assignment.as_ref());
-        let news = &mut self.news;
-        self.waiters.retain(|waiter| {
-            let due = if waiter.tried || !welcome { waiter.until } else { waiter.until.after(SLACK) };
-            let answer = match (assignment, &waiter.trouble) {
-                (Some(assignment), _) => Answer::Item(Some(assignment.clone())),
-                (None, _) if now < due => {
-                    *wake = due.min(*wake);
-                    return true;
-                }
-                (None, Some(trouble)) => Answer::Refused(trouble.clone()),
-                (None, None) => Answer::Item(None),
-            };
-            news.push(WorkAction::Answer(waiter.number, answer));
-            false
-        });
-        self.talkers.retain(|talker| {
-            if now < talker.until {
-                *wake = talker.until.min(*wake);
-                return true;
-            }
-            news.push(WorkAction::Answer(talker.number, Answer::Kept));
-            false
-        });
-    }
-
-    /// Progress first: nobody takes it after the end.
-    fn plan_call(&mut self, now: BootTime, wake: &mut BootTime) {
-        let Some(item) = self.kept.item.as_ref().filter(|item| !item.lost && !self.calls.busy) else { return };
-        let (action, due) = match (&item.advance, &item.finish) {
-            (Some(advance), finish) => {
-                let gap = self.advanced.filter(|_| finish.is_none()).map_or(now, |told| told.after(ADVANCE_GAP));
-                (WorkAction::Advance(item.held.clone(), advance.clone()), gap)
-            }
-            (None, Some(finish)) => (WorkAction::Finish(item.held.clone(), finish.clone()), now),
-            (None, None) => return,
-        };
-        let due = due.max(self.calls.not_before);
-        if now < due {
-            *wake = due.min(*wake);
-            return;
-        }
-        self.calls.busy = true;
-        self.news.push(action);
     }
 
     /// A claim was answered, or not. `at_least` is what the gateway asks us to wait; `random` is in [0, 1).
@@ -525,13 +351,6 @@ impl SidecarWork {
             checkpoint_ref: checkpoint_ref.clone().or(before.checkpoint_ref),
         });
         self.dirty = true;
-    }
-}
-
-impl SupervisorView {
-    /// It said that it does not hold this lease, and was not told to.
-    fn lacks(&self, held: &LeaseRef) -> bool {
-        self.held.as_ref().is_some_and(|theirs| theirs.as_ref() != Some(held)) && self.item.as_ref() != Some(held)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the sidecar's state does about items of work: when they are claimed, how they are reported. Holds no test of the book of
 //! work itself.
 
+use spillway_wire::agent::{Preflight, PreflightState};
+
 use super::*;
 use crate::link::action::WorkAction;
 use crate::link::retry::CallOutcome;

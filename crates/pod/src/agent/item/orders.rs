@@ -1,0 +1,110 @@
+//! What is wanted of the item in hand: it is cancelled, lost, or waits and goes on. Neither takes an item nor concludes one.
+
+use spillway_wire::work::ItemOrder;
+
+use super::current::Stage;
+use super::outcome::{cancelled, lost};
+use super::{Action, CANCELLED_WITHIN, Items, SHORT};
+use crate::clock::BootTime;
+
+impl Items {
+    /// What is wanted of the item in hand.
+    pub(super) fn order(&self) -> Option<ItemOrder> {
+        let (current, wanted) = (self.current.as_ref()?, self.wanted.as_ref()?);
+        (wanted.held == current.assignment.held).then_some(wanted.order)
+    }
+
+    pub(super) fn obey(&mut self, now: BootTime, actions: &mut Vec<Action>) {
+        let order = self.order();
+        if let Some(ItemOrder::Pause(number)) = order {
+            return self.wait(number, actions);
+        }
+        if self.current.as_mut().is_some_and(|current| current.paused.take().is_some()) {
+            self.go_on(order, actions);
+        }
+        let Some(order) = order else { return };
+        let (long, grace) = (!self.per_item(), self.grace);
+        let Some(current) = &mut self.current else { return };
+        if matches!(current.stage, Stage::Over(_) | Stage::Concluding) {
+            return;
+        }
+        let known = match order {
+            ItemOrder::Cancel => std::mem::replace(&mut current.cancelled, true),
+            ItemOrder::Lost => std::mem::replace(&mut current.lost, true),
+            ItemOrder::Pause(_) => true,
+        };
+        if known {
+            return;
+        }
+        let name = &current.assignment.name;
+        match (long, order) {
+            (true, ItemOrder::Cancel) => {
+                let text = format!("{name} was cancelled, or its deadline passed: stop working on it and say `spillway work release`");
+                actions.push(Action::Notice("ItemCancelled", text));
+            }
+            (true, ItemOrder::Lost) => {
+                let text = format!("{name} is not yours any more: stop working on it, nothing that you say of it counts");
+                actions.push(Action::Notice("ItemLost", text));
+                self.forget(now, actions);
+            }
+            (false, ItemOrder::Cancel) => current.interrupt(now.after(grace.min(CANCELLED_WITHIN)), actions),
+            (false, ItemOrder::Lost) => current.interrupt(now.after(SHORT), actions),
+            (_, ItemOrder::Pause(_)) => {}
+        }
+    }
+
+    /// The item waits: it is written down where it is, and all that runs goes on. An end that was its program's dying of what
+    /// makes it wait is none.
+    fn wait(&mut self, number: i64, actions: &mut Vec<Action>) {
+        let (long, draining) = (!self.per_item(), self.draining);
+        let Some(current) = &mut self.current else { return };
+        if current.paused == Some(number) || current.cancelled || current.lost || current.settled || draining {
+            return;
+        }
+        current.paused = Some(number);
+        if let Stage::Over(outcome) = &current.stage {
+            if !current.would_run_again(&outcome.clone(), long) {
+                return;
+            }
+            current.stage = Stage::Parked;
+        }
+        if long {
+            let text = format!("{} waits, and so do you: nothing that calls a model is taken before it goes on", current.assignment.name);
+            actions.push(Action::Notice("ItemPaused", text));
+        }
+        current.ask_for_checkpoint(actions);
+    }
+
+    /// The item waits no more, for this reason.
+    fn go_on(&mut self, order: Option<ItemOrder>, actions: &mut Vec<Action>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.stage == Stage::Parked) else { return };
+        match order {
+            Some(ItemOrder::Cancel) => current.stage = Stage::Over(cancelled()),
+            Some(ItemOrder::Lost) => current.stage = Stage::Over(lost()),
+            // Again when the hook is done with what it writes down.
+            Some(ItemOrder::Pause(_)) | None if current.hook => {}
+            Some(ItemOrder::Pause(_)) | None => {
+                if current.end.take().is_some() {
+                    current.turn += 1;
+                    current.resumed += 1;
+                }
+                (current.stage, current.interrupted) = (Stage::Running, false);
+                self.run(actions);
+            }
+        }
+    }
+
+    /// The checkpoint hook ended.
+    pub(super) fn checkpointed(&mut self, now: BootTime, actions: &mut Vec<Action>) {
+        let Some(current) = &mut self.current else { return };
+        current.hook = false;
+        if current.stage == Stage::Hooked {
+            current.stage = Stage::Asked { kill_at: now.after(SHORT) };
+            actions.push(Action::AskAll);
+        }
+        match current.paused {
+            Some(_) => current.ask_for_checkpoint(actions),
+            None => self.go_on(None, actions),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Notices on their way to the file of the program: queued until they are written. Reads none back.
+
+use spillway_wire::agent::{DesiredState, Notice};
+
+use super::hooks::WARNINGS;
+use super::notices::{self, Notices};
+use super::supervisor::Supervisor;
+use super::{UNWRITTEN, WRITE_AGAIN};
+use crate::clock::BootTime;
+use crate::{OWN_NOTICES, agent_says, clock};
+
+impl Supervisor {
+    /// A notice of our own.
+    pub(super) fn notice(&mut self, now: BootTime, about: &str, text: String) {
+        self.own_notices += 1;
+        let notice = Notice { id: OWN_NOTICES + self.own_notices, time: clock::wall(), about: about.to_owned(), text };
+        notices::queue_own(&mut self.unwritten, notice, UNWRITTEN);
+        self.write_at = now;
+    }
+
+    /// Queues the notices that are new.
+    pub(super) fn note(&mut self, wanted: &DesiredState) {
+        let newest = self.unwritten.iter().rev().map(|notice| notice.id).find(|id| *id < OWN_NOTICES).unwrap_or(self.health.seen());
+        let room = UNWRITTEN.saturating_sub(self.unwritten.len());
+        // What finds no room is not acknowledged either, and comes again.
+        self.unwritten.extend(wanted.notices.iter().filter(|notice| notice.id > newest).take(room).cloned());
+        self.write_at = BootTime::now();
+    }
+
+    /// Writes them down; only what is written counts as delivered.
+    pub(super) fn write_notices(&mut self, now: BootTime) {
+        if self.unwritten.is_empty() || now < self.write_at {
+            return;
+        }
+        if self.notices.is_none() {
+            self.notices = Notices::open(&self.options.data).ok();
+        }
+        while let (Some(notice), Some(file)) = (self.unwritten.front(), &self.notices) {
+            if let Err(error) = file.append(notice) {
+                agent_says!("notice {} cannot be written: {error}; trying again", notice.id);
+                break;
+            }
+            if notice.id < OWN_NOTICES {
+                self.health.notices_seen(notice.id);
+            }
+            self.warnings.extend(self.unwritten.pop_front());
+        }
+        notices::keep_last(&mut self.warnings, WARNINGS);
+        self.write_at = now.after(WRITE_AGAIN);
+    }
+}

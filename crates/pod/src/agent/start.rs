@@ -1,0 +1,138 @@
+//! How the supervisor starts the preflight command and the program, and with what. Decides on neither: when is for
+//! [`preflight`](super::preflight), [`life`](super::life) and [`item`](super::item).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+
+use rustix::process::Signal;
+use spillway_wire::agent::{Input, Settings};
+use spillway_wire::link::Order;
+use tokio::sync::mpsc;
+
+use super::item_files::{ItemFiles, PAYLOAD, RESULT};
+use super::life::Event;
+use super::output::{self, LastOutput, Stream};
+use super::processes::Started;
+use super::supervisor::Supervisor;
+use super::{environment, preflight};
+use crate::agent_says;
+use crate::clock::BootTime;
+
+impl Supervisor {
+    /// The program may be started, as far as the sidecar is concerned: its preflight comes first.
+    pub(super) fn may_start(&mut self, settings: &Settings) {
+        // As it is said last: a sidecar that comes again may know better.
+        self.start_with = Some(settings.clone());
+        self.on_preflight(preflight::Event::Begin(settings.preflight_command.clone()));
+        if self.preflight.passed()
+            && let Some(settings) = self.start_with.take()
+        {
+            self.on(Event::Order(Order::Start(Box::new(settings))));
+        }
+    }
+
+    /// Runs the preflight command: as the program, but with nothing to read and no terminal.
+    pub(super) fn check(&mut self, command: &[String]) {
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        (self.output, self.copying) = (LastOutput::default(), None);
+        match self.init.start(&command, &self.environment, b"", false) {
+            Ok(started) => {
+                self.checking = Some(started.pid);
+                self.copy(started);
+            }
+            Err(error) => {
+                let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                self.on_preflight(preflight::Event::NotStarted(format!("cannot start {name}: {error}")));
+            }
+        }
+    }
+
+    pub(super) fn start(&mut self, now: BootTime) {
+        match self.init.start(&self.options.command, &self.of_program(), b"", self.options.tty) {
+            Ok(started) => self.started(now, started),
+            Err(error) => {
+                let (code, why) = self.not_started(&error);
+                agent_says!("{why}");
+                self.health.started(now);
+                self.health.ended();
+                self.on(Event::NotStarted(code));
+            }
+        }
+    }
+
+    /// Puts the item where the program finds it, and runs the program. Otherwise: the exit code, and why.
+    pub(super) fn start_for_item(&mut self, now: BootTime, turn: u32, text: &str, input: Input) -> Result<(), (u8, String)> {
+        let Some(item) = self.items.assignment() else { return Ok(()) };
+        if self.item_files.is_none() {
+            self.item_files = ItemFiles::open(&self.options.data).ok();
+        }
+        let files = self.item_files.as_ref().ok_or_else(|| io::Error::other("there is no such folder"));
+        let put = files.and_then(|files| {
+            if turn == 1 {
+                files.put(RESULT, b"")?;
+            }
+            if turn == 1 || input == Input::File { files.put(PAYLOAD, text.as_bytes()) } else { Ok(()) }
+        });
+        put.map_err(|error| (126, format!("cannot write the item to {}: {error}", self.options.data.display())))?;
+        let of_item = environment::of_item(item, turn, &self.options.data);
+        let mut command = self.options.command.clone();
+        if input == Input::Argument {
+            command.push(text.into());
+        }
+        let stdin = if input == Input::Stdin { text.as_bytes() } else { b"" };
+        self.of_item = of_item;
+        // Of what an earlier item wrote nothing is this one's.
+        self.output = LastOutput::default();
+        self.copying = None;
+        let started = self.init.start(&command, &self.of_program(), stdin, self.options.tty);
+        let started = started.map_err(|error| self.not_started(&error))?;
+        self.life.busy();
+        self.started(now, started);
+        Ok(())
+    }
+
+    /// As a shell says it: not found, or found and not to be run.
+    fn not_started(&self, error: &io::Error) -> (u8, String) {
+        let name = self.options.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        (if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }, format!("cannot start {name}: {error}"))
+    }
+
+    /// The environment of the program and of hooks, now.
+    pub(super) fn environment(&self) -> BTreeMap<String, OsString> {
+        let mut environment = self.environment.clone();
+        if self.items.held().is_some() {
+            environment.extend(self.of_item.clone());
+        }
+        environment
+    }
+
+    /// The environment of the program: its shells are timed. A hook has a time of its own.
+    fn of_program(&self) -> BTreeMap<String, OsString> {
+        let mut environment = self.environment();
+        environment.extend(self.timed_path.clone().filter(|_| !self.untimed).map(|path| ("PATH".to_owned(), path)));
+        environment
+    }
+
+    fn started(&mut self, now: BootTime, started: Started) {
+        self.program = Some(started.pid);
+        self.watchdog.program_started(now);
+        self.health.started(now);
+        self.copy(started);
+    }
+
+    /// Copies what it writes, until its end.
+    fn copy(&mut self, started: Started) {
+        if let Some((out, err)) = started.output {
+            let (ended, copying) = mpsc::channel(1);
+            self.copying = Some(copying);
+            let copied = output::copy((out, Stream::Out), io::stdout(), self.output.clone(), ended.clone())
+                .and_then(|()| output::copy((err, Stream::Err), io::stderr(), self.output.clone(), ended));
+            if let Err(error) = copied {
+                // Its pipe is closed: the program will notice. There is no sensible way to go on.
+                agent_says!("cannot copy the program's output: {error}");
+                self.init.signal_all(Signal::KILL);
+            }
+        }
+    }
+}

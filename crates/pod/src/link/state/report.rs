@@ -1,0 +1,98 @@
+//! The report of a sidecar: what it says, and when it is due. Plans no other call.
+
+use std::time::Duration;
+
+use spillway_wire::agent::{Checkpoint, Preflight, Program, Report, Run};
+use spillway_wire::command::{BreakerState, CommandCounts};
+use spillway_wire::work::LeaseRef;
+
+use super::{Link, OPEN_TWICE, REPORT_GAP};
+use crate::clock::{BootTime, millis};
+
+/// The parts of a report whose change is reported at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UrgentParts {
+    program: Program,
+    action: Option<String>,
+    attached: bool,
+    reachable: Vec<String>,
+    notices_seen: u64,
+    held: Option<LeaseRef>,
+    preflight: Option<Preflight>,
+    commands: CommandCounts,
+    breaker: BreakerState,
+    checkpoint: Option<Checkpoint>,
+}
+
+impl UrgentParts {
+    pub(super) fn of(report: &Report) -> Self {
+        let Report {
+            period_seconds: _,
+            program,
+            silent_ms: _,
+            frozen_ms: _,
+            action,
+            attached,
+            reachable,
+            notices_seen,
+            held,
+            preflight,
+            commands,
+            breaker,
+            checkpoint,
+        } = report.clone();
+        Self { program, action, attached, reachable, notices_seen, held, preflight, commands, breaker, checkpoint }
+    }
+}
+
+impl Link {
+    pub(super) fn report_due(&self, report: &Report) -> BootTime {
+        let Some((sent, shown)) = &self.sent else { return BootTime::default() };
+        let period = self.settings.as_ref().map_or(1, |settings| settings.heartbeat_period_seconds.max(1));
+        let changed = self.acknowledged.as_ref() != Some(&UrgentParts::of(report));
+        // Others wait for the program to be started, and it is once; but for each item it would be too often.
+        if !self.settings.as_ref().is_some_and(|settings| settings.work.as_ref().is_some_and(|work| work.run == Run::PerItem))
+            && shown.program == Program::Waiting
+            && report.program != Program::Waiting
+        {
+            return *sent;
+        }
+        sent.after(if changed { REPORT_GAP } else { Duration::from_secs(period.into()) })
+    }
+
+    /// How the agent is, now. `None`: a program was let start and the supervisor has not said how it is.
+    pub fn report(&self, now: BootTime) -> Option<Report> {
+        let waiting = Report::of(Program::Waiting);
+        let (at, said) = match &self.program {
+            Some((at, report)) => (*at, report.clone()),
+            None if self.let_start => return None,
+            None => (now, waiting),
+        };
+        // Nothing was heard since, so it has been silent (and frozen) since.
+        let since = millis(now.since(at));
+        let frozen_ms = if said.program == Program::Frozen { said.frozen_ms.saturating_add(since) } else { said.frozen_ms };
+        let silent_ms = if said.program == Program::Waiting { 0 } else { said.silent_ms.saturating_add(since) };
+        let reachable = if !self.let_start || self.walls.open >= OPEN_TWICE { self.walls.reachable.clone() } else { Vec::new() };
+        let action = self.action.clone().or_else(|| said.action.clone());
+        let period_seconds = self.settings.as_ref().map_or(0, |settings| settings.heartbeat_period_seconds);
+        // Of a lease we know before the supervisor does, and until its end is settled.
+        let held = self.sidecar_work.held();
+        Some(Report {
+            period_seconds,
+            silent_ms,
+            frozen_ms,
+            action,
+            reachable,
+            held,
+            commands: self.commands,
+            breaker: self.breaker,
+            ..said
+        })
+    }
+
+    /// The last report that a gateway took is what is true now, but for the lease, whose end is a call of its own.
+    pub fn all_reported(&self, now: BootTime) -> bool {
+        let known = |shown: &UrgentParts| UrgentParts { held: None, ..shown.clone() };
+        self.report(now).is_none_or(|report| self.acknowledged.as_ref().map(known) == Some(known(&UrgentParts::of(&report))))
+    }
+}
