@@ -1,5 +1,8 @@
 //! The status of an Agent, from its state: the one place where states become phases and conditions. Pure.
 
+mod conditions;
+mod phase;
+
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -8,16 +11,16 @@ use crate::api::agent::{AgentPhase, ClaimRef, CurrentItem, Goodbye, Intervention
 use crate::api::conditions::{reasons, types};
 use crate::api::{Agent, AgentStatus};
 use crate::controller::conditions::{Builder, find, with_old_words};
-use crate::governor::budget::availability::{self, TokenAvailability};
+use crate::governor::budget::availability::TokenAvailability;
 use crate::governor::live::{HumanRequest, View};
 use crate::governor::work::namespace_work::AgentHolding;
-use crate::policy::agent::{Activity, AgentEnd, GiveUpReason, HindranceKind, State};
-use crate::policy::health::Finding;
+use crate::policy::agent::State;
 use crate::policy::interventions::Decision;
-use crate::policy::pod_termination::Verdict;
 use crate::policy::status_throttle::StatusChange;
-use crate::policy::work::item::Phase;
-use crate::wire::agent::{Checkpoint, CheckpointState};
+use conditions::{asks, available, checkpointed, heartbeating, no_walls, paused, sandbox};
+use phase::{describe, describe_external};
+
+pub use phase::{hindrance_of, hindrance_reason};
 
 /// What there is to tell.
 pub struct StatusFacts<'a> {
@@ -232,163 +235,10 @@ fn life(agent: &Agent, told: &StatusFacts<'_>, next: &mut AgentStatus) {
     }
 }
 
-/// Whether it is heard of. Nothing is said before its pod runs.
-fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
-    let stored = find(conditions.stored, types::HEARTBEATING).cloned();
-    let say = |status: &str, reason: &str, words: &str| Some(conditions.with_status(types::HEARTBEATING, status, reason, words));
-    match told.state {
-        State::Condemned(Some((GiveUpReason::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
-        State::Condemned(Some((GiveUpReason::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
-        // Not ready, and not heard of: that it runs is no sign of life.
-        State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => {
-            stored.or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED).into())
-        }
-        State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED),
-        State::Running(_) => match told.view.map(|view| view.finding) {
-            Some(Finding::SilentWithMany) => say(
-                "Unknown",
-                reasons::SILENT_WITH_MANY,
-                "it is silent, and so are many of its node's or gateway's agents: something of ours is down, and nobody is given up for it yet",
-            ),
-            // Only with supervision.mode Observe: else the agent is given up.
-            Some(Finding::HeartbeatLost(_)) => say("False", reasons::HEARTBEAT_LOST, "it is silent"),
-            Some(Finding::ProgramSilent(_)) => say("False", reasons::PROGRAM_SILENT, "its program is silent"),
-            Some(
-                Finding::Well
-                | Finding::StartOverdue(_)
-                | Finding::LeaseExpired(_)
-                | Finding::ItemStalled(_)
-                | Finding::ItemPastTime(_)
-                | Finding::CancelIgnored(_),
-            )
-            | None => say("True", reasons::HEARTBEATING, "it reports"),
-        },
-        State::Ended(_) => stored.and_then(|_| say("False", reasons::POD_GONE, "the agent ended")),
-        // Its next pod has not called yet.
-        State::Hibernated => None,
-        State::Keep
-        | State::Creating
-        | State::Replacing
-        | State::Hindered(_)
-        | State::PoolMissing
-        | State::Pending(_)
-        | State::Unreachable
-        | State::Stopping
-        | State::Hibernating
-        | State::Condemned(_)
-        | State::Missing(_) => stored.filter(|_| !phase.ended()),
-    }
-}
-
-/// What isolates a program outside the cluster. Whatever its process says, nothing of it can be seen from here.
-fn no_walls(conditions: &Builder<'_>) -> Condition {
-    let words = "it runs outside the cluster: nothing isolates its program, and nothing limits what that reaches or uses but its tokens";
-    conditions.with_status(types::SANDBOX_ENFORCED, "False", reasons::WALLS_NOT_ENFORCED, words)
-}
-
-/// What isolates it, as its pod found it.
-fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
-    let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
-    if let State::Running(Activity::WallsDown(reachable)) = told.state {
-        let words = format!("{reachable} can be reached from its pod: the NetworkPolicy is not enforced; its program is held back");
-        return to("False", reasons::EGRESS_NOT_ENFORCED, words);
-    }
-    match &next.sandbox {
-        Some(SandboxReport { tier, missing: Some(missing) }) => {
-            to("False", reasons::POD_WALLS_ONLY, format!("tier {tier}: the pod's own walls stand; missing: {}", missing.join(", ")))
-        }
-        Some(SandboxReport { tier, missing: None }) => to("True", reasons::REGISTERED, format!("tier {tier}")),
-        None => to("Unknown", reasons::NOT_REPORTED, "its pod has not reported its sandbox yet".to_owned()),
-    }
-}
-
-/// `at`: the limit of its life at which its tokens were over; none: they are not what is short.
-fn paused(told: &StatusFacts<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
-    let (status, reason, words) = match (told.paused, at) {
-        (None, _) => (false, reasons::NOT_PAUSED, ""),
-        (Some(Pause::Spec), _) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
-        (Some(Pause::Supervisor), _) => {
-            (true, reasons::PAUSED_BY_SUPERVISOR, "the supervisor holds it; spec.resumePause: status.pauses lets it go")
-        }
-        (Some(Pause::Tokens), None) => (
-            true,
-            reasons::TOKEN_BUDGET_EXCEEDED,
-            "a threshold of a Budget above holds it and its work is kept; spec.resumePause: status.pauses lets it go",
-        ),
-        (Some(Pause::Tokens), Some(_)) => (
-            true,
-            reasons::TOKEN_BUDGET_EXCEEDED,
-            "the tokens of its life are over and its work is kept; it goes on by itself when a Grant, or its pool, gives it more",
-        ),
-    };
-    conditions.build(types::PAUSED, status, reason, words)
-}
-
-/// What came of the checkpoint that the pause of its item asked for.
-fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
-    let say = |status: &str, reason: &str, words: String| Some(conditions.with_status(types::CHECKPOINTED, status, reason, words));
-    let holding = told.holding.filter(|holding| holding.phase == Phase::Paused);
-    let holding = holding.filter(|_| matches!(told.paused, Some(Pause::Supervisor | Pause::Tokens)))?;
-    let said = told.view.and_then(|view| view.report.as_ref()?.0.checkpoint.as_ref());
-    let since = find(conditions.stored, types::PAUSED).filter(|paused| paused.status == "True").map(|paused| paused.last_transition_time.0);
-    match said.filter(|said| said.held == holding.held && said.pause == holding.pauses) {
-        Some(Checkpoint { state: CheckpointState::Taken, .. }) => {
-            say("True", reasons::CHECKPOINT_TAKEN, "hooks.checkpoint succeeded".to_owned())
-        }
-        Some(Checkpoint { state: CheckpointState::Failed, message, .. }) => {
-            say("False", reasons::CHECKPOINT_FAILED, format!("hooks.checkpoint {message}; everything is kept all the same"))
-        }
-        Some(Checkpoint { state: CheckpointState::NoHook, .. }) => {
-            say("False", reasons::NO_CHECKPOINT_HOOK, "its pool has no agent.hooks.checkpoint; everything is kept all the same".to_owned())
-        }
-        Some(Checkpoint { state: CheckpointState::Running, .. }) | None
-            if since.is_some_and(|since| told.now.duration_since(since).as_secs() > UNANSWERED) =>
-        {
-            let words = "its pod has not said what came of hooks.checkpoint; everything is kept all the same";
-            say("False", reasons::CHECKPOINT_UNANSWERED, words.to_owned())
-        }
-        Some(Checkpoint { state: CheckpointState::Running, .. }) | None => {
-            say("Unknown", reasons::CHECKPOINT_ORDERED, "its pod is told to take a checkpoint".to_owned())
-        }
-    }
-}
-
-/// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
-/// seen here.
-fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
-    let stored = find(conditions.stored, types::TOKENS_REQUESTED);
-    match told.view.and_then(|view| view.asks.as_ref()) {
-        Some(HumanRequest::Tokens(words)) => {
-            Some(conditions.build(types::TOKENS_REQUESTED, true, reasons::ASKED_FOR_TOKENS, words.clone()))
-        }
-        Some(HumanRequest::Nothing) => {
-            stored.map(|_| conditions.build(types::TOKENS_REQUESTED, false, reasons::TAKEN_BACK, "it needs no more".to_owned()))
-        }
-        None => stored.cloned(),
-    }
-}
-
 /// What is stored of what it asks people for.
 pub fn asked(status: &AgentStatus) -> HumanRequest {
     let asked = find(&status.conditions, types::TOKENS_REQUESTED).filter(|asked| asked.status == "True");
     asked.map_or(HumanRequest::Nothing, |asked| HumanRequest::Tokens(asked.message.clone()))
-}
-
-/// Whether there are tokens for its calls. Of one that ended, and while it is not known, what was said stays.
-fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
-    let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
-    if phase.ended() {
-        return stored.cloned();
-    }
-    match &told.tokens {
-        TokenAvailability::Unknown => stored.cloned(),
-        TokenAvailability::There => {
-            Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for its calls"))
-        }
-        TokenAvailability::Short(obstacle) => {
-            Some(conditions.build(types::BUDGET_AVAILABLE, false, availability::reason(obstacle), obstacle.to_string()))
-        }
-    }
 }
 
 /// When the program of a pod started, also if it has ended since.
@@ -451,140 +301,6 @@ const INTERVENTIONS: usize = 5;
 const OVERRULED: usize = 16;
 /// Seconds after which a checkpoint of which nothing is heard is one that was not taken. The pod gives its hook less.
 const UNANSWERED: i64 = 180;
-
-/// Phase, readiness, reason and words of a state; `None`: what is stored stays.
-fn describe(state: &State, stored: &AgentStatus) -> Option<(AgentPhase, bool, String, String)> {
-    let (phase, ready, reason, message) = match state {
-        State::Keep | State::Condemned(None) => return None,
-        State::Condemned(Some((why, message))) => (AgentPhase::Stale, false, supervise::reason(*why), message.clone()),
-        // Why is stored since it was decided.
-        State::Ended(AgentEnd::Forced) => {
-            let given_up = find(&stored.conditions, types::GIVEN_UP)?;
-            return Some((AgentPhase::ForceStopped, false, given_up.reason.clone(), given_up.message.clone()));
-        }
-        State::Creating => (AgentPhase::Spawning, false, reasons::POD_CREATING, "the pod is about to be made".to_owned()),
-        State::Replacing => (
-            AgentPhase::Spawning,
-            false,
-            reasons::FOREIGN_POD,
-            "a pod of this name that we have no record of is being removed first".to_owned(),
-        ),
-        State::Hindered(hindrance) | State::Pending(Some(hindrance)) => {
-            (AgentPhase::Spawning, false, hindrance_reason(hindrance.kind), hindrance.message.clone())
-        }
-        State::PoolMissing => (AgentPhase::Spawning, false, reasons::POOL_MISSING, "its pool does not exist any more".to_owned()),
-        State::Pending(None) => (AgentPhase::Spawning, false, reasons::POD_PENDING, "the pod has not started yet".to_owned()),
-        State::Running(doing) => running(doing),
-        State::Unreachable | State::Missing(Verdict::Unknown) => (
-            AgentPhase::Stale,
-            false,
-            reasons::NODE_UNREACHABLE,
-            "its node is not heard of: whether its processes run is not known".to_owned(),
-        ),
-        State::Stopping => (AgentPhase::Goodbye, false, reasons::POD_STOPPING, "the pod is being ended".to_owned()),
-        State::Hibernating => (
-            AgentPhase::Goodbye,
-            false,
-            reasons::HIBERNATING,
-            "there is no work for it: its pod is given back, its volume is kept".to_owned(),
-        ),
-        State::Hibernated => (
-            AgentPhase::Hibernated,
-            false,
-            reasons::HIBERNATED,
-            "there is no work for it: it has no pod, and keeps its name and its volume until there is".to_owned(),
-        ),
-        State::Missing(Verdict::NotYet(_) | Verdict::Gone) => (
-            AgentPhase::Goodbye,
-            false,
-            reasons::POD_MISSING,
-            "the pod's object disappeared without a report that its processes ended; its healthy node proves that in a minute".to_owned(),
-        ),
-        State::Ended(AgentEnd::Succeeded) => {
-            (AgentPhase::Stopped, false, reasons::POD_SUCCEEDED, "the program ended with success".to_owned())
-        }
-        State::Ended(AgentEnd::Failed(message)) => (AgentPhase::Stopped, false, reasons::POD_FAILED, message.clone()),
-        State::Ended(AgentEnd::PodGone) => (AgentPhase::Stopped, false, reasons::POD_GONE, "the pod was deleted".to_owned()),
-        State::Ended(AgentEnd::Goodbye) => {
-            let said = stored.goodbye.as_ref().and_then(|goodbye| goodbye.reason.clone()).unwrap_or_default();
-            (AgentPhase::Stopped, false, reasons::SAID_GOODBYE, said)
-        }
-    };
-    Some((phase, ready, reason.to_owned(), message))
-}
-
-/// The same of an agent outside the cluster, where it differs: it has no pod of which anything could be said.
-fn describe_external(state: &State) -> Option<(AgentPhase, bool, String, String)> {
-    let said = |phase, reason: &str, words: &str| Some((phase, false, reason.to_owned(), words.to_owned()));
-    match state {
-        State::Running(Activity::Registering) => {
-            said(AgentPhase::Running, reasons::NOT_REGISTERED, "its process has its Agent and has not registered with the gateway yet")
-        }
-        State::Running(Activity::Starting) => {
-            said(AgentPhase::Running, reasons::PROCESS_NOT_READY, "its process is registered and its program is not ready to work")
-        }
-        State::Stopping => said(AgentPhase::Goodbye, reasons::PROCESS_LEAVING, "its process is told to leave"),
-        State::Running(Activity::WallsDown(_) | Activity::PreflightFailed(_) | Activity::Idle | Activity::Active | Activity::Paused)
-        | State::Keep
-        | State::Creating
-        | State::Replacing
-        | State::Hindered(_)
-        | State::PoolMissing
-        | State::Pending(_)
-        | State::Unreachable
-        | State::Hibernating
-        | State::Hibernated
-        | State::Condemned(_)
-        | State::Missing(_)
-        | State::Ended(_) => None,
-    }
-}
-
-fn running(doing: &Activity) -> (AgentPhase, bool, &'static str, String) {
-    let registered = |phase, words: &str| (phase, true, reasons::REGISTERED, words.to_owned());
-    match doing {
-        Activity::Starting => {
-            (AgentPhase::Running, false, reasons::POD_NOT_READY, "the pod runs and its program is not ready to work".to_owned())
-        }
-        Activity::Registering => {
-            (AgentPhase::Running, false, reasons::NOT_REGISTERED, "the pod runs and has not registered with the gateway yet".to_owned())
-        }
-        Activity::WallsDown(reachable) => {
-            let words =
-                format!("{reachable} can be reached from the pod: its NetworkPolicy is not enforced (yet), so its program is held back");
-            (AgentPhase::Running, false, reasons::EGRESS_NOT_ENFORCED, words)
-        }
-        Activity::PreflightFailed(why) => (AgentPhase::Running, false, reasons::PREFLIGHT_FAILED, why.clone()),
-        Activity::Idle => registered(AgentPhase::Idle, "it is registered and waits for work"),
-        Activity::Active => registered(AgentPhase::Active, "it works"),
-        Activity::Paused => registered(AgentPhase::Paused, "it is held"),
-    }
-}
-
-/// Every kind of hindrance with the reason under which it is shown, on the Agent and as Blocked on its pool.
-const HINDRANCES: [(HindranceKind, &str); 11] = [
-    (HindranceKind::QuotaExceeded, reasons::QUOTA_EXCEEDED),
-    (HindranceKind::BudgetExhausted, reasons::BUDGET_EXHAUSTED),
-    (HindranceKind::ProjectLimit, reasons::PROJECT_LIMIT),
-    (HindranceKind::NamespaceTerminating, reasons::NAMESPACE_TERMINATING),
-    (HindranceKind::PodRefused, reasons::POD_REFUSED),
-    (HindranceKind::VolumeRefused, reasons::VOLUME_REFUSED),
-    (HindranceKind::MissingReference, reasons::MISSING_REFERENCE),
-    (HindranceKind::Unsupported, reasons::UNSUPPORTED),
-    (HindranceKind::Unschedulable, reasons::UNSCHEDULABLE),
-    (HindranceKind::ImagePull, reasons::IMAGE_PULL),
-    (HindranceKind::ContainerStart, reasons::CONTAINER_START),
-];
-
-/// The reason under which a hindrance is shown.
-pub fn hindrance_reason(kind: HindranceKind) -> &'static str {
-    HINDRANCES.iter().find(|(known, _)| *known == kind).map_or(reasons::POD_REFUSED, |(_, reason)| reason)
-}
-
-/// The hindrance that is shown under a reason.
-pub fn hindrance_of(reason: &str) -> Option<HindranceKind> {
-    HINDRANCES.iter().find(|(_, known)| *known == reason).map(|(kind, _)| *kind)
-}
 
 /// Something worth an event.
 #[derive(Clone, Debug, PartialEq, Eq)]

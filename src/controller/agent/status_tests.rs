@@ -1,11 +1,14 @@
 //! How the status of an agent follows from its state.
 
+use super::phase::HINDRANCES;
 use super::*;
 use crate::api::AgentSpec;
-use crate::policy::agent::Hindrance;
+use crate::policy::agent::{Activity, AgentEnd, GiveUpReason, Hindrance, HindranceKind};
 use crate::policy::budget::blocker::ExhaustedLimit;
 use crate::policy::budget::refusal::RefusalCause;
 use crate::policy::budget::{Blocker, Holders, Key, Window};
+use crate::policy::work::item::Phase;
+use crate::wire::agent::{Checkpoint, CheckpointState};
 
 fn agent() -> Agent {
     let mut agent = Agent::new(

@@ -1,0 +1,102 @@
+//! The volumes of an agent's pod, where its containers have them, and the claim of its own. Names no container.
+
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource,
+    ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::{BIN, DATA, FILE, FILES, RUN, SCRATCH, SHM_SIZE, TOKEN_SECONDS, WORKSPACE, WORKSPACE_SIZE};
+use crate::api::agent_pool::ProgramFile;
+use crate::api::owner::owner;
+use crate::api::{Agent, AgentPool, names};
+
+fn scratch(name: &str, size: &str, medium: Option<&str>) -> Volume {
+    let volume = EmptyDirVolumeSource { size_limit: Some(Quantity(size.into())), medium: medium.map(str::to_owned) };
+    Volume { name: name.into(), empty_dir: Some(volume), ..Volume::default() }
+}
+
+/// The claim that the agent has for itself, if its pool wants that. It is the Agent's, and goes with it; whether what was
+/// written stays is the storage class's to say.
+pub fn claim(agent: &Agent, pool: &AgentPool) -> Option<PersistentVolumeClaim> {
+    let template = pool.spec.workspace.as_ref()?.volume_claim_template.clone()?;
+    let mut labels = names::pool_labels(&pool.name_any(), pool.metadata.uid.as_deref().unwrap_or_default(), &pool.spec.type_);
+    labels.insert(names::AGENT_LABEL.to_owned(), agent.name_any());
+    Some(PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: Some(names::claim_name(&agent.name_any())),
+            namespace: agent.namespace(),
+            labels: Some(labels),
+            owner_references: Some(vec![owner::<Agent>(&agent.metadata)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(template),
+        status: None,
+    })
+}
+
+pub(super) fn volumes(agent: &Agent, pool: &AgentPool, files: &[ProgramFile]) -> Vec<Volume> {
+    let spec = pool.spec.workspace.as_ref();
+    let own = || claim(agent, pool).map(|claim| claim.name_any());
+    let workspace = match spec.and_then(|workspace| workspace.claim_name.clone()).or_else(own) {
+        Some(claim_name) => Volume {
+            name: "workspace".into(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
+            ..Volume::default()
+        },
+        None => scratch("workspace", WORKSPACE_SIZE, None),
+    };
+    let mut all = vec![workspace, scratch("shm", SHM_SIZE, Some("Memory"))];
+    all.extend(own_volumes());
+    all.extend(SCRATCH.iter().map(|(name, _, size)| scratch(name, size, None)));
+    all.extend(files.iter().enumerate().map(|(at, file)| Volume {
+        name: format!("file-{at}"),
+        config_map: Some(ConfigMapVolumeSource {
+            name: file.config_map_key_ref.name.clone(),
+            items: Some(vec![KeyToPath { key: file.config_map_key_ref.key.clone(), path: FILE.into(), mode: None }]),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    }));
+    all
+}
+
+/// What our two programs share, and what only the sidecar has.
+fn own_volumes() -> Vec<Volume> {
+    let token = ServiceAccountTokenProjection {
+        audience: Some(crate::wire::GATEWAY_AUDIENCE.into()),
+        expiration_seconds: Some(TOKEN_SECONDS),
+        path: "token".into(),
+    };
+    let token = VolumeProjection { service_account_token: Some(token), ..VolumeProjection::default() };
+    vec![
+        scratch("spillway-bin", "32Mi", None),
+        scratch("spillway-run", "1Mi", None),
+        scratch("spillway-journal", "4Mi", Some("Memory")),
+        scratch("spillway-data", "64Mi", None),
+        Volume {
+            name: "spillway-token".into(),
+            // Readable for all in the one container that has it: the uids of the containers differ.
+            projected: Some(ProjectedVolumeSource { default_mode: Some(0o444), sources: Some(vec![token]) }),
+            ..Volume::default()
+        },
+        Volume {
+            name: "spillway-ca".into(),
+            config_map: Some(ConfigMapVolumeSource { name: names::CA_CONFIG_MAP.into(), ..ConfigMapVolumeSource::default() }),
+            ..Volume::default()
+        },
+    ]
+}
+
+pub(super) fn mounts(files: &[ProgramFile]) -> Vec<VolumeMount> {
+    let mount = |name: &str, path: &str| VolumeMount { name: name.into(), mount_path: path.into(), ..VolumeMount::default() };
+    let read = |name: &str, path: &str| VolumeMount { read_only: Some(true), ..mount(name, path) };
+    let mut all = vec![mount("workspace", WORKSPACE), mount("shm", "/dev/shm"), mount("spillway-data", DATA)];
+    // A socket on a mount that is read-only can be connected to and not replaced.
+    all.extend([read("spillway-bin", BIN), read("spillway-run", RUN)]);
+    all.extend(SCRATCH.iter().map(|(name, path, _)| mount(name, path)));
+    all.extend((0..files.len()).map(|at| read(&format!("file-{at}"), &format!("{FILES}/{at}"))));
+    all
+}

@@ -1,0 +1,170 @@
+//! The conditions of an Agent beside Ready: whether it is heard of, isolated, held, written down, asks for tokens and has some.
+//! Decides on no phase.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::{NOT_REGISTERED, StatusFacts, UNANSWERED};
+use crate::api::AgentStatus;
+use crate::api::agent::{AgentPhase, SandboxReport};
+use crate::api::conditions::{reasons, types};
+use crate::controller::agent::supervise::Pause;
+use crate::controller::conditions::{Builder, find};
+use crate::governor::budget::availability::{self, TokenAvailability};
+use crate::governor::live::HumanRequest;
+use crate::policy::agent::{Activity, GiveUpReason, State};
+use crate::policy::health::Finding;
+use crate::policy::work::item::Phase;
+use crate::wire::agent::{Checkpoint, CheckpointState};
+
+/// Whether it is heard of. Nothing is said before its pod runs.
+pub(super) fn heartbeating(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+    let stored = find(conditions.stored, types::HEARTBEATING).cloned();
+    let say = |status: &str, reason: &str, words: &str| Some(conditions.with_status(types::HEARTBEATING, status, reason, words));
+    match told.state {
+        State::Condemned(Some((GiveUpReason::HeartbeatLost, words))) => say("False", reasons::HEARTBEAT_LOST, words),
+        State::Condemned(Some((GiveUpReason::ProgramSilent, words))) => say("False", reasons::PROGRAM_SILENT, words),
+        // Not ready, and not heard of: that it runs is no sign of life.
+        State::Running(Activity::Starting) if told.view.is_none_or(|view| !view.registered) => {
+            stored.or_else(|| conditions.with_status(types::HEARTBEATING, "Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED).into())
+        }
+        State::Running(Activity::Registering) => say("Unknown", reasons::NOT_REGISTERED, NOT_REGISTERED),
+        State::Running(_) => match told.view.map(|view| view.finding) {
+            Some(Finding::SilentWithMany) => say(
+                "Unknown",
+                reasons::SILENT_WITH_MANY,
+                "it is silent, and so are many of its node's or gateway's agents: something of ours is down, and nobody is given up for it yet",
+            ),
+            // Only with supervision.mode Observe: else the agent is given up.
+            Some(Finding::HeartbeatLost(_)) => say("False", reasons::HEARTBEAT_LOST, "it is silent"),
+            Some(Finding::ProgramSilent(_)) => say("False", reasons::PROGRAM_SILENT, "its program is silent"),
+            Some(
+                Finding::Well
+                | Finding::StartOverdue(_)
+                | Finding::LeaseExpired(_)
+                | Finding::ItemStalled(_)
+                | Finding::ItemPastTime(_)
+                | Finding::CancelIgnored(_),
+            )
+            | None => say("True", reasons::HEARTBEATING, "it reports"),
+        },
+        State::Ended(_) => stored.and_then(|_| say("False", reasons::POD_GONE, "the agent ended")),
+        // Its next pod has not called yet.
+        State::Hibernated => None,
+        State::Keep
+        | State::Creating
+        | State::Replacing
+        | State::Hindered(_)
+        | State::PoolMissing
+        | State::Pending(_)
+        | State::Unreachable
+        | State::Stopping
+        | State::Hibernating
+        | State::Condemned(_)
+        | State::Missing(_) => stored.filter(|_| !phase.ended()),
+    }
+}
+
+/// What isolates a program outside the cluster. Whatever its process says, nothing of it can be seen from here.
+pub(super) fn no_walls(conditions: &Builder<'_>) -> Condition {
+    let words = "it runs outside the cluster: nothing isolates its program, and nothing limits what that reaches or uses but its tokens";
+    conditions.with_status(types::SANDBOX_ENFORCED, "False", reasons::WALLS_NOT_ENFORCED, words)
+}
+
+/// What isolates it, as its pod found it.
+pub(super) fn sandbox(told: &StatusFacts<'_>, next: &AgentStatus, conditions: &Builder<'_>) -> Condition {
+    let to = |status: &str, reason: &str, words: String| conditions.with_status(types::SANDBOX_ENFORCED, status, reason, words);
+    if let State::Running(Activity::WallsDown(reachable)) = told.state {
+        let words = format!("{reachable} can be reached from its pod: the NetworkPolicy is not enforced; its program is held back");
+        return to("False", reasons::EGRESS_NOT_ENFORCED, words);
+    }
+    match &next.sandbox {
+        Some(SandboxReport { tier, missing: Some(missing) }) => {
+            to("False", reasons::POD_WALLS_ONLY, format!("tier {tier}: the pod's own walls stand; missing: {}", missing.join(", ")))
+        }
+        Some(SandboxReport { tier, missing: None }) => to("True", reasons::REGISTERED, format!("tier {tier}")),
+        None => to("Unknown", reasons::NOT_REPORTED, "its pod has not reported its sandbox yet".to_owned()),
+    }
+}
+
+/// `at`: the limit of its life at which its tokens were over; none: they are not what is short.
+pub(super) fn paused(told: &StatusFacts<'_>, at: Option<i64>, conditions: &Builder<'_>) -> Condition {
+    let (status, reason, words) = match (told.paused, at) {
+        (None, _) => (false, reasons::NOT_PAUSED, ""),
+        (Some(Pause::Spec), _) => (true, reasons::PAUSED_BY_SPEC, "spec.paused holds it"),
+        (Some(Pause::Supervisor), _) => {
+            (true, reasons::PAUSED_BY_SUPERVISOR, "the supervisor holds it; spec.resumePause: status.pauses lets it go")
+        }
+        (Some(Pause::Tokens), None) => (
+            true,
+            reasons::TOKEN_BUDGET_EXCEEDED,
+            "a threshold of a Budget above holds it and its work is kept; spec.resumePause: status.pauses lets it go",
+        ),
+        (Some(Pause::Tokens), Some(_)) => (
+            true,
+            reasons::TOKEN_BUDGET_EXCEEDED,
+            "the tokens of its life are over and its work is kept; it goes on by itself when a Grant, or its pool, gives it more",
+        ),
+    };
+    conditions.build(types::PAUSED, status, reason, words)
+}
+
+/// What came of the checkpoint that the pause of its item asked for.
+pub(super) fn checkpointed(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+    let say = |status: &str, reason: &str, words: String| Some(conditions.with_status(types::CHECKPOINTED, status, reason, words));
+    let holding = told.holding.filter(|holding| holding.phase == Phase::Paused);
+    let holding = holding.filter(|_| matches!(told.paused, Some(Pause::Supervisor | Pause::Tokens)))?;
+    let said = told.view.and_then(|view| view.report.as_ref()?.0.checkpoint.as_ref());
+    let since = find(conditions.stored, types::PAUSED).filter(|paused| paused.status == "True").map(|paused| paused.last_transition_time.0);
+    match said.filter(|said| said.held == holding.held && said.pause == holding.pauses) {
+        Some(Checkpoint { state: CheckpointState::Taken, .. }) => {
+            say("True", reasons::CHECKPOINT_TAKEN, "hooks.checkpoint succeeded".to_owned())
+        }
+        Some(Checkpoint { state: CheckpointState::Failed, message, .. }) => {
+            say("False", reasons::CHECKPOINT_FAILED, format!("hooks.checkpoint {message}; everything is kept all the same"))
+        }
+        Some(Checkpoint { state: CheckpointState::NoHook, .. }) => {
+            say("False", reasons::NO_CHECKPOINT_HOOK, "its pool has no agent.hooks.checkpoint; everything is kept all the same".to_owned())
+        }
+        Some(Checkpoint { state: CheckpointState::Running, .. }) | None
+            if since.is_some_and(|since| told.now.duration_since(since).as_secs() > UNANSWERED) =>
+        {
+            let words = "its pod has not said what came of hooks.checkpoint; everything is kept all the same";
+            say("False", reasons::CHECKPOINT_UNANSWERED, words.to_owned())
+        }
+        Some(Checkpoint { state: CheckpointState::Running, .. }) | None => {
+            say("Unknown", reasons::CHECKPOINT_ORDERED, "its pod is told to take a checkpoint".to_owned())
+        }
+    }
+}
+
+/// What it asks people for. What a leader before us wrote stays until it says something else: that somebody granted it is not
+/// seen here.
+pub(super) fn asks(told: &StatusFacts<'_>, conditions: &Builder<'_>) -> Option<Condition> {
+    let stored = find(conditions.stored, types::TOKENS_REQUESTED);
+    match told.view.and_then(|view| view.asks.as_ref()) {
+        Some(HumanRequest::Tokens(words)) => {
+            Some(conditions.build(types::TOKENS_REQUESTED, true, reasons::ASKED_FOR_TOKENS, words.clone()))
+        }
+        Some(HumanRequest::Nothing) => {
+            stored.map(|_| conditions.build(types::TOKENS_REQUESTED, false, reasons::TAKEN_BACK, "it needs no more".to_owned()))
+        }
+        None => stored.cloned(),
+    }
+}
+
+/// Whether there are tokens for its calls. Of one that ended, and while it is not known, what was said stays.
+pub(super) fn available(told: &StatusFacts<'_>, conditions: &Builder<'_>, phase: AgentPhase) -> Option<Condition> {
+    let stored = find(conditions.stored, types::BUDGET_AVAILABLE);
+    if phase.ended() {
+        return stored.cloned();
+    }
+    match &told.tokens {
+        TokenAvailability::Unknown => stored.cloned(),
+        TokenAvailability::There => {
+            Some(conditions.build(types::BUDGET_AVAILABLE, true, reasons::TOKENS_LEFT, "there are tokens for its calls"))
+        }
+        TokenAvailability::Short(obstacle) => {
+            Some(conditions.build(types::BUDGET_AVAILABLE, false, availability::reason(obstacle), obstacle.to_string()))
+        }
+    }
+}

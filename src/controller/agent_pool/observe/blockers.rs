@@ -1,0 +1,95 @@
+//! What keeps a pool's agents from running or from work, and which of it is told. Reads no store.
+
+use kube::ResourceExt;
+
+use crate::api::conditions::{reasons, types};
+use crate::api::{Agent, AgentPool};
+use crate::cluster::ObjectKey;
+use crate::controller::agent::{hindrance_of, hindrance_reason};
+use crate::controller::conditions::find;
+use crate::governor::breaker::{PoolCircuits as Circuits, work as breaker};
+use crate::governor::budget::availability::TokenAvailability;
+use crate::policy::pool::{AgentFacts, MemberState};
+
+/// What keeps Agents from running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolBlockers {
+    /// The gravest reason among them.
+    pub reason: &'static str,
+    /// Whose words, and which.
+    pub message: String,
+}
+
+/// The gravest hindrance among Agents, in the words of one of them, and how many more share it.
+pub(super) fn blocked(agents: &[&Agent]) -> Option<PoolBlockers> {
+    let mut waiting: Vec<_> = agents
+        .iter()
+        .filter(|agent| agent.metadata.deletion_timestamp.is_none())
+        .filter_map(|agent| {
+            let ready = find(&agent.status.as_ref()?.conditions, types::READY)?;
+            Some((hindrance_of(&ready.reason)?, agent.name_any(), &ready.message))
+        })
+        .collect();
+    waiting.sort();
+    let Some((kind, name, message)) = waiting.first() else { return held_back(agents) };
+    let others = match waiting.iter().filter(|(other, ..)| other == kind).count() - 1 {
+        0 => String::new(),
+        others => format!(" (and {others} more)"),
+    };
+    Some(PoolBlockers { reason: hindrance_reason(*kind), message: format!("{name}: {message}{others}") })
+}
+
+/// That a circuit refuses the pool any work. While that is not known it says what it said, as with tokens.
+pub(super) fn stopped(pool: &AgentPool, circuits: Option<&Circuits>) -> Option<PoolBlockers> {
+    let Some(circuits) = circuits else { return said(pool, reasons::BREAKER_OPEN) };
+    breaker::in_the_way(circuits, &ObjectKey::of(pool)).map(|(reason, message)| PoolBlockers { reason, message })
+}
+
+/// What the pool says it is blocked by, if it is for this reason.
+pub(super) fn said(pool: &AgentPool, reason: &'static str) -> Option<PoolBlockers> {
+    let stored = pool.status.as_ref().and_then(|status| find(&status.conditions, types::BLOCKED));
+    let stored = stored.filter(|blocked| blocked.status == "True" && blocked.reason == reason);
+    stored.map(|blocked| PoolBlockers { reason, message: blocked.message.clone() })
+}
+
+/// That there are no tokens for the pool's agents. While that is not known it says what it said: a leader that has not read the
+/// records yet must not make agents that the one before it did not make.
+pub(super) fn without_tokens(pool: &AgentPool, tokens: &TokenAvailability) -> Option<PoolBlockers> {
+    match tokens {
+        TokenAvailability::There => None,
+        TokenAvailability::Short(obstacle) => Some(PoolBlockers { reason: reasons::BUDGET_EXHAUSTED, message: obstacle.to_string() }),
+        TokenAvailability::Unknown => said(pool, reasons::BUDGET_EXHAUSTED),
+    }
+}
+
+/// Of what keeps its agents from running and that there are no tokens for them, what is told. Who has no quota, or cannot make
+/// agents for want of one, gets nothing done with more tokens.
+pub(super) fn gravest(agents: Option<PoolBlockers>, tokens: Option<PoolBlockers>) -> Option<PoolBlockers> {
+    match (agents, tokens) {
+        (Some(agents), Some(_)) if agents.reason == reasons::QUOTA_EXCEEDED => Some(agents),
+        (_, Some(tokens)) => Some(tokens),
+        (agents, None) => agents,
+    }
+}
+
+/// Agents fail their preflight, and none of the pool passes it: one more would fail as they do. Those that are there try again.
+pub(super) fn all_unfit(facts: &[AgentFacts], agents: &[&Agent]) -> bool {
+    let serves = |agent: &AgentFacts| matches!(agent.standing, MemberState::Idle | MemberState::Busy | MemberState::Held);
+    held_back(agents).is_some_and(|held| held.reason == reasons::PREFLIGHT_FAILED) && !facts.iter().any(serves)
+}
+
+/// Agents that are there and get no work: their walls do not stand, or they fail their preflight. They are kept, and try again.
+pub(super) fn held_back(agents: &[&Agent]) -> Option<PoolBlockers> {
+    [reasons::EGRESS_NOT_ENFORCED, reasons::PREFLIGHT_FAILED].into_iter().find_map(|reason| {
+        let words = |agent: &&&Agent| {
+            let ready = find(&agent.status.as_ref()?.conditions, types::READY)?;
+            let counts = ready.reason == reason && agent.metadata.deletion_timestamp.is_none();
+            counts.then(|| (agent.name_any(), ready.message.clone()))
+        };
+        // The first by name, so that the words do not change with the order in which they were read.
+        let mut all: Vec<_> = agents.iter().filter_map(|agent| words(&agent)).collect();
+        all.sort();
+        let others = if all.len() > 1 { format!(" (and {} more)", all.len() - 1) } else { String::new() };
+        all.into_iter().next().map(|(name, message)| PoolBlockers { reason, message: format!("{name}: {message}{others}") })
+    })
+}

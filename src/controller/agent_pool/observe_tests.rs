@@ -1,0 +1,202 @@
+//! What is made of a pool and its Agents as they are read. Reads none from a server.
+
+use super::*;
+use crate::governor::budget::availability::TokenAvailability;
+use crate::policy::budget::blocker::ExhaustedLimit;
+use crate::policy::budget::refusal::RefusalCause;
+use crate::policy::budget::{Blocker, Holders, Key as TokenKey, Window};
+use serde_json::json;
+
+fn agent(status: serde_json::Value) -> Agent {
+    serde_json::from_value(json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "a"}, "spec": {"poolRef": {"name": "p"}}, "status": status})).expect("an Agent")
+}
+fn ready(status: &str, reason: &str) -> serde_json::Value {
+    json!([{"type": "Ready", "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+}
+fn stands(status: serde_json::Value) -> MemberState {
+    standing(&agent(status), |_| Duration::ZERO, PoolMode::Perseverance)
+}
+
+#[test]
+fn where_an_agent_stands_follows_from_its_status() {
+    let pod = json!({"name": "a", "uid": "u"});
+    assert_eq!(stands(json!({})), MemberState::Spawning);
+    assert_eq!(stands(json!({"phase": "Spawning", "conditions": ready("False", "QuotaExceeded")})), MemberState::Refused);
+    assert_eq!(stands(json!({"phase": "Spawning", "podRef": pod, "conditions": ready("False", "ImagePull")})), MemberState::Starting);
+    assert_eq!(stands(json!({"phase": "Idle", "podRef": pod, "conditions": ready("True", "Registered")})), MemberState::Idle);
+    assert_eq!(stands(json!({"phase": "Paused", "podRef": pod, "conditions": ready("True", "Registered")})), MemberState::Held);
+    assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "NotRegistered")})), MemberState::Starting);
+    assert_eq!(stands(json!({"phase": "Running", "podRef": pod, "conditions": ready("False", "PodNotReady")})), MemberState::Starting);
+    assert_eq!(stands(json!({"phase": "Goodbye", "podRef": pod})), MemberState::Leaving);
+    assert_eq!(stands(json!({"phase": "Stale", "podRef": pod, "conditions": ready("False", "NodeUnreachable")})), MemberState::Unreachable);
+    assert_eq!(stands(json!({"phase": "Stopped", "podRef": pod})), MemberState::Ended { ago: Duration::ZERO, crashed: false });
+}
+
+#[test]
+fn where_an_agent_stands_that_sleeps_or_is_to() {
+    let sleepy = |hibernated: bool, status: serde_json::Value| {
+        let mut agent = agent(status);
+        agent.spec.hibernated = Some(hibernated);
+        standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance)
+    };
+    let (pod, asleep) = (json!({"name": "a", "uid": "u"}), json!({"phase": "Hibernated", "conditions": ready("False", "Hibernated")}));
+    assert_eq!(sleepy(true, json!({"phase": "Idle", "podRef": pod})), MemberState::Leaving, "it holds its place until its pod is gone");
+    assert_eq!(sleepy(true, json!({"phase": "Goodbye", "podRef": pod})), MemberState::Leaving);
+    assert_eq!(sleepy(true, json!({"phase": "Active", "podRef": pod})), MemberState::Busy);
+    assert_eq!(sleepy(true, asleep.clone()), MemberState::Hibernated { paused: false });
+    assert_eq!(sleepy(false, asleep), MemberState::Spawning, "it is being woken");
+    let paused = json!([{"type": "Paused", "status": "True", "reason": "PausedBySpec", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    assert_eq!(sleepy(true, json!({"phase": "Hibernated", "conditions": paused})), MemberState::Hibernated { paused: true });
+}
+
+#[test]
+fn who_is_deleted_asleep_holds_no_place() {
+    let mut agent = agent(json!({"phase": "Hibernated"}));
+    agent.spec.hibernated = Some(true);
+    agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+    let standing = standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance);
+    assert!(!standing.counts() && standing == MemberState::Hibernated { paused: true }, "nor is it woken, or deleted again");
+}
+
+#[test]
+fn an_agent_under_deletion_is_leaving_until_it_is_gone() {
+    let mut agent = agent(json!({"phase": "Running", "conditions": ready("True", "Registered")}));
+    agent.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+    assert_eq!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Leaving);
+    agent.status.as_mut().expect("a status").phase = Some(AgentPhase::Stopped);
+    assert!(
+        matches!(standing(&agent, |_| Duration::ZERO, PoolMode::Perseverance), MemberState::Ended { .. }),
+        "one that ended holds no place while it goes"
+    );
+}
+
+#[test]
+fn a_short_life_that_ended_by_itself_is_a_crash() {
+    let ended = |reason: &str, stop: &str| {
+        crashed(&agent(
+            json!({"phase": "Stopped", "startTime": "2026-01-01T00:00:00Z", "stopTime": stop, "conditions": ready("False", reason)}),
+        ))
+    };
+    assert!(ended("PodFailed", "2026-01-01T00:09:59Z") && ended("PodSucceeded", "2026-01-01T00:00:01Z"));
+    assert!(!ended("PodFailed", "2026-01-01T00:10:00Z"), "it lived long enough");
+    assert!(!ended("PodGone", "2026-01-01T00:00:01Z"), "somebody ended it");
+    let unstarted = json!({"phase": "Stopped", "stopTime": "2026-01-01T09:00:00Z", "conditions": ready("False", "PodFailed")});
+    assert!(crashed(&agent(unstarted)), "its program did not even start, however old the Agent is");
+}
+
+#[test]
+fn membership_is_proved_by_the_name_whatever_labels_and_owners_say() {
+    let pool = PoolId { name: "p".into(), uid: "u".into() };
+    let object = |name: &str, extra: serde_json::Value| -> AgentObject {
+        let mut value =
+            json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "Agent", "metadata": {"name": name}, "spec": {"poolRef": {"name": "p"}}});
+        value.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        serde_json::from_value(value).expect("an object that may not fit")
+    };
+    let name = names::agent_name("p", "u", 3);
+    let numbered = |number: i64| json!({"spec": {"poolRef": {"name": "p"}, "sequence": number}});
+    assert_eq!(pool.own(&object(&name, numbered(3)), 9), Some(Some(3)), "no owner, no labels");
+    assert_eq!(pool.own(&object(&name, numbered(4)), 9), None, "another number");
+    assert_eq!(pool.own(&object("mine", json!({})), 9), None, "nobody's, or not adopted yet");
+    let owned =
+        json!({"metadata": {"name": "mine", "ownerReferences": [{"apiVersion": "v", "kind": "AgentPool", "name": "p", "uid": "u"}]}});
+    assert_eq!(pool.own(&object("mine", owned), 9), Some(None), "made by hand");
+    let malformed = object(&name, json!({"spec": 7}));
+    assert!(malformed.0.is_err());
+    assert_eq!(pool.own(&malformed, 9), Some(Some(3)), "what does not fit its type still holds its number");
+}
+
+#[test]
+fn the_gravest_hindrance_is_told_with_its_count() {
+    let (quota, image) =
+        (agent(json!({"conditions": ready("False", "QuotaExceeded")})), agent(json!({"conditions": ready("False", "ImagePull")})));
+    let got = blocked(&[&image, &quota, &quota]).expect("blocked");
+    assert_eq!((got.reason, got.message.as_str()), ("QuotaExceeded", "a: m (and 1 more)"));
+    assert_eq!(blocked(&[&agent(json!({"conditions": ready("True", "Registered")}))]), None);
+}
+
+#[test]
+fn agents_that_get_no_work_are_told_of_with_their_count() {
+    let said = |name: &str, reason: &str| {
+        let mut agent = agent(json!({"phase": "Running", "conditions": ready("False", reason)}));
+        agent.metadata.name = Some(name.to_owned());
+        agent
+    };
+    let (first, second) = (said("b", "PreflightFailed"), said("a", "PreflightFailed"));
+    let got = blocked(&[&first, &second]).expect("blocked");
+    assert_eq!((got.reason, got.message.as_str()), ("PreflightFailed", "a: m (and 1 more)"));
+    let facts = |standing: MemberState| AgentFacts { name: "a".into(), sequence: Some(1), standing, age: Duration::ZERO, keeps: false };
+    assert!(all_unfit(&[facts(MemberState::Starting)], &[&first, &second]), "one more would fail too");
+    assert!(!all_unfit(&[facts(MemberState::Starting), facts(MemberState::Busy)], &[&first]), "some pass");
+    assert!(!all_unfit(&[facts(MemberState::Starting)], &[]), "that is not known yet");
+    let open = said("c", "EgressNotEnforced");
+    assert_eq!(blocked(&[&first, &open]).map(|blocked| blocked.reason), Some("EgressNotEnforced"), "the graver one");
+    let mut gone = first.clone();
+    gone.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+    assert_eq!(blocked(&[&gone]), None);
+    // It holds its place: its pool makes no other for it, and does not end it for having nothing to do.
+    assert_eq!(
+        stands(json!({"phase": "Running", "podRef": {"name": "a", "uid": "u"}, "conditions": ready("False", "PreflightFailed")})),
+        MemberState::Starting
+    );
+}
+
+#[test]
+fn a_pool_without_tokens_says_so_and_goes_on_saying_so_while_that_is_not_known() {
+    let pool = |status: serde_json::Value| -> AgentPool {
+        let spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
+        let object =
+            json!({"apiVersion": "spillway.dev/v1alpha1", "kind": "AgentPool", "metadata": {"name": "p"}, "spec": spec, "status": status});
+        serde_json::from_value(object).expect("a pool")
+    };
+    let limit = Some(ExhaustedLimit { name: "hourly".into(), span: Window::Hour.at(0), height: 100 });
+    let field = "spec.tokens.limits[hourly].tokens".to_owned();
+    let short = TokenAvailability::Short(Blocker {
+        key: TokenKey::budget("n", "b"),
+        because: RefusalCause::Used,
+        limit,
+        field,
+        guaranteed: Holders::default(),
+    });
+    let blocked = without_tokens(&pool(json!({})), &short).expect("blocked");
+    assert!(blocked.reason == "BudgetExhausted" && blocked.message.contains("Budget/b"), "{}", blocked.message);
+    let says = |status: &str, reason: &str| {
+        let blocked =
+            json!([{"type": "Blocked", "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        pool(json!({"conditions": blocked}))
+    };
+    let was = says("True", "BudgetExhausted");
+    assert_eq!(without_tokens(&was, &TokenAvailability::Unknown).map(|blocked| blocked.message).as_deref(), Some("m"));
+    assert_eq!(without_tokens(&was, &TokenAvailability::There), None);
+    for other in [pool(json!({})), says("True", "QuotaExceeded"), says("False", "NotBlocked")] {
+        assert_eq!(without_tokens(&other, &TokenAvailability::Unknown), None);
+    }
+    let of = |reason| Some(PoolBlockers { reason, message: "of agents".into() });
+    let reason = |agents| gravest(agents, Some(blocked.clone())).map(|blocked| blocked.reason);
+    assert_eq!(reason(of(reasons::QUOTA_EXCEEDED)), Some("QuotaExceeded"));
+    assert_eq!((reason(of(reasons::IMAGE_PULL)), reason(None)), (Some("BudgetExhausted"), Some("BudgetExhausted")));
+    assert_eq!(gravest(of(reasons::IMAGE_PULL), None).map(|blocked| blocked.reason), Some("ImagePull"));
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_name() {
+    let spec = |extra: serde_json::Value| -> AgentPoolSpec {
+        let mut spec = json!({"type": "free", "agent": {"image": "x", "command": ["y"]}});
+        spec.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        serde_json::from_value(spec).expect("a spec")
+    };
+    assert_eq!(unsupported(&spec(json!({}))), None);
+    assert_eq!(unsupported(&spec(json!({"preflight": {"requireSandbox": true, "models": true, "urls": ["https://example.org"]}}))), None);
+    let both = json!({"workspace": {"git": {"remote": "https://example.org/r"}}, "toolsets": [{"name": "t"}]});
+    let both = unsupported(&spec(both)).expect("two fields");
+    assert!(both.contains("spec.workspace.git is not supported") && both.contains("; spec.toolsets is not supported"), "{both}");
+    for sandbox in
+        [json!({"isolation": {"landlock": "Required"}}), json!({"outputs": {"egress": "None"}}), json!({"changeset": {"driver": "Copy"}})]
+    {
+        assert!(
+            unsupported(&spec(json!({"sandbox": sandbox}))).is_some_and(|message| message.contains("not supported by this version")),
+            "{sandbox}"
+        );
+    }
+    assert_eq!(unsupported(&spec(json!({"sandbox": {"isolation": {"landlock": "Preferred", "seccomp": "RuntimeDefault"}}}))), None);
+}
